@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.algorithms.registry import algorithm_classes
-from headrace.core.text import did_you_mean
+from headrace.core.setting_types import no_setting
 from headrace.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def parsed(words: Sequence[str], algorithm: str) -> Space:
         if not (equals and text):
             raise ValueError(f"--search takes NAME=LOW..HIGH or NAME=A,B,C, got {word!r}")
         if name not in hints:
-            raise ValueError(f"there is no setting {name!r}{did_you_mean(name, hints)}")
+            raise ValueError(no_setting(name, hints))
         if name in space:
             raise ValueError(f"--search names {name} twice")
         space[name] = _range(name, text, hints[name]) if ".." in text else _choice(name, text)

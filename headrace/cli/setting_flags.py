@@ -13,6 +13,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from headrace.algorithms.registry import ALGORITHMS, PURPOSES
+from headrace.core.setting_types import name_here, no_setting
 from headrace.core.types import DataclassInstance, Json
 from headrace.training.config import TrainConfig, takes_none
 
@@ -78,7 +79,12 @@ def given_settings(args: Sequence[str]) -> set[str]:
 
 
 def typed_arguments(arguments: Sequence[str], config_class: type) -> list[str]:
-    """Arguments as the parser reads them: see _typed()."""
+    """Arguments as the parser reads them: see _typed(). Raises ValueError for a flag that other libraries have for a
+    setting, with its name here."""
+    known = {setting.name for config in (TrainConfig, config_class) for setting in fields(config)}
+    for flag in sorted(given_settings(arguments) - known):
+        if name_here(flag, known):
+            raise ValueError(no_setting(flag, known).replace("_", "-"))
     optional = takes_none(TrainConfig) | takes_none(config_class)
     return [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
 

@@ -10,10 +10,12 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import fields
 from functools import cache
 from typing import Any, Literal
+
+from headrace.core.text import did_you_mean
 
 SB3_NAMES = {  # arguments of Stable-Baselines3's models -> settings
     "ent_coef": "entropy_coef",
@@ -47,7 +49,12 @@ INSTEAD = {  # names in other libraries -> what there is instead
 }
 
 
-def name_here(name: str, known: Container[str]) -> str:
+def no_setting(name: str, known: Collection[str]) -> str:
+    """A message for a name that is no setting: Headrace's name for it, or the known names closest to it."""
+    return f"there is no setting {name!r}{name_here(name, known) or did_you_mean(name, known)}"
+
+
+def name_here(name: str, known: Collection[str]) -> str:
     """ "; Headrace's name is 'x'" for a setting's name in another library; empty where there is none in `known`."""
     if name in INSTEAD:
         return f"; {INSTEAD[name]}"

@@ -23,6 +23,7 @@ GRID = 200  # points of a curve of several runs
 MAX_POINTS = 3000  # single episodes that are plotted, at most
 STYLES = ("-", "--", ":", "-.")  # of the agents of a group of runs
 # safe for colour blindness (Okabe & Ito 2008)
+SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -47,6 +48,9 @@ def plot(
     setting of theirs; ImportError without matplotlib.
     """
     runs = [runs] if isinstance(runs, str | Path) else runs
+    target = free("curves.png") if output is None else Path(output)
+    if target.suffix not in SUFFIXES:
+        raise ValueError(f"a plot is a {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file, got {str(target)!r}")
     if not runs:
         raise ValueError("name at least one run folder to plot")
     for package in ("matplotlib", "scipy"):
@@ -60,7 +64,6 @@ def plot(
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
     for row, env in zip(grid, envs, strict=True):
         _plot_env(row, env, grouped([history for history in histories if history.env == env], by))
-    target = free("curves.png") if output is None else Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target)
     return target

@@ -11,8 +11,7 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.core.setting_types import fit, fit_fields, hints_of, name_here
-from headrace.core.text import did_you_mean
+from headrace.core.setting_types import fit, fit_fields, hints_of, no_setting
 from headrace.core.types import Json, Settings
 
 # settings of make() that evaluation and videos use too
@@ -148,8 +147,7 @@ def merge_settings(
     for given in (env_defaults if algorithm_config else {}, file, options):
         for name in given:
             if name not in known | own:
-                hint = name_here(name, known | own) or did_you_mean(name, known | own)
-                raise TypeError(f"there is no setting {name!r}{hint}")
+                raise TypeError(no_setting(name, known | own))
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
     return _fill(TrainConfig, values), algorithm_config and _fill(algorithm_config, values)
 

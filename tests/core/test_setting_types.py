@@ -6,6 +6,7 @@ import torch
 
 import headrace as hr
 from headrace.algorithms.registry import algorithm_classes
+from headrace.cli.main import main
 from headrace.core.setting_types import INSTEAD, OTHER_NAMES, fit
 from headrace.training.config import TrainConfig, merge_settings
 
@@ -78,3 +79,20 @@ def test_what_is_no_policy_is_refused_with_what_to_give(tmp_path):
             call()
     with pytest.raises(TypeError, match=r"takes a policy, got 'runs/a'; headrace.load\(folder\) reads one"):
         hr.evaluate("runs/a", "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "ppo", "CartPole-v1", "--lr", "1e-3"], "no setting 'lr'; Headrace's name is 'learning-rate'"),
+        (["train", "ppo", "CartPole-v1", "--n-steps=5"], "no setting 'n-steps'; Headrace's name is 'num-steps'"),
+        (["train", "dqn", "CartPole-v1", "--callback", "x"], "no setting 'callback'; a loop of your own"),
+    ],
+)
+def test_flags_of_other_libraries_lead_to_settings(words, message, capsys):
+    assert main(words) == 2 and message in capsys.readouterr().err
+
+
+def test_a_plot_in_another_format_is_refused_at_once(tmp_path):
+    with pytest.raises(ValueError, match=r"a plot is a .png, .svg or .pdf file, got 'x.bmp'"):
+        hr.plot(tmp_path, "x.bmp")

@@ -237,7 +237,7 @@ def test_an_evaluation_takes_the_agent_info_of_the_training():
 
 
 def test_wrong_questions_are_errors():
-    with pytest.raises(ValueError, match="at least one episode, got 0"):
+    with pytest.raises(ValueError, match="a whole number of episodes, 1 or more, got 0"):
         hr.evaluate(cartpole_policy(), "CartPole-v1", 0)
     with pytest.raises(TypeError, match="cannot be made again"):
         hr.evaluate(cartpole_policy(), Walk(), 1)

@@ -106,7 +106,7 @@ def test_an_environment_with_its_own_render_is_recorded(tmp_path):
     [
         ("video.avi", 1, r"a \.gif or an \.mp4"),
         ("video", 1, r"a \.gif or an \.mp4"),
-        ("video.gif", 0, "at least one episode"),
+        ("video.gif", 0, "a whole number of episodes, 1 or more"),
     ],
 )
 def test_wrong_arguments_are_errors_before_the_first_episode(tmp_path, output, episodes, message):
