@@ -5,9 +5,9 @@
     python benchmarks/tries.py --report                         # how many intervals held
 
 The scripts are those of `verdicts/open` that train with torch, without their own `set_num_threads`, so that the number
-of threads is left to the environment. Each is run as `--try` runs it, three turns with OMP_NUM_THREADS=1 and three
-without; then three turns of both again. A script takes 2.5 minutes with the 7 s that are usual here, 4 minutes with
---seconds 15, which is what --try uses: its intervals are narrower.
+of threads is left to the environment. Each is run as `--try` runs it, three to six turns with OMP_NUM_THREADS=1 and
+as many without; then three turns of both again. A script takes 2.5 to 4 minutes with the 7 s that are usual here, more
+with --seconds 15, which is what --try uses: its intervals are narrower.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ SCRIPTS = (
 CHANGE = "OMP_NUM_THREADS=1"
 SECONDS = 7.0  # of training in a run, so that ten scripts take 25 minutes
 OWN_THREADS = r"(?m)^\s*torch\.set_num_threads\(.*\)\n"  # a line of a script
-WIDEST = 0.15  # half-width of an interval, as a share of the gain
 COLUMNS = ("script", "gain", "low", "high", "half_width", "later", "held", "narrow")
 
 
@@ -47,18 +46,18 @@ def main() -> None:
     if options.report:
         report([done[name] for name in SCRIPTS if name in done])
         return
-    turns = trials.TURNS
+    turns, most = trials.TURNS, trials.MOST_TURNS
     if options.quick:
-        options.seconds, turns = 1.0, 1
+        options.seconds, turns, most = 1.0, 1, 1
     names = options.only or [name for name in SCRIPTS if name not in done][: 1 if options.quick else None]
     for name in names:
         neighbours = Neighbours()
-        rows = [measured(name, options, turns)]
+        rows = [measured(name, options, turns, most)]
         print(table(rows, COLUMNS), flush=True)
         finish("tries", rows, options, neighbours, seconds=options.seconds, turns=turns, change=CHANGE)
 
 
-def measured(name: str, options: argparse.Namespace, turns: int) -> Row:
+def measured(name: str, options: argparse.Namespace, turns: int, most: int) -> Row:
     """The interval of a script, and the gain that was measured after it."""
     before = Path.cwd()
     os.environ["PYTHONPATH"] = str(FOLDER)
@@ -68,7 +67,8 @@ def measured(name: str, options: argparse.Namespace, turns: int) -> Row:
         os.chdir(folder)
         try:
             command = resolve([f"{name}.py"], options.python)
-            first, later = (trials.run(command, [CHANGE], seconds=options.seconds, turns=turns) for _ in range(2))
+            tries = {"tried": [CHANGE], "seconds": options.seconds, "turns": turns}
+            first, later = trials.run(command, **tries, most=most), trials.run(command, **tries, most=turns)
         finally:
             os.chdir(before)
     if not first.found or not later.found:
@@ -78,16 +78,15 @@ def measured(name: str, options: argparse.Namespace, turns: int) -> Row:
 
 def row(name: str, first: trials.Trial, later: trials.Trial) -> Row:
     """Whether a later gain lies in an interval, and whether the interval is narrow."""
-    half_width = (first.high - first.low) / 2 / first.gain
     return {
         "script": name,
         "gain": first.gain,
         "low": first.low,
         "high": first.high,
-        "half_width": half_width,
+        "half_width": first.half_width,
         "later": later.gain,
         "held": first.low <= later.gain <= first.high,
-        "narrow": half_width <= WIDEST,
+        "narrow": first.half_width <= trials.NARROW,
         "rates": [first.rates, later.rates],
     }
 
@@ -96,7 +95,7 @@ def report(rows: list[Row]) -> None:
     """All scripts in one table, and the counts."""
     print(table(rows, COLUMNS))
     held, narrow = (sum(each[what] for each in rows) for what in ("held", "narrow"))
-    print(f"of {len(rows)} intervals {held} held, {narrow} were at most {WIDEST:.0%} wide to each side")
+    print(f"of {len(rows)} intervals {held} held, {narrow} were at most {trials.NARROW:.0%} wide to each side")
 
 
 if __name__ == "__main__":

@@ -169,11 +169,11 @@ def _try(options: Diagnose, profile: Profile) -> Trials:
     found, notes = trials.changes(profile, files[0].read_text(errors="replace") if files else "")
     if not found:
         return Trials([], [*notes, "There is nothing to try on this machine."])
-    runs = trials.TURNS * (1 + len(found))
+    least, most = (turns * (1 + len(found)) for turns in (trials.TURNS, trials.MOST_TURNS))
     print(
-        f"headrace diagnose: --try runs the script {runs} more times, each for {trials.SECONDS:g} s of training after "
-        f"its start-up, in a copy of {Path.cwd()}: with {', '.join(found)}, and as it is. Its logs and what it "
-        "sends to trackers repeat.",
+        f"headrace diagnose: --try runs the script {least} to {most} more times, each for {trials.SECONDS:g} s of "
+        f"training after its start-up, in a copy of {Path.cwd()}: with {', '.join(found)}, and as it is. Its "
+        "logs and what it sends to trackers repeat.",
         file=sys.stderr,
     )
     measured = trials.run(command, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 
 from headrace.core.cores import cores
 from headrace.diagnose.profile.profile import Profile
@@ -22,12 +23,15 @@ from headrace.diagnose.record.processes import ProcessMonitor
 from headrace.diagnose.record.run_script import FORCED, sampled_environment
 from headrace.diagnose.record.ticks import TickSender
 
-SECONDS, TURNS = 15.0, 3  # of training in a run, and runs of each variant
+SECONDS = 15.0  # of training in a run
+TURNS, MOST_TURNS = 3, 6  # runs of each variant: further ones while an interval is not narrow
+NARROW = 0.15  # half-width of an interval, as a share of the gain
 START_UP = 120.0  # s until a run must have begun to train
 PERIOD = 0.1  # s between samples: enough to notice that torch was imported
 LARGEST = 2e9  # bytes of a folder that is copied
 IGNORED = (".git", "__pycache__", ".venv", "venv", "node_modules", "runs", "wandb", "mlruns", "diagnosis", "logs")
 UNCERTAIN = 0.03  # of a rate, however alike the turns were: the next minute of a machine differs from this one
+STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015)  # 95 % quantiles of Student's t with 1, 2 ... degrees of freedom
 WORTH = 1.03  # a lower end above this is a gain
 CYCLE = 0.5  # share of the longest pause between optimizer steps, from which on a pause is one between updates
 AS_IT_IS = ""  # the name of the run without a change
@@ -38,10 +42,15 @@ class Trial:
     """What a change of environment variables gains: steps per second with it, divided by those without."""
 
     change: str  # "OMP_NUM_THREADS=1"
-    gain: float  # median of the turns
-    low: float
+    gain: float  # mean of the turns, of logarithms
+    low: float  # between these it is nine times in ten that it is measured again, in three turns
     high: float
     rates: list[float]  # optimizer steps per second, by turn
+
+    @property
+    def half_width(self) -> float:
+        """Of the interval, as a share of the gain."""
+        return (self.high - self.low) / 2 / self.gain
 
     @property
     def pays(self) -> bool:
@@ -78,20 +87,29 @@ def changes(profile: Profile, source: str) -> tuple[list[str], list[str]]:
     return found, notes
 
 
-def run(command: list[str], tried: Sequence[str], *, seconds: float = SECONDS, turns: int = TURNS) -> Trials:
+def run(
+    command: list[str], tried: Sequence[str], *, seconds: float = SECONDS, turns: int = TURNS, most: int = MOST_TURNS
+) -> Trials:
     """Run a command with and without each change, in turns, in a copy of the working folder.
+
+    turns: of all changes; most: of those whose interval is not narrow after these.
 
     Raises ValueError if the folder is too large to copy, or no run makes progress that can be counted.
     """
     rates: dict[str, list[float]] = {change: [] for change in (AS_IT_IS, *tried)}
+    runs = 0
     with tempfile.TemporaryDirectory(prefix="headrace-try-") as made:
         copy = Path(made) / "folder"
         copy_folder(Path.cwd(), copy)
         here = [_relative(word) for word in command]
-        for _ in range(turns):
-            for change, measured in rates.items():
-                if measured or len(rates[AS_IT_IS]) <= 1:  # one that failed is not run again
-                    measured += _measured(here, change, copy, seconds)
+        for turn in range(max(turns, most)):
+            wide = [change for change in tried if turn < turns or _is_wide(change, rates)]
+            if not wide:
+                break
+            for change in (AS_IT_IS, *wide):
+                if rates[change] or not turn:  # one that failed is not run again
+                    rates[change] += _measured(here, change, copy, seconds)
+                    runs += 1
             if not rates[AS_IT_IS]:
                 raise ValueError(
                     "--try compares runs by the steps of torch's optimizers, and the script took too few of them "
@@ -100,14 +118,23 @@ def run(command: list[str], tried: Sequence[str], *, seconds: float = SECONDS, t
     base = rates.pop(AS_IT_IS)
     found = [compare(change, base, measured) for change, measured in rates.items() if measured]
     notes = [f"With {change} the script did not train." for change, measured in rates.items() if not measured]
-    return Trials(sorted(found, key=lambda trial: -trial.gain), notes, turns * (1 + len(tried)))
+    return Trials(sorted(found, key=lambda trial: -trial.gain), notes, runs)
+
+
+def _is_wide(change: str, rates: dict[str, list[float]]) -> bool:
+    """Whether further turns would narrow the interval of a change."""
+    return bool(rates[change]) and compare(change, rates[AS_IT_IS], rates[change]).half_width > NARROW
 
 
 def compare(change: str, base: list[float], rates: list[float]) -> Trial:
-    """The gain over the runs without a change, turn by turn."""
-    ratios = [rate / before for before, rate in zip(base, rates, strict=False)]
-    low, high = min(ratios) * (1 - UNCERTAIN), max(ratios) * (1 + UNCERTAIN)
-    return Trial(change, median(ratios), low, high, rates)
+    """The gain over the runs without a change, turn by turn. Its interval is one of prediction: the mean of n turns and
+    that of TURNS later ones differ by a variance of 1 / n + 1 / TURNS of that of one turn."""
+    logs = [math.log(rate / before) for before, rate in zip(base, rates, strict=False)]
+    turns, half = len(logs), UNCERTAIN
+    if turns > 1:
+        half += STUDENT[min(turns - 1, len(STUDENT)) - 1] * stdev(logs) * math.sqrt(1 / turns + 1 / TURNS)
+    gain = math.exp(fmean(logs))
+    return Trial(change, gain, gain * math.exp(-half), gain * math.exp(half), rates)
 
 
 def copy_folder(source: Path, target: Path) -> None:

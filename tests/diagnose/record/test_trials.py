@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from itertools import cycle
 from pathlib import Path
+from random import Random
 
 import pytest
 from helpers.profiles import profile
@@ -52,7 +55,7 @@ def test_runs_are_compared_in_a_copy_of_the_folder(tmp_path: Path, monkeypatch: 
     (tmp_path / "train.py").write_text(TORCH)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    found = trials.run([sys.executable, "train.py"], ["OMP_NUM_THREADS=1"], seconds=0.6, turns=1)
+    found = trials.run([sys.executable, "train.py"], ["OMP_NUM_THREADS=1"], seconds=0.6, turns=1, most=1)
     assert found.best is not None and found.best.change == "OMP_NUM_THREADS=1" and found.best.gain > 1.5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
 
@@ -67,3 +70,28 @@ def test_a_folder_too_large_is_not_copied(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(trials, "LARGEST", 1500)
     with pytest.raises(ValueError, match="call it in a smaller folder"):
         trials.copy_folder(tmp_path, tmp_path.parent / "two")
+
+
+def test_an_interval_holds_what_is_measured_later_nine_times_in_ten() -> None:
+    random, held, tried = Random(1), 0, 4000
+    for _ in range(tried):
+        turns = [(random.lognormvariate(0, 0.1), 2 * random.lognormvariate(0, 0.1)) for _ in range(7)]
+        base, rates = zip(*turns, strict=True)
+        first, later = trials.compare("", base[:4], rates[:4]), trials.compare("", base[4:], rates[4:])
+        held += first.low * math.exp(trials.UNCERTAIN) <= later.gain <= first.high * math.exp(-trials.UNCERTAIN)
+    assert 0.88 < held / tried < 0.92
+
+
+def test_wide_intervals_get_more_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    wide, asked = cycle([1.0, 1.6]), []
+
+    def measured(command: list[str], change: str, *_: object) -> list[float]:
+        asked.append(change)
+        return [] if change == "fails" else [next(wide) if change == "wide" else 1.0]
+
+    monkeypatch.setattr(trials, "_measured", measured)
+    found = trials.run(["python", "train.py"], ["steady", "wide", "fails"])
+    turns = {trial.change: len(trial.rates) for trial in found.found}
+    assert turns == {"steady": trials.TURNS, "wide": trials.MOST_TURNS} and found.runs == len(asked)
+    assert asked.count("") == trials.MOST_TURNS and asked.count("fails") == 1 and len(found.notes) == 1
