@@ -43,6 +43,7 @@ OTHER_NAMES = {  # names in other libraries -> settings that mean the same
     "policy_freq": "policy_delay",
     "verbose": "progress",
 }
+KINDS = (int, float, bool, str, tuple, dict)  # of Headrace's own settings
 INSTEAD = {  # names in other libraries -> what there is instead
     **dict.fromkeys(("callback", "callbacks"), "a loop of your own has the place for callbacks, see docs/own-loop.md"),
     "policy_kwargs": "settings of the network have names of their own, such as hidden and activation",
@@ -70,7 +71,10 @@ def hints_of(config: type) -> dict[str, Any]:
 
 def fit_fields(config: Any) -> None:
     """Replace each value of a frozen dataclass by itself as its field's type. Raises as fit()."""
-    hints = hints_of(config.__class__)
+    try:
+        hints = hints_of(config.__class__)
+    except NameError:  # an algorithm's own config may name types that are imported for type checkers alone
+        return
     for setting in fields(config):
         value = getattr(config, setting.name)
         object.__setattr__(config, setting.name, fit(setting.name, value, hints[setting.name]))
@@ -81,6 +85,8 @@ def fit(name: str, value: Any, hint: Any) -> Any:
 
     Raises TypeError for a value of another type, ValueError for NaN and for none of a Literal's values.
     """
+    if hint is Any:
+        return value
     choices = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     if (value is None or value == "none") and type(None) in choices:
         return None
@@ -98,7 +104,8 @@ def fit(name: str, value: Any, hint: Any) -> Any:
         if kind is int and whole and not isinstance(value, bool):
             return int(value)
         if kind is tuple and isinstance(value, list | tuple):
-            return tuple(fit(f"each of {name}", part, typing.get_args(choice)[0]) for part in value)
+            of, *more = typing.get_args(choice) or (Any,)
+            return tuple(fit(f"each of {name}", part, of) for part in value) if more in ([], [...]) else tuple(value)
         if kind is dict and isinstance(value, typing.Mapping):
             return dict(value)
         if kind is Literal and value in typing.get_args(choice):
@@ -109,6 +116,8 @@ def fit(name: str, value: Any, hint: Any) -> Any:
             return os.fspath(value)
         if kind is str and type(value).__module__ == "torch" and type(value).__name__ == "device":
             return str(value)
+        if isinstance(kind, type) and kind not in KINDS and isinstance(value, kind):  # of an algorithm's own config
+            return value
     raise TypeError(f"{name} must be {' | '.join(map(_named, choices))}, got {value!r}")
 
 

@@ -1,10 +1,15 @@
 """Values of settings: what fits a field's type, what is refused, and names of other libraries."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import headrace as hr
+from headrace.algorithms.config_bases import OnPolicyConfig
 from headrace.algorithms.registry import algorithm_classes
 from headrace.cli.main import main
 from headrace.core.setting_types import INSTEAD, OTHER_NAMES, fit
@@ -52,6 +57,24 @@ def test_a_config_that_is_made_directly_is_checked_as_well():
     for make, name in ((hr.PPOConfig, "epochs"), (hr.SACConfig, "batch_size"), (TrainConfig, "num_envs")):
         with pytest.raises(TypeError, match=f"{name} must be int, got 'many'"):
             make(**{name: "many"})
+
+
+def test_a_config_of_ones_own_may_have_fields_of_any_type():
+    @dataclass(frozen=True, kw_only=True)
+    class Own(OnPolicyConfig):
+        loss: Callable = abs
+        anything: Any = None
+        sizes: list = field(default_factory=lambda: [1])
+        layers: tuple = (3, "a")
+        unknown: "OnlyForTypeCheckers | None" = None  # noqa: F821
+
+    assert Own(sizes=[2]).sizes == [2] and Own().layers == (3, "a")
+    own = [("loss", Callable, abs), ("mode", Any, 1), ("a", tuple, (3, "a"))]
+    Known = make_dataclass("Known", own, bases=(OnPolicyConfig,), frozen=True)
+    assert Known(mode="x").mode == "x" and Known(a=["b", 1]).a == ("b", 1)
+    assert fit("x", [1, "a"], tuple[int, str]) == (1, "a")
+    with pytest.raises(TypeError, match="loss must be Callable, got 3"):
+        Known(loss=3)
 
 
 def test_names_of_other_libraries_lead_to_settings():
