@@ -185,9 +185,9 @@ class Policy(nn.Module):
 
 
 def check_policy(policy: object, function: str) -> None:
-    """Raise TypeError, saying what to give instead, for what is no Policy. function: which takes one."""
-    if isinstance(policy, Policy):
+    """Raise TypeError, saying what to give instead, for what does not act as a Policy. function: which takes one."""
+    if hasattr(policy, "act"):
         return
     hint = "; headrace.load(folder) reads one" if isinstance(policy, str | os.PathLike) else ""
-    hint = "; give its .policy" if isinstance(getattr(policy, "policy", None), Policy) else hint
+    hint = "; give its .policy" if hasattr(getattr(policy, "policy", None), "act") else hint
     raise TypeError(f"{function}() takes a policy, got {shown(policy)}{hint}")

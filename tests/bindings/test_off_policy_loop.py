@@ -222,7 +222,7 @@ def test_a_stopped_training_finishes_its_rollout():
     ("options", "expected"),
     [
         ({}, (8, 1)),  # 8 environments are registered
-        ({"num_envs": 1}, (64, 1)),
+        ({"num_envs": 1}, (64, 2)),  # utd_ratio is 0.5: a gradient step every 2 steps
         ({"num_envs": 40}, (1, 0)),
         ({"num_steps": 1}, (1, 0)),
         ({"actors": 1}, (1, 0)),
@@ -238,4 +238,4 @@ def test_short_rollouts_become_longer_where_that_is_one_call(options, expected):
 
 def test_for_environments_in_python_a_line_says_what_is_faster(capsys):
     Trainer("sac", "Pendulum-v1", progress="none", backend="inline", num_envs=1).close()
-    assert "num_steps=64 and train_freq=1 learn as often in less time" in capsys.readouterr().err
+    assert "num_steps=64 and train_freq=2 learn as often in less time" in capsys.readouterr().err
