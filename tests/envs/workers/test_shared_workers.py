@@ -93,7 +93,7 @@ def test_a_run_that_cannot_begin_leaves_no_worker_busy(tmp_path):
 
 
 def test_no_workers_are_no_workers():
-    with pytest.raises(ValueError, match="a number of workers, 1 or more, .* got 0"):
+    with pytest.raises(ValueError, match=r"a number of workers, 1 or more, .* got 0"):
         Workers(0)
 
 
