@@ -13,6 +13,7 @@ from headrace.cli import pairs
 from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
 from headrace.core.free_name import free
 from headrace.core.terminal import saying, tell
+from headrace.core.writing import replacing
 from headrace.training.config import merge_settings, read_toml
 from headrace.training.scaling import settings_for
 from headrace.tuning.tuner import Tuning, tune
@@ -54,7 +55,8 @@ def main(arguments: list[str]) -> None:
     found = tune(parsed.algorithm, parsed.env, seconds=parsed.seconds, by=parsed.by, watch=tell, **given)
     with saying():
         print(_report(found), flush=True)  # before the file, which may fail
-    output.write_text(found.toml(), encoding="utf-8")
+    with replacing(output, "the settings") as fresh:
+        fresh.write_text(found.toml(), encoding="utf-8")
     with saying():
         print(f"wrote {output}\n  headrace train --config {output}", flush=True)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.free_name import free
 from headrace.core.text import did_you_mean
+from headrace.core.writing import replacing
 from headrace.deploy import c_writer, numpy_writer, onnx_writer
 from headrace.deploy.comparison import Comparison, compare
 from headrace.deploy.graph import STATE, Graph
@@ -16,7 +17,6 @@ from headrace.deploy.policy_graph import describe
 from headrace.deploy.readers import READERS
 from headrace.deploy.traced import trace, traceable
 from headrace.policies.base import Policy
-from headrace.runs.checkpoint import write_file
 from headrace.runs.run import Run, load
 
 
@@ -69,7 +69,8 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
     graph, content = _written(chosen, to, name, value)
     with READERS[to](graph, content, name) as reader:
         comparison = compare(chosen, graph, reader)
-    write_file(path, content)
+    with replacing(path, "the policy") as fresh:
+        fresh.write_bytes(content)
     return Export(path, comparison, _interface(graph))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from headrace.core.free_name import free
 from headrace.core.packages import require
 from headrace.core.text import did_you_mean
+from headrace.core.writing import replacing
 from headrace.evaluation.history import Array, History, differing, read
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def plot(
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
     for row, env in zip(grid, envs, strict=True):
         _plot_env(row, env, grouped([history for history in histories if history.env == env], by))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target)
+    with replacing(target, "the plot") as fresh:
+        figure.savefig(fresh)
     return target
 
 

@@ -20,6 +20,7 @@ from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.free_name import free
 from headrace.core.packages import require
 from headrace.core.types import Json, Settings
+from headrace.core.writing import replacing
 from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy, check_policy
@@ -99,9 +100,9 @@ def play(
             frames += _record_episode(policy, env, number, deterministic, max_steps)
         else:
             frames += _record_agents(policy, env, number, deterministic, max_steps)
-    target.parent.mkdir(parents=True, exist_ok=True)
     rate = float(env.metadata.get("render_fps", DEFAULT_RATE))
-    WRITERS[target.suffix](target, frames, rate)
+    with replacing(target, "the video") as fresh:
+        WRITERS[target.suffix](fresh, frames, rate)
     ends = [frame for frame in frames if frame.last]
     returns, lengths = tuple(end.total for end in ends), tuple(end.step for end in ends)
     return Video(target, returns, lengths, len(frames), rate, tuple(end.totals for end in ends if end.totals))

@@ -29,10 +29,10 @@ from torch import Tensor
 
 from headrace.core.packages import installed
 from headrace.core.types import Json, StateDict
+from headrace.core.writing import writing
 from headrace.data.pieces import Rows
 from headrace.data.rollout import Group
 from headrace.runs import tensor_file
-from headrace.runs.logs import writing
 
 State: TypeAlias = Any  # a tree of mappings, lists, tuples of tensors, arrays, Rows of a replay, numbers, strings, None
 Files: TypeAlias = dict[str, Callable[[Path], str]]  # by name, what writes a file, synced, and gives its SHA-256

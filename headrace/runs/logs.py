@@ -7,13 +7,14 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
 from headrace.core.types import Json, Settings
+from headrace.core.writing import writing
 from headrace.parallel.schedule import LOG as FRAGMENTS
 from headrace.runs.events import EventFile
 
@@ -32,15 +33,6 @@ MONITOR, METRICS = "monitor.csv", "metrics.jsonl"
 LEAST_INTERVAL = 0.1  # s of training between two rows of metrics, at least
 GROWTH = 0.01  # and this share of the training so far: a long run has some thousand rows, not millions
 EVENTS_AFTER = 1.0  # s: a run that ends sooner loads tensorboardX, a quarter of a second, after its training
-
-
-@contextmanager
-def writing(path: Path, what: str = "the run's files") -> Iterator[None]:
-    """Add to a disk error what and which file could not be written."""
-    try:
-        yield
-    except OSError as error:
-        raise type(error)(error.errno, f"cannot write {what}: {error.strerror}", str(path)) from error
 
 
 class TakesRows(Protocol):

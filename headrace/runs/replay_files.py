@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from headrace.core.device import torch_threads
+from headrace.core.writing import writing
 from headrace.data.pieces import Piece, Ring, Rows
 from headrace.runs import checkpoint, tensor_file
 from headrace.runs.checkpoint import Files, State, piece_file, ring_name
-from headrace.runs.logs import writing
 from headrace.runs.saver import Saver
 
 EVERY = 0.1  # s between two looks for full pieces

@@ -14,10 +14,10 @@ from time import monotonic, sleep
 from typing import Any, TextIO
 
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.core.writing import writing
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.policies.base import Policy, check_policy
 from headrace.runs import checkpoint
-from headrace.runs.logs import writing
 
 fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
 LAST, BEST, COMMANDS = checkpoint.LAST, checkpoint.BEST, "command.txt"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import zipfile
 from collections.abc import Collection
@@ -19,6 +18,7 @@ from torch import nn
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.types import Json
+from headrace.core.writing import replacing
 from headrace.data.spaces import from_json, to_json
 from headrace.policies.base import Policy
 from headrace.sb3 import foreign_zip
@@ -95,15 +95,9 @@ def write(path: Path, model: Any, state: Json, left_out: Collection[str] = ()) -
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")  # the file before stays until this one is whole
-    try:
-        with zipfile.ZipFile(fresh, "w") as file:
-            file.writestr(ABOUT, json.dumps(about, indent=1))
-            file.writestr(STATE, buffer.getvalue())
-        os.replace(fresh, path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with replacing(path, "the model") as fresh, zipfile.ZipFile(fresh, "w") as file:
+        file.writestr(ABOUT, json.dumps(about, indent=1))
+        file.writestr(STATE, buffer.getvalue())
 
 
 def read(path: str | Path) -> Saved:

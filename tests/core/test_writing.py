@@ -1,0 +1,37 @@
+"""A file that cannot be written whole leaves the one that was there, and the error names it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from headrace.core.writing import replacing
+
+
+def test_a_new_file_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "policy.onnx"
+    for text in ("first", "second"):
+        with replacing(path, "the policy") as fresh:
+            assert fresh.suffix == path.suffix
+            fresh.write_text(text)
+        assert path.read_text() == text
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), OSError("encoder error -2")])
+def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path: Path, error: OSError) -> None:
+    path = tmp_path / "curves.png"
+    path.write_text("old")
+
+    def full() -> None:
+        with replacing(path, "the plot") as fresh:
+            fresh.write_text("half")
+            raise error
+
+    with pytest.raises(OSError, match=r"cannot write the plot: (No space left|encoder error)") as caught:
+        full()
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
