@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from headrace.core.writing import writing
 from headrace.diagnose.profile.profile import Profile
 from headrace.diagnose.record.trials import Trials
 from headrace.diagnose.report import html, markdown, table, trace
@@ -36,17 +37,20 @@ def write(
     facts = Facts(profile, round_trip.measure(), cold_start.measure())
     verdict = judge(facts)
     found = answer(facts, verdict, tried)
-    folder.mkdir(parents=True, exist_ok=True)
-    profile.save(folder)
-    trace.save(profile, folder)
-    path = html.save(facts, verdict, folder, found, tried)
+    printed = STANDARD_OUTPUT not in (json_file, markdown_file)
+    if printed:
+        table.print_report(facts, verdict, found=found)  # before the files, which may fail
     figures = json.dumps(summary(facts, verdict, tried), indent=1)
-    (folder / VERDICT).write_text(figures)
+    with writing(folder, "the report"):
+        folder.mkdir(parents=True, exist_ok=True)
+        profile.save(folder)
+        trace.save(profile, folder)
+        path = html.save(facts, verdict, folder, found, tried)
+        (folder / VERDICT).write_text(figures)
     for file, text in ((json_file, figures), (markdown_file, markdown.text(facts, verdict, found))):
         if file is not None:
             write_text(file, text)
-    if STANDARD_OUTPUT not in (json_file, markdown_file):
-        table.print_report(facts, verdict, found=found)
+    if printed:
         print(f"\nwrote {path}, and {folder / trace.TRACE} for https://ui.perfetto.dev")
     return facts
 
