@@ -18,7 +18,7 @@ TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
 class Nodes:
     """A cluster on this machine: a head without cores, and nodes."""
 
-    def __init__(self, nodes: int, cores: int) -> None:
+    def __init__(self, nodes: int, cores: int, gpus: int = 0) -> None:
         namespace.enter()
         os.environ.update(TOKEN)
         import ray._private.utils
@@ -30,7 +30,7 @@ class Nodes:
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes: list[Any] = []
         for _ in range(nodes):
-            self.add(cores)
+            self.add(cores, gpus)
         self.cluster.wait_for_nodes()
 
     @property
@@ -38,9 +38,9 @@ class Nodes:
         """Of the head."""
         return str(self.cluster.address)
 
-    def add(self, cores: int) -> None:
-        """Another node joins."""
-        self.nodes.append(self.cluster.add_node(num_cpus=cores, object_store_memory=STORE))
+    def add(self, cores: int, gpus: int = 0) -> None:
+        """Another node joins; gpus: by what Ray is told, whatever there is."""
+        self.nodes.append(self.cluster.add_node(num_cpus=cores, num_gpus=gpus, object_store_memory=STORE))
 
     def add_later(self, cores: int, seconds: float, count: int = 1) -> None:
         """Other nodes join meanwhile, one after another."""

@@ -13,7 +13,7 @@ from headrace.core.text import plain_table
 
 DESCRIPTION = "Show the nodes of a Ray cluster, their free cores, and where actors would be placed: without training."
 ADDRESS = "of its head, such as 10.0.0.1:6379; or auto, for the cluster that this machine is in"
-HEADINGS = ("node", "address", "cores", "free", "actors placed", "object store")
+HEADINGS = ("node", "address", "cores", "free", "GPUs", "actors placed", "object store")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
     places = spread([node.free for node in nodes], actors)
 
     def row(node: Node, count: int) -> tuple[str, ...]:
-        numbers = (node.cores, node.free, count)
+        numbers = (node.cores, node.free, node.gpus, count)
         return node.id[:8], node.address, *map(str, numbers), f"{node.store / 1e6:,.0f} MB"
 
     print(plain_table([HEADINGS, *map(row, nodes, places)]))

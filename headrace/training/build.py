@@ -55,6 +55,7 @@ from headrace.training.shards import Sharded
 
 ROWS = 64  # of a rollout, of all environments together, within which an off-policy algorithm learns by default
 FEW_ROWS = 8  # of a rollout, up to which what is done once a rollout takes longer than learning with a small network
+ON_NODE = torch.device("cuda", 0)  # the GPU that Ray gives an actor is the only one that its process sees
 MOST_STEPS = 1_000  # of a rollout that is made longer, for gradient steps by utd_ratio
 
 
@@ -77,6 +78,17 @@ class Parts:
         return self.collector if isinstance(self.collector, GradientActors) else self.algorithm
 
 
+def _placement(plan: TrainPlan, asked: Any) -> Placement:
+    """The devices of a training that is to learn on `asked`. Raises ValueError for one that this machine lacks."""
+    config = plan.config
+    if on_node := config.cluster is not None and config.collect_device == "cuda":
+        collect: str | None = "cpu"  # this machine need not have a GPU
+    else:
+        collect = config.collect_device or (None if config.actors is None else "cpu")
+    placement = Placement.on(asked, _num_weights(plan), config.eval_device, collect)
+    return replace(placement, collect=ON_NODE) if on_node else placement
+
+
 def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Parts:
     """The parts of a training. Whatever has to be closed is pushed on the stack, also where this fails.
 
@@ -87,9 +99,9 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     asked: Any = plan.config.device if plan.ready_env is None else plan.ready_env.device
     if ranks is not None:
         asked = "cpu"
-    collect = plan.config.collect_device or (None if plan.config.actors is None else "cpu")
-    placement = Placement.on(asked, _num_weights(plan), plan.config.eval_device, collect)
-    for device in dict.fromkeys((placement.learn, placement.collect)):
+    placement = _placement(plan, asked)
+    used = (placement.learn, placement.collect) if plan.config.cluster is None else (placement.learn,)
+    for device in dict.fromkeys(used):
         if device.type == "cuda":
             from headrace.checks import parity
 

@@ -147,8 +147,11 @@ def _check_cluster(config: TrainConfig) -> None:
     """Raise ValueError where the actors of a cluster cannot do what is asked for."""
     if not isinstance(config.actors, int):
         raise ValueError(f"cluster={config.cluster!r} has cores for actors: give actors, their number")
-    if config.collect_device not in (None, "cpu"):
-        raise ValueError(f"collect_device={config.collect_device!r} is not for a cluster's actors, which use CPUs")
+    if config.collect_device not in (None, "cpu", "cuda"):
+        raise ValueError(
+            f"collect_device={config.collect_device!r} is not for a cluster's actors: give 'cuda', and each gets a GPU "
+            "of its node, or 'cpu'"
+        )
 
 
 def _only_async(config: TrainConfig, needs: str) -> None:

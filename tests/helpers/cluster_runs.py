@@ -317,6 +317,18 @@ def head_lost(folder: str) -> dict:
 STRANGER = "import ray; ray.init('{address}', logging_level=50); print('inside')"
 
 
+def gpu() -> dict:
+    """An actor is to act on the GPU of a node that has none in truth."""
+    nodes = Nodes(1, 1, gpus=1)
+    try:
+        learned(1, actors=1, cluster=nodes.address, collect_device="cuda")
+        return {"error": ""}
+    except RuntimeError as error:
+        return {"error": str(error)}
+    finally:
+        nodes.close()
+
+
 def stranger() -> dict:
     """A process beside the cluster that does not have its token."""
     nodes = Nodes(1, 1)

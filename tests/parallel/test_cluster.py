@@ -176,6 +176,7 @@ class SlowCluster:
         self.cores, self.used, self.now = cores, used, 0.0
 
     def remote(self, *class_of_actors, **options):
+        self.options = options
         actor = SimpleNamespace(begin=SimpleNamespace(remote=lambda setup: object()))
         return lambda cls: SimpleNamespace(remote=lambda: actor)
 
@@ -210,6 +211,20 @@ def test_a_cluster_without_a_free_core_is_told(monkeypatch, cluster, text):
     monkeypatch.setattr(pool, "ray", cluster)
     with pytest.raises(WorkerError, match=f"no free core for an actor: {text}"):
         pool.ActorPool(2, lambda place: True).start(None)
+
+
+def test_an_actor_on_a_gpu_needs_one_that_is_free(monkeypatch):
+    cluster = SlowCluster(4)
+    monkeypatch.setattr(pool, "ray", cluster)
+    with pytest.raises(WorkerError, match=r"no free GPU for an actor: none of its nodes has one. Add"):
+        pool.ActorPool(2, lambda place: True, gpus=1).start(None)
+    assert cluster.options["num_gpus"] == 1
+
+
+@pytest.mark.slow
+@needs_namespace
+def test_a_node_whose_gpu_torch_cannot_use_is_named():
+    assert "has a GPU by what Ray knows" in run("gpu")["error"]
 
 
 @pytest.mark.slow

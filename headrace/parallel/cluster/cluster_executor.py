@@ -93,7 +93,7 @@ class ClusterExecutor:
         self._alone_since: float | None = None
         self._closed = False
         self.seconds_per_call = 0.0
-        self.pool = ActorPool(places, self._movable)
+        self.pool = ActorPool(places, self._movable, gpus=int(env.collect_device.type == "cuda"))
         try:
             self.connection = Connection(settings, places, self._store())
         except ConnectionError as error:

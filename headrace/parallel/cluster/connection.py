@@ -50,6 +50,7 @@ class Node(NamedTuple):
     address: str
     cores: int
     free: int  # cores that nobody uses
+    gpus: int
     store: int  # bytes of its object store
 
 
@@ -227,7 +228,7 @@ def _nodes() -> list[Node]:
     for node in ray.nodes():
         if node["Alive"]:
             has, left = node["Resources"], available.get(node["NodeID"], {})
-            numbers = has.get("CPU", 0), left.get("CPU", 0), has.get("object_store_memory", 0)
+            numbers = has.get("CPU", 0), left.get("CPU", 0), has.get("GPU", 0), has.get("object_store_memory", 0)
             found.append(Node(node["NodeID"], node["NodeManagerAddress"], *map(int, numbers)))
     return sorted(found, key=lambda node: (node.id != here, node.address))
 

@@ -118,12 +118,17 @@ class ClusterActor:
 
     def begin(self, setup: Setup) -> tuple[str, str, int]:
         """Take what is needed for any place. Returns node, host name and process. Raises ImportError for another
-        version of Headrace."""
+        version of Headrace, RuntimeError for a GPU that torch cannot use."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
         if (version := installed("headrace", SOURCES)) != setup.version:
             raise ImportError(f"{socket.gethostname()} has headrace {version}, and the learner {setup.version}")
+        if setup.spec.device.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError(
+                f"{socket.gethostname()} has a GPU by what Ray knows, and torch {torch.__version__} there finds none: "
+                "install torch for CUDA on the node, or leave out collect_device"
+            )
         self.setup = setup
         return node, socket.gethostname(), os.getpid()
 

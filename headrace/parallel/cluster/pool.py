@@ -41,19 +41,21 @@ class ActorPool:
 
     places: how many there are, and so how many actors are wanted. Each has one core. While there is room for fewer, or
     some are lost, the others have several places each.
+    gpus: of each actor.
     movable: whether another actor can go on with a place without a loss.
     All of this runs in Ray's thread.
     """
 
-    def __init__(self, places: int, movable: Callable[[int], bool]) -> None:
+    def __init__(self, places: int, movable: Callable[[int], bool], gpus: int = 0) -> None:
         self.places, self._movable = places, movable
+        self._needs = {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
         self._setup: Any = None  # a reference to a Setup
         self.members: list[Member] = []
         self.joining: dict[Any, Member] = {}  # by the reference that is there once they are ready
         self.of: dict[int, Member] = {}  # the actor of each place
         self.lost = 0  # actors so far
         # not in a placement group: Ray places what a group has lost only where there is room for all of that
-        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        options: dict[str, Any] = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         options["enable_task_events"] = False  # nobody asks what an actor has done when
         self._class: Any = ray.remote(**options)(ClusterActor)
         self._pause, self._next_try = FIRST_PAUSE, 0.0
@@ -65,11 +67,16 @@ class ActorPool:
 
         setup: a reference to a Setup."""
         self._setup = setup
-        room = min(self.places, int(ray.available_resources().get("CPU", 0)))
+        free, all_of_them = ray.available_resources(), ray.cluster_resources()
+        room = min(self.places, *(int(free.get(kind, 0) // number) for kind, number in self._needs.items()))
         if not room:
-            used = int(ray.cluster_resources().get("CPU", 0))
+            kind = next(kind for kind, number in self._needs.items() if free.get(kind, 0) < number)
+            used = int(all_of_them.get(kind, 0))
             others = f"{used} are in use by others. Wait for them, or add" if used else "none of its nodes has one. Add"
-            raise WorkerError(f"the cluster has no free core for an actor: {others} a node (`ray start --address ...`)")
+            what = {"CPU": "core", "GPU": "GPU"}[kind]
+            raise WorkerError(
+                f"the cluster has no free {what} for an actor: {others} a node (`ray start --address ...`)"
+            )
         if room < self.places:
             tell(f"the cluster has room for {room} of {self.places} actors; the others follow when there is more")
         self._await_start(room)
