@@ -45,7 +45,7 @@ class GradientActors(Actors):
 
     algorithm: one that defines gradient(). collection: "sync" or "async"; then a rollout is the fragment of one actor,
     and a fragment's lag counts such updates. At most max_policy_lag + 1 actors are at work then: with more, one of them
-    would give a gradient that is too old.
+    would give a gradient that is too old. Of several, Adam takes the steps without momentum.
     The same number of actors gives the same bits when synchronous; another number, sums that are rounded differently.
     Raises ValueError for groups of agents; TypeError where statistics cannot be merged.
     """
@@ -60,6 +60,10 @@ class GradientActors(Actors):
         _check_statistics(algorithm.policy)
         super().__init__(env, *arguments, collection=collection, slots=1, **options)
         self.algorithm = algorithm
+        if not self.schedule.in_step and len(env.parts) > 1:
+            # updates that come late add a momentum of their own (Mitliagkas et al. 2016, arXiv:1605.09774), and A3C's
+            # RMSProp has none
+            algorithm.optimizer.beta1 = 0.0
         gradient = algorithm.optimizer.gradient
         moments = sum(normalizer.statistics.mean.nbytes for normalizer in normalizers(self.policy))
         make = constructor(algorithm)

@@ -124,7 +124,7 @@ class Training:
             recorder = Recorder(trainer, folder)
         self._record_by(recorder)
         if trainer.plan.derived:
-            recorder.progress.say(scaling_message(trainer.config.num_envs, trainer.plan.derived))
+            recorder.progress.say(scaling_message(trainer.config, trainer.plan.derived))
         plan = trainer.plan
         if plan.registered and (plan.tuned or plan.assumed):
             recorder.progress.say(registered_message(trainer.short_name, plan.registered, plan.assumed))

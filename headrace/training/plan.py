@@ -21,7 +21,7 @@ from headrace.training.combinations import (
     with_learners,
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
-from headrace.training.scaling import derived, settings_for
+from headrace.training.scaling import derived, of_asynchronous, settings_for
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -95,6 +95,9 @@ def settle(
         _refuse_for_ready(train_config, ready_env)
     train_config = with_actors(with_learners(train_config))
     check(train_config, kind, ready_env is not None, agent_info)
+    rate = of_asynchronous(train_config, algorithm_config, {**file, **options})
+    if rate:
+        follows, algorithm_config = {**follows, **rate}, replace(algorithm_config, **rate)
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
     check_length(train_config, getattr(algorithm, "config", algorithm_config))
     say_unused({*file, *options}, train_config, algorithm_config)

@@ -64,7 +64,8 @@ def test_any_number_of_actors_gives_the_bits_of_local_ones(algorithm, collection
 def test_losing_an_actor_a_node_and_all_nodes_changes_no_bit():
     found = run("lost")
     assert found["same"] and "3 nodes (3 on" in found["resources"]
-    assert found["actors"][0] == 3 and min(found["actors"]) == 1
+    # how few there are before the next has started is a matter of time
+    assert found["actors"][0] == 3 and min(found["actors"]) < 3
     # all of the first three; on a busy machine a replacement may not have begun when its node is killed
     assert found["details"]["actors"] == 3 and found["details"]["actors_lost"] >= 3
     assert found["details"]["seconds_lost"] > 0 and "restarts" not in found["details"]

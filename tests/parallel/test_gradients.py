@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.algorithms.a2c import A2CConfig
 from headrace.core.cores import cores
 from headrace.data.finite import NotFinite
 from headrace.parallel.gradients import GradientActors
@@ -174,6 +175,21 @@ def test_a3c_learns_cartpole(tmp_path):
     training.close()
     assert training.reason_to_stop() == "target_return"
     assert training.collector.schedule.rounds <= order.rounds
+
+
+def test_asynchronous_gradients_take_smaller_steps_without_momentum():
+    options = {"exchange": "gradients", "num_envs": 4, "progress": "none"}
+
+    def made(**mode) -> tuple[float, float]:
+        training = Trainer("a2c", "CartPole-v1", **options, **mode)
+        training.close()
+        return float(training.algorithm.optimizer.learning_rate), training.algorithm.optimizer.beta1
+
+    rate = A2CConfig().learning_rate
+    assert made(actors=4, collection="async") == (pytest.approx(rate / 2), 0.0)
+    assert made(actors=4, collection="async", learning_rate=0.01) == (pytest.approx(0.01), 0.0)
+    assert made(actors=4, collection="async", scale=False) == (pytest.approx(rate), 0.0)
+    assert made(actors=4) == made(actors=1, collection="async") == (pytest.approx(rate), 0.9)
 
 
 @pytest.mark.slow

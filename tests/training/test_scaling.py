@@ -95,7 +95,9 @@ def test_registered_settings_follow_and_explicit_ones_win():
     follows = hr.Trainer("ppo", "Swing", num_envs=256)
     assert follows.algorithm.num_steps == 25 and follows.config.stagger
     assert follows.plan.derived == {"num_steps": 25, "epochs": 2, "stagger": True}
-    assert scaling_message(256, follows.plan.derived).startswith("for 256 envs: num_steps 25, epochs 2, stagger true")
+    assert scaling_message(follows.config, follows.plan.derived).startswith(
+        "for 256 envs: num_steps 25, epochs 2, stagger true"
+    )
     fixed = hr.Trainer("ppo", "Swing", num_envs=256, num_steps=30, stagger=False)
     assert fixed.algorithm.num_steps == 30 and not fixed.config.stagger and "num_steps" not in fixed.plan.derived
     kept = hr.Trainer("ppo", "Swing", num_envs=256, scale=False)
