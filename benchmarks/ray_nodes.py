@@ -39,7 +39,7 @@ class Nodes:
         return str(self.cluster.address)
 
     def add(self, cores: int, gpus: int = 0) -> None:
-        """Another node joins; gpus: by what Ray is told, whatever there is."""
+        """Another node joins. gpus: that Ray counts there, whatever there is."""
         self.nodes.append(self.cluster.add_node(num_cpus=cores, num_gpus=gpus, object_store_memory=STORE))
 
     def add_later(self, cores: int, seconds: float, count: int = 1) -> None:

@@ -11,9 +11,8 @@ import tyro
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
 from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
-from headrace.core.free_name import free
 from headrace.core.terminal import saying, tell
-from headrace.core.writing import replacing
+from headrace.core.writing import free, replacing
 from headrace.training.config import merge_settings, read_toml
 from headrace.training.scaling import settings_for
 from headrace.tuning.tuner import Tuning, tune

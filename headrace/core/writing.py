@@ -1,4 +1,4 @@
-"""Writes files so that an error names them, and that one which is there stays until another is whole."""
+"""Files that are written: under a free name, whole or not at all, and with errors that name them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def free(name: str) -> Path:
+    """A file's name, or, where it is taken, with the next free number: play.gif, play_2.gif ..."""
+    path, number = Path(name), 2
+    while path.exists():
+        path, number = Path(name).with_stem(f"{Path(name).stem}_{number}"), number + 1
+    return path
 
 
 @contextmanager
@@ -19,7 +27,7 @@ def writing(path: Path, what: str = "the run's files") -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path, what: str) -> Iterator[Path]:
-    """The path of a new file, of the same folder and suffix, that takes the place of `path` once it is written.
+    """The path of a new file, of the same folder and suffix, that takes the place of `path` once it is on the disk.
 
     what: it is, for the error. Makes the folder. Raises OSError, naming the file; what was there before is left."""
     with writing(path, what):
@@ -27,6 +35,8 @@ def replacing(path: Path, what: str) -> Iterator[Path]:
         fresh = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
         try:
             yield fresh
+            with open(fresh, "r+b") as file:
+                os.fsync(file.fileno())
             os.replace(fresh, path)
         finally:
             fresh.unlink(missing_ok=True)

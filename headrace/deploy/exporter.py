@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.core.free_name import free
 from headrace.core.text import did_you_mean
-from headrace.core.writing import replacing
+from headrace.core.writing import free, replacing
 from headrace.deploy import c_writer, numpy_writer, onnx_writer
 from headrace.deploy.comparison import Comparison, compare
 from headrace.deploy.graph import STATE, Graph

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.core.free_name import free
 from headrace.core.packages import require
 from headrace.core.text import did_you_mean
-from headrace.core.writing import replacing
+from headrace.core.writing import free, replacing
 from headrace.evaluation.history import Array, History, differing, read
 
 if TYPE_CHECKING:

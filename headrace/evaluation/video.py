@@ -17,10 +17,9 @@ import torch
 
 from headrace import envs
 from headrace.agent_groups.group_policy import GroupedPolicy
-from headrace.core.free_name import free
 from headrace.core.packages import require
 from headrace.core.types import Json, Settings
-from headrace.core.writing import replacing
+from headrace.core.writing import free, replacing
 from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy, check_policy
