@@ -30,6 +30,10 @@ class APPOConfig(ClippedConfig, VTraceConfig, ActorCriticConfig, OnPolicyConfig)
         scaled = narrowed(self, ppo.PPOConfig).scaled(base_envs, num_envs, **of_ppo)
         return replace(self, **asdict(scaled) | fixed)
 
+    def lagging(self, num_envs: int, lag: int) -> APPOConfig:
+        """These settings where the policy that collects is up to `lag` updates older, as PPO's are."""
+        return replace(self, num_steps=narrowed(self, ppo.PPOConfig).lagging(num_envs, lag).num_steps)
+
 
 class APPO(OnPolicy[APPOConfig]):
     """PPO's epochs of minibatch steps on V-trace's advantages.

@@ -33,15 +33,10 @@ class PPOConfig(ClippedConfig, ActorCriticConfig, OnPolicyConfig):
         fixed: settings that are given; the others follow from them too.
         """
         growth = num_envs / base_envs
-        decay = self.gamma * self.gae_lambda
-        horizon = ceil(1 / (1 - decay)) if decay < 1 else inf  # steps that an advantage sums over
         rows: float = self.num_steps * base_envs  # of a rollout
         if growth < 1:
             rows = max(rows * sqrt(growth), min(rows, MIN_ROWS))
-        num_steps = max(round(rows / num_envs), min(self.num_steps, horizon))
-        if self.sequence_length:
-            num_steps = ceil(num_steps / self.sequence_length) * self.sequence_length
-        num_steps = fixed.get("num_steps", num_steps)
+        num_steps = fixed.get("num_steps", self._steps_of(rows, num_envs))
         rollout_growth = growth * num_steps / self.num_steps
         fewer_epochs = max(1.0, rollout_growth * sqrt(growth))
         epochs = fixed.get("epochs", max(1, int(self.epochs / fewer_epochs)))
@@ -53,6 +48,22 @@ class PPOConfig(ClippedConfig, ActorCriticConfig, OnPolicyConfig):
             "learning_rate": self.learning_rate * sqrt(minibatch_growth),
         }
         return replace(self, **settings | fixed)
+
+    def lagging(self, num_envs: int, lag: int) -> PPOConfig:
+        """These settings where the policy that collects is up to `lag` updates older than the one that learns.
+
+        Rollouts are shorter, so that it is as many environment steps old as in one process; epochs and minibatches
+        stay, and with them the number of gradient steps for each environment step. See docs/parallel.md.
+        """
+        rows = self.num_steps * num_envs
+        return replace(self, num_steps=self._steps_of(max(rows / (1 + lag), min(rows, MIN_ROWS)), num_envs))
+
+    def _steps_of(self, rows: float, num_envs: int) -> int:
+        """Steps of a rollout of so many rows: as many as an advantage sums over, unless there were fewer."""
+        decay = self.gamma * self.gae_lambda
+        horizon = ceil(1 / (1 - decay)) if decay < 1 else inf
+        num_steps = max(round(rows / num_envs), min(self.num_steps, horizon))
+        return ceil(num_steps / (self.sequence_length or 1)) * (self.sequence_length or 1)
 
 
 class PPO(OnPolicy[PPOConfig]):

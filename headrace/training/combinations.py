@@ -164,9 +164,7 @@ def _only_async(config: TrainConfig, needs: str) -> None:
 
 def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:
     """Raise ValueError where actors would collect with an older policy than an algorithm can learn from."""
-    lag = {"overlapped": 1, "async": config.max_policy_lag}.get(config.collection, 0)
-    if not config.actors or config.exchange == "gradients":  # whose modes are those of the algorithm
-        return
+    lag = config.largest_lag  # none of gradients, whose modes are those of the algorithm
     most: int | None = getattr(algorithm, "max_lag", 0)
     if most is None or lag <= most:
         return

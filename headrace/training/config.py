@@ -99,6 +99,12 @@ class TrainConfig:
         meanwhile = self.collection in ("overlapped", "async") and self.cluster in (None, "none")
         return self.actors if meanwhile and isinstance(self.actors, int) else 0
 
+    @property
+    def largest_lag(self) -> int:
+        """Updates by which the policy that collects experience may be older than the one that learns from it."""
+        lags = {"overlapped": 1, "async": self.max_policy_lag}
+        return lags.get(self.collection, 0) if self.actors and self.exchange == "experience" else 0
+
     def __post_init__(self) -> None:
         fit_fields(self)
         for name, least in LEAST.items():

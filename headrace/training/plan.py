@@ -21,7 +21,7 @@ from headrace.training.combinations import (
     with_learners,
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
-from headrace.training.scaling import derived, of_asynchronous, settings_for
+from headrace.training.scaling import derived, of_asynchronous, of_lag, settings_for
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -40,7 +40,7 @@ class TrainPlan:
     ready_env: Env | None  # in its place: environments made by the user, who closes them
     config: TrainConfig
     algorithm_config: Any  # of the algorithm's own dataclass; None where the algorithm is made by the user
-    derived: Settings  # settings that follow from num_envs
+    derived: Settings  # settings that follow from num_envs, and from how actors collect
     agent_info: Any = None
     borrowed: Workers | None = None  # processes of the user, for workers or actors
     num_envs: int | None = None  # where it was given by name
@@ -95,9 +95,9 @@ def settle(
         _refuse_for_ready(train_config, ready_env)
     train_config = with_actors(with_learners(train_config))
     check(train_config, kind, ready_env is not None, agent_info)
-    rate = of_asynchronous(train_config, algorithm_config, {**file, **options})
-    if rate:
-        follows, algorithm_config = {**follows, **rate}, replace(algorithm_config, **rate)
+    for rule in (of_asynchronous, of_lag):
+        if found := rule(train_config, algorithm_config, {**file, **options}):
+            follows, algorithm_config = {**follows, **found}, replace(algorithm_config, **found)
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
     check_length(train_config, getattr(algorithm, "config", algorithm_config))
     say_unused({*file, *options}, train_config, algorithm_config)

@@ -99,10 +99,24 @@ def of_asynchronous(config: TrainConfig, algorithm_config: Any, given: Settings)
     return {"learning_rate": algorithm_config.learning_rate / sqrt(actors)}
 
 
+def of_lag(config: TrainConfig, algorithm_config: Any, given: Settings) -> Settings:
+    """Shorter rollouts where actors collect with an older policy. Empty where num_steps is among the settings that are
+    `given`; with scale=False; for an algorithm without a rule. See PPOConfig.lagging.
+
+    With rollouts as long as in one process PPO and APPO took 1.4 to 1.7 times the steps (docs/parallel.md)."""
+    lag = config.largest_lag
+    if not lag or not config.scale or "num_steps" in given or not hasattr(algorithm_config, "lagging"):
+        return {}
+    num_steps = algorithm_config.lagging(config.num_envs, lag).num_steps
+    return {"num_steps": num_steps} if num_steps != algorithm_config.num_steps else {}
+
+
 def scaling_message(config: TrainConfig, settings: Settings) -> str:
-    """A message: which settings follow from the number of environments, and of asynchronous actors."""
+    """A message: which settings follow from the number of environments, of asynchronous actors, and from the lag."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
     actors = f" of {config.actors} asynchronous actors" if config.exchange == "gradients" else ""
+    if lag := config.largest_lag:
+        actors = f", collected by a policy up to {lag} update{'s' * (lag > 1)} older"
     return f"for {config.num_envs:,} envs{actors}: {', '.join(parts)} (--no-scale keeps the settings as they were)"
 
 

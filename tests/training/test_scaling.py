@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from helpers.tiny import TINY
 
 import headrace as hr
+from headrace.algorithms.appo import APPOConfig
 from headrace.algorithms.ppo import PPOConfig
 from headrace.envs import registry
 from headrace.training.config import read_toml
@@ -88,6 +90,18 @@ def test_gradients_through_memory_keep_their_length():
     assert config.num_steps == 16
 
 
+def test_a_policy_that_is_updates_older_collects_shorter_rollouts():
+    long = PPOConfig(num_steps=256, epochs=8, minibatch_size=128)
+    assert [long.lagging(16, lag).num_steps for lag in (0, 1, 2)] == [256, 128, 85]
+    assert long.lagging(16, 1) == replace(long, num_steps=128)  # so that there are as many gradient steps for each step
+    assert long.lagging(16, 7).num_steps == 64  # 1,024 rows: gradients of fewer are too noisy
+    assert BASE.lagging(512, 15).num_steps == 7  # as many as advantages sum over: 1 / (1 - 0.9 * 0.95) = 6.9
+    assert PPOConfig(num_steps=4).lagging(4096, 1).num_steps == 4  # nor more than there were
+    assert PPOConfig(num_steps=96, sequence_length=32, gamma=0.9).lagging(64, 1).num_steps == 64
+    appo = APPOConfig(num_steps=256, clip_rho=2.0)
+    assert appo.lagging(16, 2) == replace(appo, num_steps=85)
+
+
 # --- a training
 
 
@@ -102,6 +116,41 @@ def test_registered_settings_follow_and_explicit_ones_win():
     assert fixed.algorithm.num_steps == 30 and not fixed.config.stagger and "num_steps" not in fixed.plan.derived
     kept = hr.Trainer("ppo", "Swing", num_envs=256, scale=False)
     assert kept.algorithm.num_steps == 100 and kept.plan.derived == {} and not kept.config.stagger
+
+
+def made(algorithm: str, **options) -> tuple[int, dict[str, object]]:
+    """The steps of a rollout, and what followed for the training."""
+    trainer = hr.Trainer(algorithm, "Swing", **{"num_envs": 64, "hidden": (8,), "target_return": None, **options})
+    trainer.close()
+    return trainer.algorithm.num_steps, trainer.plan.derived
+
+
+def test_rollouts_are_shorter_where_actors_collect_with_an_older_policy(monkeypatch):
+    monkeypatch.setitem(registry._specs["Swing"].defaults, "appo", SWING)
+    monkeypatch.setitem(registry._specs["Swing"].defaults, "impala", {"num_steps": 100})
+    overlapped, asynchronous = {"actors": 1, "collection": "overlapped"}, {"actors": 2, "collection": "async"}
+    for actors in (1, 2):
+        assert made("ppo", **{**overlapped, "actors": actors}) == (50, {"num_steps": 50})
+    assert made("appo", **asynchronous) == (33, {"num_steps": 33})
+    assert made("appo", **asynchronous, max_policy_lag=1) == (50, {"num_steps": 50})
+    assert made("ppo", **overlapped, num_envs=256) == (12, {"num_steps": 12, "epochs": 2, "stagger": True})
+    for same in ({"actors": 1}, {}, overlapped | {"num_steps": 100}, overlapped | {"scale": False}):
+        assert made("ppo", **same) == (100, {})
+    assert made("impala", **asynchronous) == (
+        100,
+        {},
+    )  # one gradient step a rollout
+
+
+def test_a_run_says_that_rollouts_are_shorter_and_resumes_with_them(capsys):
+    options = {"num_envs": 64, "actors": 1, "collection": "overlapped", "target_return": None}
+    run = hr.train("ppo", "Swing", total_steps=6_400, progress="plain", **options)
+    said = "for 64 envs, collected by a policy up to 1 update older: num_steps 50 (--no-scale"
+    assert said in capsys.readouterr().out
+    settings = read_toml(run.path / "config.toml")
+    assert settings["num_steps"] == 50
+    again = hr.train(resume=run.path, total_steps=12_800, progress="plain")
+    assert "num_steps" not in capsys.readouterr().out and read_toml(again.path / "config.toml")["num_steps"] == 50
 
 
 def test_a_budget_of_steps_is_one_of_iterations():
