@@ -7,9 +7,9 @@
 A training is one row in results/modes.jsonl, in a process of its own; one that is there already is not run again.
 Solved: the mean return of deterministic episodes is at the threshold, checked at intervals of steps; seconds are those
 of training alone. `relative`: median steps compared with those of the same algorithm in one process ("inline"). Every
-mode has the settings that are registered for one process, and asynchronous gradients what follows from these. "slow":
-the environments of one actor take ten times as long; "learners": the number is that of learners, which collect
-themselves.
+mode has the settings that are registered for one process, or what follows from these where the policy lags; APPO has
+PPO's. "slow": the environments of one actor take ten times as long; "learners": the number is that of learners, which
+collect themselves.
 """
 
 from __future__ import annotations

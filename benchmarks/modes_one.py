@@ -51,19 +51,20 @@ def trained(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from headrace.evaluation.evaluator import evaluate
 
     task = TASKS[options.env]
-    like = "ppo" if options.algorithm == "appo" else options.algorithm
-    settings = {**registry.spec(options.env).defaults[like], "target_return": None, "seed": options.seed}
+    settings: dict[str, Any] = {"target_return": None, "seed": options.seed}
     exchange = options.mode.startswith("gradients ")
     mode, _, slow = options.mode.removeprefix("gradients ").partition(" ")
     if options.mode == "learners":
         settings["learners"] = options.actors
     elif options.actors:
         settings |= {"actors": options.actors, "collection": mode} | ({"exchange": "gradients"} if exchange else {})
-    if options.algorithm == "appo":
-        settings = {name: value for name, value in settings.items() if name in _known(options.algorithm)}
     if options.quick:
         settings["total_steps"] = 2_000
     env = slow_maker(options.env, folder) if slow else options.env
+    if slow:  # what is registered for the environment itself, of APPO PPO's
+        like = registry.spec(options.env).defaults["ppo" if options.algorithm == "appo" else options.algorithm]
+        known = {name: value for name, value in like.items() if name in _known(options.algorithm)}
+        registry.register("Slow", env, {options.algorithm: known})
     trainer = Trainer(options.algorithm, env, **settings)
     lags, checked, solved = [0.0], 0, False
     every = task.every[options.algorithm]
@@ -81,6 +82,7 @@ def trained(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "solved": solved,
         "steps": trainer.steps,
         "seconds": trainer.seconds,
+        "num_steps": trainer.algorithm.num_steps,
         "lag": statistics.mean(lags[1:]),
         "lag_max": lags[0],
         "versions": versions(),
