@@ -33,7 +33,7 @@ class TrainConfig:
 
     num_envs: int = 64  # environments that are stepped together
     registered: bool = True  # begin with the settings that are registered for the environment, where there are some
-    # adapt settings to num_envs where they were found with another number, see docs/scaling.md; and to how actors collect
+    # adapt settings to num_envs where they were found with another number, and to actors that lag, see docs/scaling.md
     scale: bool = True
     stagger: bool = False  # cut off first episodes at different steps, so that the environments are out of phase
     seed: int = 0  # of weights, episodes, actions and minibatches
