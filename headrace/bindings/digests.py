@@ -20,6 +20,7 @@ DIGESTS = {
     "reinforce.gradient": "a9c4c2f0345818c7",
     "returns.explained_variance": "8ad7f1b4c3e2ae7b",
     "returns.gae": "e247cdd6ee26b408",
+    "rng.shuffled": "5a45c004a0cd7da1",
     "rng.uniform": "3a43ee4272bf5557",
     "rnn.recur": "f7b7c0800a0befd9",
     "rnn.step": "b7cb8a26aca188cf",
