@@ -61,7 +61,8 @@ class _Share:
     """A worker's share in a call. Whoever takes it first has it: a helper, or the main thread once it needs no help."""
 
     def __init__(self, call: Call) -> None:
-        self._calls, self.error = [call], None
+        self._calls, self.ended = [call], False
+        self.error: RuntimeError | None = None
 
     def take(self) -> Call | None:
         """The call, once; None after that."""
@@ -77,7 +78,9 @@ class _Share:
             if call is not None:
                 call()
         except RuntimeError as error:
-            self.error: RuntimeError | None = error
+            self.error = error
+        finally:
+            self.ended = True
 
 
 def _run_threads(call: Call, threads: int) -> None:
@@ -96,7 +99,7 @@ def _wait(state: np.ndarray, shares: list[_Share]) -> None:
     """Wait until the helpers that have these shares have left the kernel, which they do at once. The kernel counts
     them: what they still do in Python, for which they need the GIL, need not be waited for."""
     asked = 0
-    while state[LEFT] + sum(share.error is not None for share in shares) < len(shares):
+    while state[LEFT] < len(shares) and not all(share.ended for share in shares):
         asked += 1
         if asked > PATIENCE:  # without it for one that has taken its share and does not have the GIL yet
             time.sleep(0 if asked < 20 * PATIENCE else 50e-6)

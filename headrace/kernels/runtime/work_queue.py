@@ -100,6 +100,12 @@ def close(state):
     _write(state, _WORD, _CLOSED)
 
 
+@njit(**INNER)
+def leave(state):
+    """What a worker thread does last: the main thread then waits no longer for it."""
+    _increase(state, _LEFT)
+
+
 def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., None]]:
     """The one loop of all kernels that share work: (run_task, serve).
 
@@ -128,7 +134,7 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
         while is_open(state):
             rest()
             work(np.int64(worker), state, arguments)
-        _increase(state, _LEFT)
+        leave(state)
 
     return run_task, serve
 
