@@ -57,7 +57,7 @@ def headrace(config: str, env_id: str, num_envs: int) -> Stepper:
     valid, calls = 0, max(1, PROBE // num_steps)
     for _ in range(calls):
         step()
-        valid += int(rollout.valid_steps())
+        valid += rollout.valid_steps()
     share = valid / (calls * num_steps * env.num_envs)
     return Stepper(step, num_steps * env.num_envs, share, env.backend, threads, env.close)
 

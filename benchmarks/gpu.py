@@ -149,7 +149,7 @@ def _ways(name: str, num_copies: int, backend: str, seconds: float) -> list[Row]
     if backend == "cuda":
         ways["one launch"] = lambda: env.run(rollout)  # type: ignore[attr-defined]
         ways["one launch, random"] = lambda: env.run_random(rollout, 0)  # type: ignore[attr-defined]
-    share = float(rollout.valid_steps()) / (steps * num_envs)
+    share = rollout.valid_steps() / (steps * num_envs)
     moved = sum(x.numel() * x.element_size() for x in _tensors(rollout)) / (steps * num_envs)  # bytes a step
     rows = []
     for way, call in ways.items():

@@ -84,7 +84,7 @@ def collecting(options: argparse.Namespace) -> Step:
 
     def step() -> None:
         rollout = collector.collect()
-        live = int(rollout.valid_steps())
+        live = rollout.valid_steps()
         counted[0] += live
         counted[1] += rollout.num_steps * rollout.num_envs - live
 

@@ -28,6 +28,7 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.examination import unchanged
 from headrace.policies.networks import VectorEncoder
 
 ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
@@ -147,12 +148,13 @@ def serves(collector: InlineCollector, random: Tensor) -> bool:
         return False
     seen, action = rollout.observation[0], flatten(rollout.action)
     written = (action.view(len(action), -1).t(), rollout.log_prob, rollout.value)
-    return (
-        fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws)
-        and all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in written)
-        and kernel_of(ActorCritic.act, policy, seen, None, random[0]) is acting.act
-        and kernel_of(ActorCritic.value, policy, seen) is acting.value
-    )
+    with unchanged(policy):
+        return (
+            fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws)
+            and all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in written)
+            and kernel_of(ActorCritic.act, policy, seen, None, random[0]) is acting.act
+            and kernel_of(ActorCritic.value, policy, seen) is acting.value
+        )
 
 
 @register("collector.steps", serves, DIGESTS["collector.steps"], (InlineCollector,))

@@ -1,4 +1,4 @@
-"""rng.uniform, returns.gae and returns.explained_variance by the CPU's kernels: the same bits as plain functions'."""
+"""The functions of core.rng and core.returns by the CPU's kernels: the same bits as plain functions'."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from torch import Tensor
 
 from headrace.bindings.arguments import draws_fit, gae_columns_fit, whole
 from headrace.bindings.digests import DIGESTS
+from headrace.core import rng
 from headrace.core.device import Device
 from headrace.core.fused import register
-from headrace.core.rng import word
+from headrace.core.rng import MASK, word
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import Argument, Native
+from headrace.kernels.runtime.native import SharedCall, float_slot
 
+KEPT = 64  # shapes of arrays, of which each function keeps the call
+TWISTER = 624  # words of the generator that torch shuffles by: see headrace.kernels.learning.permutations
+MOST_SHUFFLED = 2**32 // 20  # entries from which torch draws words of 64 bits
 INLINE = '@njit(error_model="numpy", forceinline=True)'
 KERNELS = '''
 @njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -64,18 +68,42 @@ def uniform(
     alone = draws % 4 == 1
     blocks = draws // 4 if alone else (draws + 3) // 4
     drawn = torch.empty(steps, 4 * blocks + alone, envs)
-    out = drawn.numpy()
-    numbers = (word(seed), purpose, first >> 32, first & 0xFFFFFFFF, first_env)
-    words = tuple(np.uint32(number) for number in numbers)
-    _fill()(out, blocks, int(alone), *words)
+    numbers = (word(seed), int(purpose), first >> 32, first & MASK, first_env)
+    _fill(*drawn.shape)(drawn.data_ptr(), blocks, alone, *numbers)
     return drawn[:, :draws].transpose(1, 2)
 
 
-@functools.cache
-def _fill() -> Native:
+@functools.lru_cache(KEPT)
+def _fill(steps: int, draws: int, envs: int) -> SharedCall:
     text = "from numba import njit\n" + prelude(INLINE) + KERNELS
-    example: tuple[Argument, ...] = (np.zeros((1, 1, 1), np.float32), 0, 0, *(np.uint32(0) for _ in range(5)))
-    return cache.entry("random", text, "fill", example, "compiling random numbers for the CPU (once, about 1 s) ...")
+    example = (np.zeros((steps, draws, envs), np.float32), 0, 0, *(np.uint32(0) for _ in range(5)))
+    announcement = "compiling random numbers for the CPU (once, about 1 s) ..."
+    return SharedCall(cache.entry("random", text, "fill", example, announcement), example)
+
+
+def _shuffles(seed: int, number: int, size: int) -> bool:
+    return whole(seed, number, size) and number > 0 and 0 < size < MOST_SHUFFLED and _shuffles_as_torch()
+
+
+@register("rng.shuffled", _shuffles, DIGESTS["rng.shuffled"])
+def shuffled(seed: int, number: int, size: int) -> Tensor:
+    """headrace.core.rng.shuffled: the same permutations."""
+    order, state = torch.empty(number, size, dtype=torch.int64), torch.empty(TWISTER, dtype=torch.int32)
+    _shuffle(number, size)(seed & MASK, state.data_ptr(), order.data_ptr())
+    return order
+
+
+@functools.lru_cache(KEPT)
+def _shuffle(number: int, size: int) -> SharedCall:
+    example = (np.uint32(0), np.zeros(TWISTER, np.uint32), np.zeros((number, size), np.int64))
+    announcement = "compiling permutations (once, about 1 s) ..."
+    return SharedCall(entry("learning.permutations", "permutations", example, announcement), example)
+
+
+@functools.cache
+def _shuffles_as_torch() -> bool:
+    """Whether this version of torch shuffles in the way that the kernel does."""
+    return torch.equal(shuffled(7, 2, 1_000), rng.shuffled.plain(7, 2, 1_000))  # type: ignore[attr-defined]
 
 
 ANNOUNCEMENT = "compiling the advantage (once, about 1 s) ..."
@@ -91,9 +119,9 @@ def gae(
 ) -> Tensor:
     """headrace.core.returns.gae of float32 columns on the CPU: the same operations in the same order, the same bits."""
     advantage = torch.empty(reward.shape)
-    columns = (reward, value, next_value, terminated, truncated)
-    inputs = [x.contiguous().numpy() for x in columns]
-    _gae()(*inputs, advantage.numpy(), float(gamma), float(mix))
+    columns = [x.contiguous() for x in (reward, value, next_value, terminated, truncated)]
+    places = (x.data_ptr() for x in (*columns, advantage))
+    _gae(*reward.shape)(*places, float_slot(gamma), float_slot(mix))
     return advantage
 
 
@@ -104,18 +132,21 @@ def _explains(prediction: Tensor, target: Tensor, valid: Tensor) -> bool:
 @register("returns.explained_variance", _explains, DIGESTS["returns.explained_variance"])
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """headrace.core.returns.explained_variance of float32 columns on the CPU, within rounding."""
-    share = torch.empty(1)
-    _explained()(*(x.contiguous().numpy() for x in (prediction, target, valid)), share.numpy())
-    return share[0]
+    fraction = torch.empty(())
+    columns = [x.contiguous() for x in (prediction, target, valid)]
+    _explained(*valid.shape)(*(x.data_ptr() for x in columns), fraction.data_ptr())
+    return fraction
 
 
-@functools.cache
-def _gae() -> Native:
-    columns = (np.zeros((1, 1), kind) for kind in (*(np.float32,) * 3, *(np.bool_,) * 2, np.float32))
-    return entry("learning.advantage", "gae", (*columns, 0.0, 0.0), ANNOUNCEMENT)
+@functools.lru_cache(KEPT)
+def _gae(steps: int, envs: int) -> SharedCall:
+    columns = (np.zeros((steps, envs), kind) for kind in (*(np.float32,) * 3, *(np.bool_,) * 2, np.float32))
+    example = (*columns, 0.0, 0.0)
+    return SharedCall(entry("learning.advantage", "gae", example, ANNOUNCEMENT), example)
 
 
-@functools.cache
-def _explained() -> Native:
-    columns = (np.zeros((1, 1), kind) for kind in (np.float32, np.float32, np.bool_))
-    return entry("learning.advantage", "explained", (*columns, np.zeros(1, np.float32)), ANNOUNCEMENT)
+@functools.lru_cache(KEPT)
+def _explained(steps: int, envs: int) -> SharedCall:
+    columns = (np.zeros((steps, envs), kind) for kind in (np.float32, np.float32, np.bool_))
+    example = (*columns, np.zeros(1, np.float32))
+    return SharedCall(entry("learning.advantage", "explained", example, ANNOUNCEMENT), example)

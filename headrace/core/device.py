@@ -28,6 +28,9 @@ def torch_threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+_DENORMAL = 5e-324
+
+
 @contextmanager
 def without_denormals() -> Iterator[None]:
     """Within this block, denormal numbers (below 1e-38) are flushed to 0 on this thread.
@@ -36,7 +39,7 @@ def without_denormals() -> Iterator[None]:
     0.9 times the smallest number is rounded to itself: units of a relu that never activate would make Adam ten times
     slower.
     """
-    before = not float(torch.full((), 1e-40) * 1.0)
+    before = not _DENORMAL * 1.0  # the same bits of the processor say what becomes of Python's numbers
     torch.set_flush_denormal(True)
     try:
         yield

@@ -102,10 +102,16 @@ def permutations(
     waiting for the device; in a CUDA graph counter is an int64 scalar on the device.
     """
     if not isinstance(counter, Tensor) and torch.device(device).type == "cpu":
-        source = generator(seed, purpose, counter)
-        return torch.stack([torch.randperm(size, generator=source) for _ in range(number)])
+        return shuffled(_mix(seed, int(purpose), counter), number, size)
     keys = uniform(seed, purpose, counter, 1, size, number, device)[0].t()
     return keys.argsort(dim=1, stable=True)
+
+
+@fused("rng.shuffled", "headrace.bindings.rng_returns_cpu")
+def shuffled(seed: int, number: int, size: int) -> Tensor:
+    """Permutations of range(size) by a CPU generator of this seed, int64 [number, size]."""
+    source = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randperm(size, generator=source) for _ in range(number)])
 
 
 def generator(seed: int, purpose: int, counter: int = 0) -> torch.Generator:

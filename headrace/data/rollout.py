@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, Union
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -203,9 +204,10 @@ class Rollout:
         other.env, other.lag = (x if x is None else x.to(device) for x in (self.env, self.lag))
         return other
 
-    def valid_steps(self) -> Tensor:
-        """How many of the T * N steps are valid: an int64 scalar on the rollout's device."""
-        return self.valid[: self.num_steps].sum()
+    def valid_steps(self) -> int:
+        """How many of the T * N steps are valid. By NumPy on the CPU, which wakes no other thread."""
+        valid = self.valid[: self.num_steps]
+        return int(np.count_nonzero(valid.numpy()) if valid.device.type == "cpu" else valid.sum())
 
     def __repr__(self) -> str:
         names = ", ".join(f"{name}={_shape(getattr(self, name))}" for name in self.columns)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -40,33 +41,34 @@ class Examination:
         self._attributes = [vars(part) for part in parts]
         self._tensors = [own[kind] for own in self._attributes for kind in ("_parameters", "_buffers")]
         self._members = self._tensors + [own["_modules"] for own in self._attributes]
-        self._settings = [
-            (own, name)
+        settings = [
+            (own, name, value)
             for own in self._attributes
             for name, value in own.items()
             if isinstance(value, _SETTINGS) and name not in _OF_ALL_MODULES
         ]
-        # held, so that no other object is given the number of one of these; the module itself must not be
-        self._modules, self._kinds, self._kind = parts[1:], [*map(type, parts[1:])], type(module)
+        self._owners, self._names, self._settings = ([*column] for column in zip(*settings, strict=True))
+        self._modules, self._kind = parts[1:], type(module)  # the module itself must not be held
+        self._objects, self._sizes = [*_values(self._members)], [*map(len, self._attributes)]
         self._held = [x for x in _values(self._tensors) if x is not None]
-        self._values = [own[name] for own, name in self._settings]
-        self._seen = self._look()
         self._lie = self._places()
         self._handles, self.altered, self.own_gradients = RemovableHandle.next_id, *_alterations(module)
 
     def holds(self, module: nn.Module) -> bool:
         """Whether all is as it was. Takes a few microseconds."""
-        if type(module) is not self._kind or self._look() != self._seen or self._places() != self._lie:
+        if type(module) is not self._kind or not self._same_objects() or self._places() != self._lie:
             return False
         if self._handles != RemovableHandle.next_id or self.altered or self.own_gradients:
             self._handles = RemovableHandle.next_id  # which every new hook takes a number from
             return _alterations(module) == (self.altered, self.own_gradients)
         return True
 
-    def _look(self) -> tuple[list[int], ...]:
-        """The numbers of all objects in the modules' attributes."""
-        settings = [id(own.get(name)) for own, name in self._settings]
-        return [*map(id, _values(self._members)), *settings], [*map(len, self._attributes)]
+    def _same_objects(self) -> bool:
+        """Whether the modules' attributes are the same objects, as many as there were."""
+        objects = [*_values(self._members)]
+        same = len(objects) == len(self._objects) and all(map(is_, objects, self._objects))
+        same = same and all(map(is_, map(dict.get, self._owners, self._names), self._settings))
+        return same and [*map(len, self._attributes)] == self._sizes
 
     def _places(self) -> tuple[list[Any], ...]:
         """Where the tensors lie, whether they are learned, and the classes of the modules."""
@@ -74,25 +76,25 @@ class Examination:
 
 
 _examinations: WeakKeyDictionary[nn.Module, Examination] = WeakKeyDictionary()
-_unchanged: nn.Module | None = None  # see unchanged()
+_unchanged: ContextVar[nn.Module | None] = ContextVar("unchanged", default=None)  # of each thread; see unchanged()
 
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """Inside, examine() does not look at this module again: for a copy of a policy that nothing else holds."""
-    global _unchanged
+    """Inside, examine() does not look at this module again: for a copy of a policy that nothing else holds, or where
+    none of the user's code runs."""
     examine(module)
-    before, _unchanged = _unchanged, module
+    before = _unchanged.set(module)
     try:
         yield
     finally:
-        _unchanged = before
+        _unchanged.reset(before)
 
 
 def examine(module: nn.Module) -> Examination:
     """What is to be seen of a module now. The same object as before where nothing has changed."""
     found = _examinations.get(module)
-    if found is None or (module is not _unchanged and not found.holds(module)):
+    if found is None or (module is not _unchanged.get() and not found.holds(module)):
         found = _examinations[module] = Examination(module)
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,9 +34,9 @@ class Episodes:
         episode_return, episode_length = rollout.episode_return[:, columns], rollout.episode_length[:, columns]
         now = ended(rollout, columns)
         for name, values in self.infos.items():
-            self.last_infos[name] = getattr(rollout.info, name)[:, columns][now].tolist()
+            self.last_infos[name] = _chosen(getattr(rollout.info, name)[:, columns], now)
             values.extend(self.last_infos[name])
-        return self.extend(episode_return[now].tolist(), episode_length[now].tolist())
+        return self.extend(_chosen(episode_return, now), _chosen(episode_length, now))
 
     def extend(self, returns: list[float], lengths: list[int]) -> tuple[list[float], list[int]]:
         """Add episodes of these returns and lengths, which are returned."""
@@ -79,10 +80,17 @@ class Episodes:
             values.extend(state.get("infos", {}).get(name, ()))
 
 
+def _chosen(column: Tensor, now: Tensor) -> list[Any]:
+    """The entries where now [T, N] is true. By NumPy on the CPU: an index of torch's costs several times as much."""
+    if column.device.type == "cpu":
+        return column.numpy()[now.numpy()].tolist()  # type: ignore[no-any-return]
+    return column[now].tolist()  # type: ignore[no-any-return]
+
+
 def ended(rollout: Rollout, columns: slice = slice(None)) -> Tensor:
     """In which rows an episode of at least one step has ended, bool [T, N]. columns: the environments to ask for."""
     # an episode of no steps is an environment reset on resuming, or an agent that waits for the others
-    return ~rollout.valid[: rollout.num_steps, columns] & (rollout.episode_length[:, columns] > 0)
+    return (rollout.episode_length[:, columns] > 0).logical_and_(~rollout.valid[: rollout.num_steps, columns])
 
 
 def ended_episodes(rollout: Rollout) -> Tensor:

@@ -213,7 +213,7 @@ class Trainer:
             stopped = True
         self._stagger.after()
         if self._ranks is not None:
-            steps = 0 if stopped else int(rollout.valid_steps())
+            steps = 0 if stopped else rollout.valid_steps()
             ended = ended_episodes(rollout)
             self._all = self._ranks.collected(stopped, steps, self.env.restarts, ended, self._of_actors())
             if self._all.stopped:
@@ -227,7 +227,7 @@ class Trainer:
             self.steps += self._all.steps
             return self.episodes.extend(self._all.ended[:, 2].tolist(), self._all.ended[:, 3].long().tolist())
         self._group_episodes.add(rollout)
-        self.steps += int(rollout.valid_steps())
+        self.steps += rollout.valid_steps()
         return self.episodes.add(rollout)
 
     @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -29,9 +31,9 @@ def test_bits_equal_the_plain_function(block):
 
 def test_registered_for_the_cpu(monkeypatch):
     called = []
-    monkeypatch.setattr(rng_returns_cpu, "_fill", lambda: lambda out, *args: called.append(args[:2]))
+    monkeypatch.setattr(rng_returns_cpu, "_fill", lambda *shape: lambda *args: called.append((*shape, *args[1:3])))
     rng.uniform(1, 2, 0, 4, 8, 6, torch.device("cpu"))
-    assert called == [(2, 0)]
+    assert called == [(4, 8, 8, 2, 0)]
     assert rng.uniform(1, 2, 0, 4, 8, 0, "cpu").shape == (4, 8, 0)
 
 
@@ -43,3 +45,31 @@ def test_draws_do_not_depend_on_the_block_they_are_asked_in():
     assert not torch.equal(whole, rng.uniform(4, 2, 10, 8, 40, 6, "cpu"))
     assert not torch.equal(whole, rng.uniform(3, 1, 10, 8, 40, 6, "cpu"))
     assert whole.min() >= 0 and whole.max() < 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31 + 5, 2**32 - 1, 2**32 + 1, 2**63 - 1])
+@pytest.mark.parametrize("number, size", [(1, 1), (1, 2), (20, 256), (3, 700), (2, 5_000)])
+def test_permutations_are_those_of_torch(seed, number, size):
+    shuffled = rng_returns_cpu.shuffled(seed, number, size)
+    assert shuffled.dtype == torch.int64 and torch.equal(shuffled, rng.shuffled.plain(seed, number, size))
+
+
+def test_permutations_of_many_threads_at_once():
+    def shuffle(seed):
+        return rng.shuffled(seed, 4, 300)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(shuffle, range(400)))
+    assert all(torch.equal(order, rng.shuffled.plain(seed, 4, 300)) for seed, order in enumerate(found))
+
+
+def test_another_shuffle_of_torch_is_followed(monkeypatch):
+    def reversed_order(size, generator):
+        return torch.arange(size - 1, -1, -1)
+
+    monkeypatch.setattr(torch, "randperm", reversed_order)
+    rng_returns_cpu._shuffles_as_torch.cache_clear()
+    try:
+        assert rng.permutations(1, 2, 3, 1, 4).tolist() == [[3, 2, 1, 0]]
+    finally:
+        rng_returns_cpu._shuffles_as_torch.cache_clear()

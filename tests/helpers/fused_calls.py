@@ -7,7 +7,7 @@ from headrace.algorithms import a2c, ddpg, dqn, ppo, pqn, reinforce, sac, td3, t
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets
 from headrace.core.returns import explained_variance, gae
-from headrace.core.rng import uniform
+from headrace.core.rng import shuffled, uniform
 from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
@@ -76,6 +76,8 @@ def call(name):
     """The fused function of this name, and the arguments of a call."""
     if name == "rng.uniform":
         return uniform, [1, 2, 0, 4, ENVS, 6, "cpu"]
+    if name == "rng.shuffled":
+        return shuffled, [7, 3, 20]
     if name.startswith("returns."):
         columns = [normal(STEPS, ENVS) * k for k in (1, 2, 3)]
         if name == "returns.gae":

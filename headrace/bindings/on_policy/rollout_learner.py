@@ -140,7 +140,9 @@ class RolloutLearner:
         self._take(rollout, targets, objective.normalize, reduce)
         self.order.copy_(order)
         self.batch[:] = 0
-        self.call.put(self.loss_place, objective.loss)
+        if objective.loss != self.loss:
+            self.call.put(self.loss_place, objective.loss)
+            self.loss = objective.loss
         self.call.put(self.settings_place, objective.settings)
         return self._threads(order.numel(), order.shape[1] // number)
 
@@ -169,7 +171,7 @@ class RolloutLearner:
         )
         arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 5, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
-        fields = RolloutArguments._fields
+        self.loss, fields = loss, RolloutArguments._fields
         self.loss_place, self.settings_place = self.call.slot(2, fields.index("loss")), self.call.slot(4)
 
         discrete = int(tables.head.kind) in CHOICES
@@ -181,6 +183,7 @@ class RolloutLearner:
         announcement = "compiling the columns of the learning call (once, about 1 s) ..."
         self.taking = Call(entry("learning.rollouts_rows", "take", raw, announcement), raw)
         self.given_places = [self.taking.slot(0, 0 if discrete else 1), *(self.taking.slot(n) for n in range(2, 7))]
+        self.normalize_place = self.taking.slot(7)
 
     def _take(self, rollout: Rollout, targets: Targets, normalize: bool, reduce: Reduce) -> None:
         """Copy the columns of a rollout and its targets to where the call reads them."""
@@ -195,7 +198,7 @@ class RolloutLearner:
         columns = [column.contiguous() for column in given]
         for slot, column in zip(self.given_places, columns, strict=True):
             self.taking.point(slot, column.data_ptr())
-        self.taking.put(self.taking.slot(7), int(normalize))
+        self.taking.slots[self.normalize_place] = normalize
         self.taking()
 
     def _threads(self, samples: int, size: int) -> int:

@@ -12,7 +12,7 @@ from headrace.kernels.learning.replay_rows import append, fill
 from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.runtime.intrinsics import run, ticks
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
-from headrace.kernels.runtime.work_queue import close, is_open, rest
+from headrace.kernels.runtime.work_queue import close, is_open, leave, rest
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
@@ -97,3 +97,4 @@ def run_steps(worker, state, actor, columns, ring, batch, learning, steps):
         rest()
         if is_open(learning.state):
             run(learning.entry, learning.words, U(worker) * learning.slots)
+    leave(state)

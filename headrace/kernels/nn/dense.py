@@ -124,11 +124,11 @@ def whole_vectors(count):
 
 
 @njit(**INNER)
-def fill(target, first, rows, bias, b):
-    """Row r of the block at target[first] becomes bias[b + r]."""
+def fill(target, first, rows, bias, b, lanes):
+    """The first `lanes` samples of row r of the block at target[first] become bias[b + r]."""
     for r in range(_ZERO, rows):
-        value = splat(bias[b + r])
-        for i in range(first + r * BLOCK, first + (r + _ONE) * BLOCK, WIDTH):
+        value, start = splat(bias[b + r]), first + r * BLOCK
+        for i in range(start, start + lanes, WIDTH):
             store(target, i, value)
 
 

@@ -39,7 +39,7 @@ def forward(layers, parameters, scratch, lanes):
         code, derivative, norm = layers[n, col.ACTIVATION], layers[n, col.ACTIVATION_GRAD], layers[n, col.NORM]
         for r in range(_ZERO, outputs, ROWS):
             rows, start = min(ROWS, outputs - r), output + r * BLOCK
-            fill(scratch, start, rows, parameters, layers[n, col.BIAS] + r)
+            fill(scratch, start, rows, parameters, layers[n, col.BIAS] + r, lanes)
             multiply(
                 parameters, layers[n, col.WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
                 scratch, layers[n, col.SOURCE], BLOCK, scratch, start, BLOCK, lanes,

@@ -38,7 +38,7 @@ def forward_rows(layers, n, parameters, scratch, r):
     """CHUNK_ROWS outputs of layer n of a block, from output r on."""
     inputs, row, column = layers[n, col.INPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
     rows, start = min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r), layers[n, col.OUTPUT] + r * BLOCK
-    fill(scratch, start, rows, parameters, layers[n, col.BIAS] + r)
+    fill(scratch, start, rows, parameters, layers[n, col.BIAS] + r, BLOCK)
     multiply(
         parameters, layers[n, col.WEIGHT] + r * row, row, column, rows, inputs,
         scratch, layers[n, col.SOURCE], BLOCK, scratch, start, BLOCK, BLOCK,

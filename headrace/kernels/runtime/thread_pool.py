@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from headrace.kernels.runtime.native import Call
 
 BUSY = 0.6  # fraction of a call in which the main thread ran, below which other processes are using the cores
 MIN_MEASURED = 1e-3  # s: shorter calls are not measured
+LEFT = 9  # the word of a state that counts helpers which have left the kernel: see work_queue
+PATIENCE = 50  # times that the main thread asks for these before it lets the GIL go
 ALONE = 8  # calls with one thread after one on a busy machine
 
 
@@ -54,20 +57,69 @@ def _state(call: Call) -> np.ndarray:
     return state
 
 
+class _Share:
+    """A worker's share in a call. Whoever takes it first has it: a helper, or the main thread once it needs no help."""
+
+    def __init__(self, call: Call) -> None:
+        self._calls, self.ended = [call], False
+        self.error: RuntimeError | None = None
+
+    def take(self) -> Call | None:
+        """The call, once; None after that."""
+        try:
+            return self._calls.pop()
+        except IndexError:
+            return None
+
+    def help(self) -> None:
+        """Do the share, if nobody has taken it."""
+        call = self.take()
+        try:
+            if call is not None:
+                call()
+        except RuntimeError as error:
+            self.error = error
+        finally:
+            self.ended = True
+
+
 def _run_threads(call: Call, threads: int) -> None:
-    workers = [_pool(os.getpid()).submit(call.for_worker(worker)) for worker in range(1, threads)]
+    shares = [_Share(call.for_worker(worker)) for worker in range(1, threads)]
+    for share in shares:
+        _helpers(os.getpid()).put(share)
     try:
         call()
     finally:
-        _state(call)[0] = -1  # closed, however the main thread ended
-        for task in workers:
-            if not task.cancel():
-                task.result()
+        state = _state(call)
+        state[0] = -1  # closed, however the main thread ended
+        _wait(state, [share for share in shares if share.take() is None])
+
+
+def _wait(state: np.ndarray, shares: list[_Share]) -> None:
+    """Wait until the helpers that have these shares have left the kernel, which they do at once. The kernel counts
+    them: what they still do in Python, for which they need the GIL, need not be waited for."""
+    asked = 0
+    while state[LEFT] < len(shares) and not all(share.ended for share in shares):
+        asked += 1
+        if asked > PATIENCE:  # without it for one that has taken its share and does not have the GIL yet
+            time.sleep(0 if asked < 20 * PATIENCE else 50e-6)
+    for share in shares:
+        if share.error is not None:
+            raise share.error
 
 
 @cache
-def _pool(process: int) -> ThreadPoolExecutor:
-    """One for each process: threads do not survive a fork. They flush denormals like the main thread."""
+def _helpers(process: int) -> SimpleQueue[_Share]:
+    """The queue of as many helpers as there are cores; one for each process: threads do not survive a fork."""
+    shares: SimpleQueue[_Share] = SimpleQueue()
+    for number in range(cores()):
+        threading.Thread(target=_help, args=(shares,), name=f"headrace_{number}", daemon=True).start()
+    return shares
+
+
+def _help(shares: SimpleQueue[_Share]) -> None:
     import torch
 
-    return ThreadPoolExecutor(cores(), "headrace", torch.set_flush_denormal, (True,))
+    torch.set_flush_denormal(True)  # as in the main thread
+    while True:
+        shares.get().help()

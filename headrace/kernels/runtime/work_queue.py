@@ -5,7 +5,7 @@ parts too. The main thread takes them from the front and worker threads from the
 one task is mostly what it reads in the next. OpenMP's barriers, which wait for every thread, take milliseconds where
 other processes use the same cores. A part's result must not depend on the thread that computes it.
 
-State: int64 [16], zeros at first. One word holds the number of the current task, of its parts, and of the parts that
+State: int64 [16], zeros at first. _LEFT counts worker threads that have returned. One word holds the number of the current task, of its parts, and of the parts that
 are taken from the front and from the back: 16 bits each. A task of more parts is run as several, of which each begins
 at part _FIRST. Worker 0 is the main thread.
 """
@@ -21,7 +21,8 @@ from numba import types  # noqa: TID253
 from headrace.kernels.runtime.intrinsics import ARRAY, X86, call_llvm, operation
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
-_WORD, _FIRST, _DONE = np.uint64(0), np.uint64(1), np.uint64(8)  # the last on a cache line of its own
+_WORD, _FIRST = np.uint64(0), np.uint64(1)
+_DONE, _LEFT = np.uint64(8), np.uint64(9)  # on a cache line of their own
 _TASK, _PARTS, _BACK, _MASK = 48, 32, 16, 0xFFFF  # bits of the word
 _CLOSED = -1
 
@@ -99,6 +100,12 @@ def close(state):
     _write(state, _WORD, _CLOSED)
 
 
+@njit(**INNER)
+def leave(state):
+    """What a worker thread does last: the main thread then waits no longer for it."""
+    _increase(state, _LEFT)
+
+
 def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..., None]]:
     """The one loop of all kernels that share work: (run_task, serve).
 
@@ -127,6 +134,7 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
         while is_open(state):
             rest()
             work(np.int64(worker), state, arguments)
+        leave(state)
 
     return run_task, serve
 

@@ -1,8 +1,12 @@
 """Each part of each task is done once by any number of threads, and worker threads return."""
 
 import functools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 from numba import njit  # noqa: TID253
 
 from headrace.kernels.runtime import thread_pool, work_queue
@@ -66,21 +70,72 @@ def test_a_busy_machine_gets_one_thread(monkeypatch):
     class Job:
         """Stands for a Call: says which worker ran."""
 
-        def __init__(self, worker):
-            self.worker, self.arguments = worker, (worker, thread_pool.queue_state())
+        def __init__(self, worker, state):
+            self.worker, self.arguments = worker, (worker, state)
 
         def for_worker(self, worker):
-            return Job(worker)
+            return Job(worker, self.arguments[1])
 
         def __call__(self):
             ran.append(self.worker)
+            self.arguments[1][thread_pool.LEFT] += self.worker > 0
 
     work_queue = thread_pool.WorkQueue()
     clock = iter(range(100))
     monkeypatch.setattr(thread_pool.time, "perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(thread_pool.time, "thread_time", lambda: 0.0)
-    work_queue.run(Job(0), 2)
+    work_queue.run(Job(0, thread_pool.queue_state()), 2)
     assert work_queue.alone == thread_pool.ALONE
     ran.clear()
-    work_queue.run(Job(0), 2)
+    work_queue.run(Job(0, thread_pool.queue_state()), 2)
     assert ran == [0]
+
+
+def test_helpers_have_left_the_kernel_when_a_call_ends():
+    for _ in range(300):
+        state = thread_pool.queue_state()
+        done = np.zeros((3, 5), np.int64)
+        arguments = (0, state, np.zeros(1, np.int64), 5, done, np.zeros(1, np.int64))
+        before = state.copy()
+        thread_pool.WorkQueue().run(Call(compiled(), arguments), 3)
+        after = state.copy()
+        assert (done == 1).all() and 0 <= after[thread_pool.LEFT] <= 2 and before[thread_pool.LEFT] == 0
+        time.sleep(0)
+        assert (state == after).all()
+
+
+def test_a_share_is_taken_once_by_a_helper_or_the_main_thread():
+    share = thread_pool._Share("call")
+    assert share.take() == "call" and share.take() is None
+    share.help()
+    assert share.error is None
+
+
+def test_what_a_helper_raises_reaches_the_main_thread():
+    class Job:
+        def __init__(self, worker, state):
+            self.worker, self.arguments = worker, (worker, state)
+
+        def for_worker(self, worker):
+            return Job(worker, self.arguments[1])
+
+        def __call__(self):
+            if self.worker:
+                began.set()
+                raise RuntimeError("of a helper")
+            assert began.wait(60)
+
+    began = threading.Event()
+    with pytest.raises(RuntimeError, match="of a helper"):
+        thread_pool.WorkQueue().run(Job(0, thread_pool.queue_state()), 2)
+
+
+def test_many_threads_run_calls_that_are_shared():
+    def run(_):
+        done = np.zeros((50, 7), np.int64)
+        arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), 7, done, np.zeros(1, np.int64))
+        thread_pool.WorkQueue().run(Call(compiled(), arguments), 2)
+        return (done == 1).all()
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(run, range(200)))
