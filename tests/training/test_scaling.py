@@ -136,10 +136,7 @@ def test_rollouts_are_shorter_where_actors_collect_with_an_older_policy(monkeypa
     assert made("ppo", **overlapped, num_envs=256) == (12, {"num_steps": 12, "epochs": 2, "stagger": True})
     for same in ({"actors": 1}, {}, overlapped | {"num_steps": 100}, overlapped | {"scale": False}):
         assert made("ppo", **same) == (100, {})
-    assert made("impala", **asynchronous) == (
-        100,
-        {},
-    )  # one gradient step a rollout
+    assert made("impala", **asynchronous) == (100, {})  # it takes one gradient step a rollout
 
 
 def test_a_run_says_that_rollouts_are_shorter_and_resumes_with_them(capsys):
