@@ -5,9 +5,9 @@ parts too. The main thread takes them from the front and worker threads from the
 one task is mostly what it reads in the next. OpenMP's barriers, which wait for every thread, take milliseconds where
 other processes use the same cores. A part's result must not depend on the thread that computes it.
 
-State: int64 [16], zeros at first. _LEFT counts worker threads that have returned. One word holds the number of the current task, of its parts, and of the parts that
+State: int64 [16], zeros at first. One word holds the number of the current task, of its parts, and of the parts that
 are taken from the front and from the back: 16 bits each. A task of more parts is run as several, of which each begins
-at part _FIRST. Worker 0 is the main thread.
+at part _FIRST. _LEFT counts worker threads that have returned. Worker 0 is the main thread.
 """
 
 from __future__ import annotations
