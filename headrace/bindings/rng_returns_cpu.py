@@ -18,7 +18,7 @@ from headrace.core.rng import MASK, word
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import SharedCall, float_slot
+from headrace.kernels.runtime.native import Argument, SharedCall, float_slot
 
 KEPT = 64  # shapes of arrays, of which each function keeps the call
 TWISTER = 624  # words of the generator that torch shuffles by: see headrace.kernels.learning.permutations
@@ -76,7 +76,8 @@ def uniform(
 @functools.lru_cache(KEPT)
 def _fill(steps: int, draws: int, envs: int) -> SharedCall:
     text = "from numba import njit\n" + prelude(INLINE) + KERNELS
-    example = (np.zeros((steps, draws, envs), np.float32), 0, 0, *(np.uint32(0) for _ in range(5)))
+    numbers: tuple[Argument, ...] = (0, 0, *(np.uint32(0) for _ in range(5)))
+    example = (np.zeros((steps, draws, envs), np.float32), *numbers)
     announcement = "compiling random numbers for the CPU (once, about 1 s) ..."
     return SharedCall(cache.entry("random", text, "fill", example, announcement), example)
 
@@ -141,7 +142,7 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
 @functools.lru_cache(KEPT)
 def _gae(steps: int, envs: int) -> SharedCall:
     columns = (np.zeros((steps, envs), kind) for kind in (*(np.float32,) * 3, *(np.bool_,) * 2, np.float32))
-    example = (*columns, 0.0, 0.0)
+    example: tuple[Argument, ...] = (*columns, 0.0, 0.0)
     return SharedCall(entry("learning.advantage", "gae", example, ANNOUNCEMENT), example)
 
 

@@ -77,6 +77,7 @@ class RolloutLearner:
         self.batch = np.zeros(8, np.int64)
         self.work_queue = WorkQueue()
         self.bound: tuple[Any, ...] = ()  # what the buffers and the call were made for
+        self.loss: Loss  # of the last call
 
     def learn(
         self,
@@ -171,7 +172,8 @@ class RolloutLearner:
         )
         arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 5, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
-        self.loss, fields = loss, RolloutArguments._fields
+        self.loss = loss
+        fields = RolloutArguments._fields
         self.loss_place, self.settings_place = self.call.slot(2, fields.index("loss")), self.call.slot(4)
 
         discrete = int(tables.head.kind) in CHOICES
