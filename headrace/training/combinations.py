@@ -16,7 +16,6 @@ from headrace.core.text import shown
 from headrace.data.spaces import is_image, leaves
 from headrace.envs.base import Env
 from headrace.envs.construct import comes_as_vector
-from headrace.parallel.cuda.device_sum import check_gpus
 from headrace.parallel.schedule import check_equal
 from headrace.training.config import TrainConfig, default_of
 from headrace.training.torchrun import local_rank, started_by_torchrun
@@ -290,6 +289,8 @@ def _check_gpus(config: TrainConfig, what: str) -> None:
         raise ValueError(
             f"{what} have a GPU each: give collect_device='cuda' or 'cpu' in place of {config.collect_device!r}"
         )
+    from headrace.parallel.cuda.device_sum import check_gpus
+
     if started_by_torchrun() is None:
         check_gpus(config.learners, f"{what} with device='cuda'", "learners=")
         return

@@ -115,7 +115,7 @@ class TorchrunRanks(Ranks):
         if self.rank == 0:
             with suppress(RuntimeError):  # one of them is gone
                 self.order(END)
-        if getattr(getattr(self, "sum", None), "lost", False):
+        if self.device_sum is not None and self.device_sum.lost:
             self.leave()  # before what follows, which would wait for the lost one
         self._dist.destroy_process_group()
 

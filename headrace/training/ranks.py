@@ -34,7 +34,6 @@ from headrace.envs.workers.process import ProcessLost, WorkerProcess
 from headrace.envs.workers.process import _end as end_all
 from headrace.envs.workers.protocol import Task
 from headrace.parallel.actor import Part
-from headrace.parallel.cuda.device_sum import DeviceSum, nccl_group
 from headrace.parallel.fragments import packed, unpacked
 from headrace.parallel.learners import Ended, RankLost, SharedSum
 from headrace.training.config import TrainConfig
@@ -70,7 +69,8 @@ class Ranks:
         own = partition(num_envs, size)[rank]
         self.part = Part(own.start, own.stop - own.start, num_envs)
         self.host: Any  # a Reduce for tensors of the CPU: SharedSum, or training.distributed's
-        self.sum: Any  # a Reduce for all tensors: the same, or with GPUs a DeviceSum
+        self.sum: Any  # a Reduce for all tensors: the same, or with GPUs the next
+        self.device_sum: Any = None  # parallel.cuda.device_sum.DeviceSum
 
     def join(self, room: int, memory: Memory | None = None, store: str = "") -> None:
         """Share the memory of the sums; room: see SharedSum. store: a file by which ranks with GPUs find each other."""
@@ -81,12 +81,16 @@ class Ranks:
         host.columns = [each.stop - each.start for each in partition(self.part.total, self.size)]
         self.host = self.sum = host
         if self.device.type != "cpu":
-            patience = PATIENCE * self.step_timeout
-            self.sum = DeviceSum(host, self.device_group(store), self.device, patience)
-            self.sum.watch = self.watch_device
+            from headrace.parallel.cuda.device_sum import DeviceSum
+
+            group, patience = self.device_group(store), PATIENCE * self.step_timeout
+            self.sum = self.device_sum = DeviceSum(host, group, self.device, patience)
+            self.device_sum.watch = self.watch_device
 
     def device_group(self, store: str) -> Any:
         """The group of the sums on GPUs."""
+        from headrace.parallel.cuda.device_sum import nccl_group
+
         return nccl_group(store, self.rank, self.size, PATIENCE * self.step_timeout)
 
     def watch_device(self) -> None:
@@ -96,13 +100,13 @@ class Ranks:
 
     def wait(self) -> None:
         """Wait until this rank's GPU has done what is queued, as long as the others are there."""
-        if isinstance(self.sum, DeviceSum):
-            self.sum.wait()
+        if self.device_sum is not None:
+            self.device_sum.wait()
 
     def leave(self) -> None:
         """Leave the group of the sums on GPUs. A second call does nothing."""
-        if isinstance(getattr(self, "sum", None), DeviceSum):
-            self.sum.close()
+        if self.device_sum is not None:
+            self.device_sum.close()
 
     def begin_with(self, algorithm: Any) -> None:
         """Let an algorithm add its sums to those of the others, and begin with the weights of rank 0."""
@@ -181,7 +185,7 @@ class Leader(Ranks):
         self.processes = [WorkerProcess(0.0) for _ in range(1, self.size)]
         self._early: dict[int, Any] = {}  # answers that came before they were asked for, by rank
         self._folder = TemporaryDirectory(prefix="headrace-") if self.device.type != "cpu" else None
-        self._own: list[Any] = []  # what it leaves: its sums, once there are some
+        self._own: list[Any] = []  # its sums, once there are some: those of the host, and those on GPUs
         self.close = weakref.finalize(self, _close, self.processes, self._own, self._folder)
         sent = sendable(make)
         for rank, process in enumerate(self.processes, 1):
@@ -195,7 +199,7 @@ class Leader(Ranks):
             process.facts()
         store = "" if self._folder is None else f"{self._folder.name}/ranks"
         super().join(room, memory, store)
-        self._own += dict.fromkeys((self.host, self.sum))
+        self._own += [self.host, self.device_sum]
         self.host.watch = self._watch
         self._tell(JOIN, (room, self.host.memory.size, store), self.host.memory.descriptor)
 
@@ -255,13 +259,12 @@ class Leader(Ranks):
 
 
 def _close(processes: list[WorkerProcess], sums: list[Any], folder: TemporaryDirectory[str] | None) -> None:
-    for each in sums:
-        if isinstance(each, SharedSum):
-            each.flags[1] = 1  # those that wait in a sum end, too
+    host, device_sum = sums or (None, None)
+    if host is not None:
+        host.flags[1] = 1  # those that wait in a sum end, too
     end_all(processes)
-    for each in sums:
-        if isinstance(each, DeviceSum):
-            each.close()
+    if device_sum is not None:
+        device_sum.close()
     if folder is not None:
         folder.cleanup()
 
