@@ -198,10 +198,12 @@ class Leader(Ranks):
         for process in self.processes:
             process.facts()
         store = "" if self._folder is None else f"{self._folder.name}/ranks"
-        super().join(room, memory, store)
-        self._own += [self.host, self.device_sum]
-        self.host.watch = self._watch
-        self._tell(JOIN, (room, self.host.memory.size, store), self.host.memory.descriptor)
+        host = SharedSum(0, self.size, room, memory, self.step_timeout)
+        self._own.append(host)
+        host.watch = self._watch
+        self._tell(JOIN, (room, host.memory.size, store), host.memory.descriptor)
+        self.begin_to_add(host, store)  # where a group of the device waits for the others
+        self._own.append(self.device_sum)
 
     def _tell(self, what: int, message: Any, *descriptors: int) -> None:
         for process in self.processes:
@@ -259,11 +261,10 @@ class Leader(Ranks):
 
 
 def _close(processes: list[WorkerProcess], sums: list[Any], folder: TemporaryDirectory[str] | None) -> None:
-    host, device_sum = sums or (None, None)
-    if host is not None:
+    for host in sums[:1]:
         host.flags[1] = 1  # those that wait in a sum end, too
     end_all(processes)
-    if device_sum is not None:
+    for device_sum in filter(None, sums[1:]):
         device_sum.close()
     if folder is not None:
         folder.cleanup()
