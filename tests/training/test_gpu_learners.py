@@ -50,6 +50,7 @@ def plain(monkeypatch):
         yield
 
 
+@pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter")  # of torch, which sees the name meta
 @pytest.mark.parametrize("case", CASES)
 def test_learners_on_a_device_learn_as_one_with_shards_on_the_cpu(case, plain, monkeypatch):
     """The simulated device does not step parameters: compared is what follows from the first weights. See its docs."""
@@ -196,7 +197,7 @@ def test_torchruns_processes_have_the_gpus_of_their_machine(monkeypatch):
     assert device_of(plan_of("ppo", **options | {"device": "auto"}).config, 1) == torch.device("cpu")
 
 
-def test_nccl_of_one_machine_talks_on_loopback_unless_told(monkeypatch):
+def test_nccl_of_one_machine_talks_on_loopback_unless_another_is_named(monkeypatch):
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     device_sum.on_loopback()
     assert os.environ["NCCL_SOCKET_IFNAME"] == "lo"

@@ -112,7 +112,7 @@ def nccl_group(path: str, rank: int, size: int, timeout: float) -> Any:
 
 
 def on_loopback() -> None:
-    """Let NCCL's ranks, all on this machine, talk to each other on the loopback interface, unless told otherwise."""
+    """Let NCCL's ranks, all on this machine, use the loopback interface, where NCCL_SOCKET_IFNAME names no other."""
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
