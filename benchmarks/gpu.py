@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from common import HERE, Row, interpreter_with, machine, run_program, table
@@ -27,17 +31,22 @@ from headrace.core.precision import PRECISIONS, computing
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.parallel.collector import InlineCollector
-from headrace.parallel.cuda.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration, cuda_graph
+from headrace.parallel.cuda.device_sum import nccl_group
+from headrace.training.trainer import Trainer
 
 CUDA = torch.device("cuda")
 NUM_ENVS = (1024, 16_384, 131_072, 1_048_576)
 ENTITIES = {"Tag": (64, 512, 4096), "Flock": (64, 512, 4096)}  # environments; 100 and 16 agents in each
 LARGE = {"num_steps": 32, "epochs": 4, "hidden": (64, 64)}  # of PPO, as in ppo_throughput.py
 ITERATIONS = [(256, 2048), (4096, 32_768), (16_384, 131_072)]  # environments, minibatch
+SUMS = {20_000: 200, 1_000_000: 50}  # floats of a gradient -> sums of a measurement
+SEVERAL = {"num_envs": 8192, "num_steps": 32, "minibatch_size": 65_536, "epochs": 4, "hidden": (256, 256)}
 COLUMNS = {
     "envs": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
     "entities": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
     "iterations": ("num_envs", "minibatch_size", "backend", "precision", "way", "ms", "sps"),
+    "learners": ("learners", "work", "way", "us", "sps"),
 }
 
 
@@ -56,6 +65,7 @@ def main() -> None:
         "envs": lambda: environments(options.seconds),
         "entities": lambda: entities(options.seconds),
         "iterations": lambda: iterations(options.seconds),
+        "learners": lambda: learners(options.seconds),
         "crossover": lambda: program("cpu_or_gpu.py", "--seconds", "0.2"),
         "peers": lambda: peers(options.peers_home, options.seconds),
         "tests": tests,
@@ -199,6 +209,83 @@ def iteration(
         iterate()
         milliseconds = timed(iterate, seconds) * 1000
     return milliseconds, f"refused: {graphed.refused}" if graphed.refused else "graph" if graph else "step by step"
+
+
+def learners(seconds: float) -> list[Row]:
+    """Sums by NCCL, one by one and in a graph, and PPO by one learner and by one on each GPU. With one GPU sums are
+    those of a group of one, and several learners are not measured."""
+    gpus = torch.cuda.device_count()
+    rows = [row for number in dict.fromkeys((1, gpus)) for row in _sums(number)]
+    backend = "cuda" if find_spec("numba_cuda") else "torch"
+    for number in dict.fromkeys((1, gpus)):
+        for graphs in (True, False):
+            trainer = Trainer(
+                "ppo", "CartPole-v1", learners=number, device="cuda", backend=backend, graphs=graphs, **SEVERAL
+            )
+            try:
+                for _ in range(3):
+                    trainer.iterate()
+                steps, spent = trainer.steps, trainer.seconds
+                while trainer.seconds - spent < 10 * seconds:
+                    trainer.iterate()
+                rate = (trainer.steps - steps) / (trainer.seconds - spent)
+                way = "graph" if trainer._graph is not None and not trainer._graph.refused else "step by step"
+            finally:
+                trainer.close()
+            rows.append({"learners": number, "work": "PPO on CartPole", "way": way, "us": None, "sps": rate})
+    if gpus == 1:
+        print("there is one GPU: several learners were not measured")
+    return rows
+
+
+def _sums(number: int) -> list[Row]:
+    """Microseconds of sums over so many GPUs, a process each."""
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    with TemporaryDirectory() as folder:
+        arguments = [(f"{folder}/ranks", rank, number, there if rank == 0 else None) for rank in range(number)]
+        processes = [spawn.Process(target=sums_of_rank, args=each) for each in arguments]
+        for process in processes:
+            process.start()
+        there.close()
+        try:
+            found: list[Row] = here.recv() if here.poll(120) else []
+        finally:
+            for process in processes:
+                process.join(20)
+                process.kill()
+    if not found:
+        raise RuntimeError(f"sums over {number} GPUs gave nothing in 120 s")
+    return found
+
+
+def sums_of_rank(path: str, rank: int, number: int, answer: Connection | None) -> None:
+    """One of the processes; rank 0 sends what was measured."""
+    torch.cuda.set_device(rank)
+    group, rows = nccl_group(path, rank, number, 60.0), []
+    for floats, calls in SUMS.items():
+        gradient = torch.zeros(floats, device=CUDA)
+
+        def add(gradient: torch.Tensor = gradient, calls: int = calls) -> None:
+            for _ in range(calls):
+                group.allreduce([gradient]).wait()
+
+        add()  # connects
+        replay = cuda_graph(add, alone=False)
+        for way, call in (("one by one", add), ("graph", replay)):
+            windows = []
+            for _ in range(5):
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                call()
+                torch.cuda.synchronize()
+                windows.append((time.perf_counter() - began) / calls * 1e6)
+            work = f"sum of {floats:,} floats"
+            rows.append({"learners": number, "work": work, "way": way, "us": sorted(windows)[2], "sps": None})
+        del replay, call  # before the group
+    if answer is not None:
+        answer.send(rows)
+    group.abort()
 
 
 def timed(call: Callable[[], object], seconds: float) -> float:

@@ -19,7 +19,8 @@ from headrace.data.minibatches import count
 from headrace.policies.normalization import Moments, normalizers
 
 # Adds tensors, in place, to those of the other learners. All learners call it in turn for tensors of the same shapes,
-# and get the same bits. Where there are several, it has a `rank`, of this learner, and a `size`, their number.
+# and get the same bits. Where there are several, it has a `rank`, of this learner, a `size`, their number, and
+# `columns`, the number of each one's columns.
 Reduce = Callable[..., None]
 
 
@@ -55,12 +56,22 @@ def gathered(own: Tensor, reduce: Reduce) -> Tensor:
     return found
 
 
+def all_agree(own: bool, reduce: Reduce) -> bool:
+    """Whether all learners say yes. They ask at the same point."""
+    if size_of(reduce) == 1:
+        return own
+    number = torch.tensor(int(own))
+    reduce(number)
+    return int(number) == size_of(reduce)
+
+
 def number_of_minibatches(rows: int, minibatch_size: int, unit: int, reduce: Reduce) -> int:
     """minibatches.count() for the rows of all learners. Each has as many minibatches, of its own part of the rows."""
     if size_of(reduce) == 1:
         return count(rows, minibatch_size, unit)
-    each = of_each(torch.tensor(rows), reduce)
-    return min(count(int(each.sum()), minibatch_size, unit), int(each.min()) // unit)
+    columns = reduce.columns  # type: ignore[attr-defined]
+    steps = rows // columns[rank_of(reduce)]
+    return min(count(steps * sum(columns), minibatch_size, unit), steps * min(columns) // unit)
 
 
 def shuffle_seed(seed: int, reduce: Reduce) -> int:

@@ -14,8 +14,8 @@ DIGESTS = {
     "dqn.learn": "4d40863f1acd0369",
     "off_policy.learn_from_replay": "4c95d7f036007a5b",
     "off_policy.steps": "225ef699c82c1899",
-    "ppo.learn": "4d9b883096b02dce",
-    "pqn.learn": "9dd2a678c4bebdd7",
+    "ppo.learn": "4eeb95bef16df8b3",
+    "pqn.learn": "993f45ce81784712",
     "q_network.act": "bbf28652f0789ff5",
     "reinforce.gradient": "a9c4c2f0345818c7",
     "returns.explained_variance": "8ad7f1b4c3e2ae7b",
@@ -26,5 +26,5 @@ DIGESTS = {
     "rnn.step": "b7cb8a26aca188cf",
     "sac.learn": "aab8b5c3cc1107d3",
     "td3.learn": "20db408556ea81b4",
-    "trpo.learn_critic": "3c0aebd341a167f9",
+    "trpo.learn_critic": "00e716815a2676c1",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -92,6 +92,15 @@ def resolve(name: str | torch.device) -> torch.device:
 def known(flag: torch.Tensor) -> bool:
     """Whether a flag is set, if it is on the CPU; False on other devices, where waiting costs more than continuing."""
     return flag.device.type == "cpu" and bool(flag)
+
+
+def queue_end(device: torch.device) -> Callable[[], bool]:
+    """Asks whether a device has done what is queued there now; one that is not a GPU has."""
+    if device.type != "cuda":
+        return lambda: True
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event.query
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:

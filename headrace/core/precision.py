@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from headrace.core.device import cores_taken, torch_threads, without_denormals
 from headrace.core.fused import plain_only
 
 Precision = Literal["float32", "tf32", "bfloat16", "auto"]
@@ -38,6 +39,14 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 def of_copy(precision: str, device: torch.device) -> str:
     """The precision of a network's copy on another device: a tf32 network's is float32 where there is no tf32."""
     return "float32" if precision == "tf32" and device.type != "cuda" else precision
+
+
+@contextmanager
+def torch_settings(threads: int | None, taken: int, precision: str, device: torch.device) -> Iterator[None]:
+    """Within this block torch computes as a training does: see torch_threads(), cores_taken(), without_denormals() and
+    computing()."""
+    with torch_threads(threads), cores_taken(taken), without_denormals(), computing(precision, device):
+        yield
 
 
 @contextmanager

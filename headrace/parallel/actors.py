@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core.cores import cores
+from headrace.core.device import queue_end
 from headrace.core.precision import of_copy
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
@@ -171,7 +172,7 @@ class Actors:
     def _copy_meanwhile(self) -> None:
         """While a GPU still learns what was queued there: copy the fragments of the next rollout, if they are there in
         time. The weights can only be read once it has learned."""
-        learned = _queue_end(self.env.device)
+        learned = queue_end(self.env.device)
         with self.timer("learning"):
             self._answers(0.0)
             while not (taken := self._complete()) and not learned():
@@ -300,15 +301,6 @@ class Actors:
     def close(self) -> None:
         """Let actors give up what they are collecting."""
         self._close()
-
-
-def _queue_end(device: torch.device) -> Callable[[], bool]:
-    """Asks whether a device has done what is queued there now; one that is not a GPU has."""
-    if device.type != "cuda":
-        return lambda: True
-    event = torch.cuda.Event()
-    event.record(torch.cuda.current_stream(device))
-    return event.query
 
 
 def _columns(agents: int, copies: int, part: slice) -> Tensor:

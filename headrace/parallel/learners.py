@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ class SharedSum:
     room: bytes of the tensors of a sum; larger ones are added in several pieces. memory: that of another rank; None for
     a new one. timeout: seconds without a beat() after which another rank counts as hanging; they count from
     when the memory was made.
-    watch: called now and then while waiting; it raises what is to end the wait.
+    watch: called now and then while waiting; it raises what is to end the wait. columns: the number of each rank's.
     Raises RankLost, Ended, and what `watch` raises.
     """
 
@@ -64,6 +64,7 @@ class SharedSum:
         # int64 [2]: whether to give up the rollout; whether the training has ended
         self.flags = memory.tensor(0, (2,), torch.int64).numpy()
         self.watch: Callable[[], None] = lambda: None
+        self.columns: Sequence[int] = ()
         self.number = 0  # sums begun
         if new:
             self.board.beats[:, 0] = monotonic()
@@ -147,10 +148,14 @@ class SharedSum:
                 os.sched_yield()
         self._order_memory()
 
-    def _check(self) -> None:
-        """Raise where the sum will not come."""
+    def check_ended(self) -> None:
+        """Raise Ended where another rank has ended the training."""
         if self.flags[1]:
             raise Ended("the training was ended by another rank")
+
+    def _check(self) -> None:
+        """Raise where the sum will not come."""
+        self.check_ended()
         self.watch()
         now = monotonic()
         for rank in range(self.size):

@@ -31,7 +31,7 @@ from headrace.envs.goals import goals_of
 from headrace.envs.parts import part_maker
 from headrace.envs.sources import is_kernel
 from headrace.envs.wrappers.conditioning import informed
-from headrace.parallel.actor import Acting
+from headrace.parallel.actor import Acting, Part
 from headrace.parallel.actor_env import ActorEnv, Executor, Job, MakePart
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
@@ -78,13 +78,17 @@ class Parts:
         return self.collector if isinstance(self.collector, GradientActors) else self.algorithm
 
 
-def _placement(plan: TrainPlan, asked: Any) -> Placement:
-    """The devices of a training that is to learn on `asked`. Raises ValueError for one that this machine lacks."""
+def _placement(plan: TrainPlan, ranks: Ranks | None) -> Placement:
+    """The devices of a training, or of one of several learners. Raises ValueError for one that this machine lacks."""
+    asked: Any = plan.config.device if plan.ready_env is None else plan.ready_env.device
+    if ranks is not None:
+        asked = ranks.device
     config = plan.config
     if on_node := config.cluster is not None and config.collect_device == "cuda":
         collect: str | None = "cpu"  # this machine need not have a GPU
     else:
         collect = config.collect_device or (None if config.actors is None else "cpu")
+        collect = str(asked) if ranks is not None and collect == "cuda" else collect
     placement = Placement.on(asked, _num_weights(plan), config.eval_device, collect)
     return replace(placement, collect=ON_NODE) if on_node else placement
 
@@ -96,10 +100,9 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
 
     Raises TypeError, ValueError for settings that do not fit the environment or the algorithm.
     """
-    asked: Any = plan.config.device if plan.ready_env is None else plan.ready_env.device
-    if ranks is not None:
-        asked = "cpu"
-    placement = _placement(plan, asked)
+    placement = _placement(plan, ranks)
+    if ranks is not None and placement.learn.type == "cuda":
+        torch.cuda.set_device(placement.learn)  # so that nothing of this process is on another learner's GPU
     used = (placement.learn, placement.collect) if plan.config.cluster is None else (placement.learn,)
     for device in dict.fromkeys(used):
         if device.type == "cuda":
@@ -141,9 +144,10 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     stagger = _stagger(config, env, algorithm, collector, apart)
     if apart:
         collector = _behind(collector, config, placement.learn)
-    return Parts(
-        config, placement, env, algorithm, collector, stagger, timer, _graph(config, env, algorithm, collector)
-    )
+    graph = _graph(config, env, algorithm, collector)
+    if graph is not None:
+        stack.callback(graph.close)  # before several learners leave the group whose sums it has
+    return Parts(config, placement, env, algorithm, collector, stagger, timer, graph)
 
 
 def _info_columns(plan: TrainPlan, env: Env) -> dict[str, Column | Columns]:
@@ -177,7 +181,9 @@ def _environment(plan: TrainPlan, placement: Placement, ranks: Ranks | None) -> 
         env = actor_env(plan, placement, ranks)
         return env, replace(config, actors=len(env.parts) * config.learners)
     if env is None and ranks is not None:
-        return _part_maker(plan)(ranks.part.size, ranks.part.first), config
+        if placement.collect.type == "cpu":
+            return _part_maker(plan)(ranks.part.size, ranks.part.first), config
+        return _made(plan, config.backend, placement, ranks.part), config
     if env is None:
         env = _made(plan, config.backend, placement)
         workers = len(env.parts) if isinstance(env, AsyncEnv) and env.backend == "workers" else 0
@@ -233,18 +239,20 @@ def _executor(config: TrainConfig) -> Callable[[ActorEnv, Job], Executor] | None
     return partial(ClusterExecutor, Settings(config.cluster, config.cluster_open))
 
 
-def _made(plan: TrainPlan, backend: str, placement: Placement) -> Env:
-    """The environments by a backend; as plain torch where this machine's CUDA kernel cannot be trusted."""
+def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None = None) -> Env:
+    """The environments by a backend, or a part of them; as plain torch where this machine's CUDA kernel cannot be
+    trusted."""
     options: Json = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
     options |= {"params": plan.config.params or None, "wrappers": plan.config.wrapper, **plan.config.env_kwargs}
     options["workers"] = plan.borrowed or plan.config.workers
     assert plan.source is not None
-    env = envs.make(plan.source, plan.config.num_envs, backend=backend, device=placement.collect, **options)
+    number, options["first_env"] = (plan.config.num_envs, 0) if part is None else (part.size, part.first)
+    env = envs.make(plan.source, number, backend=backend, device=placement.collect, **options)
     if env.backend != "cuda":
         return env
     from headrace.checks import parity
 
-    return parity.trusted(env, lambda: _made(plan, "torch", placement))
+    return parity.trusted(env, lambda: _made(plan, "torch", placement, part))
 
 
 def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:

@@ -18,7 +18,7 @@ from headrace.envs.base import Env
 from headrace.envs.construct import comes_as_vector
 from headrace.parallel.schedule import check_equal
 from headrace.training.config import TrainConfig, default_of
-from headrace.training.torchrun import started_by_torchrun
+from headrace.training.torchrun import local_rank, started_by_torchrun
 
 NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings, another, values of it without them
     (("rnn_size", "sequence_length", "burn_in"), "recurrent", ("none",)),
@@ -262,8 +262,35 @@ def _check_parts(config: TrainConfig, source: Any, agent_info: Any, borrowed: bo
         raise ValueError(f"actors={config.actors} cannot be divided by {what}: give actors={near}")
     if config.stagger and config.actors is not None:
         raise ValueError(f"stagger does not go with {what} that have actors: leave out stagger or actors")
-    if config.backend not in ("auto", "cpu", "inline") or comes_as_vector(source):
-        raise ValueError(f"{what} divide environments that are made one by one, of the backend 'cpu' or 'inline'")
-    for name in ("device", "collect_device"):
-        if getattr(config, name) not in ("auto", "cpu", None):
-            raise ValueError(f"{what} learn on the CPU: leave out {name}={getattr(config, name)!r}, or learners")
+    on_gpu = config.device == "cuda" and config.actors is None and config.collect_device != "cpu"
+    backends = ("cuda", "torch", "inline") if on_gpu else ("cpu", "inline")
+    if config.backend not in ("auto", *backends) or comes_as_vector(source):
+        *others, last = map(repr, backends)
+        these = f"{', '.join(others)} or {last}"
+        raise ValueError(f"{what} divide environments that are made one by one, of the backend {these}")
+    if config.device == "cuda":
+        _check_gpus(config, what)
+        return
+    if config.device not in ("auto", "cpu"):
+        raise ValueError(
+            f"{what} learn on the CPU, or on a GPU each: give device='cuda' in place of {config.device!r}, or leave it "
+            "out"
+        )
+    if config.collect_device not in ("auto", "cpu", None):
+        given = f"collect_device={config.collect_device!r}"
+        raise ValueError(f"{what} learn on the CPU: leave out {given}, or give device='cuda'")
+
+
+def _check_gpus(config: TrainConfig, what: str) -> None:
+    """Raise ValueError where learners cannot have a GPU each."""
+    if config.collect_device not in (None, "cpu", "cuda"):
+        raise ValueError(
+            f"{what} have a GPU each: give collect_device='cuda' or 'cpu' in place of {config.collect_device!r}"
+        )
+    from headrace.parallel.cuda.device_sum import check_gpus
+
+    if started_by_torchrun() is None:
+        check_gpus(config.learners, f"{what} with device='cuda'", "learners=")
+        return
+    here = local_rank()[1]
+    check_gpus(here, f"{here} processes of torchrun on one machine, with device='cuda',", "--nproc-per-node ")

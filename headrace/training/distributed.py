@@ -1,11 +1,13 @@
-"""Several learners that torchrun has started, on one machine or several: their sums are torch.distributed's, by gloo.
+"""Several learners that torchrun has started, on one machine or several: their sums are torch.distributed's.
 
-Connections between machines are neither encrypted nor authenticated: use a network that only they are on.
+Tensors of the CPU are added by gloo, those of GPUs by NCCL. Connections between machines are neither encrypted nor
+authenticated: use a network that only they are on.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -16,13 +18,13 @@ from torch import Tensor
 
 from headrace.core.types import StateDict
 from headrace.data.shared_memory import Memory
+from headrace.parallel.cuda.device_sum import on_loopback
 from headrace.parallel.fragments import packed, unpacked
 from headrace.parallel.learners import RankLost
 from headrace.training.config import TrainConfig
-from headrace.training.ranks import ITERATE, LOAD, SAVE, SIGNALS, Ranks, materialised
+from headrace.training.ranks import ITERATE, LOAD, PATIENCE, SAVE, SIGNALS, Ranks, device_of, materialised
 
 END = -1  # an order, in addition to those of training.ranks
-PATIENCE = 10  # times step_timeout for which a sum may wait for another rank
 BETWEEN_ORDERS = timedelta(days=1)  # for which rank 0 may evaluate, or its user think, until the others give up
 
 
@@ -35,6 +37,7 @@ class DistributedSum:
     def __init__(self, rank: int, size: int, group: Any) -> None:
         self.rank, self.size, self.group = rank, size, group
         self.flags = np.zeros(2, np.int64)  # of this rank alone, see Ranks.stop_asking()
+        self.columns: Sequence[int] = ()  # of each rank
 
     def beat(self) -> None:
         """The other ranks do not see signs of life."""
@@ -59,18 +62,27 @@ class TorchrunRanks(Ranks):
     of_torchrun = True
     caught = ""
 
-    def __init__(self, rank: int, size: int, config: TrainConfig) -> None:
-        super().__init__(rank, size, config.num_envs, config.step_timeout)
+    def __init__(self, rank: int, size: int, local: tuple[int, int], config: TrainConfig) -> None:
+        """local: see training.torchrun.local_rank()."""
+        super().__init__(rank, size, config.num_envs, config.step_timeout, device_of(config, local[0]))
+        if self.device.type == "cuda" and local[1] == size:
+            on_loopback()
         import torch.distributed as dist
 
         if not dist.is_initialized():
             dist.init_process_group("gloo", timeout=BETWEEN_ORDERS)
         self._dist = dist
 
-    def join(self, room: int, memory: Memory | None = None) -> None:
-        """Make the group of the sums."""
-        group = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE * self.step_timeout))
-        self.sum = DistributedSum(self.rank, self.size, group)
+    def join(self, room: int, memory: Memory | None = None, store: str = "") -> None:
+        """Make the groups of the sums."""
+        self.begin_to_add(DistributedSum(self.rank, self.size, self._group("gloo")), store)
+
+    def device_group(self, store: str) -> Any:
+        """The group of the sums on GPUs."""
+        return self._group("nccl")
+
+    def _group(self, backend: str) -> Any:
+        return self._dist.new_group(backend=backend, timeout=timedelta(seconds=PATIENCE * self.step_timeout))
 
     def order(self, what: int, message: tuple[Any, ...] = ()) -> None:
         """Give an order to all other ranks."""
@@ -103,6 +115,8 @@ class TorchrunRanks(Ranks):
         if self.rank == 0:
             with suppress(RuntimeError):  # one of them is gone
                 self.order(END)
+        if self.device_sum is not None and self.device_sum.lost:
+            self.leave()  # before what follows, which would wait for the lost one
         self._dist.destroy_process_group()
 
     def follow(self, trainer: Any) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from multiprocessing import current_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from headrace.core.fused import silence
 from headrace.core.partition import partition
 from headrace.core.types import StateDict
 from headrace.data.pieces import Rows
-from headrace.data.rollout import named_tensors
+from headrace.data.rollout import Rollout, named_tensors
 from headrace.data.shared_memory import Memory
 from headrace.envs.workers.env import sendable
 from headrace.envs.workers.process import ProcessLost, WorkerProcess
@@ -36,8 +37,10 @@ from headrace.parallel.actor import Part
 from headrace.parallel.fragments import packed, unpacked
 from headrace.parallel.learners import Ended, RankLost, SharedSum
 from headrace.training.config import TrainConfig
+from headrace.training.episodes import ended_episodes
 
 JOIN, ITERATE, SAVE, LOAD = range(4)  # orders
+PATIENCE = 10  # times step_timeout for which a sum of torch.distributed's may wait for another rank
 COMPARED_EVERY = 100  # updates after which the ranks compare their weights
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -56,19 +59,54 @@ class Ranks:
     """One rank's view of all: its part of the environments, and the sums over all ranks.
 
     part: of num_envs environments. step_timeout: seconds without a step after which a rank counts as hanging.
+    device: on which this rank learns: the CPU, or a GPU of its own, where sums are NCCL's.
     """
 
     of_torchrun = False  # whether torchrun has started this rank
 
-    def __init__(self, rank: int, size: int, num_envs: int, step_timeout: float) -> None:
-        self.rank, self.size, self.step_timeout = rank, size, step_timeout
+    def __init__(self, rank: int, size: int, num_envs: int, step_timeout: float, device: torch.device) -> None:
+        self.rank, self.size, self.step_timeout, self.device = rank, size, step_timeout, device
         own = partition(num_envs, size)[rank]
         self.part = Part(own.start, own.stop - own.start, num_envs)
-        self.sum: Any  # a Reduce: SharedSum, or training.distributed's
+        self.host: Any  # a Reduce for tensors of the CPU: SharedSum, or training.distributed's
+        self.sum: Any  # a Reduce for all tensors: the same, or with GPUs the next
+        self.device_sum: Any = None  # parallel.cuda.device_sum.DeviceSum
 
-    def join(self, room: int, memory: Memory | None = None) -> None:
-        """Share the memory of the sums; room: see SharedSum."""
-        self.sum = SharedSum(self.rank, self.size, room, memory, self.step_timeout)
+    def join(self, room: int, memory: Memory | None = None, store: str = "") -> None:
+        """Share the memory of the sums; room: see SharedSum. store: a file by which ranks with GPUs find each other."""
+        self.begin_to_add(SharedSum(self.rank, self.size, room, memory, self.step_timeout), store)
+
+    def begin_to_add(self, host: Any, store: str) -> None:
+        """Add by `host`, and what is on a GPU by a group for that."""
+        host.columns = [each.stop - each.start for each in partition(self.part.total, self.size)]
+        self.host = self.sum = host
+        if self.device.type != "cpu":
+            from headrace.parallel.cuda.device_sum import DeviceSum
+
+            group, patience = self.device_group(store), PATIENCE * self.step_timeout
+            self.sum = self.device_sum = DeviceSum(host, group, self.device, patience)
+            self.device_sum.watch = self.watch_device
+
+    def device_group(self, store: str) -> Any:
+        """The group of the sums on GPUs."""
+        from headrace.parallel.cuda.device_sum import nccl_group
+
+        return nccl_group(store, self.rank, self.size, PATIENCE * self.step_timeout)
+
+    def watch_device(self) -> None:
+        """Raise what ends the wait for a GPU."""
+        if isinstance(self.host, SharedSum):
+            self.host.check_ended()
+
+    def wait(self) -> None:
+        """Wait until this rank's GPU has done what is queued, as long as the others are there."""
+        if self.device_sum is not None:
+            self.device_sum.wait()
+
+    def leave(self) -> None:
+        """Leave the group of the sums on GPUs. A second call does nothing."""
+        if self.device_sum is not None:
+            self.device_sum.close()
 
     def begin_with(self, algorithm: Any) -> None:
         """Let an algorithm add its sums to those of the others, and begin with the weights of rank 0."""
@@ -90,23 +128,22 @@ class Ranks:
         """What a collector asks before each step: whether any rank gives up the rollout. It is a sign of life, too."""
 
         def ask() -> bool:
-            self.sum.beat()
+            self.host.beat()
             if not may_stop:
                 return False
             if stop is not None and stop():
-                self.sum.flags[0] = 1
-            return bool(self.sum.flags[0])
+                self.host.flags[0] = 1
+            return bool(self.host.flags[0])
 
         return ask
 
-    def collected(
-        self, stopped: bool, steps: int, restarts: int, ended: Tensor, details: dict[str, float]
-    ) -> Collected:
-        """What all ranks have collected. stopped: whether this one gave up its rollout. ended: see ended_episodes().
-        details: of this one's actors."""
-        totals = torch.tensor([stopped, steps, restarts])
+    def collected(self, stopped: bool, rollout: Rollout, restarts: int, details: dict[str, float]) -> Collected:
+        """What all ranks have collected. stopped: whether this one gave up its rollout. details: of this one's
+        actors."""
+        totals = torch.tensor([stopped, 0 if stopped else rollout.valid_steps(), restarts])
         self.sum(totals)
-        self.sum.flags[0] = 0
+        self.host.flags[0] = 0
+        ended = ended_episodes(rollout)
         if totals[0]:
             return Collected(True, 0, 0, ended, {})
         ended[:, 1] += self.part.first
@@ -143,25 +180,30 @@ class Leader(Ranks):
     """
 
     def __init__(self, config: TrainConfig, make: Callable[[Ranks], Any]) -> None:
-        super().__init__(0, config.learners, config.num_envs, config.step_timeout)
+        super().__init__(0, config.learners, config.num_envs, config.step_timeout, device_of(config, 0))
         self.caught = ""  # the signal that another rank has received
         self.processes = [WorkerProcess(0.0) for _ in range(1, self.size)]
-        self._sums: list[SharedSum] = []  # its own, once there is one
-        self.close = weakref.finalize(self, _close, self.processes, self._sums)
+        self._early: dict[int, Any] = {}  # answers that came before they were asked for, by rank
+        self._folder = TemporaryDirectory(prefix="headrace-") if self.device.type != "cpu" else None
+        self._own: list[Any] = []  # its sums, once there are some: those of the host, and those on GPUs
+        self.close = weakref.finalize(self, _close, self.processes, self._own, self._folder)
         sent = sendable(make)
         for rank, process in enumerate(self.processes, 1):
             part = partition(self.part.total, self.size)[rank]
             what = f"envs {part.start} to {part.stop - 1}"
-            settings = (rank, self.size, config.num_envs, config.step_timeout)
+            settings = (rank, self.size, config.num_envs, config.step_timeout, device_of(config, rank))
             process.assign(Task(partial(Following, sent, settings), what, rank, self.size, kind="rank"))
 
-    def join(self, room: int, memory: Memory | None = None) -> None:
+    def join(self, room: int, memory: Memory | None = None, store: str = "") -> None:
         for process in self.processes:
             process.facts()
-        super().join(room, memory)
-        self._sums.append(self.sum)
-        self.sum.watch = self._watch
-        self._tell(JOIN, (room, self.sum.memory.size), self.sum.memory.descriptor)
+        store = "" if self._folder is None else f"{self._folder.name}/ranks"
+        host = SharedSum(0, self.size, room, memory, self.step_timeout)
+        self._own.append(host)
+        host.watch = self._watch
+        self._tell(JOIN, (room, host.memory.size, store), host.memory.descriptor)
+        self.begin_to_add(host, store)  # where a group of the device waits for the others
+        self._own.append(self.device_sum)
 
     def _tell(self, what: int, message: Any, *descriptors: int) -> None:
         for process in self.processes:
@@ -171,8 +213,14 @@ class Leader(Ranks):
         """Raise what has happened to a rank that answers while it should take part in a sum."""
         for rank, process in enumerate(self.processes, 1):
             spoke = process.orders.poll(0) or not process.process.is_alive()
-            if spoke and self.sum.awaits(rank):  # in this order: it may have begun the last sum, and be done
+            if spoke and self.host.awaits(rank):  # in this order: it may have begun the last sum, and be done
                 self._answer(process)
+
+    def watch_device(self) -> None:
+        """Raise what has happened to a rank that should take part in a sum on GPUs."""
+        for rank, process in enumerate(self.processes, 1):
+            if rank not in self._early and (process.orders.poll(0) or not process.process.is_alive()):
+                self._early[rank] = self._answer(process)  # where nothing has happened, it has done its part
 
     def _answer(self, process: WorkerProcess) -> Any:
         try:
@@ -189,7 +237,10 @@ class Leader(Ranks):
 
     def answers(self) -> list[Any]:
         """Their answers to the last order, in order of rank."""
-        return [self._answer(process) for process in self.processes]
+        early, self._early = self._early, {}
+        return [
+            early[rank] if rank in early else self._answer(process) for rank, process in enumerate(self.processes, 1)
+        ]
 
     def iterated(self) -> None:
         """Wait until all have iterated."""
@@ -209,10 +260,14 @@ class Leader(Ranks):
         self.answers()
 
 
-def _close(processes: list[WorkerProcess], sums: list[SharedSum]) -> None:
-    for each in sums:
-        each.flags[1] = 1  # those that wait in a sum end, too
+def _close(processes: list[WorkerProcess], sums: list[Any], folder: TemporaryDirectory[str] | None) -> None:
+    for host in sums[:1]:
+        host.flags[1] = 1  # those that wait in a sum end, too
     end_all(processes)
+    for device_sum in filter(None, sums[1:]):
+        device_sum.close()
+    if folder is not None:
+        folder.cleanup()
 
 
 class Following:
@@ -221,7 +276,7 @@ class Following:
     make: of its Ranks, whose arguments are the settings, gives its trainer; by cloudpickle.
     """
 
-    def __init__(self, make: bytes, settings: tuple[int, int, int, float], orders: Connection) -> None:
+    def __init__(self, make: bytes, settings: tuple[int, int, int, float, torch.device], orders: Connection) -> None:
         silence()
         current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # its actors end with it all the same
         self.orders, self.facts, self.caught = orders, settings[0], 0
@@ -233,20 +288,20 @@ class Following:
     def _note(self, number: int, _: object) -> None:
         self.caught = number
         with suppress(AttributeError):  # it has not joined yet
-            self.ranks.sum.flags[0] = 1
+            self.ranks.host.flags[0] = 1
 
     def carry_out(self, what: int, where: int) -> Any:
         """Carry out one of the orders above."""
         message = self.orders.recv()
         if what == JOIN:
-            room, size = message
+            room, size, store = message
             memory = Memory(size, recv_handle(self.orders))
-            self.ranks.join(room, memory)
+            self.ranks.join(room, memory, store)
             memory.close()
             self.trainer.begin()
             return None
         if what == ITERATE:
-            self.ranks.sum.beat()
+            self.ranks.host.beat()
             with suppress(Ended):
                 self.trainer.follow(*message)
             caught, self.caught = self.caught, 0
@@ -257,8 +312,14 @@ class Following:
         return 0
 
     def close(self) -> None:
-        """Close the trainer."""
+        """Close the trainer, whose graph goes before the group whose sums it has."""
         self.trainer.close()
+        self.ranks.leave()
+
+
+def device_of(config: TrainConfig, local: int) -> torch.device:
+    """On which device a learner learns; local: its number among those of its machine. "auto" is the CPU."""
+    return torch.device("cuda", local) if config.device == "cuda" else torch.device("cpu")
 
 
 def learned(state: StateDict) -> Iterator[Tensor]:

@@ -68,6 +68,7 @@ class Sharded:
         for rank, (replica, part) in enumerate(zip(self.replicas, parts, strict=True)):
             replica.reduce = summed = ThreadSum(rank, size, room, memory, self._barrier)
             memory = summed.memory
+            summed.columns = [each.stop - each.start for each in parts]
             replica.part = (part.start, rollout.num_envs)
             lines.append(replica.prepare(self._parts[rank]))
         return "\n".join(filter(None, lines))

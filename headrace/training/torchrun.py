@@ -19,6 +19,12 @@ def started_by_torchrun() -> tuple[int, int] | None:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
+def local_rank() -> tuple[int, int]:
+    """The number of this process among those of torchrun's on this machine, and how many these are."""
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    return int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", size))
+
+
 def torchrun_ranks(config: TrainConfig) -> TorchrunRanks | None:
     """This process among those that torchrun has started; None elsewhere."""
     started = started_by_torchrun()
@@ -26,4 +32,4 @@ def torchrun_ranks(config: TrainConfig) -> TorchrunRanks | None:
         return None
     from headrace.training.distributed import TorchrunRanks
 
-    return TorchrunRanks(*started, config)
+    return TorchrunRanks(*started, local_rank(), config)

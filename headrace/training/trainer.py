@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from headrace.algorithms.base import Algorithm, past_warm_up
-from headrace.core.device import cores_taken, torch_threads, without_denormals
+from headrace.algorithms.reduce import all_agree
 from headrace.core.openmp import spinning
-from headrace.core.precision import computing
+from headrace.core.precision import torch_settings
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
 from headrace.core.types import EnvArgument, Json, StateDict
@@ -28,7 +28,7 @@ from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
 from headrace.training.actor_speed import ActorSpeed
 from headrace.training.build import build
-from headrace.training.episodes import Episodes, ended_episodes
+from headrace.training.episodes import Episodes
 from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
@@ -117,6 +117,8 @@ class Trainer:
         """With several learners: begin as one of them."""
         assert self._ranks is not None
         self._ranks.begin_with(self.algorithm)
+        if not all_agree(self._graph is not None, self._ranks.sum):
+            self._graph = None
         if isinstance(self.env, ActorEnv):
             self.resources = self._ranks.plan(len(self.env.parts), self.resources)
 
@@ -153,7 +155,8 @@ class Trainer:
         """An iteration that leaves the state before it where it is stopped."""
         self._iteration_began = perf_counter()
         if self._ranks is not None:
-            may_stop = may_stop and not self.collector.atomic  # actors may have gone on to the next rollout
+            # actors may have gone on to the next rollout, and a graph's iteration is a whole
+            may_stop = may_stop and not self.collector.atomic and self._graph is None
             stop = self._ranks.stop_asking(stop, may_stop)
         if stop is not None and self.env.backend not in ("cpu", "cuda"):
             self._before = deepcopy(self.collector.state_dict()) if may_stop and not self.collector.atomic else None
@@ -188,6 +191,8 @@ class Trainer:
         ended = self._count(rollout)
         with self.timer("learning"):
             update = self._learner.update(rollout, progress) if learned is None else learned
+            if self._ranks is not None:
+                self._ranks.wait()
         self.collector.publish()
         with self.timer("learning"):
             # one transfer for all of them
@@ -200,7 +205,16 @@ class Trainer:
     def _captured(self) -> Rollout:
         """The rollout of an iteration that a graph has done."""
         self._stagger.after()
+        if self._ranks is not None:
+            self._ranks.wait()
+            self._share(stopped=False)
         return self.collector.rollout
+
+    def _share(self, stopped: bool) -> None:
+        """With several learners: know what all have collected. Raises Stopped where one gave up its rollout."""
+        self._all = self._ranks.collected(stopped, self.collector.rollout, self.env.restarts, self._of_actors())
+        if self._all.stopped:
+            raise Stopped
 
     def _collect(self) -> Rollout:
         """The next rollout. Raises Stopped where this or another rank gives it up."""
@@ -213,11 +227,7 @@ class Trainer:
             stopped = True
         self._stagger.after()
         if self._ranks is not None:
-            steps = 0 if stopped else rollout.valid_steps()
-            ended = ended_episodes(rollout)
-            self._all = self._ranks.collected(stopped, steps, self.env.restarts, ended, self._of_actors())
-            if self._all.stopped:
-                raise Stopped
+            self._share(stopped)
             self._speed.gather()
         return rollout
 
@@ -230,16 +240,10 @@ class Trainer:
         self.steps += rollout.valid_steps()
         return self.episodes.add(rollout)
 
-    @contextmanager
-    def _torch_settings(self) -> Iterator[None]:
+    def _torch_settings(self) -> AbstractContextManager[None]:
         """Threads and precision inside, as the config has them."""
-        with (
-            torch_threads(self.config.threads),
-            cores_taken(self.config.cores_of_actors),
-            without_denormals(),
-            computing(self.config.precision, self.placement.learn),
-        ):
-            yield
+        config = self.config
+        return torch_settings(config.threads, config.cores_of_actors, config.precision, self.placement.learn)
 
     def progress(self) -> float:
         """Fraction of the training done, 0 .. 1."""

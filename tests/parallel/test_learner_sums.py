@@ -126,7 +126,8 @@ def test_sums_by_gloo_are_those_of_shared_memory_within_rounding(tmp_path, monke
             store = str(tmp_path / "store")
             made = [partial(gloo_group, store, rank) for rank in range(2)]
             for rank, group in enumerate(together(made)):
-                both.replicas[rank].reduce = DistributedSum(rank, 2, group)
+                both.replicas[rank].reduce = summed = DistributedSum(rank, 2, group)
+                summed.columns = [3, 4]
         both._cut(rollout)
         targets = [replica.process(part) for replica, part in zip(both.replicas, both._parts, strict=True)]
         gradients.append(first_gradient(both, targets))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headrace.algorithms.base import Algorithm, past_warm_up
+from headrace.algorithms.reduce import all_agree, one_learner, size_of
 from headrace.core.terminal import tell
 from headrace.data.rollout import tree_map
 from headrace.parallel.collector import InlineCollector
@@ -29,10 +31,11 @@ class GraphedIteration:
 
     The algorithm may use its `iteration` in rng alone, and count nothing else on the host. Where an iteration cannot be
     captured, it runs step by step, and one line on stderr says why. capture: for tests; by default a CUDA graph.
+    With several learners all have a graph, with their sums in it, or none has: NCCL asks for that.
     """
 
     def __init__(self, collector: InlineCollector, algorithm: Algorithm, capture: Capture | None = None) -> None:
-        self.collector, self.algorithm, self._capture = collector, algorithm, capture or cuda_graph
+        self.collector, self.algorithm, self._capture = collector, algorithm, capture
         device = collector.rollout.device
         self._first_step = torch.zeros((), dtype=torch.int64, device=device)
         self._iteration = torch.zeros((), dtype=torch.int64, device=device)
@@ -87,13 +90,21 @@ class GraphedIteration:
             self._warm_up()
         except NotCapturable as error:
             self.refused = str(error)
-            tell(f"no CUDA graph, going on step by step: {error}")
+        reduce = getattr(self.algorithm, "reduce", one_learner)
+        if not all_agree(not self.refused, reduce):
+            self.refused = self.refused or "another learner's iteration cannot be captured"
+            tell(f"no CUDA graph, going on step by step: {self.refused}")
         self.algorithm.load_state_dict(before[0])
         self.collector.load_state_dict(before[1])
         if not self.refused:
             self._place_rnn_state()
-            self._replay = self._capture(self._body)
+            capture = self._capture or partial(cuda_graph, alone=size_of(reduce) == 1)
+            self._replay = capture(self._body)
             self._captured = examine(self.algorithm.policy)
+
+    def close(self) -> None:
+        """Free the graph."""
+        self._replay = None
 
     def _warm_up(self) -> None:
         parts = {"algorithm": self.algorithm, "policy": self.algorithm.policy, "environment": self.collector.env}
@@ -113,10 +124,14 @@ class GraphedIteration:
             )
 
 
-def cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
-    """Capture what a function launches on torch's current GPU; return what replays it, in the same memory."""
+def cuda_graph(body: Callable[[], None], alone: bool = True) -> Callable[[], None]:
+    """Capture what a function launches on torch's current GPU; return what replays it, in the same memory.
+
+    alone: whether no other thread uses the GPU. A thread of torch's that watches NCCL's sums asks for events at any
+    time, which would end a capture.
+    """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="global" if alone else "thread_local"):
         body()
     return graph.replay
 
