@@ -37,7 +37,7 @@ class Dense(NamedTuple):
 
 
 def ppo_operations(actor: Dense, critic: Dense, epochs: int) -> int:
-    """For each environment step: acting, then in each epoch forward, gradient of the weights, gradient of the inputs."""
+    """For each environment step: acting; and in each epoch forward, gradient of the weights and gradient of the inputs."""
     forward = actor.forward() + critic.forward()
     return forward + epochs * (2 * forward + actor.inputs() + critic.inputs())
 
@@ -71,7 +71,8 @@ def main() -> None:
     if options.quick:
         options.runs, options.seconds = 1, 0.2
     neighbours = Neighbours()
-    peak, rates = Peak(), {name: ([], []) for name in CASES}  # type: dict[str, tuple[list[float], list[float]]]
+    rates: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in CASES}
+    peak = Peak()
     for number in range(options.runs):
         for name, ((program, *arguments), _) in CASES.items():
             rates[name][1].append(peak.measure(options.seconds / 4))
@@ -146,8 +147,8 @@ class Peak:
 def chains(number: int):  # type: ignore[no-untyped-def]
     """A function that runs `number` chains of multiply-adds of 16 numbers, for object_code()."""
     from llvmlite import ir
-    from numba import types  # noqa: TID253
-    from numba.core import cgutils  # noqa: TID253
+    from numba import types
+    from numba.core import cgutils
 
     from headrace.kernels.nn.simd import fma_vector, load_vector, store_vector
     from headrace.kernels.runtime.intrinsics import ARRAY, operation
