@@ -37,7 +37,7 @@ class Dense(NamedTuple):
 
 
 def ppo_operations(actor: Dense, critic: Dense, epochs: int) -> int:
-    """For each environment step: acting; and in each epoch forward, gradient of the weights and gradient of the inputs."""
+    """For each environment step: acting; in each epoch forward, and the gradients of the weights and of the inputs."""
     forward = actor.forward() + critic.forward()
     return forward + epochs * (2 * forward + actor.inputs() + critic.inputs())
 
