@@ -20,7 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PACKAGES = ("headrace", "torch", "numpy", "numba", "gymnasium", "envpool", "gymnax", "jax", "stable-baselines3")
-PACKAGES += ("sbx-rl", "rejax", "flax", "optax", "torchrl", "rltools", "mkl", "ray")
+PACKAGES += ("sbx-rl", "rejax", "flax", "optax", "torchrl", "rltools", "mkl", "ray", "rlox")
 Row = dict[str, Any]
 
 

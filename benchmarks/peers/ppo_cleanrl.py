@@ -7,6 +7,7 @@ truncation taken as termination. The value loss is not clipped, as it is not in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -51,8 +52,35 @@ def make_env() -> gymnasium.Env:
     return gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(ENV))
 
 
-def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:
-    """See peers."""
+def advantages_of(
+    work: Work, rewards: torch.Tensor, values: torch.Tensor, dones: torch.Tensor, following: torch.Tensor
+) -> torch.Tensor:
+    """GAE of a rollout, [T, N]. dones: [T + 1, N], whether the episode had ended before a step. following: the values
+    after the last step."""
+    advantages, advantage = torch.zeros_like(rewards), torch.zeros_like(following)
+    for step in reversed(range(work.num_steps)):
+        alive = 1 - dones[step + 1]
+        error = rewards[step] + work.gamma * following * alive - values[step]
+        advantage = error + work.gamma * work.gae_lambda * alive * advantage
+        advantages[step], following = advantage, values[step]
+    return advantages
+
+
+def loss_of(agent: Agent, work: Work, clip: float | torch.Tensor, batch: list[torch.Tensor]) -> torch.Tensor:
+    """PPO's loss of a minibatch."""
+    b_observation, b_action, b_log_prob, b_advantage, b_return = batch
+    _, log_prob, entropy, value = agent.act(b_observation, b_action)
+    ratio = (log_prob - b_log_prob).exp()
+    b_advantage = (b_advantage - b_advantage.mean()) / (b_advantage.std() + 1e-8)
+    policy_loss = torch.max(-b_advantage * ratio, -b_advantage * ratio.clamp(1 - clip, 1 + clip)).mean()
+    value_loss = 0.5 * ((value - b_return) ** 2).mean()
+    return policy_loss + work.value_coef * value_loss - work.entropy_coef * entropy.mean()
+
+
+def train(
+    work: Work, seed: int, every: int, after: After, compiled: Callable[..., Any] = lambda function: function
+) -> dict[str, Any]:
+    """See peers. compiled: what is done to the functions that torch may compile."""
     np.random.seed(seed)
     torch.manual_seed(seed)
     envs = gymnasium.vector.SyncVectorEnv(
@@ -60,6 +88,7 @@ def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:
     )
     agent = Agent(envs.single_observation_space.shape[0], envs.single_action_space.n, work.hidden)
     optimizer = torch.optim.Adam(agent.parameters(), lr=work.learning_rate, eps=1e-5)
+    act_of, gae, loss = compiled(agent.act), compiled(advantages_of), compiled(loss_of)
     shape, rows = (work.num_steps, work.num_envs), work.num_steps * work.num_envs
     observations = torch.zeros(*shape, *envs.single_observation_space.shape)
     actions, log_probs, rewards, dones, values = (torch.zeros(shape) for _ in range(5))
@@ -79,7 +108,7 @@ def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:
         for step in range(work.num_steps):
             observations[step], dones[step] = next_observation, next_done
             with torch.no_grad():
-                action, log_probs[step], _, values[step] = agent.act(next_observation)
+                action, log_probs[step], _, values[step] = act_of(next_observation)
             actions[step] = action
             observation, reward, terminated, truncated, _ = envs.step(action.numpy())
             rewards[step] = torch.tensor(reward)
@@ -89,14 +118,7 @@ def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:
 
         with torch.no_grad():
             next_value = agent.critic(next_observation).flatten()
-            advantages, advantage = torch.zeros(shape), torch.zeros(work.num_envs)
-            for step in reversed(range(work.num_steps)):
-                last = step == work.num_steps - 1
-                alive = 1 - (next_done if last else dones[step + 1])
-                following = next_value if last else values[step + 1]
-                error = rewards[step] + work.gamma * following * alive - values[step]
-                advantage = error + work.gamma * work.gae_lambda * alive * advantage
-                advantages[step] = advantage
+            advantages = gae(work, rewards, values, torch.cat((dones, next_done.unsqueeze(0))), next_value)
             returns = advantages + values
 
         batch = [x.reshape(rows, *x.shape[2:]) for x in (observations, actions, log_probs, advantages, returns)]
@@ -105,15 +127,9 @@ def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:
             np.random.shuffle(order)
             for start in range(0, rows, work.minibatch_size):
                 chosen = order[start : start + work.minibatch_size]
-                b_observation, b_action, b_log_prob, b_advantage, b_return = (x[chosen] for x in batch)
-                _, log_prob, entropy, value = agent.act(b_observation, b_action)
-                ratio = (log_prob - b_log_prob).exp()
-                b_advantage = (b_advantage - b_advantage.mean()) / (b_advantage.std() + 1e-8)
-                policy_loss = torch.max(-b_advantage * ratio, -b_advantage * ratio.clamp(1 - clip, 1 + clip)).mean()
-                value_loss = 0.5 * ((value - b_return) ** 2).mean()
-                loss = policy_loss + work.value_coef * value_loss - work.entropy_coef * entropy.mean()
+                of_batch = loss(agent, work, clip, [x[chosen] for x in batch])
                 optimizer.zero_grad()
-                loss.backward()
+                of_batch.backward()
                 nn.utils.clip_grad_norm_(agent.parameters(), work.max_grad_norm)
                 optimizer.step()
 
