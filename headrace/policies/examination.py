@@ -47,7 +47,8 @@ class Examination:
             for name, value in own.items()
             if isinstance(value, _SETTINGS) and name not in _OF_ALL_MODULES
         ]
-        self._owners, self._names, self._settings = ([*column] for column in zip(*settings, strict=True))
+        self._owners, self._names = [own for own, _, _ in settings], [name for _, name, _ in settings]
+        self._settings = [value for _, _, value in settings]
         self._modules, self._kind = parts[1:], type(module)  # the module itself must not be held
         self._objects, self._sizes = [*_values(self._members)], [*map(len, self._attributes)]
         self._held = [x for x in _values(self._tensors) if x is not None]

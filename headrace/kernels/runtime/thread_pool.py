@@ -72,7 +72,7 @@ class _Share:
             return None
 
     def help(self) -> None:
-        """Do the share, if nobody has taken it."""
+        """Do the share, unless it is taken."""
         call = self.take()
         try:
             if call is not None:
