@@ -235,7 +235,7 @@ class Trainer:
         """Threads and precision inside, as the config has them."""
         with (
             torch_threads(self.config.threads),
-            cores_taken(self.config.cores_of_actors),
+            cores_taken(self.env.computing if isinstance(self.env, ActorEnv) else tuple),
             without_denormals(),
             computing(self.config.precision, self.placement.learn),
         ):
