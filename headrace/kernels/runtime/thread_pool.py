@@ -18,7 +18,8 @@ from headrace.core.device import processes_computing
 from headrace.kernels.runtime.native import Call
 
 BUSY = 0.6  # fraction of a call in which the main thread ran, below which other processes are using the cores
-MIN_MEASURED = 1e-3  # s: shorter calls are not measured, and too short to be joined late
+MIN_MEASURED = 1e-3  # s: shorter calls are not measured
+LONG = 5e-3  # s: threads wait to join a call that takes longer; starting one that waits costs 50 us
 LEFT = 9  # the word of a state that counts helpers which have left the kernel: see work_queue
 PATIENCE = 50  # times that the main thread asks for these before it lets the GIL go
 ALONE = 8  # calls with one thread after one on a busy machine
@@ -52,7 +53,7 @@ class WorkQueue:
             call()
             return
         wall, own = time.perf_counter(), time.thread_time()
-        _run_threads(call, 1 if self.alone else threads, self.seconds > MIN_MEASURED)
+        _run_threads(call, 1 if self.alone else threads, self.seconds > LONG)
         wall, own = time.perf_counter() - wall, time.thread_time() - own
         self.alone, self.seconds = max(self.alone - 1, 0), wall
         if wall > MIN_MEASURED and own < BUSY * wall:
