@@ -79,9 +79,9 @@ def test_an_actor_that_is_killed_while_a_thread_waits_changes_nothing(waits):
 def test_a_thread_that_joins_late_changes_nothing(waits, monkeypatch):
     whole, run, joined = learned(waits), thread_pool._run_threads, []
 
-    def patient(call, threads, late):
+    def patient(call, threads, free, others):
         """The main thread begins once the actor has collected."""
-        begin, others = threading.Event(), list(device.processes_computing())
+        begin = threading.Event()
 
         def join(*arguments):
             waits(*arguments)
@@ -89,7 +89,7 @@ def test_a_thread_that_joins_late_changes_nothing(waits, monkeypatch):
             begin.set()
 
         monkeypatch.setattr(thread_pool, "_until_free", join)
-        run(Delayed(call, begin) if late and others else call, threads, late)
+        run(Delayed(call, begin) if others and free < threads else call, threads, free, others)
 
     monkeypatch.setattr(thread_pool, "_run_threads", patient)
     assert learned(waits) == whole

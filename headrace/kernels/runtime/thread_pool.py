@@ -52,11 +52,13 @@ class WorkQueue:
         if threads == 1:
             call()
             return
+        others = processes_computing()
+        free = cores() - _number_computing(others) if others else threads
         wall, own = time.perf_counter(), time.thread_time()
-        _run_threads(call, 1 if self.alone else threads, self.seconds > LONG)
+        _run_threads(call, 1 if self.alone else threads, free, others if self.seconds > LONG else ())
         wall, own = time.perf_counter() - wall, time.thread_time() - own
         self.alone, self.seconds = max(self.alone - 1, 0), wall
-        if wall > MIN_MEASURED and own < BUSY * wall:
+        if wall > MIN_MEASURED and own < BUSY * wall and free > 0:  # else these processes are using the cores
             self.alone = ALONE
 
 
@@ -97,13 +99,12 @@ class _Share:
             self.ended = True
 
 
-def _run_threads(call: Call, threads: int, late: bool) -> None:
-    """late: whether threads that have no core yet may join when they have."""
-    others = processes_computing() if threads > 1 else ()
-    first = max(1, min(threads, cores() - _number_computing(others))) if others else threads
+def _run_threads(call: Call, threads: int, free: int, others: Sequence[int]) -> None:
+    """free: cores. others: processes for the end of which more threads wait, up to `threads`; empty for none."""
+    first = max(1, min(threads, free))
     shares = [_Share(call.for_worker(worker)) for worker in range(1, first)]
     end: Connection | None = None
-    if late and first < threads:
+    if others and first < threads:
         ended, end = Pipe(duplex=False)
         for worker in range(first, threads):
             wait = partial(_until_free, others, cores() - 1 - worker, ended)
