@@ -86,7 +86,7 @@ class _Share:
             return None
 
     def help(self) -> None:
-        """Do the share, if nobody has taken it."""
+        """Do the share, if it is not taken."""
         if self._wait is not None:
             self._wait()
         call = self.take()
