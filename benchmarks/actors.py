@@ -108,10 +108,12 @@ def heavy(options: argparse.Namespace) -> list[Row]:
 
 
 def equal(options: argparse.Namespace) -> list[Row]:
-    """Collecting takes as long as learning, both compute: one actor, and as many as cores."""
+    """Collecting takes as long in one process as learning, both compute: one actor, and as many as cores."""
     task = ["--count", options.count, "--num-envs", 4, "--num-steps", 64, "--epochs"]
-    tried = ours(options, [*task, TRIED_EPOCHS], {})["fractions"]
-    epochs = round(TRIED_EPOCHS * (tried["env"] + tried["inference"]) / tried["learning"])
+    epochs = TRIED_EPOCHS
+    for _ in range(2):  # few epochs take longer each
+        tried = ours(options, [*task, epochs], {})["fractions"]
+        epochs = round(epochs * (tried["env"] + tried["inference"]) / tried["learning"])
     settings: list[Row] = [{}, OVERLAPPED | {"actors": 1}, OVERLAPPED | {"actors": 2}]
     return [{**ours(options, [*task, epochs], each), "epochs": epochs} for each in settings]
 
@@ -126,7 +128,7 @@ def nothing(options: argparse.Namespace) -> list[Row]:
 
 
 OVERLAPPED: Row = {"collection": "overlapped"}
-TRIED_EPOCHS = 20  # by which it is found how many take as long as collecting
+TRIED_EPOCHS = 200  # by which it is found how many take as long as collecting
 CASES: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "asleep": asleep,
     "computing": computing,

@@ -47,28 +47,40 @@ def without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
-_taken = 0  # cores on which others compute meanwhile
+_computing: Callable[[], Sequence[int]] = tuple
 
 
 @contextmanager
-def cores_taken(number: int) -> Iterator[None]:
-    """Within this block kernels leave so many cores to others, and use one at least."""
-    global _taken
-    before, _taken = _taken, number
+def cores_taken(computing: Callable[[], Sequence[int]]) -> Iterator[None]:
+    """Within this block kernels leave a core to each of some processes while it computes, and use one at least.
+
+    computing: gives a descriptor of each, which can be read once it has ended computing.
+    """
+    global _computing
+    before, _computing = _computing, computing
     try:
         yield
     finally:
-        _taken = before
+        _computing = before
+
+
+def processes_computing() -> Sequence[int]:
+    """The descriptors of processes that kernels leave cores to; none where the number of threads is given."""
+    return () if _given_threads() else _computing()
 
 
 def kernel_threads() -> int:
     """The largest number of threads that learning and acting kernels use: $HEADRACE_THREADS, else $OMP_NUM_THREADS,
-    else the number of cores that are not taken. Unlike torch's threads, they cost little on a machine whose cores are
-    busy."""
+    else the number of cores. Unlike torch's threads, they cost little on a machine whose cores are busy."""
+    return _given_threads() or cores()
+
+
+def _given_threads() -> int:
+    """The number of threads that the user has given; 0 for none."""
     for name in ("HEADRACE_THREADS", "OMP_NUM_THREADS"):
         if os.environ.get(name, "").isdecimal():
             return max(1, int(os.environ[name]))
-    return max(1, cores() - _taken)
+    return 0
 
 
 def resolve(name: str | torch.device) -> torch.device:

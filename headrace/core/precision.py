@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -42,10 +42,12 @@ def of_copy(precision: str, device: torch.device) -> str:
 
 
 @contextmanager
-def torch_settings(threads: int | None, taken: int, precision: str, device: torch.device) -> Iterator[None]:
+def torch_settings(
+    threads: int | None, others: Callable[[], Sequence[int]], precision: str, device: torch.device
+) -> Iterator[None]:
     """Within this block torch computes as a training does: see torch_threads(), cores_taken(), without_denormals() and
     computing()."""
-    with torch_threads(threads), cores_taken(taken), without_denormals(), computing(precision, device):
+    with torch_threads(threads), cores_taken(others), without_denormals(), computing(precision, device):
         yield
 
 

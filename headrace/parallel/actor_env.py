@@ -186,6 +186,11 @@ class ActorEnv(Env):
         what = f"actors with {self.num_copies} environments of {self.name}"
         return in_words(what, pids, self.shared)
 
+    def computing(self) -> list[int]:
+        """A descriptor of each process of this machine that is collecting, which can be read once it has answered or is
+        gone."""
+        return [] if self.executor is not None else self.transport.awaited()
+
     @property
     def restarts(self) -> int:
         return self.lost + sum(self.answers)

@@ -95,12 +95,6 @@ class TrainConfig:
     threads: int | None = 1
 
     @property
-    def cores_of_actors(self) -> int:
-        """Cores of this machine on which actors compute while the policy learns."""
-        meanwhile = self.collection in ("overlapped", "async") and self.cluster in (None, "none")
-        return self.actors if meanwhile and isinstance(self.actors, int) else 0
-
-    @property
     def largest_lag(self) -> int:
         """Updates by which the policy that collects experience may be older than the one that learns from it."""
         lags = {"overlapped": 1, "async": self.max_policy_lag}

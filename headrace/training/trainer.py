@@ -242,8 +242,8 @@ class Trainer:
 
     def _torch_settings(self) -> AbstractContextManager[None]:
         """Threads and precision inside, as the config has them."""
-        config = self.config
-        return torch_settings(config.threads, config.cores_of_actors, config.precision, self.placement.learn)
+        others = self.env.computing if isinstance(self.env, ActorEnv) else tuple
+        return torch_settings(self.config.threads, others, self.config.precision, self.placement.learn)
 
     def progress(self) -> float:
         """Fraction of the training done, 0 .. 1."""

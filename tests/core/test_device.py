@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from headrace.core import device
 from headrace.core.device import torch_threads, without_denormals
-from headrace.training.config import TrainConfig
 
 
 def halved() -> float:
@@ -31,15 +29,14 @@ def test_torch_has_as_many_threads_as_before():
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize(("collection", "actors", "threads"), [("overlapped", 2, 2), ("async", 9, 1), ("sync", 2, 4)])
-def test_kernels_leave_a_core_to_each_actor_that_collects_meanwhile(monkeypatch, collection, actors, threads):
+def test_kernels_have_all_cores_and_know_who_computes_unless_the_user_gives_a_number(monkeypatch):
     for name in ("HEADRACE_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(device, "cores", lambda: 4)
-    with device.cores_taken(TrainConfig(collection=collection, actors=actors).cores_of_actors):
-        assert device.kernel_threads() == threads
-        monkeypatch.setenv("HEADRACE_THREADS", "3")
-        assert device.kernel_threads() == 3
-        monkeypatch.delenv("HEADRACE_THREADS")
-    assert device.kernel_threads() == 4
-    assert TrainConfig(collection=collection, actors=actors, cluster="auto").cores_of_actors == 0
+    with device.cores_taken(lambda: [7, 8]):
+        assert device.kernel_threads() == 4 and device.processes_computing() == [7, 8]
+        for name in ("OMP_NUM_THREADS", "HEADRACE_THREADS"):
+            monkeypatch.setenv(name, "3")
+            assert device.kernel_threads() == 3 and not device.processes_computing()
+            monkeypatch.delenv(name)
+    assert device.kernel_threads() == 4 and not device.processes_computing()

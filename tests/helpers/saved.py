@@ -110,6 +110,14 @@ class Slow(Unsaved):
         return super().step(action)
 
 
+class SlowlyDrifting(Drifting):
+    """A step takes 10 ms."""
+
+    def step(self, action):
+        time.sleep(0.01)
+        return super().step(action)
+
+
 def limited(make: Callable[[], gymnasium.Env], steps: int = 7) -> gymnasium.Env:
     """In Gymnasium's wrappers for a time limit and the order of calls."""
     return TimeLimit(gymnasium.wrappers.OrderEnforcing(make()), steps)

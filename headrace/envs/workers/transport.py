@@ -90,6 +90,10 @@ class Transport:
         if self.heartbeat is not None:
             self._beats[place] = self.heartbeat(place)
 
+    def awaited(self) -> list[int]:
+        """The descriptors that answers are read from, of the processes that have not answered."""
+        return list(self._places)
+
     def get(self, timeout: float | None = None) -> tuple[list[int], dict[int, Order]]:
         """Wait until a process has answered, has died or hangs: the places of those that have answered, and the orders
         of lost ones. Both may be empty: where no order is open, after `timeout` seconds, or to look at heartbeats.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 
 import numpy as np
 
 from headrace.core.cores import cores
+from headrace.core.device import processes_computing
 from headrace.kernels.runtime.native import Call
 
 BUSY = 0.6  # fraction of a call in which the main thread ran, below which other processes are using the cores
 MIN_MEASURED = 1e-3  # s: shorter calls are not measured
+LONG = 5e-3  # s: threads wait to join a call that takes longer; starting one that waits costs 50 us
 LEFT = 9  # the word of a state that counts helpers which have left the kernel: see work_queue
 PATIENCE = 50  # times that the main thread asks for these before it lets the GIL go
 ALONE = 8  # calls with one thread after one on a busy machine
@@ -27,10 +32,14 @@ def queue_state() -> np.ndarray:
 
 class WorkQueue:
     """Runs one kernel on several threads, or on one while the machine is busy: a worker thread that is not scheduled
-    delays the others. alone: calls with one thread that are left."""
+    delays the others. alone: calls with one thread that are left. seconds: of the last call that was worth several.
+
+    While other processes compute (core.device.cores_taken), each has a core. A thread joins the call once one of them
+    has ended, where the call before was long enough for that.
+    """
 
     def __init__(self) -> None:
-        self.alone = 0
+        self.alone, self.seconds = 0, 0.0
 
     def run(self, call: Call, threads: int) -> None:
         """Run a call whose first arguments are 0 and queue_state(): worker 0 in this thread, and workers from 1
@@ -43,11 +52,13 @@ class WorkQueue:
         if threads == 1:
             call()
             return
+        others = processes_computing()
+        free = cores() - _number_computing(others) if others else threads
         wall, own = time.perf_counter(), time.thread_time()
-        _run_threads(call, 1 if self.alone else threads)
+        _run_threads(call, 1 if self.alone else threads, free, others if self.seconds > LONG else ())
         wall, own = time.perf_counter() - wall, time.thread_time() - own
-        self.alone = max(self.alone - 1, 0)
-        if wall > MIN_MEASURED and own < BUSY * wall:
+        self.alone, self.seconds = max(self.alone - 1, 0), wall
+        if wall > MIN_MEASURED and own < BUSY * wall and free > 0:  # else these processes are using the cores
             self.alone = ALONE
 
 
@@ -58,10 +69,13 @@ def _state(call: Call) -> np.ndarray:
 
 
 class _Share:
-    """A worker's share in a call. Whoever takes it first has it: a helper, or the main thread once it needs no help."""
+    """A worker's share in a call. Whoever takes it first has it: a helper, or the main thread once it needs no help.
 
-    def __init__(self, call: Call) -> None:
-        self._calls, self.ended = [call], False
+    wait: returns when a helper may take it; None for at once.
+    """
+
+    def __init__(self, call: Call, wait: Callable[[], None] | None = None) -> None:
+        self._calls, self._wait, self.ended = [call], wait, False
         self.error: RuntimeError | None = None
 
     def take(self) -> Call | None:
@@ -73,6 +87,8 @@ class _Share:
 
     def help(self) -> None:
         """Do the share, unless it is taken."""
+        if self._wait is not None:
+            self._wait()
         call = self.take()
         try:
             if call is not None:
@@ -83,8 +99,16 @@ class _Share:
             self.ended = True
 
 
-def _run_threads(call: Call, threads: int) -> None:
-    shares = [_Share(call.for_worker(worker)) for worker in range(1, threads)]
+def _run_threads(call: Call, threads: int, free: int, others: Sequence[int]) -> None:
+    """free: cores. others: processes for the end of which more threads wait, up to `threads`; empty for none."""
+    first = max(1, min(threads, free))
+    shares = [_Share(call.for_worker(worker)) for worker in range(1, first)]
+    end: Connection | None = None
+    if others and first < threads:
+        ended, end = Pipe(duplex=False)
+        for worker in range(first, threads):
+            wait = partial(_until_free, others, cores() - 1 - worker, ended)
+            shares.append(_Share(call.for_worker(worker), wait))
     for share in shares:
         _helpers(os.getpid()).put(share)
     try:
@@ -92,7 +116,34 @@ def _run_threads(call: Call, threads: int) -> None:
     finally:
         state = _state(call)
         state[0] = -1  # closed, however the main thread ended
-        _wait(state, [share for share in shares if share.take() is None])
+        taken = [share for share in shares if share.take() is None]
+        if end is not None:
+            end.send_bytes(b"")  # no helper waits any longer
+        _wait(state, taken)
+
+
+def _number_computing(descriptors: Sequence[int]) -> int:
+    """How many processes compute, of those with these descriptors."""
+    return len(descriptors) - len(_polling(descriptors).poll(0))
+
+
+def _until_free(descriptors: Sequence[int], most: int, ended: Connection) -> None:
+    """Wait until at most `most` of these processes compute, or the call has ended. One that is gone does not."""
+    poll, computing = _polling((*descriptors, ended.fileno())), len(descriptors)
+    while computing > most:
+        for descriptor, _ in poll.poll():
+            if descriptor == ended.fileno():
+                return
+            poll.unregister(descriptor)
+            computing -= 1
+
+
+def _polling(descriptors: Sequence[int]) -> select.poll:
+    """What waits until some of these can be read."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return poll
 
 
 def _wait(state: np.ndarray, shares: list[_Share]) -> None:
