@@ -124,7 +124,8 @@ class Recorder:
         keep = self.keep_next or passed(config.save_freq, before, result.steps)
         if keep:
             self.keep_next = False
-            self._save(self.folder / f"step_{result.steps}")
+            # one that is there is of this step too: a run that was resumed from before it comes here again
+            self._save(self.folder / f"step_{result.steps}", keep_previous=False)
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
         self._replays.follow()
@@ -283,7 +284,7 @@ class Recorder:
             )
             self._best = None
 
-    def _save(self, folder: Path, **facts: str) -> None:
+    def _save(self, folder: Path, keep_previous: bool = True, **facts: str) -> None:
         trainer, result = self.trainer, self._result
         with torch_threads(1):  # see ReplayFiles.follow()
             states = {
@@ -301,6 +302,7 @@ class Recorder:
             checkpoint.save,
             folder,
             contents,
+            keep_previous,
             policy=identity(trainer.policy),
             settings=trainer.settings(),
             counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
