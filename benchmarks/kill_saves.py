@@ -113,7 +113,7 @@ class Case:
     def _count(self, folder: Path, resumed: Path | None) -> list[str]:
         mine, theirs = FORK.Pipe(duplex=False)
         process = start(self.kind, folder, resumed, seen=theirs)
-        if not mine.poll(300):
+        if not mine.poll(1800):
             raise RuntimeError(f"{self.kind} does not end")
         operations = mine.recv()
         process.join()
@@ -127,7 +127,7 @@ class Case:
         """What is wrong after a kill; empty for nothing; None where the training had ended before."""
         arguments = self._copied(self.begun, folder / "run") if self.begun else (folder / "run", None)
         process = start(self.kind, *arguments, at=at, middle=middle)
-        process.join(300)
+        process.join(1800)
         if process.exitcode == 0:
             return None
         if process.exitcode != -signal.SIGKILL:
