@@ -263,11 +263,11 @@ class Recorder:
         self._logged = {}
         self.logs.row(self._row, sb3_scalars(self.trainer.algorithm))
 
-    def _save_last(self, **facts: str) -> None:
+    def _save_last(self, ended_by: str | None = None) -> None:
         started = perf_counter()
         self._saved_at, self._save_seconds = self._result.seconds, math.inf  # not known before it is written
         self._save_best()  # before last/: what resumes from there does not write it again
-        self._save(self.folder / LAST, **facts)
+        self._save(self.folder / LAST, {} if ended_by is None else {"ended_by": ended_by})
         self._replays.replaced()
 
         def measure() -> None:
@@ -284,7 +284,7 @@ class Recorder:
             )
             self._best = None
 
-    def _save(self, folder: Path, keep_previous: bool = True, **facts: str) -> None:
+    def _save(self, folder: Path, facts: Json | None = None, keep_previous: bool = True) -> None:
         trainer, result = self.trainer, self._result
         with torch_threads(1):  # see ReplayFiles.follow()
             states = {
@@ -307,7 +307,7 @@ class Recorder:
             settings=trainer.settings(),
             counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
             positions=positions,
-            **facts,
+            **(facts or {}),
         )
 
     def _last_good(self) -> str:

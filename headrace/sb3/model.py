@@ -21,6 +21,7 @@ from torch import Tensor
 
 from headrace.algorithms.base import Algorithm
 from headrace.core.device import resolve
+from headrace.core.rng import word
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json
 from headrace.data.rollout import Rollout, tree_map
@@ -61,7 +62,7 @@ class Model:
         self.tensorboard_log: str | None = self.arguments["tensorboard_log"]
         seed = self.arguments["seed"]
         self.seed: int = secrets.randbits(32) if seed is None else seed
-        self._generator = torch.Generator().manual_seed(self.seed)  # of predict()
+        self._generator = torch.Generator().manual_seed(word(self.seed))  # of predict()
         self.num_timesteps = 0
         self.ep_info_buffer: deque[Json] = deque(maxlen=self.arguments["stats_window_size"])
         self.ep_success_buffer: deque[float] = deque(maxlen=self.arguments["stats_window_size"])

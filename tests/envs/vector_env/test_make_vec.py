@@ -187,6 +187,13 @@ def test_what_is_wrong_is_said(do: Callable[[], Any], message: str):
         do()
 
 
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_function_that_gives_the_same_environment_again_is_refused(workers: int | None):
+    same = several_spaces()()
+    with pytest.raises(ValueError, match=r"gave the same environment again, .*give `lambda: gymnasium\.make"):
+        hr.make_vec(lambda: same, 2, workers=workers)
+
+
 def ready() -> Any:
     ours = hr.make_vec("CartPole-v1", 2)
     ours.reset(seed=0)
