@@ -19,6 +19,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor
 
+from headrace.agent_groups.group_policy import check_spaces
 from headrace.algorithms.base import Algorithm
 from headrace.core.device import resolve
 from headrace.core.rng import word
@@ -34,7 +35,6 @@ from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.parameters import without_replay
 from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, train_settings, translate
-from headrace.training.multi_agent import check_spaces
 from headrace.training.trainer import Trainer
 
 TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
@@ -97,7 +97,7 @@ class Model:
             torch.nn.init.constant_(head.log_std, self.translation.log_std)
         if before is not None:
             try:
-                check_spaces(before.policy, trainer.env)
+                check_spaces(before.policy, trainer.env.spaces, trainer.env.name)
             except ValueError:
                 trainer.close()
                 raise

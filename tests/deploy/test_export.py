@@ -284,6 +284,7 @@ def replaced():
         (replaced, {}, "a policy with a Bilinear in it cannot be exported"),
         (POLICIES["q_network"], {"value": True}, "a QNetwork has q_values, of which the largest is the value"),
         (POLICIES["image"], {"to": "c"}, "convolutions, which a C header has not: export to onnx or numpy"),
+        (lambda: None, {}, "export() takes a policy, got None"),
         (POLICIES["mlp"], {"to": "onxx"}, "unknown format 'onxx'; did you mean 'onnx'"),
         (POLICIES["mlp"], {"output": "policy.bin"}, "a file for numpy ends in .py, got 'policy.bin'"),
         (POLICIES["mlp"], {"output": "nowhere/policy.py"}, "there is no folder nowhere to write policy.py to"),

@@ -161,6 +161,8 @@ def test_state_is_read_and_set_and_parameters_are_read():
     assert ours.get_attr(name) == (0.25, -0.5)
     with pytest.raises(AttributeError, match=r"make_vec\(..., params="):
         ours.set_attr("gravity", 1.0)
+    with pytest.raises(AttributeError, match=r"params cannot be set: make them with make_vec"):
+        ours.params = {"gravity": 1.0}
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
         ours.get_attr("colour")
 
