@@ -270,9 +270,7 @@ def test_agents_learn_to_spread():
 
 def test_the_policy_of_several_agents_says_what_predict_takes():
     trainer = hr.Trainer("ppo", "Tag", num_envs=2, hidden=(4,))
-    with pytest.raises(
-        TypeError, match=r"takes a dict of observations by agent, got array.*policy\['taggers'\]"
-    ):
+    with pytest.raises(TypeError, match=r"takes a dict of observations by agent, got array.*policy\['taggers'\]"):
         trainer.policy.predict(np.zeros(4, np.float32))
     trainer.close()
 
