@@ -13,7 +13,7 @@ from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
 from headrace.cli.run_policy import check_trust
 from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
-from headrace.core.terminal import saying
+from headrace.core.terminal import say
 from headrace.core.types import Json
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs import checkpoint
@@ -103,8 +103,7 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not the body
     evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
-        with saying():
-            print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")), flush=True)
+        say("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")))
     return run, evaluation
 
 
@@ -137,6 +136,5 @@ def _evaluated(run: Run, episodes: int, quiet: bool) -> Evaluation | None:
     watch = None if quiet else EvaluationLines(episodes)
     result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
     if not quiet:
-        with saying():
-            print(f"evaluated last/: {result}", flush=True)
+        say(f"evaluated last/: {result}")
     return result

@@ -11,7 +11,7 @@ import tyro
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
 from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
-from headrace.core.terminal import saying, tell
+from headrace.core.terminal import say, tell
 from headrace.core.writing import free, replacing
 from headrace.training.config import merge_settings, read_toml
 from headrace.training.scaling import settings_for
@@ -52,12 +52,10 @@ def main(arguments: list[str]) -> None:
     output = parsed.output or free(f"{kind.name}-{_short(parsed.env)}.toml")
     _check_folder(output.parent)
     found = tune(parsed.algorithm, parsed.env, seconds=parsed.seconds, by=parsed.by, watch=tell, **given)
-    with saying():
-        print(_report(found), flush=True)  # before the file, which may fail
+    say(_report(found))  # before the file, which may fail
     with replacing(output, "the settings") as fresh:
         fresh.write_text(found.toml(), encoding="utf-8")
-    with saying():
-        print(f"wrote {output}\n  headrace train --config {output}", flush=True)
+    say(f"wrote {output}\n  headrace train --config {output}")
 
 
 def _check_folder(folder: Path) -> None:
