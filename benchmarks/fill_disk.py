@@ -7,9 +7,7 @@ checkpoint before is whole, and once there is room the run is resumed to the sam
 from __future__ import annotations
 
 import argparse
-import builtins
 import errno
-import io
 import multiprocessing
 import os
 import tempfile
@@ -20,6 +18,7 @@ from typing import Any
 
 import common
 import reliability
+from file_operations import NEED_ROOM, FileOperations
 
 FORK = multiprocessing.get_context("fork")
 SETTINGS: dict[str, Any] = {"num_envs": 8, "hidden": (8,), "progress": "none", "threads": 1, "target_return": None}
@@ -27,65 +26,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "ppo": {"env": "CartPole-v1", "num_steps": 16, "total_steps": 400, "minibatch_size": 64, "scale": False},
     "sac": {"env": "Pendulum-v1", "learning_starts": 100, "buffer_size": 800, "total_steps": 400, "scale": False},
 }
-WRITES = {"mkdir": os.mkdir, "replace": os.replace, "link": os.link}  # calls that need room besides those of files
 
 
-class Watched:
-    """A file whose writes are noted before they happen."""
-
-    def __init__(self, file: Any, note: Callable[[], None]) -> None:
-        self.file, self.note = file, note
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-    def __enter__(self) -> Watched:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def write(self, data: Any) -> Any:
-        """Note it, and write."""
-        self.note()
-        return self.file.write(data)
-
-
-class Disk:
-    """Counts what a process writes into a folder, and has no room left from the n-th write on (0: always)."""
+class FullDisk(FileOperations):
+    """Has no room left from the n-th write on (0: always)."""
 
     def __init__(self, folder: Path, full_from: int) -> None:
-        self.folder, self.full_from, self.writes = str(folder), full_from, 0
+        super().__init__(folder, NEED_ROOM)
+        self.full_from = full_from
 
-    def count(self, path: object) -> None:
-        """Note a write. Raises OSError where there is no room for it."""
-        if not isinstance(path, int) and os.path.abspath(os.fspath(path)).startswith(self.folder):  # type: ignore[call-overload]
-            self.writes += 1
-            if self.full_from and self.writes >= self.full_from:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    def install(self) -> None:
-        """Watch this process from now on."""
-        plain: Callable[..., Any] = io.open
-        disk = self
-
-        def opened(path: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
-            if not set(mode) & set("wax+"):
-                return plain(path, mode, *rest, **options)
-            if "w" in mode or "x" in mode or not os.path.exists(path):
-                disk.count(path)  # an entry in the folder
-            return Watched(plain(path, mode, *rest, **options), lambda: disk.count(path))
-
-        builtins.open = io.open = opened
-        for name, call in WRITES.items():
-            setattr(os, name, self._counted(call))
-
-    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(path: Any, *rest: Any, **options: Any) -> Any:
-            self.count(path if call is WRITES["mkdir"] else rest[0])
-            return call(path, *rest, **options)
-
-        return counted
+    def before(self, name: str, path: str) -> None:
+        """Raises OSError where there is no room for an operation."""
+        if self.full_from and self.count >= self.full_from:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
 def train(kind: str, folder: Path, full_from: int, reported: Any) -> None:
@@ -96,13 +49,13 @@ def train(kind: str, folder: Path, full_from: int, reported: Any) -> None:
 
     recorder.SAVE_EVERY, recorder.SAVE_SHARE, pieces.ROWS = 0.0, 1e9, 64
     logs.LEAST_INTERVAL = logs.GROWTH = logs.EVENTS_AFTER = 0.0  # the same writes however fast the run is
-    disk = Disk(folder, full_from)
+    disk = FullDisk(folder, full_from)
     disk.install()
     try:
         hr.train(kind, log_folder=str(folder), **SETTINGS, **KINDS[kind])
-        reported.send((disk.writes, "", ""))
+        reported.send((disk.count, "", ""))
     except BaseException as error:
-        reported.send((disk.writes, type(error).__name__, f"{error}\n{traceback.format_exc()[-600:]}"))
+        reported.send((disk.count, type(error).__name__, f"{error}\n{traceback.format_exc()[-600:]}"))
 
 
 def resume(kind: str, run: Path, folder: Path, reported: Any) -> None:

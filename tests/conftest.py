@@ -1,5 +1,7 @@
 """Every test draws the same numbers wherever and in whatever order it runs; `--seed` draws others."""
 
+import headrace  # noqa: F401, I001  before torch, whose threads sleep then when they wait: tests run side by side
+
 import random
 
 import numpy

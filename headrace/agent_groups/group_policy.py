@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.core.text import shown
 from headrace.data.rollout import Group
-from headrace.data.spaces import Dict, Space
+from headrace.data.spaces import Dict, Space, alike
 from headrace.policies.base import Policy, PolicyOutput
 from headrace.policies.numpy_io import batch_size
 
@@ -116,7 +117,12 @@ class GroupedPolicy(Policy):
 
     def predict(self, observation: Any, state: Any = None, *how: Any, **named: Any) -> tuple[Any, Any]:
         """Actions and recurrent states by agent, for observations by agent, each single or a batch. The other arguments
-        are those of Policy.predict()."""
+        are those of Policy.predict(). Raises TypeError for other observations."""
+        if not isinstance(observation, Mapping):
+            raise TypeError(
+                f"the policy of several agents takes a dict of observations by agent, got {shown(observation, 60)}; "
+                f"policy[agent] is that of one, such as policy[{next(iter(self.groups))!r}]"
+            )
         given = state or {}
         found = {
             agent: self[agent].predict(seen, given.get(agent), *how, **named) for agent, seen in observation.items()
@@ -136,6 +142,21 @@ class GroupedPolicy(Policy):
         """The policy that config() described. Raises ValueError for a policy class that is not in headrace."""
         policies = [_class(member["class"]).from_config(member["config"]) for member in config["members"]]
         return cls(dict(zip(config["groups"], policies, strict=True)), config["groups"])
+
+
+def check_spaces(policy: Policy, spaces: Mapping[str, tuple[Space, Space]], name: str) -> None:
+    """Raise ValueError where a policy was made for other observations or actions than those of an environment.
+
+    spaces: by group. name: the environment's."""
+    slots = {slot.name: slot.policy for slot in policy.slots} if isinstance(policy, GroupedPolicy) else {"all": policy}
+    if len(slots) > 1 and list(slots) != list(spaces):
+        raise ValueError(f"the policies are for {', '.join(slots)}, and in {name} groups are {', '.join(spaces)}")
+    for group, pair in spaces.items():
+        made_for = slots[group] if len(slots) > 1 else next(iter(slots.values()))
+        for what, its in zip(("observation_space", "action_space"), pair, strict=True):
+            mine = getattr(made_for, what)
+            if not alike(mine, its):
+                raise ValueError(f"the policy was made for the {what} {mine}, and that of {name} is {its}")
 
 
 def _joined(parts: Sequence[Any]) -> Any:

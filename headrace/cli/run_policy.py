@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,6 +79,18 @@ def check_trust(run: Path, trust: bool, *names: str | None) -> None:
                 f"{run} names {name}, whose code is in the run's own folder and would run here. Read it, and add "
                 "--trust if you trust who made this folder"
             )
+
+
+def settings_of(config: Path, trust: bool, typed: Mapping[str, str | None]) -> Json:
+    """The settings of a --config FILE. Raises ValueError where it is a run's, and names code in that run's folder.
+
+    typed: names that the command line gives in their place."""
+    file = read_toml(config)
+    if any(config.parent.glob(f"*/{checkpoint.MANIFEST}")):
+        wrappers = file.get("wrapper", ())
+        named = [file.get(name) for name in ("algorithm", "env", "policy") if not typed.get(name)]
+        check_trust(config.parent, trust, *named, *([wrappers] if isinstance(wrappers, str) else wrappers))
+    return file
 
 
 def describe(folder: Path) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from headrace.core.cores import cores
+from headrace.core.terminal import say
 from headrace.core.text import plain_table
 from headrace.evaluation.evaluator import Evaluation
 from headrace.runs.run import Run
@@ -49,13 +50,13 @@ def main(arguments: list[str], train: Train) -> None:
             raise ValueError(f"--seeds trains anew for each seed: leave out {flag}")
     done = _in_turn(train, rest, seeds) if number == 1 else _side_by_side(train, rest, seeds, min(number, len(seeds)))
     done.sort(key=lambda one: seeds.index(one.seed))
-    print(plain_table([HEADINGS, *map(_cells, done)]))
+    say(plain_table([HEADINGS, *map(_cells, done)]))
     for name in ("mean_return", "evaluated"):
         if values := [value for one in done if (value := getattr(one, name)) is not None]:
-            print(f"{name.replace('_', ' ')}: mean {fmean(values):.4g}, lowest {min(values):.4g}")
+            say(f"{name.replace('_', ' ')}: mean {fmean(values):.4g}, lowest {min(values):.4g}")
     if missing := sorted({*seeds} - {one.seed for one in done}):
-        print(f"not begun: seeds {', '.join(map(str, missing))}")
-    print(f"  headrace plot {' '.join(str(one.path) for one in done)}")
+        say(f"not begun: seeds {', '.join(map(str, missing))}")
+    say(f"  headrace plot {' '.join(str(one.path) for one in done)}")
 
 
 def parsed(text: str) -> list[int]:
@@ -95,7 +96,7 @@ def _without(arguments: Sequence[str], flag: str) -> tuple[list[str], str | None
 def _in_turn(train: Train, arguments: Sequence[str], seeds: Sequence[int]) -> list[Done]:
     done: list[Done] = []
     for seed in seeds:
-        print(f"seed {seed}", flush=True)
+        say(f"seed {seed}")
         done.append(_train(train, arguments, seed))
         if done[-1].interrupted:
             break
@@ -117,7 +118,7 @@ def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], 
             for connection in [one for one in running if one in ready]:
                 process = running.pop(connection)
                 done.append(_answer(connection, process, running.values()))
-                print(f"seed {done[-1].seed} ended: {done[-1].path}", flush=True)
+                say(f"seed {done[-1].seed} ended: {done[-1].path}")
             if interrupts.caught and not told:
                 pass_on(interrupts.caught, running.values())
     return done

@@ -16,6 +16,7 @@ from headrace.cli.search_space import Space, flags
 from headrace.cli.train import trained
 from headrace.cli.trials import PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.core.packages import require
+from headrace.core.terminal import say
 from headrace.core.text import plain_table
 from headrace.runs.run import lock
 
@@ -113,7 +114,7 @@ class _Searching:
         executor = Here(trained) if jobs == 1 else Elsewhere(trained, jobs)
         executor.run(self._tasks(), self._done)
         if self.interrupted:
-            print(f"interrupted: the same command goes on with {self.folder}")
+            say(f"interrupted: the same command goes on with {self.folder}")
 
     def _again(self) -> None:
         """Have trials made again that were interrupted, or whose process was killed."""
@@ -160,7 +161,7 @@ class _Searching:
             state = TrialState.FAIL
         self.study.tell(trial.number, score, state=state)
         said = f"score {score:.4g}" if score is not None else outcome.error or outcome.reason
-        print(f"trial {trial.number}: {json.dumps(trial.params)}: {said}", flush=True)
+        say(f"trial {trial.number}: {json.dumps(trial.params)}: {said}")
 
 
 def counted(study: Study) -> list[FrozenTrial]:
@@ -185,12 +186,12 @@ def _print(study: Study, options: Sweep, space: Space, rest: Sequence[str]) -> N
         )
         for trial in counted(study)
     ]
-    print(plain_table([("trial", *names, "score", "steps", "state", "run"), *rows]))
+    say(plain_table([("trial", *names, "score", "steps", "state", "run"), *rows]))
     if any(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False)):
         best = study.best_trial
         words = flags({name: str(value) for name, value in best.params.items()})
-        print(f"best: trial {best.number}, score {best.value:.4g}")
-        print(f"  headrace train {shlex.join([options.algorithm, options.env, *rest, *words])}")
+        say(f"best: trial {best.number}, score {best.value:.4g}")
+        say(f"  headrace train {shlex.join([options.algorithm, options.env, *rest, *words])}")
 
 
 def _cell(value: Any) -> str:

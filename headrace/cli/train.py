@@ -11,15 +11,15 @@ from tyro.conf import FlagCreatePairsOff
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
-from headrace.cli.run_policy import check_trust
+from headrace.cli.run_policy import check_trust, settings_of
 from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
-from headrace.core.terminal import saying
+from headrace.core.terminal import say
 from headrace.core.types import Json
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs import checkpoint
 from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
-from headrace.training.config import TrainConfig, merge_settings, read_toml
+from headrace.training.config import TrainConfig, merge_settings
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 from headrace.training.scaling import settings_for
@@ -38,7 +38,12 @@ Each = Callable[[Training, IterationResult], None]
 FLAGS: dict[str, Flag] = {  # that are no settings
     "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml"),
     "resume": (Path | None, "RUN", None, "resume this run; flags may change its limits"),
-    "trust": (FlagCreatePairsOff[bool], None, False, "with --resume: run code that lies in the run's own folder"),
+    "trust": (
+        FlagCreatePairsOff[bool],
+        None,
+        False,
+        "run code in the folder of the run that --resume or --config names",
+    ),
     "final_episodes": (int, None, FINAL_EPISODES, "episodes in the reference environment after training; 0: none"),
     "diagnose": (FlagCreatePairsOff[bool], None, False, "measure where the wall time goes, as `headrace diagnose`"),
     "seeds": (str | None, "0-4", None, "train once for each of these seeds, such as 0-4 or 1,5,7"),
@@ -67,13 +72,13 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     """
     resume, config = path_after("--resume", arguments), path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else {}
-    file = read_toml(config) if config else {}
-    typed = positionals(arguments)
+    typed, trust = positionals(arguments), "--trust" in arguments
+    file = settings_of(config, trust, typed) if config else {}
     of_file = {name: file.pop(name, None) for name in ("algorithm", "env")}
     named = {name: typed.get(name) or given or saved.get(name) for name, given in of_file.items()}
     if resume:
         own = [saved.get(name) for name in named if not typed.get(name)]
-        check_trust(resume, "--trust" in arguments, *own, saved.get("policy"), *saved.get("wrapper", ()))
+        check_trust(resume, trust, *own, saved.get("policy"), *saved.get("wrapper", ()))
     saved = {name: value for name, value in saved.items() if name not in named}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     if not asks_for_help:
@@ -103,8 +108,7 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not the body
     evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
-        with saying():
-            print("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")), flush=True)
+        say("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")))
     return run, evaluation
 
 
@@ -137,6 +141,5 @@ def _evaluated(run: Run, episodes: int, quiet: bool) -> Evaluation | None:
     watch = None if quiet else EvaluationLines(episodes)
     result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
     if not quiet:
-        with saying():
-            print(f"evaluated last/: {result}", flush=True)
+        say(f"evaluated last/: {result}")
     return result

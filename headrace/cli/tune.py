@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
+from tyro.conf import FlagCreatePairsOff
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
+from headrace.cli.run_policy import settings_of
 from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
-from headrace.core.terminal import saying, tell
+from headrace.core.terminal import say, tell
 from headrace.core.writing import free, replacing
-from headrace.training.config import merge_settings, read_toml
+from headrace.training.config import merge_settings
 from headrace.training.scaling import settings_for
 from headrace.tuning.tuner import Tuning, tune
 
@@ -28,6 +30,7 @@ FLAGS: dict[str, Flag] = {  # that are no settings
     "seconds": (float, None, 120.0, "time to try, s; starting processes and compiling for the first time not counted"),
     "by": (Literal["return", "steps"], None, "return", "what decides: time to the same return, or steps per second"),
     "config": (Path | None, "FILE", None, "a TOML file of settings"),
+    "trust": (FlagCreatePairsOff[bool], None, False, "run code that lies in the folder of the run that --config is of"),
     "output": (Path | None, "FILE", None, "the file to write; without it, a free name such as ppo-LunarLander-v3.toml"),
 }
 
@@ -35,8 +38,8 @@ FLAGS: dict[str, Flag] = {  # that are no settings
 def main(arguments: list[str]) -> None:
     """Tune, print what was found, and write the file."""
     config = path_after("--config", arguments)
-    file = read_toml(config) if config else {}
     typed = positionals(arguments)
+    file = settings_of(config, "--trust" in arguments, typed) if config else {}
     named = {name: typed.get(name) or file.pop(name, None) for name in ("algorithm", "env")}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     if not asks_for_help and not all(named.values()):
@@ -52,12 +55,10 @@ def main(arguments: list[str]) -> None:
     output = parsed.output or free(f"{kind.name}-{_short(parsed.env)}.toml")
     _check_folder(output.parent)
     found = tune(parsed.algorithm, parsed.env, seconds=parsed.seconds, by=parsed.by, watch=tell, **given)
-    with saying():
-        print(_report(found), flush=True)  # before the file, which may fail
+    say(_report(found))  # before the file, which may fail
     with replacing(output, "the settings") as fresh:
         fresh.write_text(found.toml(), encoding="utf-8")
-    with saying():
-        print(f"wrote {output}\n  headrace train --config {output}", flush=True)
+    say(f"wrote {output}\n  headrace train --config {output}")
 
 
 def _check_folder(folder: Path) -> None:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from headrace.core.fused import fused
 
+FLAGS = ("terminated", "truncated", "valid")  # columns of bool
+
 
 @fused("returns.gae", "headrace.bindings.rng_returns_cpu")
 def gae(
@@ -26,9 +28,9 @@ def gae(
     """Generalised advantage estimate of each step, float32 [T, N]. Schulman et al. 2016, arXiv:1506.02438, eq. 16.
 
     reward, value, next_value: float32 [T, N]; terminated, truncated: bool [T, N]. The last row bootstraps from
-    next_value[T - 1]. Raises ValueError where the shapes differ.
+    next_value[T - 1]. Raises ValueError where the shapes differ, TypeError for flags that are not bool.
     """
-    _same_shape(reward, value=value, next_value=next_value, terminated=terminated, truncated=truncated)
+    _check("reward", reward, value=value, next_value=next_value, terminated=terminated, truncated=truncated)
     delta = reward + gamma * torch.where(terminated, 0.0, next_value) - value
     decay = torch.where(terminated | truncated, 0.0, gamma * gae_lambda)
     advantage = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
@@ -45,9 +47,9 @@ def discounted_returns(
     """Sum of discounted rewards until the episode ends, float32 [T, N]; truncated steps and the last row bootstrap from
     next_value.
 
-    Raises ValueError where the shapes differ.
+    Raises ValueError where the shapes differ, TypeError for flags that are not bool.
     """
-    _same_shape(reward, next_value=next_value, terminated=terminated, truncated=truncated)
+    _check("reward", reward, next_value=next_value, terminated=terminated, truncated=truncated)
     returns = torch.empty(reward.shape, dtype=reward.dtype, device=reward.device)
     following = next_value[-1]
     for t in reversed(range(len(reward))):
@@ -63,9 +65,10 @@ def lambda_returns(
     """lambda-return of each step, float32 [T, N]: r + gamma * ((1 - mix) * next_value + mix * the return that follows).
 
     mix: lambda; 0 looks one step ahead, 1 to the episode's end. Sutton & Barto 2018, eq. 12.18. Truncated
-    steps and the last row bootstrap from next_value. Raises ValueError where the shapes differ.
+    steps and the last row bootstrap from next_value. Raises ValueError where the shapes differ, TypeError for
+    flags that are not bool.
     """
-    _same_shape(reward, next_value=next_value, terminated=terminated, truncated=truncated)
+    _check("reward", reward, next_value=next_value, terminated=terminated, truncated=truncated)
     # r + gamma * V + gamma * mix * (following - V): the last term is 0 where the episode ends
     known = reward + gamma * torch.where(terminated, 0.0, next_value)
     decay = torch.where(terminated | truncated, 0.0, gamma * mix)
@@ -83,9 +86,9 @@ def n_step_returns(
     """Discounted rewards of num_steps steps and the value after them, float32 [T, N]. Watkins 1989, p. 86.
 
     Fewer steps where the episode or the rollout ends before that. Raises ValueError where the shapes differ, or where
-    num_steps is below 1.
+    num_steps is below 1; TypeError for flags that are not bool.
     """
-    _same_shape(reward, next_value=next_value, terminated=terminated, truncated=truncated)
+    _check("reward", reward, next_value=next_value, terminated=terminated, truncated=truncated)
     if num_steps < 1:
         raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
     ended = terminated | truncated
@@ -118,10 +121,11 @@ def vtrace(
     clip_rho, clip_c: limits of the importance weights rho and c. Advantages are
     rho * (r + gamma * ((1 - gae_lambda) * V' + gae_lambda * v') - V), with the value V' and the target v' of the next
     observation: those of section 4.2 where gae_lambda is 1. For steps by the learning policy itself, with limits of 1
-    or more, they are gae()'s, and targets are value + advantage. Raises ValueError where the shapes differ.
+    or more, they are gae()'s, and targets are value + advantage. Raises ValueError where the shapes differ, TypeError
+    for flags that are not bool.
     """
     columns = {"value": value, "next_value": next_value, "terminated": terminated, "truncated": truncated}
-    _same_shape(reward, log_ratio=log_ratio, **columns)
+    _check("reward", reward, log_ratio=log_ratio, **columns)
     ratio = log_ratio.exp()
     rho, c = ratio.clamp(max=clip_rho), gae_lambda * ratio.clamp(max=clip_c)
     ended = terminated | truncated
@@ -140,8 +144,10 @@ def vtrace(
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """1 - Var(target - prediction) / Var(target) over valid entries: 1 is perfect, 0 no better than a constant.
 
-    0 where the target does not vary, such as in a single step.
+    valid: bool of their shape. 0 where the target does not vary, such as in a single step. Raises ValueError where the
+    shapes differ.
     """
+    _check("prediction", prediction, target=target, valid=valid)
     variance = _variance(target, valid)
     return torch.where(variance > 0, 1 - _variance(target - prediction, valid) / variance, 0.0)
 
@@ -151,11 +157,14 @@ def _variance(x: Tensor, valid: Tensor) -> Tensor:
     return ((x - (x * weight).sum()).square() * weight).sum()
 
 
-def _same_shape(reward: Tensor, **others: Tensor) -> None:
+def _check(name: str, first: Tensor, **others: Tensor) -> None:
+    """Raise ValueError where another column has not the first one's shape, TypeError where flags are not bool."""
     hint = " (of a column with a bootstrap row pass [:-1] as value and [1:] as next_value)"
-    for name, other in others.items():
-        if other.shape != reward.shape:
+    for other, column in others.items():
+        if column.shape != first.shape:
             raise ValueError(
-                f"{name} has shape {tuple(other.shape)}, reward {tuple(reward.shape)}: they must be equal"
-                + (hint if "value" in name else "")
+                f"{other} has shape {tuple(column.shape)}, {name} {tuple(first.shape)}: they must be equal"
+                + (hint if "value" in other else "")
             )
+        if other in FLAGS and column.dtype != torch.bool:
+            raise TypeError(f"{other} has the dtype {column.dtype}: flags are torch.bool, as {other}.bool() gives them")

@@ -7,6 +7,7 @@ Numba kernel, in a CUDA thread and here on batched tensors, in whatever order an
 from __future__ import annotations
 
 from enum import IntEnum
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ class Purpose(IntEnum):
 def word(seed: int) -> int:
     """A seed as the word of 32 bits that draws are made from. Raises ValueError for one that does not fit: without its
     upper bits it would draw what another seed draws."""
-    if not 0 <= seed <= MASK:
-        raise ValueError(f"a seed must be a whole number from 0 to 2^32 - 1 = {MASK}, got {seed}")
+    if not isinstance(seed, Integral) or not 0 <= seed <= MASK:
+        raise ValueError(f"a seed must be a whole number from 0 to 2^32 - 1 = {MASK}, got {seed!r}")
     return int(seed)
 
 

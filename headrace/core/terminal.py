@@ -30,6 +30,12 @@ def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def say(text: str) -> None:
+    """Print a line to standard output."""
+    with saying():
+        print(text, flush=True)
+
+
 def leave_the_terminal() -> None:
     """Discard further output to a terminal that is closed."""
     _discard([descriptor for descriptor in range(3) if _is_terminal(descriptor)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,17 +27,23 @@ def writing(path: Path, what: str = "the run's files") -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path, what: str) -> Iterator[Path]:
+def replacing(path: Path, what: str, mode: int | None = None) -> Iterator[Path]:
     """The path of a new file, of the same folder and suffix, that takes the place of `path` once it is on the disk.
 
-    what: it is, for the error. Makes the folder. Raises OSError, naming the file; what was there before is left."""
+    what: it is, for the error. mode: of the file, whose contents the owner alone can read until then; None: as open()
+    gives it. Makes the folder. Several threads and processes may replace one file: the last one stays. Raises OSError,
+    naming the file; what was there before is left."""
     with writing(path, what):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+        fresh = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
         try:
+            if mode is not None:
+                os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             yield fresh
             with open(fresh, "r+b") as file:
                 os.fsync(file.fileno())
+            if mode is not None:
+                os.chmod(fresh, mode)
             os.replace(fresh, path)
         finally:
             fresh.unlink(missing_ok=True)

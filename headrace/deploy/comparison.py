@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class Differences:
             apart = np.maximum(apart - 1, 0)  # rounded: a mean between two whole numbers may become either
         allowed = TOLERANCE * np.maximum(1, np.abs(expected))
         if not (apart <= allowed).all():
-            change = max(self._change(name, expected, observation, state, seed) for seed in range(NUDGES))
+            change = max(self._change(name, expected, observation, state, nudged) for nudged in self.nudged)
             self.rounding[name] = max(self.rounding.get(name, 0.0), change)
             allowed = np.maximum(allowed, LAST_BITS * change)
         if not (apart <= allowed).all():
@@ -87,10 +88,15 @@ class Differences:
             )
         self.largest[name] = max(self.largest.get(name, 0.0), float(apart.max(initial=0)))
 
-    def _change(self, name: str, expected: Array, observation: Any, state: Tensor | None, seed: int) -> float:
-        """By how much an output changes at most where the policy's weights change by their last bit."""
-        nudged = reference(self.graph, _last_bits(self.policy, seed), observation, state)[0]
-        return float(np.abs(_part(self.graph, name, nudged) - expected).max())
+    @cached_property
+    def nudged(self) -> list[Policy]:
+        """Copies of the policy whose weights differ from its own, and from each other's, in their last bit."""
+        return [_last_bits(self.policy, seed) for seed in range(NUDGES)]
+
+    def _change(self, name: str, expected: Array, observation: Any, state: Tensor | None, nudged: Policy) -> float:
+        """By how much an output changes at most with the weights of `nudged`."""
+        outputs = reference(self.graph, nudged, observation, state)[0]
+        return float(np.abs(_part(self.graph, name, outputs) - expected).max())
 
 
 def _last_bits(policy: Policy, seed: int) -> Policy:

@@ -15,7 +15,7 @@ from headrace.deploy.graph import STATE, Graph
 from headrace.deploy.policy_graph import describe
 from headrace.deploy.readers import READERS
 from headrace.deploy.traced import trace, traceable
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, check_policy
 from headrace.runs.run import Run, load
 
 
@@ -63,7 +63,10 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
         raise ValueError(f"a file for {to} ends in {target.suffix}, got {str(path)!r}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to")
-    chosen: Any = load(policy.path if isinstance(policy, Run) else policy) if not isinstance(policy, Policy) else policy
+    chosen: Any = policy.path if isinstance(policy, Run) else policy
+    if isinstance(chosen, str | Path):
+        chosen = load(chosen)
+    check_policy(chosen, "export")
     name = c_writer.identifier(path.stem)
     graph, content = _written(chosen, to, name, value)
     with READERS[to](graph, content, name) as reader:

@@ -6,6 +6,7 @@ from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
+from headrace.agent_groups.group_policy import check_spaces
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.envs.parts import part_maker
 from headrace.envs.registry import Source
@@ -13,7 +14,7 @@ from headrace.envs.workers.process import Workers
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors as ActorCollector
 from headrace.parallel.schedule import Fragment as Order
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, check_policy
 
 COLUMNS: dict[str, Column | Columns] = {"log_prob": Column(), "value": Column(bootstrap=True)}
 VERSIONS = 8  # of weights that are kept: publish() waits for an actor that still collects with an older one
@@ -57,11 +58,13 @@ class Actors:
         step_timeout: float = 60.0,
         **options: Any,
     ) -> None:
+        check_policy(policy, "Actors")
         make_part = part_maker(env, **options)
         again = {"on_error": options.get("on_error", "raise"), "step_timeout": step_timeout}
         self.env = ActorEnv(make_part, num_envs, actors, **again)
         declared = (COLUMNS if columns is None else columns) | policy.columns()
         try:
+            check_spaces(policy, self.env.spaces, self.env.name)
             self._collector = ActorCollector(
                 self.env, policy, num_steps, declared, seed, collection="async", max_policy_lag=VERSIONS - 2
             )

@@ -100,15 +100,16 @@ def ring_name(replay: int) -> str:
     return f"replay_{replay}."
 
 
-def save(folder: str | Path, states: StateDict | Contents, **facts: State) -> None:
+def save(folder: str | Path, states: StateDict | Contents, keep_previous: bool = True, **facts: State) -> None:
     """Write a checkpoint to `folder`, replacing one that is there, which stays as `folder`.previous.
 
-    states: see contents(). facts: other entries of the manifest, in JSON's types.
+    states: see contents(). keep_previous: False removes what was replaced. facts: other entries of the manifest, in
+    JSON's types.
     Raises TypeError for what cannot be saved; OSError, naming the folder, where it cannot be written.
     """
     folder = Path(folder)
     structure, writers = states if isinstance(states, Contents) else contents(states)
-    with writing(folder, "the checkpoint"), _replacing(folder) as fresh:
+    with writing(folder, "the checkpoint"), _replacing(folder, keep_previous) as fresh:
         files = {file: write(fresh / file) for file, write in writers.items()}
         body = {"format": FORMAT, "versions": versions(), **facts, "files": files, "states": structure}
         write_file(fresh / MANIFEST, json.dumps({"sha256": _digest(body), **body}, indent=1).encode())
@@ -239,7 +240,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
+def _replacing(folder: Path, keep_previous: bool) -> Iterator[Path]:
     """A new folder to write files into, which afterwards takes the place of `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -253,6 +254,8 @@ def _replacing(folder: Path) -> Iterator[Path]:
             os.replace(folder, previous(folder))
         os.replace(fresh, folder)
         _sync_folder(folder.parent)
+        if not keep_previous:
+            shutil.rmtree(previous(folder), ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

@@ -124,7 +124,8 @@ class Recorder:
         keep = self.keep_next or passed(config.save_freq, before, result.steps)
         if keep:
             self.keep_next = False
-            self._save(self.folder / f"step_{result.steps}")
+            # one that is there is of this step too: a run that was resumed from before it comes here again
+            self._save(self.folder / f"step_{result.steps}", keep_previous=False)
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
         self._replays.follow()
@@ -262,11 +263,11 @@ class Recorder:
         self._logged = {}
         self.logs.row(self._row, sb3_scalars(self.trainer.algorithm))
 
-    def _save_last(self, **facts: str) -> None:
+    def _save_last(self, ended_by: str | None = None) -> None:
         started = perf_counter()
         self._saved_at, self._save_seconds = self._result.seconds, math.inf  # not known before it is written
         self._save_best()  # before last/: what resumes from there does not write it again
-        self._save(self.folder / LAST, **facts)
+        self._save(self.folder / LAST, {} if ended_by is None else {"ended_by": ended_by})
         self._replays.replaced()
 
         def measure() -> None:
@@ -283,7 +284,7 @@ class Recorder:
             )
             self._best = None
 
-    def _save(self, folder: Path, **facts: str) -> None:
+    def _save(self, folder: Path, facts: Json | None = None, keep_previous: bool = True) -> None:
         trainer, result = self.trainer, self._result
         with torch_threads(1):  # see ReplayFiles.follow()
             states = {
@@ -301,11 +302,12 @@ class Recorder:
             checkpoint.save,
             folder,
             contents,
+            keep_previous,
             policy=identity(trainer.policy),
             settings=trainer.settings(),
             counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
             positions=positions,
-            **facts,
+            **(facts or {}),
         )
 
     def _last_good(self) -> str:

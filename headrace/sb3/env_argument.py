@@ -148,10 +148,10 @@ class Successes(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Json]:
         """A step."""
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        if terminated or truncated:
-            _note(info, self.successes)
-        return observation, reward, terminated, truncated, info
+        outcome = self.env.step(action)
+        if len(outcome) == 5 and (outcome[2] or outcome[3]):  # others are refused by what reads them
+            _note(outcome[4], self.successes)
+        return outcome
 
 
 def _note(info: Json, successes: deque[float] | None) -> None:

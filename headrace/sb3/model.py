@@ -19,8 +19,10 @@ import torch
 from gymnasium.spaces import Space
 from torch import Tensor
 
+from headrace.agent_groups.group_policy import check_spaces
 from headrace.algorithms.base import Algorithm
 from headrace.core.device import resolve
+from headrace.core.rng import word
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json
 from headrace.data.rollout import Rollout, tree_map
@@ -33,7 +35,6 @@ from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.parameters import without_replay
 from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, train_settings, translate
-from headrace.training.multi_agent import check_spaces
 from headrace.training.trainer import Trainer
 
 TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
@@ -61,7 +62,7 @@ class Model:
         self.tensorboard_log: str | None = self.arguments["tensorboard_log"]
         seed = self.arguments["seed"]
         self.seed: int = secrets.randbits(32) if seed is None else seed
-        self._generator = torch.Generator().manual_seed(self.seed)  # of predict()
+        self._generator = torch.Generator().manual_seed(word(self.seed))  # of predict()
         self.num_timesteps = 0
         self.ep_info_buffer: deque[Json] = deque(maxlen=self.arguments["stats_window_size"])
         self.ep_success_buffer: deque[float] = deque(maxlen=self.arguments["stats_window_size"])
@@ -96,7 +97,7 @@ class Model:
             torch.nn.init.constant_(head.log_std, self.translation.log_std)
         if before is not None:
             try:
-                check_spaces(before.policy, trainer.env)
+                check_spaces(before.policy, trainer.env.spaces, trainer.env.name)
             except ValueError:
                 trainer.close()
                 raise

@@ -13,6 +13,7 @@ import torch
 
 from headrace import envs
 from headrace.agent_groups.group_algorithm import Grouped
+from headrace.agent_groups.group_policy import check_spaces
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig, fits_utd_ratio
 from headrace.algorithms.registry import algorithm_classes
@@ -257,7 +258,7 @@ def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None
 
 def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:
     if not isinstance(plan.algorithm, str):
-        multi_agent.check_spaces(plan.algorithm.policy, env)
+        check_spaces(plan.algorithm.policy, env.spaces, env.name)
         return plan.algorithm
     kind = algorithm_classes(plan.algorithm).algorithm
     multi_agent.check_actions(plan.algorithm, env)

@@ -8,12 +8,11 @@ from typing import Any, TypeAlias
 import torch
 
 from headrace.agent_groups.group_algorithm import Grouped, seed_of
-from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
-from headrace.data.spaces import Space, action_column, observation_column
+from headrace.data.spaces import Space
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
 from headrace.training.episodes import Episodes
@@ -77,21 +76,6 @@ def check_actions(name: str, env: Env) -> None:
             f"{name} supports {' or '.join(kind.__name__ for kind in kinds)} actions, and those of "
             f"{env.name} are {wrong}: use {', '.join(fit) or 'another action space'}"
         )
-
-
-def check_spaces(policy: Policy, env: Env) -> None:
-    """Raise ValueError where a policy was made for other observations or actions than an environment's."""
-    slots = {slot.name: slot.policy for slot in policy.slots} if isinstance(policy, GroupedPolicy) else {"all": policy}
-    spaces = env.spaces
-    if len(slots) > 1 and list(slots) != list(spaces):
-        raise ValueError(f"the policies are for {', '.join(slots)}, and in {env.name} groups are {', '.join(spaces)}")
-    for group, pair in spaces.items():
-        made_for = slots[group] if len(slots) > 1 else next(iter(slots.values()))
-        kinds = (("observation_space", observation_column), ("action_space", action_column))
-        for (name, column), its in zip(kinds, pair, strict=True):
-            mine = getattr(made_for, name)
-            if column(mine) != column(its):
-                raise ValueError(f"the policy was made for the {name} {mine}, and that of {env.name} is {its}")
 
 
 def columns_of_agents(env: Env) -> dict[str, slice]:

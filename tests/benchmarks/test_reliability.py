@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROGRAMS = ("kill_runs", "kill_actors", "kill_learners", "damage_checkpoints", "fill_disk", "send_signals")
-PROGRAMS += ("save_memory",)
+PROGRAMS += ("save_memory", "kill_saves")
 
 
 @pytest.fixture(autouse=True)
@@ -75,15 +77,57 @@ def test_every_damage_changes_a_file_and_a_forged_manifest_has_a_checksum_that_f
         assert body.pop("sha256") == checkpoint._digest(body)
 
 
+def in_fork(watch, work):
+    """The exit code of a fork of this process that does `work` under the eyes of `watch`."""
+
+    def run():
+        watch.install()
+        work()
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join(30)
+    return process.exitcode
+
+
+def write_twice(folder):
+    """Five operations: a folder, a new file, a write, a sync, a link."""
+    (folder / "last").mkdir()
+    with open(folder / "last" / "a", "wb") as file:
+        file.write(b"abcd")
+        os.fsync(file.fileno())
+    os.link(folder / "last" / "a", folder / "b")
+
+
 def test_a_full_disk_has_no_room_for_later_writes(tmp_path):
     import fill_disk
 
-    disk = fill_disk.Disk(tmp_path, 3)
-    file = fill_disk.Watched(SimpleNamespace(write=len, close=lambda: None), lambda: disk.count(tmp_path / "a"))
-    assert (file.write(b"abc"), file.write(b"ab")) == (3, 2)
-    disk.count("/elsewhere")
-    with pytest.raises(OSError, match="No space left on device"):
-        file.write(b"a")
+    def work():
+        with pytest.raises(OSError, match="No space left on device"):
+            write_twice(tmp_path)
+        (tmp_path.parent / "elsewhere").write_bytes(b"a")
+
+    assert in_fork(fill_disk.FullDisk(tmp_path, 3), work) == 0
+    assert (tmp_path / "last" / "a").read_bytes() == b"" and not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("at", "middle", "left"),
+    [
+        (1, False, {}),
+        (2, False, {"last": None}),
+        (3, True, {"last": None, "last/a": b"ab"}),
+        (4, False, {"last": None, "last/a": b""}),  # what is in the buffer of a file is lost
+    ],
+)
+def test_a_process_is_killed_at_an_operation_of_its_saves(at, middle, left, tmp_path):
+    import kill_saves
+
+    run = tmp_path / "run"
+    run.mkdir()
+    assert in_fork(kill_saves.Killing(run, at, middle), lambda: write_twice(run)) == -signal.SIGKILL
+    found = {str(path.relative_to(run)): None if path.is_dir() else path.read_bytes() for path in run.rglob("*")}
+    assert found == left
 
 
 @pytest.mark.slow

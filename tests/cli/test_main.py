@@ -246,6 +246,16 @@ def test_a_run_goes_on_where_nobody_reads_its_output(reader, tmp_path):
     assert checkpoint.read_manifest(tmp_path / "ppo" / "CartPole-v1_1" / "last")["ended_by"] == "total_steps"
 
 
+@pytest.mark.parametrize("more", [[], pytest.param(["--jobs", "2"], marks=pytest.mark.slow)])
+def test_seeds_go_on_where_the_disk_behind_their_output_is_full(more, tmp_path):
+    words = ["train", "ppo", "CartPole-v1", "--seeds", "1-3", "--total-steps", "600", "--log-folder", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "headrace", *words, *SMALL, "--final-episodes", "0", *more]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=120)
+    assert done.returncode == 0 and b"Error" not in done.stderr, done.stderr
+    assert len([*tmp_path.glob("ppo/*/last/manifest.json")]) == 3
+
+
 def test_envs_lists_spaces_and_backends(capsys):
     assert command("envs") == 0
     table = capsys.readouterr().out

@@ -57,6 +57,25 @@ def test_eval_asks_for_trust(strangers_run, capsys):
     assert (strangers_run / "it_ran").exists()
 
 
+@pytest.mark.parametrize("verb", ["train", "tune"])
+def test_a_runs_config_asks_for_trust(verb, strangers_run, capsys):
+    config = strangers_run / "config.toml"
+    text = config.read_text().splitlines()
+    env = [f'env = "{strangers_run / "line.py"}:Line"' if line.startswith("env = ") else line for line in text]
+    config.write_text("\n".join(env))
+    assert main([verb, "--config", str(config)]) == 2
+    assert "line.py:Line, whose code is in the run's own folder" in capsys.readouterr().err
+    assert not (strangers_run / "it_ran").exists()
+
+
+def test_a_config_beside_an_environment_of_ones_own_needs_no_trust(strangers_run):
+    config = strangers_run.parent / "mine" / "config.toml"
+    config.parent.mkdir()
+    (strangers_run / "line.py").rename(config.parent / "line.py")
+    config.write_text(f'algorithm = "ppo"\nenv = "{config.parent / "line.py"}:Line"\n')
+    assert main(["train", "--config", str(config), *SMALL.split()]) == 0
+
+
 def test_resuming_asks_for_trust(strangers_run, capsys):
     words = ["train", "--resume", str(strangers_run), "--total-steps", "128", "--final-episodes", "0"]
     assert main(words) == 2

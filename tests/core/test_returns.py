@@ -250,6 +250,26 @@ def test_vtrace_names_a_shape_that_differs():
         vtrace(torch.zeros(3, 1), *[NO.float()] * 3, NO, NO, 0.9, 1.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.uint8])
+def test_flags_of_another_dtype_are_refused_by_name(dtype):
+    reward, flags = NO.float(), NO.to(dtype)
+    calls = [
+        lambda: gae(reward, reward, reward, NO, flags, 0.9, 0.9),
+        lambda: n_step_returns(reward, reward, NO, flags, 0.9, 2),
+        lambda: lambda_returns(reward, reward, NO, flags, 0.9, 0.9),
+        lambda: discounted_returns(reward, reward, NO, flags, 0.9),
+        lambda: vtrace(reward, reward, reward, reward, NO, flags, 0.9, 1.0),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"truncated has the dtype torch\.\w+: flags are torch\.bool"):
+            call()
+
+
+def test_explained_variance_of_other_shapes_is_refused_not_broadcast():
+    with pytest.raises(ValueError, match=r"target has shape \(5, 1\), prediction \(5,\): they must be equal"):
+        explained_variance(torch.zeros(5), torch.zeros(5, 1), torch.ones(5, 1, dtype=torch.bool))
+
+
 def test_returns_ahead_of_no_step_are_refused():
     with pytest.raises(ValueError, match="num_steps must be 1 or more, got 0"):
         n_step_returns(NO.float(), NO.float(), NO, NO, 0.9, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from headrace.core import rng
@@ -39,3 +40,9 @@ def test_permutations_on_the_cpu_are_torchs():
 def test_a_flag_is_known_on_the_cpu_alone():
     assert known(torch.ones(())) and not known(torch.zeros(()))
     assert not known(torch.ones((), device="meta"))
+
+
+@pytest.mark.parametrize("seed", [1.5, "3", None, -1, 2**32])
+def test_a_seed_is_a_whole_number_of_32_bits(seed):
+    with pytest.raises(ValueError, match=r"a seed must be a whole number from 0 to 2\^32 - 1 = 4294967295, got "):
+        rng.word(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,21 @@ def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path: Path, error: OSE
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_that_write_one_file_at_once_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    with replacing(path, "the plot") as one, replacing(path, "the plot") as two:
+        one.write_text("one")
+        two.write_text("two")
+    assert path.read_text() == "one"  # the last one that was done
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_a_file_with_a_mode_is_its_owners_until_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "kernel"
+    with replacing(path, "a kernel", 0o644) as fresh:
+        fresh.write_bytes(b"half")
+        assert fresh.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == 0o644

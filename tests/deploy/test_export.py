@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import headrace as hr
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.cli.main import main
 from headrace.deploy import exporter
-from headrace.deploy.comparison import TOLERANCE, compare, sample
+from headrace.deploy.comparison import TOLERANCE, Differences, compare, sample
 from headrace.deploy.exporter import TARGETS
 from headrace.deploy.numpy_writer import load
 from headrace.deploy.policy_graph import describe
@@ -111,6 +112,16 @@ def test_a_file_that_computes_something_else_is_an_error_and_is_not_written(oper
     with pytest.raises(ArithmeticError, match=r"differs from the policy: \w+ is -?[\d.e-]+ where the policy has"):
         hr.export(policy, to, path)
     assert path.read_text() == "an earlier export" and good.nodes
+
+
+def test_policies_that_differ_in_their_last_bits_are_made_once():
+    differences = Differences(shaken("mlp"), describe(shaken("mlp")))
+    first, again = list(differences.nudged), list(differences.nudged)
+    assert len(first) == 8 and all(a is b for a, b in zip(first, again, strict=True))
+    weights = [torch.cat([weight.flatten() for weight in policy.parameters()]) for policy in first]
+    own = torch.cat([weight.flatten() for weight in differences.policy.parameters()])
+    assert all(0 < (weight / own - 1).abs().nan_to_num().max() <= 2.0**-22 for weight in weights)
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(weights, 2))
 
 
 def test_another_action_is_an_error_unless_the_choices_are_equally_good(monkeypatch):
@@ -273,6 +284,7 @@ def replaced():
         (replaced, {}, "a policy with a Bilinear in it cannot be exported"),
         (POLICIES["q_network"], {"value": True}, "a QNetwork has q_values, of which the largest is the value"),
         (POLICIES["image"], {"to": "c"}, "convolutions, which a C header has not: export to onnx or numpy"),
+        (lambda: None, {}, "export() takes a policy, got None"),
         (POLICIES["mlp"], {"to": "onxx"}, "unknown format 'onxx'; did you mean 'onnx'"),
         (POLICIES["mlp"], {"output": "policy.bin"}, "a file for numpy ends in .py, got 'policy.bin'"),
         (POLICIES["mlp"], {"output": "nowhere/policy.py"}, "there is no folder nowhere to write policy.py to"),

@@ -124,7 +124,7 @@ def test_exceptions_keep_their_traceback(plain, tmp_path):
 
 
 def test_a_slow_fragment_is_not_a_hanging_one(plain):
-    learned(partial(Slow, 0.1), 1, actors=2, num_steps=16, step_timeout=2.5)  # a fragment takes 3.2 s
+    learned(partial(Slow, 0.1), 1, actors=2, num_steps=10, step_timeout=1.5)  # a fragment takes 2 s
 
 
 def saved(trainer: Trainer, folder: Path) -> dict:

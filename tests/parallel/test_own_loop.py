@@ -93,3 +93,19 @@ def test_processes_may_be_borrowed():
 def cartpole() -> hr.ActorCritic:
     env = hr.make("CartPole-v1", 1)
     return hr.ActorCritic(env.observation_space, env.action_space, hidden=(8,))
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (lambda: None, r"Actors\(\) takes a policy, got None"),
+        (
+            lambda: hr.ActorCritic(hr.Box(-1, 1, (2,)), hr.Discrete(2)),
+            "the policy was made for the observation_space Box",
+        ),
+        (lambda: hr.ActorCritic(hr.make("CartPole-v1", 1).observation_space, hr.Discrete(3)), "for the action_space"),
+    ],
+)
+def test_what_does_not_fit_the_environments_is_refused_in_words(policy, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        hr.Actors("CartPole-v1", policy(), num_envs=4, num_steps=8, actors=2)

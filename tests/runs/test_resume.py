@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +113,18 @@ def test_a_killed_process_resumes_from_its_last_checkpoint():
         hr.train("ppo", Dying(), save_freq=500, **LONG)
     resumed = hr.train(resume="runs/ppo/Walk_2", env=Walk())
     assert same_policy(straight, resumed) and episodes(resumed) == episodes(straight)
+
+
+def test_a_step_that_is_saved_again_leaves_no_second_copy(monkeypatch):
+    """A run that is resumed from before step_N, which a kill had left beside an older last/, saves step_N again."""
+    run = hr.train("ppo", "CartPole-v1", **{**TINY, "num_envs": 8, "total_steps": 512, "save_freq": 128})
+    steps = sorted(path.name for path in run.path.glob("step_*"))
+    assert len(steps) == 4
+    for last in ("last", "last.previous"):
+        shutil.rmtree(run.path / last)
+    shutil.copytree(run.path / steps[1], run.path / "last")
+    again = hr.train(resume=run.path)
+    assert again.steps == run.steps and sorted(path.name for path in run.path.glob("step_*")) == steps
 
 
 def test_limits_may_move_and_the_rest_stays():

@@ -266,3 +266,16 @@ def test_agents_learn_to_spread():
         trainer.iterate()
     trainer.close()
     assert trainer.episodes.mean_return() > -20.5
+
+
+def test_the_policy_of_several_agents_says_what_predict_takes():
+    trainer = hr.Trainer("ppo", "Tag", num_envs=2, hidden=(4,))
+    with pytest.raises(TypeError, match=r"takes a dict of observations by agent, got array.*policy\['taggers'\]"):
+        trainer.policy.predict(np.zeros(4, np.float32))
+    trainer.close()
+
+
+def test_a_policy_with_more_actions_than_the_environment_has_is_refused():
+    policy = ActorCritic(hr.make("CartPole-v1", 1).observation_space, hr.Discrete(3))
+    with pytest.raises(ValueError, match=r"the action_space Discrete\(3\), and that of CartPole-v1 is Discrete\(2\)"):
+        hr.Trainer(PPO(policy, PPOConfig()), "CartPole-v1", num_envs=4)

@@ -24,7 +24,7 @@ from headrace.envs.gym.change_params import change_params
 from headrace.envs.gym.columns import action_caster, as_number, logged, put, views
 from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
 from headrace.envs.gym.saving import restore, savable, state_of
-from headrace.envs.gym.several import Several, check_same_spaces, factory_of
+from headrace.envs.gym.several import Made, Several, check_same_spaces, factory_of
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
 EPISODES = (
@@ -84,8 +84,8 @@ class InlineEnv(Env):
         self._failed_after = [0] * num_envs  # ... after so many steps of an episode, beyond which it has not come since
         self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
         self._unseeded: set[int] = set()  # those whose next reset() takes a seed: new ones, and those made again
-        self._known: set[int] = set()  # ids of the environments
-        self.envs = [self._new(made(factory_of(factory, first_env)) if env is None else env)]
+        self._known = Made(self.name)
+        self.envs = [self._known.new(made(factory_of(factory, first_env)) if env is None else env)]
         self.max_steps: int | None = None
         try:
             self._describe(self.envs[0])
@@ -111,7 +111,7 @@ class InlineEnv(Env):
             if self.first_env == 0 and perf_counter() > said + SILENT:
                 said = perf_counter()
                 print(f"made {len(self.envs)} of {self.num_copies} environments of {self.name} ...", file=sys.stderr)
-            self.envs.append(self._new(self._made(len(self.envs))))
+            self.envs.append(self._known.new(self._made(len(self.envs))))
 
     def _describe(self, env: gymnasium.Env) -> None:
         """Take spaces and time limit from an environment. Raises TypeError for unsupported spaces."""
@@ -192,7 +192,7 @@ class InlineEnv(Env):
             before.close()
         self.envs[index] = self._built(index)
         change_params(self.envs[index], self.changed_params)
-        self._known.discard(id(before.unwrapped))
+        self._known.discard(before)
         self._restarts += 1
         self._times_remade[index] += 1
         self._unseeded.add(index)
@@ -208,23 +208,12 @@ class InlineEnv(Env):
         """A new environment. Tries several times: a resource that the old one held may not be free at once."""
         for _ in range(TRIES - 1):
             with suppress(Exception):
-                return self._new(self._made(index))
+                return self._known.new(self._made(index))
         try:
-            return self._new(self._made(index))
+            return self._known.new(self._made(index))
         except Exception as error:
             self._annotate(error, index)
             raise
-
-    def _new(self, env: gymnasium.Env) -> gymnasium.Env:
-        """An environment that was made now. Raises ValueError for one that is in use already."""
-        own = id(getattr(env, "unwrapped", env))  # a MultiAgentEnv may have none
-        if own in self._known:
-            raise ValueError(
-                f"the function for {self.name} gave the same environment again, and each call must make a new one: "
-                "give `lambda: gymnasium.make(...)`, with everything that makes it inside"
-            )
-        self._known.add(own)
-        return env
 
     def _cut_off(self, index: int, t: int) -> None:
         """Truncate an episode that cannot continue, as if its last step had not been taken. It is not reported."""

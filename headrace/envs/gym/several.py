@@ -39,3 +39,29 @@ def check_same_spaces(first: gymnasium.Env, other: gymnasium.Env, number: int) -
             raise TypeError(f"{first} has several agents: a list of functions is for environments of one")
         if known != found:
             raise ValueError(f"the {space} of environment {number} is {found}, and that of the first one is {known}")
+
+
+class Made:
+    """The environments that a function has made for `name`, by which one that it gives again is known."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self._ids = name, set[int]()
+
+    def new(self, env: gymnasium.Env) -> gymnasium.Env:
+        """An environment that was made now. Raises ValueError for one that is in use already."""
+        own = _own(env)
+        if own in self._ids:
+            raise ValueError(
+                f"the function for {self.name} gave the same environment again, and each call must make a new one: "
+                "give `lambda: gymnasium.make(...)`, with everything that makes it inside"
+            )
+        self._ids.add(own)
+        return env
+
+    def discard(self, env: gymnasium.Env) -> None:
+        """Forget one that is not used any more: another may have its place in memory."""
+        self._ids.discard(_own(env))
+
+
+def _own(env: gymnasium.Env) -> int:
+    return id(getattr(env, "unwrapped", env))  # a MultiAgentEnv may have none

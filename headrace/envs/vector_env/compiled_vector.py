@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from headrace.core.text import shown
-from headrace.core.types import Json
+from headrace.core.types import Json, Settings
 from headrace.envs.compiled.env import CompiledEnv
 
 Output = Literal["numpy", "torch"]
@@ -213,6 +213,16 @@ class CompiledVectorEnv(VectorEnv):
         if not self.copy:
             return x
         return x.copy() if self.output == "numpy" else x.clone(memory_format=torch.contiguous_format)
+
+    @property
+    def params(self) -> Settings:
+        """The environments' parameters that are not the defaults."""
+        return self.env.params
+
+    @params.setter
+    def params(self, values: Settings) -> None:
+        """Raises AttributeError."""
+        raise AttributeError(f"params cannot be set: make them with make_vec(..., params={shown(values)})")
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Of each environment: a field of its State or Params, or an attribute of the class. Copies."""

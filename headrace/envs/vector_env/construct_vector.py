@@ -12,6 +12,7 @@ from headrace.core.types import Settings
 from headrace.envs import sources
 from headrace.envs.construct import Wrappers, entry_of, factory_elsewhere, make
 from headrace.envs.construct import factory as factory_of
+from headrace.envs.gym.several import Made
 from headrace.envs.gym.wrapping import Wrapping
 from headrace.envs.registry import Source, spec
 
@@ -53,7 +54,8 @@ def make_vec(
     device, backend ("auto", "cpu", "cuda", "torch", "inline"), threads, params, wrappers, frame_stack, time_limit,
     step_timeout and kwargs: as for make().
 
-    Raises what make() raises; ValueError for several agents, and for sources that come as a vector already.
+    Raises what make() raises; ValueError for several agents, for sources that come as a vector already, and for a
+    function that gives the same environment again.
     """
     known = spec(source)
     entry = entry_of(source)
@@ -74,7 +76,8 @@ def make_vec(
     vector: Any
     if workers is None:
         single = factory_of(source, wrappers=wrappers, **wrapping, **kwargs)  # type: ignore[arg-type]
-        vector = SyncVectorEnv([single] * num_envs, copy, autoreset_mode=autoreset_mode)
+        made = Made(known.name)
+        vector = SyncVectorEnv([lambda: made.new(single())] * num_envs, copy, autoreset_mode=autoreset_mode)
     else:
         from headrace.envs.vector_env.worker_vector import WorkerVectorEnv
 

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from headrace.core.types import Json
 from headrace.data.shared_memory import Memory, padded
+from headrace.envs.gym.several import Made
 from headrace.envs.vector_env.batches import Leaves, batch_bytes, batch_in, nested, write
 
 ATTACH, RESET, STEP, CALL, SET = range(5)
@@ -71,7 +72,8 @@ class VectorStepping:
     ) -> None:
         make: Callable[[], gymnasium.Env] = pickle.loads(factory)
         self.orders, self.first, self.num_envs, self.mode = orders, first, num_envs, mode
-        self.envs = [make() for _ in range(size)]
+        known = Made("make_vec()")
+        self.envs = [known.new(make()) for _ in range(size)]
         env = self.envs[0]
         self.facts = VectorFacts(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
         self.ended = np.zeros(size, bool)  # environments whose next step resets, in NEXT_STEP

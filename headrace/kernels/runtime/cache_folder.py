@@ -8,6 +8,7 @@ written.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from headrace.core.terminal import tell
 from headrace.core.types import Json
+from headrace.core.writing import replacing
 
 READABLE, PRIVATE = 0o644, 0o600  # modes of files: others may read them; the owner alone
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -127,15 +129,8 @@ def used(path: Path) -> None:
 
 def write(path: Path, content: bytes, mode: int = READABLE) -> None:
     """Write a file atomically, by default one that others may read. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path, "a compiled kernel", mode) as fresh:
+        fresh.write_bytes(content)
 
 
 def keep(path: Path, content: bytes, mode: int = READABLE) -> bool:
@@ -144,7 +139,7 @@ def keep(path: Path, content: bytes, mode: int = READABLE) -> bool:
     try:
         write(path, content, mode)
     except OSError as error:
-        _complain(path.parent, str(error.strerror))
+        _complain(path.parent, os.strerror(error.errno or errno.EIO))
         return False
     evict(path.parent)
     return True
@@ -158,7 +153,7 @@ def _complain(place: Path, why: str) -> None:
 def evict(place: Path) -> None:
     """Remove files of kernels that were not used for long, and the longest unused of too many."""
     files = []
-    for path in place.rglob("headrace_*"):
+    for path in place.rglob("*headrace_*"):
         with contextlib.suppress(OSError):  # another process has removed it
             files.append((path.stat().st_mtime, path.stat().st_size, path))
     total, now = 0, time.time()

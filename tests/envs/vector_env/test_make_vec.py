@@ -161,6 +161,8 @@ def test_state_is_read_and_set_and_parameters_are_read():
     assert ours.get_attr(name) == (0.25, -0.5)
     with pytest.raises(AttributeError, match=r"make_vec\(..., params="):
         ours.set_attr("gravity", 1.0)
+    with pytest.raises(AttributeError, match=r"params cannot be set: make them with make_vec"):
+        ours.params = {"gravity": 1.0}
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
         ours.get_attr("colour")
 
@@ -185,6 +187,13 @@ def test_state_is_read_and_set_and_parameters_are_read():
 def test_what_is_wrong_is_said(do: Callable[[], Any], message: str):
     with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
         do()
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_a_function_that_gives_the_same_environment_again_is_refused(workers: int | None):
+    same = several_spaces()()
+    with pytest.raises(ValueError, match=r"gave the same environment again, .*give `lambda: gymnasium\.make"):
+        hr.make_vec(lambda: same, 2, workers=workers)
 
 
 def ready() -> Any:
