@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.algorithms.reduce import gathered
 from headrace.parallel.actors import RECENT, Actors
 
-ENOUGH = 3.0  # s of training after which it is said, or RECENT updates
+LEAST, MOST = 0.5, 3.0  # s of training between which it is said, once there have been RECENT updates
 
 
 class ActorSpeed:
@@ -35,10 +35,11 @@ class ActorSpeed:
         """The line, once it can be said; else nothing. learn: s of learning from the last rollout. update: s from the
         update before to the last. seconds: of training so far."""
         self._timed.append((learn, update))
-        if len(self._timed) < RECENT and seconds < ENOUGH:
+        if seconds < LEAST or (len(self._timed) < RECENT and seconds < MOST):
             return ()
         self.wanted = False
-        found = self._collector.forecast(*map(fmean, zip(*self._timed, strict=True)), self._spent)
+        recent = self._timed[-max(RECENT, len(self._timed) // 2) :]  # the first ones take longer
+        found = self._collector.forecast(*map(fmean, zip(*recent, strict=True)), self._spent)
         if self._ranks is not None:
             part = self._ranks.part
             found = replace(found, rows=found.rows * part.total // part.size, learners=self._ranks.size)

@@ -107,6 +107,7 @@ def test_learners_with_actors_of_their_own_are_shards_too(collection, monkeypatc
     options = options | {"collection": collection}
     expected, _ = learned(algorithm, env, 4, **options, actors=2, shards=2)
     monkeypatch.setattr(actor_speed, "RECENT", 2)  # updates
+    monkeypatch.setattr(actor_speed, "LEAST", 0.0)
     asked = []
     monkeypatch.setattr(Actors, "forecast", lambda *arguments: asked.append(forecast(*arguments)) or asked[-1])
     plans = []
