@@ -66,7 +66,8 @@ def cores_taken(computing: Callable[[], Sequence[int]]) -> Iterator[None]:
 
 def processes_computing() -> Sequence[int]:
     """The descriptors of processes that kernels leave cores to; none where the number of threads is given."""
-    return () if _given_threads() else _computing()
+    computing = _computing()
+    return () if computing and _given_threads() else computing
 
 
 def kernel_threads() -> int:
