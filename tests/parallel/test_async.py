@@ -146,7 +146,7 @@ OFF_POLICY = {
     "tqc": ("tqc", "Pendulum-v1", {"critic_hidden": (8,)}),
     "crossq": ("crossq", "Pendulum-v1", {"critic_hidden": (8,)}),
 }
-SLOW = {"tqc", "crossq"}
+SLOW = {"ddpg", "recurrent sac", "tqc", "crossq"}
 
 
 @pytest.mark.parametrize("case", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in OFF_POLICY])
