@@ -170,7 +170,7 @@ def killed(kind: str, resumed: bool, options: argparse.Namespace, chance: random
 
 
 def main() -> None:
-    """Kill trainings at each operation of their saves, anew and resumed."""
+    """Kill trainings at each operation of their saves, new ones and resumed ones."""
     flags = common.parser(__doc__ or "")
     flags.add_argument("--every", type=int, default=1, help="only every n-th moment, beginning with one that is drawn")
     flags.add_argument("--seed", type=int, default=None, help="of the first moment")

@@ -64,30 +64,31 @@ def test_a_task_may_have_more_parts_than_a_word_counts():
         assert (done == 1).all()
 
 
+class Job:
+    """Stands for a Call: do(worker) is what a worker does, who then leaves."""
+
+    def __init__(self, do, worker=0, state=None):
+        state = thread_pool.queue_state() if state is None else state
+        self.do, self.worker, self.arguments = do, worker, (worker, state)
+
+    def for_worker(self, worker):
+        return Job(self.do, worker, self.arguments[1])
+
+    def __call__(self):
+        self.do(self.worker)
+        self.arguments[1][thread_pool.LEFT] += self.worker > 0
+
+
 def test_a_busy_machine_gets_one_thread(monkeypatch):
     ran = []
-
-    class Job:
-        """Stands for a Call: says which worker ran."""
-
-        def __init__(self, worker, state):
-            self.worker, self.arguments = worker, (worker, state)
-
-        def for_worker(self, worker):
-            return Job(worker, self.arguments[1])
-
-        def __call__(self):
-            ran.append(self.worker)
-            self.arguments[1][thread_pool.LEFT] += self.worker > 0
-
     work_queue = thread_pool.WorkQueue()
     clock = iter(range(100))
     monkeypatch.setattr(thread_pool.time, "perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(thread_pool.time, "thread_time", lambda: 0.0)
-    work_queue.run(Job(0, thread_pool.queue_state()), 2)
+    work_queue.run(Job(ran.append), 2)
     assert work_queue.alone == thread_pool.ALONE
     ran.clear()
-    work_queue.run(Job(0, thread_pool.queue_state()), 2)
+    work_queue.run(Job(ran.append), 2)
     assert ran == [0]
 
 
@@ -112,22 +113,15 @@ def test_a_share_is_taken_once_by_a_helper_or_the_main_thread():
 
 
 def test_what_a_helper_raises_reaches_the_main_thread():
-    class Job:
-        def __init__(self, worker, state):
-            self.worker, self.arguments = worker, (worker, state)
-
-        def for_worker(self, worker):
-            return Job(worker, self.arguments[1])
-
-        def __call__(self):
-            if self.worker:
-                began.set()
-                raise RuntimeError("of a helper")
-            assert began.wait(60)
+    def do(worker):
+        if worker:
+            began.set()
+            raise RuntimeError("of a helper")
+        assert began.wait(60)
 
     began = threading.Event()
     with pytest.raises(RuntimeError, match="of a helper"):
-        thread_pool.WorkQueue().run(Job(0, thread_pool.queue_state()), 2)
+        thread_pool.WorkQueue().run(Job(do), 2)
 
 
 def test_many_threads_run_calls_that_are_shared():
