@@ -20,8 +20,8 @@ LAYERS = (functional.linear, functional.conv1d, functional.conv2d, torch.conv1d,
 
 
 def resolve(precision: Precision, network: nn.Module, device: torch.device) -> Precision:
-    """The precision of this name. "auto" is bfloat16 for networks with convolutions on devices whose matrix units
-    support it (AMX, tensor cores), and float32 otherwise."""
+    """The precision of this name. "auto" is bfloat16 for networks with convolutions on devices that multiply bfloat16 in
+    hardware, and float32 otherwise."""
     if precision != "auto":
         return precision
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in network.modules())
@@ -29,11 +29,12 @@ def resolve(precision: Precision, network: nn.Module, device: torch.device) -> P
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a device has matrix units for bfloat16."""
+    """Whether a device multiplies bfloat16 in hardware: a GPU's tensor cores, a CPU's AMX or AVX512-BF16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    has_amx: Callable[[], bool] | None = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return device.type == "cpu" and has_amx is not None and has_amx()
+    return device.type == "cpu" and any(
+        getattr(torch.cpu, name, bool)() for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
+    )
 
 
 def of_copy(precision: str, device: torch.device) -> str:

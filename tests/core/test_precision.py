@@ -65,9 +65,10 @@ def test_what_there_is_not_is_refused():
 
 
 def test_auto_is_bfloat16_for_convolutions_where_they_are_multiplied_in_it(monkeypatch):
-    for has_amx in (True, False):
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda has=has_amx: has, raising=False)
-        assert resolve("auto", nn.Conv2d(1, 1, 3), CPU) == ("bfloat16" if has_amx else "float32")
+    for amx, avx512 in ((True, True), (True, False), (False, True), (False, False)):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda has=amx: has, raising=False)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has=avx512: has, raising=False)
+        assert resolve("auto", nn.Conv2d(1, 1, 3), CPU) == ("bfloat16" if amx or avx512 else "float32")
         assert resolve("auto", nn.Sequential(nn.Linear(1, 1)), CPU) == "float32"
         assert resolve("float32", nn.Conv2d(1, 1, 3), CPU) == "float32"
 
