@@ -28,7 +28,7 @@ WORKS = {
     "td3": Work("Pendulum-v1", (256, 256), 256),
     "ddpg": Work("Pendulum-v1", (256, 256), 256),
     # layers and batch of RL Baselines3 Zoo
-    "dqn": Work("CartPole-v1", (256, 256), 64, (("double", False),)),
+    "dqn": Work("CartPole-v1", (256, 256), 64, (("double", False), ("prioritized", False), ("n_steps", 1))),
 }
 FILLED = 2_000  # steps in the replay before the clock starts
 CHECK_EVERY = 500  # environment steps between two checks of a training

@@ -41,7 +41,7 @@ class Acting:
         self.parameters = flat.numpy()
         self.start = self.tables.start[:, 0].to(torch.int32).numpy()
         self.discrete = int(self.tables.head.kind) in CHOICES
-        self.work_queue = WorkQueue()
+        self.work_queue = WorkQueue(alike=False)
         self._calls: list[ActCall] = []  # that no thread is using
 
     def act(self, policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:

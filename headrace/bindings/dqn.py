@@ -24,9 +24,10 @@ from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
+from headrace.kernels.learning import dqn_arguments as slots
 from headrace.kernels.learning.dqn_arguments import DQNArguments, Settings
 from headrace.kernels.nn.activation_table import FUNCTIONS
-from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
+from headrace.kernels.nn.layout import BLOCK, WIDTH, WORKERS, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
@@ -35,7 +36,6 @@ from headrace.policies.examination import last_examined
 from headrace.policies.q_network import QNetwork
 
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
-TOGETHER = 8  # minibatches for which the target is asked at once
 
 
 class Learner:
@@ -44,25 +44,26 @@ class Learner:
     def __init__(self, policy: QNetwork, slow: Tensor, optimizer: Adam, shape: tuple[int, int], double: bool) -> None:
         (steps, rows), block = shape, int(BLOCK)
         blocks, features, actions = count(rows), policy.encoder.size, policy.out.weight.shape[0]
+        lanes = _lanes(rows, kernel_threads())
         parts = [(x.weight, x.bias) for x in (*policy.trunk.layers, policy.out)]
         layers = dense(parts, policy.activation, optimizer.flat)
-        table, place, _ = stepwise_table(layers, 0, features * block)
+        table, place, _ = stepwise_table(layers, 0, features * lanes, lanes=lanes)
         of_now, of_next = (torch.zeros(steps, blocks, features, block) for _ in range(2))
         columns = [torch.zeros(steps, blocks, 1, block) for _ in range(6)]
         self.given, self.found = (of_now, of_next, *columns[:4]), columns[4:]
         self.numbers, chunks = np.zeros(16, np.float32), weight_chunks([table])
-        self.numbers[3] = optimizer.eps
+        self.numbers[slots.EPS] = optimizer.eps
         fields: Any = (
-            *(np.uint64(x) for x in (double, blocks, features, actions)),
+            *(np.uint64(x) for x in (double, blocks, lanes, -(-rows // lanes), features, actions)),
             *(table, chunks, weights_of(optimizer, slow)),
             *(x.view(-1).numpy() for x in self.given),
-            *(np.zeros(TOGETHER * blocks * actions * block, np.float32), aligned(optimizer.flat.numel())),
-            *(aligned(2 * blocks + WORKERS, place), aligned(WORKERS, gradient_scratch_size([table]))),
+            *(aligned(optimizer.flat.numel()), aligned(blocks * block // lanes + WORKERS, place)),
+            aligned(WORKERS, gradient_scratch_size([table])),
             *(np.zeros(len(chunks), np.float32), self.numbers, np.zeros(8, np.int64)),
             *(x.view(-1).numpy() for x in self.found),
         )
         self.follow, settings = torch.zeros(steps), Settings(0.0, 0.0, 0.0)
-        arguments = (0, queue_state(), DQNArguments(*fields), settings, self.follow.numpy(), TOGETHER)
+        arguments = (0, queue_state(), DQNArguments(*fields), settings, self.follow.numpy())
         self.call = Call(entry("learning.dqn", "learn", arguments, ANNOUNCEMENT), arguments)
         self.place, self.work_queue = self.call.slot(3), WorkQueue()
         self.operations = 8 * steps * rows * optimizer.flat.numel()
@@ -86,6 +87,14 @@ class Learner:
     def threads(self) -> int:
         """The number of cores where the call is worth waking other threads, else 1."""
         return min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1
+
+
+def _lanes(rows: int, threads: int) -> int:
+    """Samples of a part: so few that each thread has one, and that few of the last part's are missing."""
+    lanes = int(BLOCK)
+    while lanes > int(WIDTH) and (rows <= lanes // 2 or -(-rows // lanes) < threads):
+        lanes //= 2
+    return lanes
 
 
 _learners: Bound[Learner] = Bound()

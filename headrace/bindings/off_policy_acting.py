@@ -55,7 +55,7 @@ class Actor:
             *(np.uint64(net.inputs), np.uint64(net.transposed), outputs[-1], zero),
             *(zero if values is None else outputs[values], *[zero] * 3, np.uint64(net.scratch), zero, zero),
         )
-        self.choices, self.work_queue = isinstance(policy, QNetwork), WorkQueue()
+        self.choices, self.work_queue = isinstance(policy, QNetwork), WorkQueue(alike=False)
         self.weights = sum(map(Tensor.numel, self.originals))
         self.scratch_size = rounded(net.scratch + (policy.num_draws + 2) * int(BLOCK))
         kind, center, half_range, random = slots.CHOICES, NO_NUMBER, NO_NUMBER, NO_NUMBER

@@ -31,7 +31,7 @@ ANNOUNCEMENT = "compiling recurrent networks (once, about 4 s) ..."
 # floating-point operations below which waking another thread costs more than it saves: of a sequence, and of a step,
 # which takes less time than a sequence
 WORTH_HELP, STEP_WORTH_HELP = 2e6, 5e7
-_work_queues = {"forward": WorkQueue(), "backward": WorkQueue()}
+_work_queues = {"forward": WorkQueue(alike=False), "backward": WorkQueue(alike=False)}
 _NONE = np.empty(0, np.float32)
 
 
@@ -133,7 +133,7 @@ class Stepping:
         weights = (rnn.weight_input, rnn.weight_hidden, rnn.bias_input, rnn.bias_hidden)
         self.inputs, self.reads = rnn.weight_input.shape[1], all(_is_read(x) for x in weights)
         self._weights = [_flat(x) for x in weights] if self.reads else []
-        self._work_queue, self._calls = WorkQueue(), list[_StepCall]()  # calls that no thread is using
+        self._work_queue, self._calls = WorkQueue(alike=False), list[_StepCall]()  # calls that no thread is using
 
     def step(self, features: Tensor, rnn_state: Tensor) -> tuple[Tensor, Tensor]:
         """As RNNCell.forward()."""

@@ -20,7 +20,7 @@ LAYERS = (functional.linear, functional.conv1d, functional.conv2d, torch.conv1d,
 
 
 def resolve(precision: Precision, network: nn.Module, device: torch.device) -> Precision:
-    """The precision of this name. "auto" is bfloat16 for networks with convolutions on devices that multiply bfloat16 in
+    """The precision of this name. "auto" is bfloat16 for networks with convolutions on devices that multiply it in
     hardware, and float32 otherwise."""
     if precision != "auto":
         return precision

@@ -20,7 +20,7 @@ WORTH_HELP = 2e7  # floating-point operations below which waking another thread 
 ANNOUNCEMENT = "compiling stacks of layers (once, about 5 s) ..."
 SIZES, SPARE = 32, 4  # sizes of batches to keep buffers for, and how many for each
 _ADDRESS = 4  # of an array's words, the one that says where it lies
-_work_queue = WorkQueue()
+_work_queue = WorkQueue(alike=False)
 _ROOM = np.empty(0, np.float32)  # stands for an array whose place is filled in before each call
 
 

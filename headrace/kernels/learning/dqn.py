@@ -1,6 +1,8 @@
 """The whole learning call of DQN compiled: TD targets, loss, backward pass, clipping, Adam and target updates.
 
-A minibatch is often a single block of 64 samples: threads share the rows of each layer (kernels.runtime.work_queue).
+A gradient step is three tasks whose parts threads share (kernels.runtime.work_queue): the passes through the networks,
+whose parts are samples, of which a minibatch often has 64 alone; the gradient, and Adam's step, whose parts are chunks
+of the weights.
 """
 
 from __future__ import annotations
@@ -9,184 +11,151 @@ import math
 
 import numpy as np
 
+from headrace.kernels.learning import dqn_arguments as slots
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn import stepwise
 from headrace.kernels.nn.adam_step import load_scale, scales, store_scale
-from headrace.kernels.nn.dense import copy
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store
-from headrace.kernels.nn.stepwise_layout import CHUNK_ROWS
 from headrace.kernels.nn.vector_math import clamp
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
 F, U = np.float32, np.uint64
-_0, _1, _2, _3 = U(0), U(1), U(2), U(3)
+_0, _1 = U(0), U(1)
 _ZERO, _ONE = F(0), F(1)
-TARGETS, FORWARD, BACKWARD, WEIGHT_GRADIENT, ADAM = range(5)  # tasks
-_TASK, _BATCH, _LAYER, _FIRST = _0, _1, _2, _3  # indices in DQNArguments.task
+PASSES, GRADIENT, ADAM = range(3)  # tasks
+_TASK, _BATCH = _0, _1  # indices in DQNArguments.task
 
 
 @njit(**INNER)
-def _chunks(rows):
-    return (rows + CHUNK_ROWS - _1) // CHUNK_ROWS
+def _take(arguments, scratch, column, block, lane):
+    """The inputs of a part: the samples from `lane` on of a block of observations, of which `column` has all."""
+    for f in range(_0, arguments.features):
+        start = (block * arguments.features + f) * BLOCK + lane
+        for i in range(_0, arguments.lanes, WIDTH):
+            store(scratch, f * arguments.lanes + i, load(column, start + i))
 
 
 @njit(**INNER)
-def _target_values(arguments, part, worker):
-    """The target network's values of a block of next observations."""
-    scratch, size = arguments.scratch[_2 * arguments.blocks + worker], arguments.features * BLOCK
-    at = U(arguments.task[_FIRST]) * arguments.blocks + part
-    copy(scratch, _0, arguments.next_observation, at * size, size)
-    stepwise.forward(arguments.layers, arguments.weights.target, arguments.weights.packed_target, scratch)
-    values = arguments.actions * BLOCK
-    copy(arguments.target_values, part * values, scratch, arguments.layers[-1, col.OUTPUT], values)
+def _best(arguments, own, scratch, i):
+    """The value of the next actions: the target network's largest, or (double DQN, van Hasselt et al. 2016) its value
+    of the action that the network prefers. Ties: the first. scratch: after the target network's forward pass; own:
+    after the network's."""
+    lanes, output = arguments.lanes, arguments.layers[-1, col.OUTPUT]
+    value, top = load(scratch, output + i), load(own, output + i)
+    for k in range(_1, arguments.actions):
+        other = load(scratch, output + k * lanes + i)
+        if arguments.double:
+            preferred = load(own, output + k * lanes + i)
+            value = select(preferred > top, other, value)
+            top = select(preferred > top, preferred, top)
+        else:
+            value = select(other > value, other, value)
+    return value
 
 
 @njit(**INNER)
-def _backward(arguments, part, n):
-    """Rows of the gradient at layer n's source in a block; the parts after these transpose the layer's factor."""
-    chunks = _chunks(arguments.layers[n, col.INPUTS])
-    if part < chunks * arguments.blocks:
-        scratch, row = arguments.scratch[part // chunks], part % chunks * CHUNK_ROWS
-        stepwise.backward_rows(arguments.layers, n, arguments.weights.parameters, scratch, row)
-    else:
-        stepwise.transpose_factor(arguments.layers, n, arguments.scratch[part - chunks * arguments.blocks])
+def _td_targets(arguments, own, scratch, block, lane):
+    """TD targets of a part, into the rows of arguments.error."""
+    weights, row = arguments.weights, block * BLOCK + lane
+    _take(arguments, scratch, arguments.next_observation, block, lane)
+    stepwise.forward(arguments.layers, weights.target, weights.packed_target, scratch)
+    if arguments.double:
+        _take(arguments, own, arguments.next_observation, block, lane)
+        stepwise.forward(arguments.layers, weights.parameters, weights.packed, own)
+    for i in range(_0, arguments.lanes, WIDTH):
+        best, reward = _best(arguments, own, scratch, i), load(arguments.reward, row + i)
+        store(arguments.error, row + i, fma(load(arguments.discount, row + i), best, reward))
+
+
+@njit(**INNER)
+def _loss(arguments, scratch, row):
+    """TD errors of a part, and the gradient of their Huber loss at the values of the actions taken: -weight * error,
+    error clipped to +-1."""
+    lanes = arguments.lanes
+    output, grad_output = arguments.layers[-1, col.OUTPUT], arguments.layers[-1, col.OUTPUT_GRAD]
+    for i in range(_0, lanes, WIDTH):
+        at, action, value = row + i, load(arguments.action, row + i), splat(_ZERO)
+        for k in range(_0, arguments.actions):
+            value = select(action == F(k), load(scratch, output + k * lanes + i), value)
+        error = load(arguments.error, at) - value
+        store(arguments.value, at, value), store(arguments.error, at, error)
+        grad = clamp(error, -_ONE, _ONE) * load(arguments.loss_weight, at) * F(-1)
+        for k in range(_0, arguments.actions):
+            store(scratch, grad_output + k * lanes + i, select(action == F(k), grad, splat(_ZERO)))
+
+
+@njit(**INNER)
+def _passes(arguments, part, worker):
+    """TD targets, forward and backward pass of a part of a minibatch, and the factors of its gradient."""
+    shares = BLOCK // arguments.lanes
+    block = U(arguments.task[_BATCH]) * arguments.blocks + part // shares
+    lane, weights, own = part % shares * arguments.lanes, arguments.weights, arguments.scratch[part]
+    scratch = arguments.scratch[arguments.blocks * shares + worker]
+    _td_targets(arguments, own, scratch, block, lane)
+    _take(arguments, own, arguments.observation, block, lane)
+    stepwise.forward(arguments.layers, weights.parameters, weights.packed, own)
+    _loss(arguments, own, block * BLOCK + lane)
+    stepwise.backward(arguments.layers, weights.parameters, weights.packed, own, _1)
+    stepwise.prepare_gradient(arguments.layers, own, weights.packed, _0, _1)
 
 
 @njit(**INNER)
 def _work(part, worker, arguments):
     """Do a part of the current task."""
-    task, n = arguments.task[_TASK], U(arguments.task[_LAYER])
-    if task == TARGETS:
-        _target_values(arguments, part, worker)
-    elif task == FORWARD:
-        chunks = _chunks(arguments.layers[n, col.OUTPUTS])
-        scratch, row = arguments.scratch[part // chunks], part % chunks * CHUNK_ROWS
-        stepwise.forward_rows(arguments.layers, n, arguments.weights.parameters, scratch, row)
-    elif task == BACKWARD:
-        _backward(arguments, part, n)
+    task = arguments.task[_TASK]
+    if task == PASSES:
+        _passes(arguments, part, worker)
+        return
+    layers, weights, gradient, (_, layer, first) = (
+        arguments.layers, arguments.weights, arguments.gradient, arguments.chunks[part],
+    )  # fmt: skip
+    if task == GRADIENT:
+        blocks, buffer = arguments.scratch[: arguments.blocks * (BLOCK // arguments.lanes)], arguments.gradient_scratch
+        arguments.sums[part] = stepwise.chunk_gradient(
+            layers, layer, first, blocks, arguments.parts, buffer[worker], gradient
+        )
     else:
-        _, layer, first = arguments.chunks[part]
-        if task == WEIGHT_GRADIENT:
-            blocks, buffer = arguments.scratch[: arguments.blocks], arguments.gradient_scratch[worker]
-            arguments.sums[part] = stepwise.chunk_gradient(
-                arguments.layers, layer, first, blocks, buffer, arguments.gradient
-            )
-        else:
-            scale, eps = load_scale(arguments.numbers, _0), arguments.numbers[_3]
-            stepwise.chunk_step(arguments.layers, layer, first, arguments.gradient, arguments.weights, scale, eps)
+        scale, numbers = load_scale(arguments.numbers, slots.SCALE), arguments.numbers
+        stepwise.chunk_step(layers, layer, first, gradient, weights, scale, numbers[slots.EPS], numbers[slots.TAU])
 
 
 _run_task, _serve = work_loop(_work)
 
 
 @njit(**INNER)
-def _run(arguments, state, task, layer, parts):
+def _run(arguments, state, task, parts):
     """Run a task to its end. Main thread only."""
-    arguments.task[_TASK], arguments.task[_LAYER] = task, np.int64(layer)
+    arguments.task[_TASK] = task
     _run_task(state, parts, arguments)
 
 
 @njit(**INNER)
-def _best(arguments, next_values, block, i):
-    """The value of the next actions: the target network's largest, or (double DQN, van Hasselt et al. 2016) its value
-    of the action that the network prefers. Ties: the first."""
-    value = load(arguments.target_values, next_values + i)
-    if arguments.double:
-        output = arguments.layers[-1, col.OUTPUT]
-        top = load(arguments.scratch[block], output + i)
-        for k in range(_1, arguments.actions):
-            own = load(arguments.scratch[block], output + k * BLOCK + i)
-            value = select(own > top, load(arguments.target_values, next_values + k * BLOCK + i), value)
-            top = select(own > top, own, top)
-        return value
-    for k in range(_1, arguments.actions):
-        other = load(arguments.target_values, next_values + k * BLOCK + i)
-        value = select(other > value, other, value)
-    return value
-
-
-@njit(**INNER)
-def _loss(arguments, g):
-    """TD errors of a minibatch, and the gradient of their Huber loss at the values of the actions taken: -weight *
-    error, error clipped to +-1."""
-    output, grad_output = arguments.layers[-1, col.OUTPUT], arguments.layers[-1, col.OUTPUT_GRAD]
-    for b in range(_0, arguments.blocks):
-        scratch, row = arguments.scratch[b], (g * arguments.blocks + b) * BLOCK
-        next_values = ((g - U(arguments.task[_FIRST])) * arguments.blocks + b) * arguments.actions * BLOCK
-        for i in range(_0, BLOCK, WIDTH):
-            at, action, value = row + i, load(arguments.action, row + i), splat(_ZERO)
-            for k in range(_0, arguments.actions):
-                value = select(action == F(k), load(scratch, output + k * BLOCK + i), value)
-            best = _best(arguments, next_values, arguments.blocks + b, i)
-            target = fma(load(arguments.discount, at), best, load(arguments.reward, at))
-            error = target - value
-            store(arguments.value, at, value), store(arguments.error, at, error)
-            grad = clamp(error, -_ONE, _ONE) * load(arguments.loss_weight, at) * F(-1)
-            for k in range(_0, arguments.actions):
-                store(scratch, grad_output + k * BLOCK + i, select(action == F(k), grad, splat(_ZERO)))
-
-
-@njit(**INNER)
-def _differentiate(arguments, state, g):
-    """The gradient of a minibatch's loss; returns the sum of its squares."""
-    layers, blocks = U(len(arguments.layers)), arguments.blocks * (_2 if arguments.double else _1)
-    for b in range(_0, arguments.blocks):
-        size, at = arguments.features * BLOCK, (g * arguments.blocks + b) * arguments.features * BLOCK
-        copy(arguments.scratch[b], _0, arguments.observation, at, size)
-        if arguments.double:
-            copy(arguments.scratch[arguments.blocks + b], _0, arguments.next_observation, at, size)
-    for n in range(_0, layers):
-        _run(arguments, state, FORWARD, n, blocks * _chunks(arguments.layers[n, col.OUTPUTS]))
-    _loss(arguments, g)
-    for back in range(_0, layers):
-        layer = layers - _1 - back
-        for b in range(_0, arguments.blocks):
-            stepwise.pull_back(arguments.layers, layer, arguments.scratch[b])
-            if layer == _0:
-                stepwise.transpose_factor(arguments.layers, layer, arguments.scratch[b])
-        if layer:
-            chunks = _chunks(arguments.layers[layer, col.INPUTS])
-            _run(arguments, state, BACKWARD, layer, arguments.blocks * (chunks + _1))
-    _run(arguments, state, WEIGHT_GRADIENT, _0, U(len(arguments.chunks)))
-    found = _ZERO
-    for part in range(_0, U(len(arguments.chunks))):
-        found += arguments.sums[part]
-    return found
-
-
-@njit(**INNER)
-def _update_target(arguments, tau):
-    """target += tau * (parameters - target); an exact copy for tau = 1."""
-    left = _ONE - tau
-    for i in range(len(arguments.weights.target)):
-        x = arguments.weights.parameters[i]
-        arguments.weights.target[i] = x - (x - arguments.weights.target[i]) * left
+def _step(arguments, state, g, settings, tau):
+    """A gradient step on minibatch g. Main thread only."""
+    arguments.task[_BATCH], chunks = np.int64(g), U(len(arguments.chunks))
+    _run(arguments, state, PASSES, arguments.parts)
+    _run(arguments, state, GRADIENT, chunks)
+    squares = _ZERO
+    for part in range(_0, chunks):
+        squares += arguments.sums[part]
+    step = settings.steps + np.float64(g) + 1.0
+    scale = scales(math.sqrt(squares), step, settings.learning_rate, settings.max_norm)
+    store_scale(arguments.numbers, slots.SCALE, scale)
+    arguments.numbers[slots.TAU] = tau
+    _run(arguments, state, ADAM, chunks)
 
 
 @njit(**ENTRY)
-def learn(worker, state, arguments, settings, update, lookahead):
+def learn(worker, state, arguments, settings, update):
     """A gradient step on each minibatch. update: float32 [G], the tau of the target update after each, or 0.
 
-    worker, state: as in kernels.learning.rollouts.learn. lookahead: minibatches whose target values are computed at
-    once.
+    worker, state: as in kernels.learning.rollouts.learn.
     """
     if worker != 0:
         _serve(worker, state, arguments)
         return
-    known, steps = _0, U(len(update))
-    for g in range(_0, steps):
-        if g == known:
-            arguments.task[_FIRST] = np.int64(g)
-            while known < steps and known - g < U(lookahead) and (known == g or update[known - _1] == _ZERO):
-                known += _1
-            _run(arguments, state, TARGETS, _0, (known - g) * arguments.blocks)
-        squares = _differentiate(arguments, state, g)
-        norm, step = math.sqrt(squares), settings.steps + np.float64(g) + 1.0
-        scale = scales(norm, step, settings.learning_rate, settings.max_norm)
-        store_scale(arguments.numbers, _0, scale)
-        _run(arguments, state, ADAM, _0, U(len(arguments.chunks)))
-        if update[g] != _ZERO:
-            _update_target(arguments, update[g])
+    for g in range(_0, U(len(update))):
+        _step(arguments, state, g, settings, update[g])
     close(state)

@@ -8,22 +8,25 @@ import numpy as np
 
 from headrace.kernels.learning.off_policy_arguments import Weights
 
+SCALE, EPS, TAU = (np.uint64(i) for i in (0, 3, 4))  # indices in DQNArguments.numbers; scales take three
+
 
 class DQNArguments(NamedTuple):
     """What stays from call to call, and buffers; float32 where nothing else is said.
 
-    double: 1 for double DQN. blocks: B, of 64 samples, of a minibatch. features, actions: F and A. layers: the
-    network's layer table. chunks: see stepwise_layout.weight_chunks. weights: the target network is updated apart from
-    Adam. observation, next_observation [G, B, F, 64]: encoded, flat. action, reward, discount, loss_weight [G, B, 64],
-    flat: action counted from 0; loss_weight is the sample's weight / number of valid samples. target_values [batches,
-    B, A, 64], flat: the target network's, of several minibatches. gradient [P]. scratch [2 B + workers, *]: a row for
-    each block of observations, of next observations, and for each worker. gradient_scratch: a row for each worker.
-    sums [chunks]. numbers [16]: Adam's scale, eps. task: int64 [8]: task, unused, layer, first batch in target_values.
-    value, error [G, B, 64], flat: of the actions taken.
+    double: 1 for double DQN. blocks: B, of 64 samples, of a minibatch. lanes: L, the samples of a part: 16, 32 or 64.
+    parts: those that have samples. features, actions: F and A. layers: the network's layer table. chunks: see
+    stepwise_layout.weight_chunks. observation, next_observation [G, B, F, 64]: encoded, flat. action, reward, discount,
+    loss_weight [G, B, 64], flat: action counted from 0; loss_weight is the sample's weight / number of valid samples.
+    gradient [P]. scratch [B * 64 / L + workers, *]: a row for each part of a minibatch, and for each worker.
+    gradient_scratch: a row for each worker. sums [chunks]. numbers [16]: Adam's scale, eps, tau of the target's update.
+    task: int64 [8]: task, minibatch. value, error [G, B, 64], flat: of the actions taken.
     """
 
     double: np.uint64
     blocks: np.uint64
+    lanes: np.uint64
+    parts: np.uint64
     features: np.uint64
     actions: np.uint64
     layers: np.ndarray
@@ -35,7 +38,6 @@ class DQNArguments(NamedTuple):
     reward: np.ndarray
     discount: np.ndarray
     loss_weight: np.ndarray
-    target_values: np.ndarray
     gradient: np.ndarray
     scratch: np.ndarray
     gradient_scratch: np.ndarray

@@ -6,10 +6,10 @@ One product serves all three passes of a dense layer, because it takes the strid
     backward    target[i, e]   += sum_o weight[o, i] grad[o, e]
     gradient    target[o, i]   += sum_e grad[o, e] source[i, e], with the source transposed: lanes are inputs
 
-Sums stay in registers, six rows by 64 lanes where the machine has 512-bit registers, else six by 16, over so many
-terms that the source's rows stay in the first cache for all tiles. Each is taken in order, whatever the tile, so that
-results depend neither on the tile nor on the machine's register width. Gradients of few weights are sums along lanes
-instead (add_dots), which need no transposed source.
+Sums stay in registers, six rows by 64 lanes or twelve by 32 where the machine has 512-bit registers, else six by 16,
+over so many terms that the source's rows stay in the first cache for all tiles. Each is taken in order, whatever the
+tile, so that results depend neither on the tile nor on the machine's register width. Gradients of few weights are sums
+along lanes instead (add_dots), which need no transposed source.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ def _tiles(rows: int, vectors: int, rest: Callable[..., None] = _nothing) -> Cal
     return tiles
 
 
-_by_64, _by_16 = (_tiles(4, vectors, _tiles(1, vectors)) for vectors in (4, 1))
+_by_64, _by_32, _by_16 = (_tiles(4, vectors, _tiles(1, vectors)) for vectors in (4, 2, 1))
 if WIDE:
-    _by_64, _by_16, _TERMS = _tiles(6, 4, _by_64), _tiles(8, 1, _by_16), np.uint64(1 << 32)
+    _by_64, _by_32, _by_16 = _tiles(6, 4, _by_64), _tiles(12, 2, _by_32), _tiles(8, 1, _by_16)
+    _TERMS = np.uint64(1 << 32)
 else:
     _by_16, _TERMS = _tiles(6, 1, _by_16), BLOCK
 
@@ -112,6 +113,9 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
             if WIDE and e + BLOCK <= width:
                 _by_64(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
                 e += BLOCK
+            elif WIDE and e + _2 <= width:
+                _by_32(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
+                e += _2
             else:
                 _by_16(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
                 e += WIDTH
@@ -124,10 +128,11 @@ def whole_vectors(count):
 
 
 @njit(**INNER)
-def fill(target, first, rows, bias, b, lanes):
-    """The first `lanes` samples of row r of the block at target[first] become bias[b + r]."""
+def fill(target, first, rows, row, bias, b, lanes):
+    """The first `lanes` samples of row r of the block at target[first], whose rows are `row` apart, become
+    bias[b + r]."""
     for r in range(_ZERO, rows):
-        value, start = splat(bias[b + r]), first + r * BLOCK
+        value, start = splat(bias[b + r]), first + r * row
         for i in range(start, start + lanes, WIDTH):
             store(target, i, value)
 
@@ -155,15 +160,15 @@ def copy(target, t, source, s, count):
 
 
 @njit(**INNER)
-def transpose(scratch, source, rows, target, stride):
-    """scratch[target + e * stride + r] = scratch[source + r * BLOCK + e], sixteen rows at a time."""
+def transpose(scratch, source, rows, target, stride, lanes):
+    """scratch[target + e * stride + r] = scratch[source + r * lanes + e] for e < lanes, sixteen rows at a time."""
     whole = rows - rows % WIDTH
     for r in range(_ZERO, whole, WIDTH):
-        for e in range(_ZERO, BLOCK, WIDTH):
-            transpose_16x16(scratch, source + r * BLOCK + e, BLOCK, target + e * stride + r, stride)
+        for e in range(_ZERO, lanes, WIDTH):
+            transpose_16x16(scratch, source + r * lanes + e, lanes, target + e * stride + r, stride)
     for r in range(whole, rows):
-        for e in range(_ZERO, BLOCK):
-            scratch[target + e * stride + r] = scratch[source + r * BLOCK + e]
+        for e in range(_ZERO, lanes):
+            scratch[target + e * stride + r] = scratch[source + r * lanes + e]
 
 
 @njit(**INNER)

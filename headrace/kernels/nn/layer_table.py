@@ -30,6 +30,7 @@ In tables of stepwise_layout.stepwise_table(), whose weights may be stored trans
     packed              offset in the packed factors (headrace.kernels.nn.split_bf16): the weight for forward(), the
                         weight for backward(), the two factors of the gradient; NOWHERE for layers without AMX tiles
     packed_samples      offset in scratch of the samples' packed factor
+    lanes               samples of a block: 16, 32 or 64, as layers with AMX tiles have
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ COLUMNS = (
     *("inputs", "outputs", "weight", "bias", "activation", "source", "output"),
     *("activation_grad", "output_grad", "source_grad", "stride"),
     *("clears_source_grad", "weight_grad", "bias_grad", "norm", "norm_bias", "normalized", "norm_grad"),
-    *("row_stride", "column_stride", "transposed", "packed", "packed_samples"),
+    *("row_stride", "column_stride", "transposed", "packed", "packed_samples", "lanes"),
 )
 _NUMBERS = tuple(map(np.uint64, range(len(COLUMNS))))
 INPUTS, OUTPUTS, WEIGHT, BIAS, ACTIVATION, SOURCE, OUTPUT = _NUMBERS[:7]
 ACTIVATION_GRAD, OUTPUT_GRAD, SOURCE_GRAD, STRIDE = _NUMBERS[7:11]
 CLEARS_SOURCE_GRAD, WEIGHT_GRAD, BIAS_GRAD, NORM, NORM_BIAS, NORMALIZED, NORM_GRAD = _NUMBERS[11:18]
-ROW_STRIDE, COLUMN_STRIDE, TRANSPOSED, PACKED, PACKED_SAMPLES = _NUMBERS[18:]
+ROW_STRIDE, COLUMN_STRIDE, TRANSPOSED, PACKED, PACKED_SAMPLES, LANES = _NUMBERS[18:]
 NOWHERE = np.uint64(2**63)
 
 

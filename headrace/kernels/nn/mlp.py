@@ -39,7 +39,7 @@ def forward(layers, parameters, scratch, lanes):
         code, derivative, norm = layers[n, col.ACTIVATION], layers[n, col.ACTIVATION_GRAD], layers[n, col.NORM]
         for r in range(_ZERO, outputs, ROWS):
             rows, start = min(ROWS, outputs - r), output + r * BLOCK
-            fill(scratch, start, rows, parameters, layers[n, col.BIAS] + r, lanes)
+            fill(scratch, start, rows, BLOCK, parameters, layers[n, col.BIAS] + r, lanes)
             multiply(
                 parameters, layers[n, col.WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
                 scratch, layers[n, col.SOURCE], BLOCK, scratch, start, BLOCK, lanes,
@@ -77,7 +77,7 @@ def backward(layers, transposed, parameters, scratch, gradient):
         if inputs * outputs <= FEW:
             add_dots(scratch, grad, outputs, source, inputs, gradient, layers[n, col.WEIGHT_GRAD], stride)
         else:
-            transpose(scratch, source, inputs, transposed, stride)
+            transpose(scratch, source, inputs, transposed, stride, BLOCK)
             multiply(
                 scratch, grad, BLOCK, _ONE, outputs, BLOCK,
                 scratch, transposed, stride, gradient, layers[n, col.WEIGHT_GRAD], stride, stride,

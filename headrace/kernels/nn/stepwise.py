@@ -1,4 +1,5 @@
-"""The stepwise MLP: dense layers on blocks of 64 samples, forward and backward, weights stored either way round.
+"""The stepwise MLP: dense layers on blocks of samples, forward and backward, weights stored either way round. A block
+has 64 samples, or 32 or 16, for more threads to have one: that changes no bit.
 
 Its layer table is made by headrace.kernels.nn.stepwise_layout. Unlike in headrace.kernels.nn.mlp, gradients are not
 kept: the work is shared by weight chunks, and Adam's step follows a chunk's gradient over all blocks while that is in
@@ -15,9 +16,9 @@ from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activate, activation_backward
 from headrace.kernels.nn.adam_step import BETA1, BETA2, squares
 from headrace.kernels.nn.amx import TILE_SPAN, processor_has_tiles
-from headrace.kernels.nn.dense import add_row_sums, clear, fill, multiply, transpose, whole_vectors
+from headrace.kernels.nn.dense import clear, fill, multiply, transpose, whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.simd import load, sqrt, store
+from headrace.kernels.nn.simd import load, sqrt, store, total
 from headrace.kernels.nn.stepwise_amx import (
     backward_tiles,
     differentiate_tiles,
@@ -29,21 +30,22 @@ from headrace.kernels.nn.stepwise_layout import CHUNK_ROWS
 from headrace.kernels.runtime.jit import INNER, njit
 
 F, U = np.float32, np.uint64
-_0, _1 = U(0), U(1)
+_0, _1, _2, _3 = U(0), U(1), U(2), U(3)
 _HAS_TILES = processor_has_tiles()  # where it is False, the branches with tiles are not compiled
 
 
 @njit(**INNER)
-def forward_rows(layers, n, parameters, scratch, r):
+def _forward_rows(layers, n, parameters, scratch, r):
     """CHUNK_ROWS outputs of layer n of a block, from output r on."""
     inputs, row, column = layers[n, col.INPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
-    rows, start = min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r), layers[n, col.OUTPUT] + r * BLOCK
-    fill(scratch, start, rows, parameters, layers[n, col.BIAS] + r, BLOCK)
+    lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r)
+    start = layers[n, col.OUTPUT] + r * lanes
+    fill(scratch, start, rows, lanes, parameters, layers[n, col.BIAS] + r, lanes)
     multiply(
         parameters, layers[n, col.WEIGHT] + r * row, row, column, rows, inputs,
-        scratch, layers[n, col.SOURCE], BLOCK, scratch, start, BLOCK, BLOCK,
+        scratch, layers[n, col.SOURCE], lanes, scratch, start, lanes, lanes,
     )  # fmt: skip
-    activate(layers[n, col.ACTIVATION], scratch, start, layers[n, col.ACTIVATION_GRAD] + r * BLOCK, rows * BLOCK)
+    activate(layers[n, col.ACTIVATION], scratch, start, layers[n, col.ACTIVATION_GRAD] + r * lanes, rows * lanes)
 
 
 @njit(**INNER)
@@ -54,25 +56,27 @@ def forward(layers, parameters, packed, scratch):
             forward_tiles(layers, n, parameters, packed, scratch)
         else:
             for r in range(_0, layers[n, col.OUTPUTS], CHUNK_ROWS):
-                forward_rows(layers, n, parameters, scratch, r)
+                _forward_rows(layers, n, parameters, scratch, r)
 
 
 @njit(**INNER)
-def pull_back(layers, n, scratch):
+def _pull_back(layers, n, scratch):
     """Layer n's output_grad in a block: from the gradient after the activation to that before it."""
     output, grad, derivative = layers[n, col.OUTPUT], layers[n, col.OUTPUT_GRAD], layers[n, col.ACTIVATION_GRAD]
-    activation_backward(layers[n, col.ACTIVATION], scratch, grad, output, derivative, layers[n, col.OUTPUTS] * BLOCK)
+    count = layers[n, col.OUTPUTS] * layers[n, col.LANES]
+    activation_backward(layers[n, col.ACTIVATION], scratch, grad, output, derivative, count)
 
 
 @njit(**INNER)
-def backward_rows(layers, n, parameters, scratch, i):
+def _backward_rows(layers, n, parameters, scratch, i):
     """Gradients at CHUNK_ROWS inputs of layer n of a block, from input i on."""
     outputs, row, column = layers[n, col.OUTPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
-    rows, start = min(CHUNK_ROWS, layers[n, col.INPUTS] - i), layers[n, col.SOURCE_GRAD] + i * BLOCK
-    clear(scratch, start, rows * BLOCK)
+    lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.INPUTS] - i)
+    start = layers[n, col.SOURCE_GRAD] + i * lanes
+    clear(scratch, start, rows * lanes)
     multiply(
         parameters, layers[n, col.WEIGHT] + i * column, column, row, rows, outputs,
-        scratch, layers[n, col.OUTPUT_GRAD], BLOCK, scratch, start, BLOCK, BLOCK,
+        scratch, layers[n, col.OUTPUT_GRAD], lanes, scratch, start, lanes, lanes,
     )  # fmt: skip
 
 
@@ -81,21 +85,22 @@ def backward(layers, parameters, packed, scratch, first):
     """Gradients at all layers' outputs in a block, given the last one's; and at its inputs for first = 0, else 1."""
     for back in range(_0, U(len(layers))):
         n = U(len(layers)) - _1 - back
-        pull_back(layers, n, scratch)
+        _pull_back(layers, n, scratch)
         if n >= first:
             if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
                 backward_tiles(layers, n, packed, scratch)
             else:
                 for i in range(_0, layers[n, col.INPUTS], CHUNK_ROWS):
-                    backward_rows(layers, n, parameters, scratch, i)
+                    _backward_rows(layers, n, parameters, scratch, i)
 
 
 @njit(**INNER)
-def transpose_factor(layers, n, scratch):
+def _transpose_factor(layers, n, scratch):
     """Transpose one factor of a layer's gradient in a block, after backward(): samples become rows."""
     straight = layers[n, col.COLUMN_STRIDE] == _1
     factor, rows = (col.SOURCE, col.INPUTS) if straight else (col.OUTPUT_GRAD, col.OUTPUTS)
-    transpose(scratch, layers[n, factor], layers[n, rows], layers[n, col.TRANSPOSED], layers[n, col.STRIDE])
+    target, stride = layers[n, col.TRANSPOSED], layers[n, col.STRIDE]
+    transpose(scratch, layers[n, factor], layers[n, rows], target, stride, layers[n, col.LANES])
 
 
 @njit(**INNER)
@@ -105,7 +110,7 @@ def prepare_gradient(layers, scratch, packed, b, blocks):
         if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
             pack_gradient(layers, n, scratch, packed, b, blocks)
         else:
-            transpose_factor(layers, n, scratch)
+            _transpose_factor(layers, n, scratch)
 
 
 @njit(**INNER)
@@ -152,23 +157,31 @@ def _sizes(layers, n, first):
 @njit(**INNER)
 def _weight_gradient(layers, n, first, scratch, buffer):
     """The gradient of a chunk of layer n's weights, from row `first` on, over blocks, the rows of scratch."""
-    rows, _, stride, _ = _sizes(layers, n, first)
+    (rows, _, stride, _), lanes = _sizes(layers, n, first), layers[n, col.LANES]
     source = layers[n, col.OUTPUT_GRAD] if layers[n, col.COLUMN_STRIDE] == _1 else layers[n, col.SOURCE]
     clear(buffer, _0, rows * stride)
     for b in range(_0, U(len(scratch))):
         block = scratch[b]
         multiply(
-            block, source + first * BLOCK, BLOCK, _1, rows, BLOCK,
+            block, source + first * lanes, lanes, _1, rows, lanes,
             block, layers[n, col.TRANSPOSED], stride, buffer, _0, stride, stride,
         )  # fmt: skip
 
 
 @njit(**INNER)
 def _bias_gradient(layers, n, scratch, buffer):
-    outputs = layers[n, col.OUTPUTS]
+    """The gradient of layer n's biases, over blocks, the rows of scratch. Of 64 samples at a time, whether they are one
+    block, or two or four: sums are rounded alike."""
+    outputs, lanes, grad = layers[n, col.OUTPUTS], layers[n, col.LANES], layers[n, col.OUTPUT_GRAD]
     clear(buffer, _0, whole_vectors(outputs))
-    for b in range(_0, U(len(scratch))):
-        add_row_sums(scratch[b], layers[n, col.OUTPUT_GRAD], outputs, buffer, _0)
+    for b in range(_0, U(len(scratch)), BLOCK // lanes):
+        at0, at1, at2, at3 = grad, grad + WIDTH % lanes, grad + _2 * WIDTH % lanes, grad + _3 * WIDTH % lanes
+        block0, block1 = scratch[b], scratch[b + WIDTH // lanes]
+        block2, block3 = scratch[b + _2 * WIDTH // lanes], scratch[b + _3 * WIDTH // lanes]
+        for r in range(_0, outputs):
+            i = r * lanes
+            first, second = load(block0, at0 + i) + load(block1, at1 + i), load(block2, at2 + i) + load(block3, at3 + i)
+            buffer[r] += total(first + second)
 
 
 @njit(**INNER)
@@ -201,10 +214,11 @@ def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, ta
 
 
 @njit(**INNER)
-def chunk_gradient(layers, n, first, scratch, buffer, gradient):
-    """Write the gradient of a chunk in the parameters' order; returns the sum of its squares."""
+def chunk_gradient(layers, n, first, scratch, used, buffer, gradient):
+    """Write the gradient of a chunk, over the `used` first rows of scratch, in the parameters' order; returns the sum
+    of its squares. What the other rows, up to 64 samples, have at the outputs is 0."""
     rows, minor, stride, start = _sizes(layers, n, first)
-    _weight_gradient(layers, n, first, scratch, buffer)
+    _weight_gradient(layers, n, first, scratch[:used], buffer)
     for r in range(_0, rows):
         for i in range(_0, minor):
             gradient[start + r * minor + i] = buffer[r * stride + i]
@@ -218,9 +232,23 @@ def chunk_gradient(layers, n, first, scratch, buffer, gradient):
 
 
 @njit(**INNER)
-def chunk_step(layers, n, first, gradient, weights, scale, eps):
-    """Adam's step of a chunk, from a gradient in the parameters' order."""
-    (rows, minor, _, start), bias = _sizes(layers, n, first), layers[n, col.BIAS]
+def _follow(weights, start, count, tau):
+    """Target parameters from `start` on: target += tau * (parameters - target); an exact copy for tau = 1."""
+    left = F(1) - tau
+    for i in range(start, start + count):
+        x = weights.parameters[i]
+        weights.target[i] = x - (x - weights.target[i]) * left
+
+
+@njit(**INNER)
+def chunk_step(layers, n, first, gradient, weights, scale, eps, tau):
+    """Adam's step of a chunk, from a gradient in the parameters' order; then, where tau is not 0, the target's
+    update."""
+    (rows, minor, _, start), bias, outputs = _sizes(layers, n, first), layers[n, col.BIAS], layers[n, col.OUTPUTS]
     adam_with_target(weights, start, gradient, start, rows * minor, scale, eps, F(0))
     if first == _0:
-        adam_with_target(weights, bias, gradient, bias, layers[n, col.OUTPUTS], scale, eps, F(0))
+        adam_with_target(weights, bias, gradient, bias, outputs, scale, eps, F(0))
+    if tau != F(0):
+        _follow(weights, start, rows * minor, tau)
+        if first == _0:
+            _follow(weights, bias, outputs, tau)

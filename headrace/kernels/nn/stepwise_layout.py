@@ -36,16 +36,15 @@ class StepwiseTable(NamedTuple):
 
 
 def stepwise_table(
-    layers: Sequence[DenseLayer], inputs: int, offset: int, packed: int = 0, blocks: int = 0
+    layers: Sequence[DenseLayer], inputs: int, offset: int, packed: int = 0, blocks: int = 0, lanes: int = int(BLOCK)
 ) -> StepwiseTable:
     """The table of layers one after another. inputs: offset in scratch of what the first layer reads. offset: where the
     MLP's part of a block's scratch begins, with the gradient at its inputs. packed: where its packed factors begin.
-    blocks: of a batch; 0 for no AMX tiles."""
-    block, source = int(BLOCK), inputs
-    source_grad, offset = offset, offset + layers[0].inputs * block
+    blocks: of a batch; 0 for no AMX tiles. lanes: samples of a block; with AMX tiles those of BLOCK."""
+    source, source_grad, offset = inputs, offset, offset + layers[0].inputs * lanes
     table = np.zeros((len(layers), len(COLUMNS)), np.uint64)
     for row, layer in zip(table, layers, strict=True):
-        size = layer.outputs * block
+        size = layer.outputs * lanes
         transposed = layer.transposed and layer.outputs > 1  # a single column is a row, too
         stride = rounded(layer.outputs if transposed else layer.inputs)
         tiled = bool(blocks) and tiles_pay(layer.inputs, layer.outputs)
@@ -54,11 +53,11 @@ def stepwise_table(
         fill_row(row, output=offset, activation_grad=offset + size, output_grad=offset + 2 * size)
         fill_row(row, row_stride=1 if transposed else layer.inputs, column_stride=layer.outputs if transposed else 1)
         fill_row(row, transposed=offset + 3 * size, packed=packed if tiled else NOWHERE)
-        fill_row(row, packed_samples=offset + 3 * size)
+        fill_row(row, packed_samples=offset + 3 * size, lanes=lanes)
         source, source_grad = offset, offset + 2 * size
-        offset += 3 * size + max(stride, 3 * max(layer.inputs, layer.outputs) // 2 if tiled else 0) * block
+        offset += 3 * size + max(stride, 3 * max(layer.inputs, layer.outputs) // 2 if tiled else 0) * lanes
         if tiled:
-            packed += 3 * layer.inputs * layer.outputs + 3 * (layer.inputs + layer.outputs) * blocks * block // 2
+            packed += 3 * layer.inputs * layer.outputs + 3 * (layer.inputs + layer.outputs) * blocks * lanes // 2
     return StepwiseTable(table, offset, packed)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from headrace.core.cores import cores
 from headrace.core.device import processes_computing
 from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.thread_choice import ThreadChoice
 
 BUSY = 0.6  # fraction of a call in which the main thread ran, below which other processes are using the cores
 MIN_MEASURED = 1e-3  # s: shorter calls are not measured
@@ -33,13 +34,15 @@ def queue_state() -> np.ndarray:
 class WorkQueue:
     """Runs one kernel on several threads, or on one while the machine is busy: a worker thread that is not scheduled
     delays the others. alone: calls with one thread that are left. seconds: of the last call that was worth several.
+    alike: whether the calls do about the same; then they are also made on one thread where that takes less time.
 
     While other processes compute (core.device.cores_taken), each has a core. A thread joins the call once one of them
     has ended, where the call before was long enough for that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, alike: bool = True) -> None:
         self.alone, self.seconds = 0, 0.0
+        self.choice = ThreadChoice() if alike else None
 
     def run(self, call: Call, threads: int) -> None:
         """Run a call whose first arguments are 0 and queue_state(): worker 0 in this thread, and workers from 1
@@ -54,9 +57,12 @@ class WorkQueue:
             return
         others = processes_computing()
         free = cores() - _number_computing(others) if others else threads
+        several = not self.alone and (others or self.choice is None or self.choice.next())
         wall, own = time.perf_counter(), time.thread_time()
-        _run_threads(call, 1 if self.alone else threads, free, others if self.seconds > LONG else ())
+        _run_threads(call, threads if several else 1, free, others if self.seconds > LONG else ())
         wall, own = time.perf_counter() - wall, time.thread_time() - own
+        if self.choice is not None and not self.alone and not others:
+            self.choice.took(several, wall)
         self.alone, self.seconds = max(self.alone - 1, 0), wall
         if wall > MIN_MEASURED and own < BUSY * wall and free > 0:  # else these processes are using the cores
             self.alone = ALONE
