@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import threading
@@ -23,6 +24,7 @@ MIN_MEASURED = 1e-3  # s: shorter calls are not measured
 LONG = 5e-3  # s: threads wait to join a call that takes longer; starting one that waits costs 50 us
 LEFT = 9  # the word of a state that counts helpers which have left the kernel: see work_queue
 PATIENCE = 50  # times that the main thread asks for these before it lets the GIL go
+AT_EXIT = 5.0  # s at most that the end of the process waits for each helper
 ALONE = 8  # calls with one thread after one on a busy machine
 
 
@@ -166,17 +168,32 @@ def _wait(state: np.ndarray, shares: list[_Share]) -> None:
 
 
 @cache
-def _helpers(process: int) -> SimpleQueue[_Share]:
+def _helpers(process: int) -> SimpleQueue[_Share | None]:
     """The queue of as many helpers as there are cores; one for each process: threads do not survive a fork."""
-    shares: SimpleQueue[_Share] = SimpleQueue()
-    for number in range(cores()):
-        threading.Thread(target=_help, args=(shares,), name=f"headrace_{number}", daemon=True).start()
+    shares: SimpleQueue[_Share | None] = SimpleQueue()
+    threads = [
+        threading.Thread(target=_help, args=(shares,), name=f"headrace_{number}", daemon=True)
+        for number in range(cores())
+    ]
+    for thread in threads:
+        thread.start()
+    atexit.register(_end, process, shares, threads)
     return shares
 
 
-def _help(shares: SimpleQueue[_Share]) -> None:
+def _end(process: int, shares: SimpleQueue[_Share | None], threads: Sequence[threading.Thread]) -> None:
+    """Let helpers return before the interpreter ends: one that frees a tensor then would abort the process."""
+    if process == os.getpid():
+        for _ in threads:
+            shares.put(None)
+        for thread in threads:
+            thread.join(AT_EXIT)
+
+
+def _help(shares: SimpleQueue[_Share | None]) -> None:
     import torch
 
     torch.set_flush_denormal(True)  # as in the main thread
-    while True:
-        shares.get().help()
+    while (share := shares.get()) is not None:
+        share.help()
+        del share  # frees what it holds

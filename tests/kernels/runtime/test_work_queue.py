@@ -1,6 +1,8 @@
 """Each part of each task is done once by any number of threads, and worker threads return."""
 
 import functools
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -133,3 +135,29 @@ def test_many_threads_run_calls_that_are_shared():
 
     with ThreadPoolExecutor(6) as pool:
         assert all(pool.map(run, range(200)))
+
+
+ENDS_WHILE_A_HELPER_WORKS = """
+import os, time
+from headrace.kernels.runtime import thread_pool
+
+class Slow:
+    arguments = (1, thread_pool.queue_state())
+    def __call__(self):
+        print("begun", flush=True)
+        time.sleep(0.2)
+    def __del__(self):
+        print("freed", flush=True)
+
+share = thread_pool._Share(Slow())
+thread_pool._helpers(os.getpid()).put(share)
+del share
+while thread_pool._helpers(os.getpid()).qsize():
+    time.sleep(0.001)
+"""
+
+
+def test_helpers_return_before_the_interpreter_ends():
+    """Else one that frees tensors while it ends aborts the process (std::terminate)."""
+    done = subprocess.run([sys.executable, "-c", ENDS_WHILE_A_HELPER_WORKS], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["begun", "freed"]), done.stderr
