@@ -156,6 +156,12 @@ def run_program(
     return result
 
 
+def core_latency() -> float | None:
+    """Nanoseconds until what one core wrote has come to another, see core_latency.py; None where there is one core."""
+    found: float | None = run_program(sys.executable, "core_latency.py", timeout=120)["core_ns"]
+    return found
+
+
 def process_start() -> float:
     """time.time() when run_program() started this process; or that of this call."""
     return float(os.environ.get("HEADRACE_BENCHMARK_START", time.time()))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from common import Neighbours, Row, finish, interpreter_with, parser, run_program, table
+from common import Neighbours, Row, core_latency, finish, interpreter_with, parser, run_program, table
 from off_policy_one import WORKS
 
 LIBRARIES = {"headrace": "torch", "sb3": "stable_baselines3", "sbx": "sbx"}  # name -> what its interpreter can import
@@ -30,7 +30,9 @@ def main() -> None:
     found = interpreters(options.libraries.split(","), options.peers_home, LIBRARIES)
     rounds, seconds = (1, 0.2) if options.quick else (options.rounds, 2.0)
     rows = rates(options.only.split(","), found, rounds, seconds)
-    print(table(rows, ("algorithm", "library", "per_second", "per_second_min", "per_second_max", "times_sb3")))
+    print(
+        table(rows, ("algorithm", "library", "per_second", "per_second_min", "per_second_max", "times_sb3", "core_ns"))
+    )
     solved: list[Row] = []
     for name in filter(None, options.solve.split(",") if not options.quick else ()):
         solved += solving(name, found, range(options.seeds))
@@ -58,11 +60,13 @@ def interpreters(libraries: Iterable[str], home: Path, modules: dict[str, str]) 
 def rates(algorithms: list[str], found: dict[str, str], rounds: int, seconds: float) -> list[Row]:
     """Gradient steps a second: medians over rounds of windows' medians."""
     measured: dict[tuple[str, str], list[float]] = {}
+    apart: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
         for name in algorithms:
             for library, python in found.items():
                 if (library, name) == ("sbx", "ddpg"):  # SBX's train() of DDPG is TD3's
                     continue
+                apart.setdefault((name, library), []).append(core_latency() or 0.0)
                 row = run_program(python, "off_policy_one.py", library, name, "--seconds", seconds, timeout=300)
                 measured.setdefault((name, library), []).append(row["sps"])
     medians = {key: statistics.median(values) for key, values in measured.items()}
@@ -74,6 +78,7 @@ def rates(algorithms: list[str], found: dict[str, str], rounds: int, seconds: fl
             "per_second": medians[name, library],
             "per_second_min": min(values),
             "per_second_max": max(values),
+            "core_ns": statistics.median(apart[name, library]),
             "times_sb3": medians[name, library] / medians[name, "sb3"] if (name, "sb3") in medians else None,
         }
         for (name, library), values in measured.items()

@@ -3,7 +3,8 @@
 The peak is that of multiply-adds in registers, on all cores at once, measured before each run: it follows the
 processor's clock, and what its neighbours leave of it. Of the trainings, operations of matrix products alone count: two
 for each weight and sample in a forward pass, in the gradient of the weights and in that of the inputs, where it is
-needed. Runs take turns, each in a process of its own, as in ppo_throughput.py and off_policy.py.
+needed. Runs take turns, each in a process of its own, as in ppo_throughput.py and off_policy.py. Those that began
+while the two cores had an L3 cache in common (core_latency.py) are counted apart from those that did not.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from common import Neighbours, Row, cores, finish, parser, run_program, table
+from common import Neighbours, Row, core_latency, cores, finish, parser, run_program, table
 
-COLUMNS = ("what", "runs", "per_second", "largest / smallest", "GFLOP/s", "peak, GFLOP/s", "of peak", "threads")
+COLUMNS = ("what", "runs", "per_second", "largest / smallest", "GFLOP/s", "peak, GFLOP/s", "of peak", "core_ns")
+APART = 100.0  # ns: cores of one L3 cache are nearer
 ROUND = 1 << 20  # multiply-adds of each chain in a call
 
 
@@ -71,22 +73,28 @@ def main() -> None:
     if options.quick:
         options.runs, options.seconds = 1, 0.2
     neighbours = Neighbours()
-    rates: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in CASES}
+    rates: dict[str, list[tuple[float, float, float]]] = {name: [] for name in CASES}
     peak = Peak()
     for number in range(options.runs):
         for name, ((program, *arguments), _) in CASES.items():
-            rates[name][1].append(peak.measure(options.seconds / 4))
+            before, apart = peak.measure(options.seconds / 4), core_latency() or 0.0
             if program == "ppo_one.py":
                 arguments += ["--seed", number, "--threads", cores()]
             row = run_program(sys.executable, program, *arguments, "--seconds", options.seconds, timeout=300)
-            rates[name][0].append(row["sps"])
-    rows = [summary(name, operations, *rates[name]) for name, (_, operations) in CASES.items()]
+            rates[name].append((row["sps"], before, apart))
+    rows = [
+        summary(name, operations, runs)
+        for name, (_, operations) in CASES.items()
+        for runs in ([x for x in rates[name] if (x[2] > APART) == far] for far in (False, True))
+        if runs
+    ]
     print(table(rows, COLUMNS))
     finish("peak", rows, options, neighbours)
 
 
-def summary(name: str, operations: int, found: Sequence[float], peaks: Sequence[float]) -> Row:
-    """One case's row."""
+def summary(name: str, operations: int, runs: Sequence[tuple[float, float, float]]) -> Row:
+    """One case's row. runs: of each its rate, the peak before it, and nanoseconds from core to core."""
+    found, peaks, apart = zip(*runs, strict=True)
     reached = [rate * operations / 1e9 for rate in found]
     shares = [a / b for a, b in zip(reached, peaks, strict=True)]
     return {
@@ -98,6 +106,7 @@ def summary(name: str, operations: int, found: Sequence[float], peaks: Sequence[
         "peak, GFLOP/s": statistics.median(peaks),
         "of peak": statistics.median(shares),
         "threads": cores(),
+        "core_ns": statistics.median(apart),
         "operations": operations,
         "all": list(found),
         "peaks": list(peaks),

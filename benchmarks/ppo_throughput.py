@@ -14,7 +14,7 @@ import statistics
 import time
 from typing import Any
 
-from common import Neighbours, Row, cores, finish, interpreter_with, machine, parser, run_program
+from common import Neighbours, Row, core_latency, cores, finish, interpreter_with, machine, parser, run_program
 from peers import PEERS, WORKS
 
 QUIET = 0.1  # cores of other programs up to which a run counts
@@ -81,9 +81,13 @@ def quiet_run(library: str, python: str, config: str, seed: int, threads: int, o
     env = {"OMP_NUM_THREADS": str(threads), "HEADRACE_THREADS": str(threads)}
     runs: list[Row] = []
     for _ in range(1 + options.retries):
+        apart = core_latency()
         runs.append(run_program(python, "ppo_one.py", library, *flags, timeout=300 + 4 * options.seconds, env=env))
         row = runs[-1]
-        said = f"{row['sps']:,.0f} steps/s, others kept {row['others_cpu']} cores busy"
+        row["core_ns"] = apart
+        said = (
+            f"{row['sps']:,.0f} steps/s, others kept {row['others_cpu']} cores busy, {apart or 0:.0f} ns between cores"
+        )
         print(f"{config} {library}, {threads} threads, seed {seed}: {said}", flush=True)
         if (row["others_cpu"] or 0.0) <= QUIET:
             break
@@ -104,6 +108,7 @@ def summary(config: str, runs: list[Row], tried: Row) -> Row:
         "repeats": len(runs),
         "first_iteration_s": statistics.median(run["first_iteration_s"] for run in runs),
         "others_cpu": max((run["others_cpu"] or 0.0) for run in runs),
+        "core_ns": [run["core_ns"] for run in runs],
         "tries": sum(run["tries"] for run in runs),
         "threads_tried": tried,
         "work": first["work"],
