@@ -7,6 +7,7 @@ an entry point calls is optimised once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from numba.core.environment import Environment
     from numba.core.types import Type
 
-# Numba frees arrays without references by this function. Arguments are not counted, so it is never called.
-_NEVER_CALLED = "NRT_MemInfo_call_dtor"
+# Numba counts an array's references by these functions, in each function that takes one, which it does not inline.
+# Arguments are not counted, and there are no other arrays: they do nothing.
+_COUNTS = re.compile(r"(define linkonce_odr void @NRT_(?:incref|decref)\(ptr %[^)]*\))[^{]*\{.*?\n\}", re.DOTALL)
 
 
 def object_code(function: Dispatcher, arguments: tuple[Argument, ...]) -> bytes:
@@ -48,7 +50,7 @@ def optimized(function: Dispatcher, types: tuple[Type, ...]) -> llvm.ModuleRef:
     with _linking():
         function.compile(types)
     name = function.overloads[types].fndesc.llvm_func_name
-    module = llvm.parse_assembly(function.inspect_llvm(types))
+    module = llvm.parse_assembly(_COUNTS.sub(r"\1 alwaysinline { ret void }", function.inspect_llvm(types)))
     module.link_in(llvm.parse_assembly(_entry(name, module.get_function(name))))
     _optimize(module)
     return module
@@ -98,7 +100,6 @@ def _entry(name: str, function: llvm.ValueRef) -> str:
     kinds = [str(argument.type) for argument in list(function.arguments)[2:]]  # after its result and its exception
     lines = [
         f"declare i32 @{name}(ptr, ptr{''.join(f', {kind}' for kind in kinds)})",
-        f"define void @{_NEVER_CALLED}(ptr %owner) {{ ret void }}",
         f"define i32 @{ENTRY}(ptr %slots) {{",
         "%result = alloca i64",
         "%exception = alloca i64",
