@@ -45,23 +45,39 @@ _EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (1, 2, 3, 4, 6))  # ind
 _SQUARES = U(5)  # index in RolloutArguments.numbers
 
 
+@njit(**INNER)
+def _gather_column(scratch, at, column, start, order, first, count):
+    """Row `at` of a block: the numbers from column[start] on of rows order[first : first + count]. Lanes left over
+    repeat the last."""
+    for e in range(_0, count):
+        scratch[at + e] = column[start + U(order[first + e])]
+    for e in range(count, BLOCK):
+        scratch[at + e] = scratch[at + count - _1]
+
+
 @njit(**MERGED)
-def _gather(columns, offsets, scratch, order, first, count, weight):
-    """A block of samples, rows order[first : first + count]. Lanes left over repeat the last with weight 0."""
+def _gather(columns, offsets, scratch, order, first, count, weight, outputs):
+    """A block of samples, rows order[first : first + count]: what a sub-network of these outputs needs. Lanes left over
+    have weight 0."""
+    samples = offsets.samples
+    for f in range(_0, offsets.inputs):
+        _gather_column(scratch, f * BLOCK, columns.observation, f * columns.stride, order, first, count)
+    _gather_column(scratch, samples + WEIGHT, columns.valid, _0, order, first, count)
     for e in range(_0, BLOCK):
-        lane = e if e < count else count - _1
-        row, at = U(order[first + lane]), offsets.samples + e
-        scratch[at + OLD_LOG_PROB] = columns.log_prob[row]
-        scratch[at + OLD_VALUE] = columns.value[row]
-        scratch[at + ADVANTAGE] = columns.advantage[row]
-        scratch[at + RETURNS] = columns.returns[row]
-        scratch[at + WEIGHT] = columns.valid[row] * weight if e < count else _ZERO
-        for f in range(_0, offsets.inputs):
-            scratch[f * BLOCK + e] = columns.observation[f * columns.stride + row]
+        scratch[samples + WEIGHT + e] = scratch[samples + WEIGHT + e] * weight if e < count else _ZERO
+    if outputs & U(ACTOR):
+        _gather_column(scratch, samples + OLD_LOG_PROB, columns.log_prob, _0, order, first, count)
+        _gather_column(scratch, samples + ADVANTAGE, columns.advantage, _0, order, first, count)
+    if outputs & U(CRITIC):
+        _gather_column(scratch, samples + OLD_VALUE, columns.value, _0, order, first, count)
+    if outputs & U(CRITIC | ACTION_VALUES):
+        _gather_column(scratch, samples + RETURNS, columns.returns, _0, order, first, count)
+    if outputs & U(ACTOR | ACTION_VALUES):
         for k in range(_0, offsets.masked):
-            scratch[offsets.mask + k * BLOCK + e] = columns.observation[(offsets.inputs + k) * columns.stride + row]
+            start = (offsets.inputs + k) * columns.stride
+            _gather_column(scratch, offsets.mask + k * BLOCK, columns.observation, start, order, first, count)
         for c in range(_0, U(len(columns.action))):
-            scratch[offsets.actions + c * BLOCK + e] = columns.action[c, row]
+            _gather_column(scratch, offsets.actions + c * BLOCK, columns.action[c], _0, order, first, count)
 
 
 @njit(**MERGED)
@@ -76,7 +92,7 @@ def _differentiate(arguments, subnetwork, part, parts, scratch, gradient, sums):
     for block in range(blocks * part // parts, blocks * (part + _1) // parts):
         first = block * BLOCK
         count, weight = min(BLOCK, size - first), arguments.numbers[0]
-        _gather(arguments.columns, arguments.offsets, scratch, order, start + first, count, weight)
+        _gather(arguments.columns, arguments.offsets, scratch, order, start + first, count, weight, outputs)
         normalize(arguments.normalizer, scratch)
         forward(layers, arguments.parameters, scratch, BLOCK)
         if outputs & U(ACTOR):

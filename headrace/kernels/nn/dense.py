@@ -2,8 +2,8 @@
 
 One product serves all three passes of a dense layer, because it takes the strides of its factors:
 
-    forward     target[o, e]   += sum_i weight[o, i] source[i, e]
-    backward    target[i, e]   += sum_o weight[o, i] grad[o, e]
+    forward     target[o, e]   = bias[o] + sum_i weight[o, i] source[i, e]
+    backward    target[i, e]   = sum_o weight[o, i] grad[o, e]
     gradient    target[o, i]   += sum_e grad[o, e] source[i, e], with the source transposed: lanes are inputs
 
 Sums stay in registers, six rows by 64 lanes or twelve by 32 where the machine has 512-bit registers, else six by 16,
@@ -24,38 +24,61 @@ from numba.core import cgutils  # noqa: TID253
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import (
     WIDE,
+    add_apart,
     broadcast,
+    dots,
     fma,
     fma_vector,
     load,
     load_vector,
+    row_sums,
     splat,
     store,
     store_vector,
     total,
     transpose_16x16,
+    vector,
 )
 from headrace.kernels.runtime.intrinsics import ARRAY, operation
 from headrace.kernels.runtime.jit import INNER, njit
 
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
+TARGET, ZERO, BIAS = (np.uint64(i) for i in range(3))  # what the sums of a product begin with
 _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
+
+# of a tile: begin, bias; weight, w, row, column, count; source, s, source_row; target, t, target_row
+_OPERANDS = (*[types.uint64] * 2, ARRAY, *[types.uint64] * 4, *(ARRAY, types.uint64, types.uint64) * 2)
 
 
 def _tile(rows: int, vectors: int) -> Callable[..., None]:
-    """multiply() for so many rows by so many vectors, whose sums stay in registers."""
+    """combine() for so many rows by so many vectors, whose sums stay in registers."""
 
-    @operation(types.void, ARRAY, *[types.uint64] * 4, ARRAY, *[types.uint64] * 2, ARRAY, *[types.uint64] * 2)
-    def tile(builder, weight, w, row, column, count, source, s, source_row, target, t, target_row):  # type: ignore
+    @operation(types.void, *_OPERANDS)
+    def tile(builder, begin, bias, weight, w, row, column, count, source, s, source_row, target, t, target_row):  # type: ignore
         def at(first: ir.Value, stride: ir.Value, number: int) -> ir.Value:
             return builder.add(first, builder.mul(stride, ir.Constant(stride.type, number)))
 
         def vectors_of(first: ir.Value) -> list[ir.Value]:
             return [builder.add(first, ir.Constant(first.type, 16 * v)) for v in range(vectors)]
 
+        def is_(how: np.uint64) -> ir.Value:
+            return builder.icmp_unsigned("==", begin, ir.Constant(begin.type, int(how)))
+
         places = [vectors_of(at(t, target_row, r)) for r in range(rows)]
         starts = [at(w, row, r) for r in range(rows)]
-        sums = [[cgutils.alloca_once_value(builder, load_vector(builder, target, i)) for i in one] for one in places]
+        sums = [[cgutils.alloca_once(builder, vector) for _ in one] for one in places]
+        with builder.if_else(is_(TARGET)) as (from_target, from_bias):
+            with from_target:
+                for own, one in zip(sums, places, strict=True):
+                    for sum_of, i in zip(own, one, strict=True):
+                        builder.store(load_vector(builder, target, i), sum_of)
+            with from_bias:
+                for r, own in enumerate(sums):
+                    place = builder.select(is_(BIAS), builder.add(bias, ir.Constant(bias.type, r)), w)
+                    found = builder.load(builder.gep(weight, [place]))
+                    first = broadcast(builder, builder.select(is_(BIAS), found, ir.Constant(found.type, 0.0)))
+                    for sum_of in own:
+                        builder.store(first, sum_of)
         with cgutils.for_range(builder, count) as loop:
             first = builder.add(s, builder.mul(loop.index, source_row))
             x = [load_vector(builder, source, i) for i in vectors_of(first)]
@@ -72,20 +95,20 @@ def _tile(rows: int, vectors: int) -> Callable[..., None]:
 
 
 @njit(**INNER)
-def _nothing(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row):
+def _nothing(begin, bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row):
     pass
 
 
 def _tiles(rows: int, vectors: int, rest: Callable[..., None] = _nothing) -> Callable[..., None]:
-    """multiply() for so many vectors of columns, in tiles of so many rows; `rest` for the rows that are left."""
+    """combine() for so many vectors of columns, in tiles of so many rows; `rest` for the rows that are left."""
     tile, height = _tile(rows, vectors), np.uint64(rows)
 
     @njit(**INNER)
-    def tiles(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row):
+    def tiles(begin, bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row):
         while rows >= height:
-            tile(weight, w, row, column, count, source, s, source_row, target, t, target_row)
-            w, t, rows = w + height * row, t + height * target_row, rows - height
-        rest(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row)
+            tile(begin, bias, weight, w, row, column, count, source, s, source_row, target, t, target_row)
+            w, t, rows, bias = w + height * row, t + height * target_row, rows - height, bias + height
+        rest(begin, bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row)
 
     return tiles
 
@@ -99,26 +122,52 @@ else:
 
 
 @njit(**INNER)
+def combine(begin, bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
+    """multiply(), product() or affine(): sums begin with the TARGET, with ZERO, or with the BIAS of their row, of which
+    weight[bias] is the first."""
+    for k in range(_ZERO, count, _TERMS):
+        terms, first, start = min(_TERMS, count - k), w + k * column, s + k * source_row
+        how = begin if k == _ZERO else TARGET
+        e = _ZERO
+        while e < width:
+            at, to = start + e, t + e
+            if WIDE and e + BLOCK <= width:
+                _by_64(
+                    how, bias, weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row
+                )
+                e += BLOCK
+            elif WIDE and e + _2 <= width:
+                _by_32(
+                    how, bias, weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row
+                )
+                e += _2
+            else:
+                _by_16(
+                    how, bias, weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row
+                )
+                e += WIDTH
+
+
+@njit(**INNER)
 def multiply(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
     """target[r, e] += sum over k < count of weight[r, k] * source[k, e], for r < rows and e < width.
 
     w, s, t: where the matrices begin in their flat float32 arrays; row, column: weight's strides; source_row,
     target_row: strides of the other two, whose columns lie side by side. width: a multiple of 16. All uint64.
     """
-    for k in range(_ZERO, count, _TERMS):
-        terms, first, begin = min(_TERMS, count - k), w + k * column, s + k * source_row
-        e = _ZERO
-        while e < width:
-            at, to = begin + e, t + e
-            if WIDE and e + BLOCK <= width:
-                _by_64(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
-                e += BLOCK
-            elif WIDE and e + _2 <= width:
-                _by_32(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
-                e += _2
-            else:
-                _by_16(weight, first, row, column, rows, terms, source, at, source_row, target, to, target_row)
-                e += WIDTH
+    combine(TARGET, w, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width)
+
+
+@njit(**INNER)
+def product(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
+    """multiply() to a target of zeros, which is not read."""
+    combine(ZERO, w, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width)
+
+
+@njit(**INNER)
+def affine(bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
+    """multiply() to a target whose row r is weight[bias + r] throughout, and which is not read."""
+    combine(BIAS, bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width)
 
 
 @njit(**INNER)
@@ -174,10 +223,21 @@ def transpose(scratch, source, rows, target, stride, lanes):
 @njit(**INNER)
 def add_dots(scratch, first, rows, source, columns, target, t, target_row):
     """target[t + r * target_row + c] += row r of the block at scratch[first] times row c of the one at source."""
-    for c in range(_ZERO, columns):
+    whole = columns - columns % WIDTH
+    for r in range(_ZERO, rows if whole > _ZERO else _ZERO):
+        i = first + r * BLOCK
+        x0, x1, x2, x3 = load(scratch, i), load(scratch, i + WIDTH), load(scratch, i + _2), load(scratch, i + _3)
+        for c in range(_ZERO, whole, WIDTH):
+            at = t + r * target_row + c
+            store(target, at, load(target, at) + dots(scratch, source + c * BLOCK, BLOCK, x0, x1, x2, x3))
+    for c in range(whole, columns):
         i = source + c * BLOCK
         x0, x1, x2, x3 = load(scratch, i), load(scratch, i + WIDTH), load(scratch, i + _2), load(scratch, i + _3)
-        for r in range(_ZERO, rows):
+        several = rows - rows % WIDTH
+        for r in range(_ZERO, several, WIDTH):
+            found = dots(scratch, first + r * BLOCK, BLOCK, x0, x1, x2, x3)
+            add_apart(target, t + r * target_row + c, target_row, found)
+        for r in range(several, rows):
             j = first + r * BLOCK
             even = fma(load(scratch, j + _2), x2, load(scratch, j) * x0)
             odd = fma(load(scratch, j + _3), x3, load(scratch, j + WIDTH) * x1)
@@ -187,7 +247,10 @@ def add_dots(scratch, first, rows, source, columns, target, t, target_row):
 @njit(**INNER)
 def add_row_sums(scratch, first, rows, target, t):
     """target[t + r] += sum of row r of the block at scratch[first]."""
-    for r in range(_ZERO, rows):
+    whole = rows - rows % WIDTH
+    for r in range(_ZERO, whole, WIDTH):
+        store(target, t + r, load(target, t + r) + row_sums(scratch, first + r * BLOCK, BLOCK))
+    for r in range(whole, rows):
         i = first + r * BLOCK
         pairs = (load(scratch, i) + load(scratch, i + WIDTH)) + (load(scratch, i + _2) + load(scratch, i + _3))
         target[t + r] += total(pairs)

@@ -10,7 +10,17 @@ import numpy as np
 
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activate, activation_backward, layer_norm, layer_norm_backward
-from headrace.kernels.nn.dense import add_dots, add_row_sums, clear, fill, multiply, transpose, whole_vectors
+from headrace.kernels.nn.dense import (
+    TARGET,
+    ZERO,
+    add_dots,
+    add_row_sums,
+    affine,
+    combine,
+    multiply,
+    transpose,
+    whole_vectors,
+)
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import load, store
 from headrace.kernels.nn.vector_math import clamp
@@ -39,9 +49,8 @@ def forward(layers, parameters, scratch, lanes):
         code, derivative, norm = layers[n, col.ACTIVATION], layers[n, col.ACTIVATION_GRAD], layers[n, col.NORM]
         for r in range(_ZERO, outputs, ROWS):
             rows, start = min(ROWS, outputs - r), output + r * BLOCK
-            fill(scratch, start, rows, BLOCK, parameters, layers[n, col.BIAS] + r, lanes)
-            multiply(
-                parameters, layers[n, col.WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
+            affine(
+                layers[n, col.BIAS] + r, parameters, layers[n, col.WEIGHT] + r * inputs, inputs, _ONE, rows, inputs,
                 scratch, layers[n, col.SOURCE], BLOCK, scratch, start, BLOCK, lanes,
             )  # fmt: skip
             if norm == col.NOWHERE:
@@ -86,10 +95,9 @@ def backward(layers, transposed, parameters, scratch, gradient):
         if source_grad != col.NOWHERE:
             for i in range(_ZERO, inputs, ROWS):
                 rows, start = min(ROWS, inputs - i), source_grad + i * BLOCK
-                if layers[n, col.CLEARS_SOURCE_GRAD] != _ZERO:
-                    clear(scratch, start, rows * BLOCK)
-                multiply(
-                    parameters, layers[n, col.WEIGHT] + i, _ONE, inputs, rows, outputs,
+                begin = ZERO if layers[n, col.CLEARS_SOURCE_GRAD] != _ZERO else TARGET
+                combine(
+                    begin, _ZERO, parameters, layers[n, col.WEIGHT] + i, _ONE, inputs, rows, outputs,
                     scratch, grad, BLOCK, scratch, start, BLOCK, BLOCK,
                 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activate, activation_backward
 from headrace.kernels.nn.adam_step import BETA1, BETA2, squares
 from headrace.kernels.nn.amx import TILE_SPAN, processor_has_tiles
-from headrace.kernels.nn.dense import clear, fill, multiply, transpose, whole_vectors
+from headrace.kernels.nn.dense import TARGET, ZERO, affine, clear, combine, product, transpose, whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import load, sqrt, store, total
 from headrace.kernels.nn.stepwise_amx import (
@@ -40,9 +40,8 @@ def _forward_rows(layers, n, parameters, scratch, r):
     inputs, row, column = layers[n, col.INPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
     lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r)
     start = layers[n, col.OUTPUT] + r * lanes
-    fill(scratch, start, rows, lanes, parameters, layers[n, col.BIAS] + r, lanes)
-    multiply(
-        parameters, layers[n, col.WEIGHT] + r * row, row, column, rows, inputs,
+    affine(
+        layers[n, col.BIAS] + r, parameters, layers[n, col.WEIGHT] + r * row, row, column, rows, inputs,
         scratch, layers[n, col.SOURCE], lanes, scratch, start, lanes, lanes,
     )  # fmt: skip
     activate(layers[n, col.ACTIVATION], scratch, start, layers[n, col.ACTIVATION_GRAD] + r * lanes, rows * lanes)
@@ -73,8 +72,7 @@ def _backward_rows(layers, n, parameters, scratch, i):
     outputs, row, column = layers[n, col.OUTPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
     lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.INPUTS] - i)
     start = layers[n, col.SOURCE_GRAD] + i * lanes
-    clear(scratch, start, rows * lanes)
-    multiply(
+    product(
         parameters, layers[n, col.WEIGHT] + i * column, column, row, rows, outputs,
         scratch, layers[n, col.OUTPUT_GRAD], lanes, scratch, start, lanes, lanes,
     )  # fmt: skip
@@ -159,11 +157,10 @@ def _weight_gradient(layers, n, first, scratch, buffer):
     """The gradient of a chunk of layer n's weights, from row `first` on, over blocks, the rows of scratch."""
     (rows, _, stride, _), lanes = _sizes(layers, n, first), layers[n, col.LANES]
     source = layers[n, col.OUTPUT_GRAD] if layers[n, col.COLUMN_STRIDE] == _1 else layers[n, col.SOURCE]
-    clear(buffer, _0, rows * stride)
     for b in range(_0, U(len(scratch))):
         block = scratch[b]
-        multiply(
-            block, source + first * lanes, lanes, _1, rows, lanes,
+        combine(
+            TARGET if b > _0 else ZERO, _0, block, source + first * lanes, lanes, _1, rows, lanes,
             block, layers[n, col.TRANSPOSED], stride, buffer, _0, stride, stride,
         )  # fmt: skip
 

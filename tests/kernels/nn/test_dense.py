@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from numba import njit  # noqa: TID253
 
-from headrace.kernels.nn.dense import multiply, transpose
+from headrace.kernels.nn import dense
+from headrace.kernels.nn.dense import TARGET, combine, transpose
 from headrace.kernels.nn.layout import BLOCK, rounded
 
 SIZE = int(BLOCK)
@@ -12,7 +13,7 @@ SIZE = int(BLOCK)
 
 @njit
 def turned(scratch, source, rows, target, stride):
-    transpose(scratch, source, rows, target, stride)
+    transpose(scratch, source, rows, target, stride, BLOCK)
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 37, 64])
@@ -29,9 +30,9 @@ def test_samples_become_rows(rows):
 
 
 @njit
-def product(weight, w, row, column, rows, count, source, width, target, t):
+def product(begin, bias, weight, w, row, column, rows, count, source, width, target, t):
     zero = np.uint64(0)
-    multiply(weight, w, row, column, rows, count, source, zero, width, target, t, width, width)
+    combine(begin, bias, weight, w, row, column, rows, count, source, zero, width, target, t, width, width)
 
 
 def multiplied(weight, source, target, across, alone):
@@ -42,7 +43,9 @@ def multiplied(weight, source, target, across, alone):
     calls = [(first * row, 1, first * width) for first in range(rows)] if alone else [(0, rows, 0)]
     for w, some, t in calls:
         numbers = (np.uint64(x) for x in (w, row, column, some, count))
-        product(stored, *numbers, source.ravel(), np.uint64(width), result.reshape(-1), np.uint64(t))
+        product(
+            TARGET, np.uint64(0), stored, *numbers, source.ravel(), np.uint64(width), result.reshape(-1), np.uint64(t)
+        )
     return result
 
 
@@ -57,3 +60,26 @@ def test_products_of_any_shape_whatever_the_tiles(rows, count, width, across):
     found = multiplied(weight, source, target, across, alone=False)
     np.testing.assert_allclose(found, target + weight.astype(np.float64) @ source, rtol=1e-5, atol=2e-5)
     assert (multiplied(weight, source, target, across, alone=True) == found).all()  # each sum in its own order
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (6, 64), (13, 112), (31, 96)])
+def test_what_the_sums_begin_with(rows, width):
+    """A target that need not be read may hold anything."""
+    random, count = np.random.default_rng(rows), 70
+    weight = random.standard_normal((rows, count), dtype=np.float32)
+    bias = random.standard_normal(rows, dtype=np.float32)
+    source = random.standard_normal((count, width), dtype=np.float32)
+    stored = np.concatenate((weight.ravel(), bias))
+    numbers = [np.uint64(x) for x in (0, count, 1, rows, count)]
+    found = {}
+    for begin in (dense.TARGET, dense.ZERO, dense.BIAS):
+        start = {dense.TARGET: 2.0, dense.ZERO: np.nan, dense.BIAS: np.nan}[begin]
+        found[int(begin)] = np.full((rows, width), start, np.float32)
+        place = np.uint64(weight.size)
+        product(
+            begin, place, stored, *numbers, source.ravel(), np.uint64(width), found[begin].reshape(-1), np.uint64(0)
+        )
+    exact = weight.astype(np.float64) @ source
+    wanted = (exact + 2, exact, exact + bias[:, None])
+    for begin, expected in enumerate(wanted):
+        np.testing.assert_allclose(found[begin], expected, rtol=1e-5, atol=2e-5)
