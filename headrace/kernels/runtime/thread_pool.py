@@ -59,7 +59,7 @@ class WorkQueue:
             return
         others = processes_computing()
         free = cores() - _number_computing(others) if others else threads
-        several = not self.alone and (others or self.choice is None or self.choice.next())
+        several = not self.alone and (bool(others) or self.choice is None or self.choice.next())
         wall, own = time.perf_counter(), time.thread_time()
         _run_threads(call, threads if several else 1, free, others if self.seconds > LONG else ())
         wall, own = time.perf_counter() - wall, time.thread_time() - own
