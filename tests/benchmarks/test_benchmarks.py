@@ -136,7 +136,7 @@ def test_a_ratio_only_between_equal_works(on_path, monkeypatch):
     def run(library, python, config, seed, threads, options):
         rate = {"headrace": 100.0, "sb3": 20.0, "rejax": 50.0}[library] * threads
         about = {"library": library, "threads": threads, "versions": {}, "work": works[library], "tries": 1}
-        return {**about, "sps": rate + seed % 3, "first_iteration_s": 0.1, "others_cpu": 0.0}
+        return {**about, "sps": rate + seed % 3, "first_iteration_s": 0.1, "others_cpu": 0.0, "core_ns": 50.0}
 
     monkeypatch.setattr(ppo_throughput, "quiet_run", run)
     rows = ppo_throughput.compare("zoo", dict.fromkeys(works, "python"), throughput_options())
