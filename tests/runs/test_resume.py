@@ -116,7 +116,7 @@ def test_a_killed_process_resumes_from_its_last_checkpoint():
 
 
 def test_a_step_that_is_saved_again_leaves_no_second_copy(monkeypatch):
-    """A run that is resumed from before step_N, which a kill had left beside an older last/, saves step_N again."""
+    """A run that is resumed from before step_N, which a kill had left next to an older last/, saves step_N again."""
     run = hr.train("ppo", "CartPole-v1", **{**TINY, "num_envs": 8, "total_steps": 512, "save_freq": 128})
     steps = sorted(path.name for path in run.path.glob("step_*"))
     assert len(steps) == 4

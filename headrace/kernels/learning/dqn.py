@@ -29,6 +29,12 @@ _TASK, _BATCH = _0, _1  # indices in DQNArguments.task
 
 
 @njit(**INNER)
+def _block_rows(arguments):
+    """Rows of scratch that the minibatch's blocks take; those of the workers follow."""
+    return arguments.blocks * (BLOCK // arguments.lanes)
+
+
+@njit(**INNER)
 def _take(arguments, scratch, column, block, lane):
     """The inputs of a part: the samples from `lane` on of a block of observations, of which `column` has all."""
     for f in range(_0, arguments.features):
@@ -92,7 +98,7 @@ def _passes(arguments, part, worker):
     shares = BLOCK // arguments.lanes
     block = U(arguments.task[_BATCH]) * arguments.blocks + part // shares
     lane, weights, own = part % shares * arguments.lanes, arguments.weights, arguments.scratch[part]
-    scratch = arguments.scratch[arguments.blocks * shares + worker]
+    scratch = arguments.scratch[_block_rows(arguments) + worker]
     _td_targets(arguments, own, scratch, block, lane)
     _take(arguments, own, arguments.observation, block, lane)
     stepwise.forward(arguments.layers, weights.parameters, weights.packed, own)
@@ -112,10 +118,8 @@ def _work(part, worker, arguments):
         arguments.layers, arguments.weights, arguments.gradient, arguments.chunks[part],
     )  # fmt: skip
     if task == GRADIENT:
-        blocks, buffer = arguments.scratch[: arguments.blocks * (BLOCK // arguments.lanes)], arguments.gradient_scratch
-        arguments.sums[part] = stepwise.chunk_gradient(
-            layers, layer, first, blocks, arguments.parts, buffer[worker], gradient
-        )
+        blocks, buffer = arguments.scratch[: _block_rows(arguments)], arguments.gradient_scratch[worker]
+        arguments.sums[part] = stepwise.chunk_gradient(layers, layer, first, blocks, arguments.parts, buffer, gradient)
     else:
         scale, numbers = load_scale(arguments.numbers, slots.SCALE), arguments.numbers
         stepwise.chunk_step(layers, layer, first, gradient, weights, scale, numbers[slots.EPS], numbers[slots.TAU])

@@ -177,12 +177,11 @@ def whole_vectors(count):
 
 
 @njit(**INNER)
-def fill(target, first, rows, row, bias, b, lanes):
-    """The first `lanes` samples of row r of the block at target[first], whose rows are `row` apart, become
-    bias[b + r]."""
+def fill(target, first, rows, bias, b):
+    """The samples of row r of the block at target[first] become bias[b + r]."""
     for r in range(_ZERO, rows):
-        value, start = splat(bias[b + r]), first + r * row
-        for i in range(start, start + lanes, WIDTH):
+        value, start = splat(bias[b + r]), first + r * BLOCK
+        for i in range(start, start + BLOCK, WIDTH):
             store(target, i, value)
 
 

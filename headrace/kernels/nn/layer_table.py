@@ -30,7 +30,7 @@ In tables of stepwise_layout.stepwise_table(), whose weights may be stored trans
     packed              offset in the packed factors (headrace.kernels.nn.split_bf16): the weight for forward(), the
                         weight for backward(), the two factors of the gradient; NOWHERE for layers without AMX tiles
     packed_samples      offset in scratch of the samples' packed factor
-    lanes               samples of a block: 16, 32 or 64, as layers with AMX tiles have
+    lanes               samples of a block: 16, 32 or 64; 64 where there are AMX tiles
 """
 
 from __future__ import annotations

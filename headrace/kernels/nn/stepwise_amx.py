@@ -30,7 +30,7 @@ def forward_tiles(layers, n, parameters, packed, scratch):
     pack(scratch, source, BLOCK, BLOCK, inputs, False, False, scratch, factor, plane, tiles)
     for r in range(_0, outputs, TILE_SPAN):
         start = layers[n, col.OUTPUT] + r * BLOCK
-        fill(scratch, start, TILE_SPAN, BLOCK, parameters, layers[n, col.BIAS] + r, BLOCK)
+        fill(scratch, start, TILE_SPAN, parameters, layers[n, col.BIAS] + r)
         multiply_tiles(
             packed, layers[n, col.PACKED] + r // WIDTH * tiles * TILE, inputs * outputs // _2,
             scratch, factor, plane, tiles, BLOCK, scratch, start, BLOCK,
