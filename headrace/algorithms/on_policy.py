@@ -28,7 +28,7 @@ C = TypeVar("C", bound=OnPolicyConfig)
 AnyActorCritic = ActorCritic | RecurrentActorCritic
 POLICY_SETTINGS = (
     *("hidden", "activation", "shared", "distribution", "normalize_observation", "normalize_return", "layer_norm"),
-    "images",
+    *("images", "popart_step_size"),
 )  # fields of a config that go to the ActorCritic under the same name
 
 
