@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from headrace.policies.flat_parameters import flatten, flatten_gradients
 
+BETA1, BETA2 = 0.9, 0.999  # kernels.nn.adam_step has the same
+
 _grad, _requires_grad = attrgetter("grad"), attrgetter("requires_grad")
 
 
@@ -23,9 +25,14 @@ class Adam:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], learning_rate: float, eps: float = 1e-5, beta1: float = 0.9
+        self,
+        parameters: Iterable[nn.Parameter],
+        learning_rate: float,
+        eps: float = 1e-5,
+        beta1: float = BETA1,
+        beta2: float = BETA2,
     ) -> None:
-        self.eps, self.beta1 = eps, beta1
+        self.eps, self.beta1, self.beta2 = eps, beta1, beta2
         self.parameters = parameters = list(parameters)
         self.flat, self.gradient = flatten(parameters), flatten_gradients(parameters)
         self._values, self._gradients = [p.detach() for p in parameters], [p.grad for p in parameters]
@@ -76,7 +83,8 @@ class Adam:
         before = [part.clone() for part in frozen]
         # the function that torch.optim.Adam calls; constructing torch.optim.Adam imports 800 modules
         buffers = ([self.flat], [self.gradient], [self.mean], [self.square])
-        options: Any = {"beta1": self.beta1, "beta2": 0.999, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        options: Any = {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        options |= {"beta1": self.beta1, "beta2": self.beta2}
         options |= {"lr": self.learning_rate, "eps": self.eps, "grad_scale": divisor, "found_inf": skip}
         torch._fused_adam_(*buffers, [], [self.steps], **options)  # type: ignore[attr-defined]
         for part, values in zip(frozen, before, strict=True):

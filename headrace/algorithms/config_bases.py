@@ -18,6 +18,7 @@ class OnPolicyConfig:
     num_steps: int = 128  # steps of each environment in a rollout
     learning_rate: float = 3e-4  # of Adam, at the start of training
     schedule: Literal["constant", "linear"] = "constant"  # of the learning rate; linear: falls to 0 at the end
+    adam_beta2: float = 0.999  # decay of Adam's mean of squares; 0.99 guards a solved task's policy from collapse
     gamma: float = 0.99  # discount factor
     max_grad_norm: float = 0.5  # gradients are clipped to this norm
     hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers
@@ -36,7 +37,6 @@ class ActorCriticConfig:
     distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
     normalize_advantage: bool = True  # advantages to mean 0 and variance 1 over each rollout
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
-    popart_step_size: float = 0.1  # weight of a rollout's returns in their mean and variance; smaller is steadier
     recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network between the hidden layers and the outputs
     rnn_size: int = 64  # size of the recurrent network
     sequence_length: int = 0  # steps of backpropagation through time, a divisor of num_steps; 0: all of num_steps
@@ -166,11 +166,9 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     "renorm_warm_up": AT_LEAST_0,
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl"), ABOVE_0),
     **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),
-    **dict.fromkeys(
-        ("gamma", "gae_lambda", "q_lambda", "tau", "popart_step_size", "priority_alpha", "priority_beta"), FRACTION
-    ),
+    **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
     **dict.fromkeys(("exploration_initial", "exploration_final"), FRACTION),
-    "noise_autocorrelation": (lambda x: 0 <= x < 1, "lie in [0, 1)"),
+    **dict.fromkeys(("noise_autocorrelation", "adam_beta2"), (lambda x: 0 <= x < 1, "lie in [0, 1)")),
     "backtrack_coef": (lambda x: 0 < x < 1, "lie in (0, 1)"),
     "schedule": (lambda x: x in ("constant", "linear"), "be 'constant' or 'linear'"),
 }

@@ -28,7 +28,7 @@ C = TypeVar("C", bound=OnPolicyConfig)
 AnyActorCritic = ActorCritic | RecurrentActorCritic
 POLICY_SETTINGS = (
     *("hidden", "activation", "shared", "distribution", "normalize_observation", "normalize_return", "layer_norm"),
-    *("images", "popart_step_size"),
+    "images",
 )  # fields of a config that go to the ActorCritic under the same name
 
 
@@ -60,7 +60,7 @@ class OnPolicy(Generic[C]):
         self.config = config or self.config
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps
-        self.optimizer = Adam(policy.parameters(), self.config.learning_rate)
+        self.optimizer = self._adam(policy)
         self._examined: Examination | None = None  # the policy, as `optimizer` knows it
         self.iteration = 0
 
@@ -143,8 +143,12 @@ class OnPolicy(Generic[C]):
             return
         if not self.optimizer.follow(self.policy.parameters()):
             print(f"{self.name}: the policy has other parameters now, and its optimizer begins again", file=sys.stderr)
-            self.optimizer = Adam(self.policy.parameters(), self.config.learning_rate)
+            self.optimizer = self._adam(self.policy)
         self._examined = examine(self.policy)
+
+    def _adam(self, policy: Policy) -> Adam:
+        """A new optimizer of all its parameters."""
+        return Adam(policy.parameters(), self.config.learning_rate, beta2=self.config.adam_beta2)
 
     def set_learning_rate(self, progress: float) -> None:
         """Constant, or falling linearly to 0 at the end of training, by the config's schedule."""

@@ -19,7 +19,7 @@ from headrace.algorithms.reduce import Reduce, one_learner, size_of
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import SEVERAL_LEARNERS, why_not_learn
+from headrace.bindings.eligibility import SEVERAL_LEARNERS, why_not_adam, why_not_learn
 from headrace.bindings.manual_backward import ACTIVATIONS, BatchedMLP, dense_parameters, encode, mean_weights
 from headrace.core.fused import register
 from headrace.data.replay import Batch
@@ -97,9 +97,7 @@ def written_out(networks: Networks, activations: Collection[str] = ACTIVATIONS) 
     policy, _, _, optimizer = networks
     if optimizer.flat.device.type != "cpu":
         return False
-    if type(optimizer) is not Adam:
-        return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
-    if reason := why_not_learn(policy, optimizer):
+    if reason := why_not_adam(optimizer) or why_not_learn(policy, optimizer):
         return reason
     if policy.activation not in activations:
         return f"its backward pass is written for {' and '.join(activations)}, not for {policy.activation}"

@@ -6,12 +6,12 @@ one float32 buffer. Where it does not, plain torch runs, and the reason is print
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.adam import Adam
+from headrace.algorithms.adam import BETA1, BETA2, Adam
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
@@ -61,6 +61,15 @@ def why_not_learn(policy: Policy, optimizer: Adam) -> str | None:
     if learning is None and (flat is None or flat.data_ptr() != optimizer.flat.data_ptr()):
         return "parameters are not float32 views of the optimizer's buffer"
     return learning
+
+
+def why_not_adam(optimizer: Any, any_beta2: bool = False) -> str | None:
+    """Why kernels cannot take this optimizer's steps; None where they can."""
+    if type(optimizer) is not Adam:
+        return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
+    if optimizer.beta1 != BETA1 or not (any_beta2 or optimizer.beta2 == BETA2):
+        return f"it is written for Adam's betas {BETA1}, {BETA2}, not for {optimizer.beta1}, {optimizer.beta2}"
+    return None
 
 
 def _why_not(policy: Policy) -> str | None:

@@ -17,7 +17,7 @@ from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.algorithms.off_policy import Networks
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
-from headrace.bindings.eligibility import SEVERAL_LEARNERS, verdict
+from headrace.bindings.eligibility import SEVERAL_LEARNERS, verdict, why_not_adam
 from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
 from headrace.policies.actor_q import ActorQ
@@ -260,6 +260,8 @@ def written_out(networks: Networks, *others: Adam, activations: Collection[str] 
         return f"gradients are written out for {' and '.join(activations)} alone, not for {policy.activation}"
     if len(policy.actor.norms):
         return "it is written for an actor without layer normalisation"
-    if any(type(optimizer) is not Adam or optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
-        return "it is written for the Adam of this package in float32"
+    if reason := next(filter(None, map(why_not_adam, optimizers)), None):
+        return reason
+    if any(optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
+        return "it is written for parameters in float32"
     return True

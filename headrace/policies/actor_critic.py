@@ -27,8 +27,7 @@ class ActorCritic(Policy):
     hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. distribution: see heads.action_head.
     images: see convolutions.ImageEncoder; actor and critic share its convolutions. Action masks: see masks.py.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
-    (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return,
-    popart_step_size: see normalization.py.
+    (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalization.py.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
 
@@ -45,7 +44,6 @@ class ActorCritic(Policy):
         seed: int = 0,
         layer_norm: bool = False,
         images: str = "auto",
-        popart_step_size: float = 0.1,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -62,7 +60,7 @@ class ActorCritic(Policy):
         self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
-        self.return_normalizer = ReturnNormalizer(popart_step_size) if normalize_return else None
+        self.return_normalizer = ReturnNormalizer() if normalize_return else None
         flatten_parameters(self.parameters())  # kernels serve parameters in one buffer
 
     def forward(self, observation: Any) -> tuple[Any, Tensor]:

@@ -111,19 +111,16 @@ class ObservationNormalizer(nn.Module):
 class ReturnNormalizer(nn.Module):
     """PopArt: the critic's last layer predicts (return - center) / scale. van Hasselt et al. 2016, arXiv:1602.07714.
 
-    Returns grow as a policy improves, so the weight of earlier returns is multiplied by 1 - step_size at each update.
-    A large step follows them sooner. A small one keeps their scale where they are nearly alike for a while, as those of
-    a solved task: with a large one the first failure after that is an error of hundreds of standard deviations, and its
-    gradients can saturate the critic for good.
+    Returns grow as a policy improves, so the weight of earlier returns is multiplied by 0.9 at each update.
     """
 
     center: Tensor
     scale: Tensor
     merged: Callable[[Moments], Moments] = staticmethod(own_rows)
 
-    def __init__(self, step_size: float = 0.1) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.statistics = RunningStatistics(1, keep=1 - step_size)
+        self.statistics = RunningStatistics(1, keep=0.9)
         self.register_buffer("center", torch.zeros(()))
         self.register_buffer("scale", torch.ones(()))
 

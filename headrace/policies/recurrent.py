@@ -43,7 +43,6 @@ class RecurrentActorCritic(Policy):
         normalize_return: bool = False,
         seed: int = 0,
         images: str = "auto",
-        popart_step_size: float = 0.1,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -63,7 +62,7 @@ class RecurrentActorCritic(Policy):
         self.state_width = copies * self.rnn.width
         self.actor_out = Readout(rnn_size, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(rnn_size, 1, 1.0, generator)
-        self.return_normalizer = ReturnNormalizer(popart_step_size) if normalize_return else None
+        self.return_normalizer = ReturnNormalizer() if normalize_return else None
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)

@@ -6,15 +6,15 @@ import torch
 from headrace.algorithms.adam import Adam
 
 
-@pytest.mark.parametrize("max_norm", [0.1, 1e6])
-def test_steps_equal_torch(max_norm):
+@pytest.mark.parametrize(("max_norm", "betas"), [(0.1, (0.9, 0.999)), (1e6, (0.5, 0.9))])
+def test_steps_equal_torch(max_norm, betas):
     shapes = [(4, 3), (4,), (1, 4)]
     generator = torch.Generator().manual_seed(0)
     start = [torch.randn(shape, generator=generator) for shape in shapes]
     ours = [torch.nn.Parameter(x.clone()) for x in start]
     theirs = [torch.nn.Parameter(x.clone()) for x in start]
-    flat = Adam(ours, 1e-2)
-    reference = torch.optim.Adam(theirs, 1e-2, eps=1e-5)
+    flat = Adam(ours, 1e-2, 1e-5, *betas)
+    reference = torch.optim.Adam(theirs, 1e-2, betas, eps=1e-5)
     for _ in range(10):
         for a, b in zip(ours, theirs, strict=True):
             b.grad = torch.randn(a.shape, generator=generator)

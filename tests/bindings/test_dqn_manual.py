@@ -105,3 +105,6 @@ def test_what_it_was_not_written_for_goes_to_the_plain_call():
         dqn = DQN.build(config, *spaces, 0, "cpu")
         answer = dqn_cpu.serves(dqn.networks, None, torch.zeros(1), config)
         assert reason in answer
+    dqn = DQN.build(DQNConfig(hidden=(4,)), *spaces, 0, "cpu")
+    dqn.optimizer.beta2 = 0.99
+    assert "not for 0.9, 0.99" in dqn_cpu.serves(dqn.networks, None, torch.zeros(1), dqn.config)

@@ -130,6 +130,10 @@ def test_they_serve_and_say_why_they_do_not(name, monkeypatch, capsys, by_torch)
     monkeypatch.setattr(fused, "_said", set())
     learned(build(name, activation="gelu"))
     assert not served and "written out for relu and tanh alone, not for gelu" in capsys.readouterr().err
+    edited = build(name)
+    edited.optimizers["critics"].beta2 = 0.99
+    learned(edited)
+    assert not served and "Adam's betas 0.9, 0.999, not for 0.9, 0.99" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hidden", [(48, 32), (128, 160)])

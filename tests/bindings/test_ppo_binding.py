@@ -34,6 +34,7 @@ CASES = {
     ),
     "stopped by KL": (VECTOR, Discrete(2), {"target_kl": 0.035, "learning_rate": 3e-3, "epochs": 6}),
     "raw advantages": (VECTOR, Discrete(2), {"normalize_advantage": False, "activation": "leaky_relu"}),
+    "another beta2": (VECTOR, Discrete(2), {"adam_beta2": 0.9}),
     "mish": (VECTOR, Discrete(2), {"activation": "mish"}),
     "squashed": (VECTOR, Box(-2, 4, (3,)), {"distribution": "squashed", "activation": "relu", "hidden": (30,)}),
     "squashed, shared": (VECTOR, Box(-1, 1, (1,)), {"distribution": "squashed", "shared": True, "value_clip": 0.3}),
@@ -198,7 +199,8 @@ def learn_more(learner):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)), "Slower is not the Adam"),
+        (lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)), "the Adam of this package, not for Slower"),
+        (lambda p: setattr(p.optimizer, "beta1", 0.5), "not for 0.5, 0.999"),
         (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {})), "not for Mine"),
         (lambda p: setattr(p.policy, "actor", torch.nn.Identity()), "its actor is of class Identity"),
         (lambda p: setattr(p.policy.encoder, "more", torch.nn.Linear(5, 5)), "it learns encoder.more.weight, too"),

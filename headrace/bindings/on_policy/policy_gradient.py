@@ -61,7 +61,7 @@ def _gradient(
     learner = _learners.get(lambda: RolloutLearner(compiled(policy, flat), flat), policy, last_examined(policy), flat)
     coefficients = (0.0, 0.0, value_coef, config.entropy_coef, *value_units(policy))
     loss = Loss(LOG_PROB, *map(np.float32, coefficients))
-    objective = Objective(loss, (0.0,) * 5, config.normalize_advantage)
+    objective = Objective(loss, (0.0,) * 6, config.normalize_advantage)
     sums = learner.gradient(policy, rollout, targets, objective, reduce)
     into += learner.flat  # type: ignore[operator]
     policy_loss, value_loss, entropy = sums[:3].clone().unbind()

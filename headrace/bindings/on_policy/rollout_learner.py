@@ -18,7 +18,7 @@ from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
-from headrace.bindings.eligibility import why_not_learn
+from headrace.bindings.eligibility import why_not_adam, why_not_learn
 from headrace.core.device import kernel_threads
 from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.learning.rollouts_arguments import (
@@ -71,7 +71,7 @@ class RolloutLearner:
             aligned(WORKERS, rounded(tables.scratch)),
             aligned(PARTS, tables.network.gradient),
             aligned(PARTS * len(tables.subnetworks), SUMS),
-            aligned(8),
+            aligned(16),
         )
         self.flat = torch.from_numpy(self.arrays[3])
         self.batch = np.zeros(8, np.int64)
@@ -170,7 +170,7 @@ class RolloutLearner:
             columns,
             *(self.order.numpy(), *self.arrays, self.batch, self.weights.numpy()),
         )
-        arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 5, self.sums.view(-1).numpy())
+        arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 6, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss = loss
         fields = RolloutArguments._fields
@@ -226,9 +226,7 @@ def why_not_steps(policy: Any, optimizer: Adam, rollout: Rollout) -> bool | str 
     may."""
     if rollout.device.type != "cpu":
         return False
-    if type(optimizer) is not Adam:
-        return f"{type(optimizer).__name__} is not the Adam it was written for"
-    return why_not_learn(policy, optimizer)
+    return why_not_adam(optimizer, any_beta2=True) or why_not_learn(policy, optimizer)
 
 
 def all_fit(policy: Any, rollout: Rollout, valid: Tensor, order: Tensor, *columns: Tensor) -> bool | str:
@@ -240,7 +238,7 @@ def all_fit(policy: Any, rollout: Rollout, valid: Tensor, order: Tensor, *column
 def settings_of(optimizer: Adam, max_grad_norm: float, target_kl: float = 0.0) -> tuple[float, ...]:
     """The settings of the next call that takes steps of this optimizer."""
     at = (float(optimizer.steps), float(optimizer.learning_rate))
-    return (*at, float(optimizer.eps), float(max_grad_norm), float(target_kl))
+    return (*at, float(optimizer.eps), float(optimizer.beta2), float(max_grad_norm), float(target_kl))
 
 
 def columns_fit(policy: Learned, rollout: Rollout, *columns: Tensor) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from headrace.kernels.learning import dqn_arguments as slots
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn import stepwise
-from headrace.kernels.nn.adam_step import load_scale, scales, store_scale
+from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, store_scale
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store
 from headrace.kernels.nn.vector_math import clamp
@@ -145,7 +145,7 @@ def _step(arguments, state, g, settings, tau):
     for part in range(_0, chunks):
         squares += arguments.sums[part]
     step = settings.steps + np.float64(g) + 1.0
-    scale = scales(math.sqrt(squares), step, settings.learning_rate, settings.max_norm)
+    scale = scales(math.sqrt(squares), step, settings.learning_rate, settings.max_norm, BETA2)
     store_scale(arguments.numbers, slots.SCALE, scale)
     arguments.numbers[slots.TAU] = tau
     _run(arguments, state, ADAM, chunks)

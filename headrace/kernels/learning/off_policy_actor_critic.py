@@ -13,7 +13,7 @@ import numpy as np
 from headrace.kernels.learning import off_policy_arguments as slots
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn import stepwise
-from headrace.kernels.nn.adam_step import load_scale, scales, store_scale
+from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, store_scale
 from headrace.kernels.nn.amx import processor_has_tiles
 from headrace.kernels.nn.dense import copy
 from headrace.kernels.nn.layout import BLOCK, WIDTH
@@ -275,7 +275,7 @@ def _temperature_step(arguments, g, settings, temperature, metrics, first):
     if settings.learn_temperature:
         grad = arguments.gradient_scratch[_0]
         grad[_0] = -entropy_error
-        scale = scales(0.0, settings.temperature_steps + np.float64(g) + 1.0, settings.temperature_rate, 1.0)
+        scale = scales(0.0, settings.temperature_steps + np.float64(g) + 1.0, settings.temperature_rate, 1.0, BETA2)
         stepwise.adam_with_target(temperature, _0, grad, _0, _1, scale, F(settings.temperature_eps), _ZERO)
 
 
@@ -291,7 +291,7 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
         arguments.task[_BATCH] = np.int64(g)
         numbers[slots.TEMPERATURE] = F(math.exp(temperature.parameters[_0])) if arguments.stochastic else _ZERO
         step = settings.critics_steps + np.float64(g) + 1.0
-        store_scale(numbers, slots.CRITICS_SCALE, scales(0.0, step, settings.critics_rate, 1.0))
+        store_scale(numbers, slots.CRITICS_SCALE, scales(0.0, step, settings.critics_rate, 1.0, BETA2))
         numbers[slots.TAU] = F(settings.tau) if actor_too else _ZERO
         _run(arguments, state, TD_TARGETS, arguments.blocks)
         _run(arguments, state, CRITICS, critics)
@@ -300,7 +300,9 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
         metrics[g * U(slots.METRICS) + _1] = _sum(arguments, _0, critics, _0) * half
         if actor_too:
             taken += 1
-            store_scale(numbers, slots.ACTOR_SCALE, scales(0.0, settings.actor_steps + taken, settings.actor_rate, 1.0))
+            store_scale(
+                numbers, slots.ACTOR_SCALE, scales(0.0, settings.actor_steps + taken, settings.actor_rate, 1.0, BETA2)
+            )
             numbers[slots.ACTOR_TAU] = _ZERO if arguments.stochastic else F(settings.tau)
             _run(arguments, state, ACTOR, arguments.blocks)
             _run(arguments, state, ACTOR_STEP, U(len(arguments.actor_chunks)))

@@ -42,7 +42,7 @@ _0, _1 = U(0), U(1)
 _ZERO, _ONE = F(0), F(1)
 BEGIN, DIFFERENTIATE, ADD_UP, STEP = range(4)  # tasks; BEGIN is that of zeros in batch
 _EPOCH, _START, _SIZE, _PARTS, _STOPPED = (U(i) for i in (1, 2, 3, 4, 6))  # indices in RolloutArguments.batch
-_SQUARES = U(5)  # index in RolloutArguments.numbers
+_EPS, _KEEP2, _TAKE2, _SQUARES = U(4), U(5), U(6), U(7)  # index in RolloutArguments.numbers
 
 
 @njit(**INNER)
@@ -133,11 +133,23 @@ def _add_up(arguments, subnetwork, parts):
 @njit(**MERGED)
 def _step(arguments, subnetwork):
     """Adam's step of a sub-network's parameters."""
-    scale, eps = load_scale(arguments.numbers, _1), arguments.numbers[4]
+    numbers = arguments.numbers
+    scale, eps, keep2, take2 = load_scale(numbers, _1), numbers[_EPS], numbers[_KEEP2], numbers[_TAKE2]
     for r in range(len(arguments.ranges)):
         owner, first, length = arguments.ranges[r]
         if owner == subnetwork:
-            adam(arguments.parameters, arguments.flat, arguments.mean, arguments.square, first, length, scale, eps)
+            adam(
+                arguments.parameters,
+                arguments.flat,
+                arguments.mean,
+                arguments.square,
+                first,
+                length,
+                scale,
+                eps,
+                keep2,
+                take2,
+            )
 
 
 @njit(**INNER)
@@ -179,7 +191,7 @@ def _next_minibatch(arguments, number):
 @njit(**INNER)
 def _next_task(arguments, number, settings, metrics):
     """Describe the task after the current one; returns the number of its parts, 0 at the end. Main thread only."""
-    steps, learning_rate, eps, max_norm, target_kl = settings
+    steps, learning_rate, eps, beta2, max_norm, target_kl = settings
     subnetworks, task, alone = len(arguments.subnetworks), arguments.batch[TASK], len(arguments.weights) == 0
     if task == DIFFERENTIATE:
         for row in range(1, arguments.batch[_PARTS] * subnetworks):
@@ -203,9 +215,9 @@ def _next_task(arguments, number, settings, metrics):
     if (task == ADDED_BY_OTHERS and not arguments.batch[_STOPPED]) or task == ADD_UP:
         norm = math.sqrt(arguments.numbers[_SQUARES] + (arguments.numbers[_SQUARES + _1] if subnetworks > 1 else _ZERO))
         arguments.batch[STEPS] += 1
-        scale = scales(norm, steps + arguments.batch[STEPS], learning_rate, max_norm)
+        scale = scales(norm, steps + arguments.batch[STEPS], learning_rate, max_norm, beta2)
         store_scale(arguments.numbers, _1, scale)
-        arguments.numbers[4] = eps
+        arguments.numbers[_EPS], arguments.numbers[_KEEP2], arguments.numbers[_TAKE2] = eps, beta2, 1.0 - beta2
         arguments.batch[TASK] = STEP
         return subnetworks
     return arguments.batch[_PARTS] * subnetworks if _next_minibatch(arguments, number) else 0
@@ -227,8 +239,8 @@ def learn(worker, state, arguments, number, settings, metrics):
     task ADDED_BY_OTHERS: flat and the minibatch's row of metrics are to be added to those of the others by then.
 
     worker: 0 is the main thread; worker threads call with the same arguments and return when it is done. state:
-    kernels.runtime.work_queue's. settings: float64 (steps before, learning rate, eps, max_norm, target_kl or 0).
-    metrics: float32 [epochs * number * SUMS], sums over each minibatch.
+    kernels.runtime.work_queue's. settings: float64 (steps before, learning rate, eps, beta2, max_norm,
+    target_kl or 0). metrics: float32 [epochs * number * SUMS], sums over each minibatch.
     """
     if worker != 0:
         _serve(worker, state, arguments)

@@ -51,9 +51,9 @@ class RolloutArguments(NamedTuple):
     [epochs, R]. parameters, mean, square, flat: float32 [P]; flat holds the gradient in the parameters' order.
     scratch: float32, one row for each worker. gradient: one row for each part. sums: float32 [parts * subnetworks,
     SUMS]. batch: int64 [8], zeros at first: task, epoch, start, size, parts, minibatches done, whether KL stopped it,
-    steps taken. numbers: float32 [8]: 1 / valid rows, the step's scale (adam_step.scales) and eps, the sum of squares
-    of each sub-network's gradient. weights: float32 [minibatches], 1 / valid rows of all learners in each; empty for
-    one learner.
+    steps taken. numbers: float32 [16]: 1 / valid rows, the step's scale (adam_step.scales), eps, beta2 and 1 - beta2,
+    the sum of squares of each sub-network's gradient. weights: float32 [minibatches], 1 / valid rows of all learners in
+    each; empty for one learner.
     """
 
     layers: np.ndarray

@@ -10,7 +10,7 @@ from headrace.kernels.runtime.jit import INNER, njit
 
 F = np.float32
 _1, _2 = np.uint64(1), np.uint64(2)
-BETA1, BETA2 = 0.9, 0.999
+BETA1, BETA2 = 0.9, 0.999  # the second where no other is given
 
 
 @njit(fastmath={"reassoc", "contract"}, **INNER)
@@ -23,12 +23,12 @@ def squares(gradient, first, count):
 
 
 @njit(**INNER)
-def scales(norm, steps, learning_rate, max_norm):
+def scales(norm, steps, learning_rate, max_norm, beta2):
     """(factor of the gradient, rate, factor of the root of squares), float32: for step number `steps`, counted from 1,
     along a gradient of this norm, scaled down to max_norm where it is larger."""
     excess = norm / max_norm
     factor = 1.0 if excess <= 1.0 else 1.0 / excess  # NaN fails the comparison, and goes on to the parameters
-    return F(factor), F(learning_rate / (1.0 - BETA1**steps)), F(1.0 / math.sqrt(1.0 - BETA2**steps))
+    return F(factor), F(learning_rate / (1.0 - BETA1**steps)), F(1.0 / math.sqrt(1.0 - beta2**steps))
 
 
 @njit(**INNER)
@@ -44,10 +44,10 @@ def load_scale(numbers, index):
 
 
 @njit(fastmath={"contract"}, **INNER)
-def adam(parameters, gradient, mean, square, first, count, scale, eps):
-    """Move parameters[first : first + count] one step. scale: see scales()."""
+def adam(parameters, gradient, mean, square, first, count, scale, eps, keep2, take2):
+    """Move parameters[first : first + count] one step. scale: see scales(). keep2, take2: beta2, and 1 - beta2."""
     factor, rate, correction = scale
-    keep1, keep2, take1, take2 = F(BETA1), F(BETA2), F(1.0 - BETA1), F(1.0 - BETA2)
+    keep1, take1 = F(BETA1), F(1.0 - BETA1)
     for i in range(first, first + count):
         g = gradient[i] * factor
         m = keep1 * mean[i] + take1 * g
