@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 import gymnasium
 
@@ -23,15 +24,18 @@ class Spec:
     entry: `module:Class` or `file.py:Class` (imported when first made), `module:Id-v0` of Gymnasium, a class, or a
     function that gives a gymnasium.Env. defaults: per algorithm, values for fields of its config or of TrainConfig.
     listed: whether listings show it; false for environments of other packages, registered only for their settings.
+    published: who published the settings, where they were taken over and not tuned here.
     """
 
     name: str
     entry: Maker
     defaults: Mapping[str, Settings] = field(default_factory=dict)
     listed: bool = True
+    published: str = ""
 
 
 _specs: dict[str, Spec] = {}
+_families: dict[str, tuple[Mapping[str, Settings], str]] = {}  # settings by a pattern of names, and who published them
 
 
 def register(name: str, entry: Maker, defaults: Mapping[str, Settings] | None = None, listed: bool = True) -> Spec:
@@ -50,14 +54,21 @@ def register(name: str, entry: Maker, defaults: Mapping[str, Settings] | None = 
     return _specs[name]
 
 
+def register_family(pattern: str, defaults: Mapping[str, Settings], published: str) -> None:
+    """Settings for all environments of other packages whose ids match a pattern, such as "ALE/*", and that are not
+    registered themselves."""
+    _families[pattern] = defaults, published
+
+
 def spec(source: Source) -> Spec:
-    """What is registered under a name, or for a class; for anything else a spec without defaults.
+    """What is registered under a name, or for a class; for anything else a spec with the defaults of its family, if it
+    has one.
 
     Raises TypeError for what is neither a name nor a class nor a function, nor a list of them.
     """
     if isinstance(source, str):
         source = source.removeprefix(PREFIX) if source.removeprefix(PREFIX) in _specs else source
-        return _specs.get(source) or _of_entry(source) or Spec(source, source)
+        return _specs.get(source) or _of_entry(source) or Spec(source, source, *_of_family(source))
     if isinstance(source, list | tuple) and source:
         inside = dict.fromkeys(spec(kind).name for kind in source)
         return Spec(f"<{' | '.join(inside)}>", Several(source))
@@ -73,6 +84,13 @@ def spec(source: Source) -> Spec:
 def names() -> list[str]:
     """Every registered name, in the order of registration."""
     return list(_specs)
+
+
+def _of_family(name: str) -> tuple[Mapping[str, Settings], bool, str]:
+    """Defaults, whether it is listed, and who published them, for an id, or `module:Id-v0`."""
+    matching = (found for pattern, found in _families.items() if fnmatchcase(name.rpartition(":")[2], pattern))
+    defaults, published = next(matching, ({}, ""))
+    return defaults, not defaults, published
 
 
 def _of_entry(entry: Maker) -> Spec | None:

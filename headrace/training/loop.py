@@ -126,8 +126,9 @@ class Training:
         if trainer.plan.derived:
             recorder.progress.say(scaling_message(trainer.config, trainer.plan.derived))
         plan = trainer.plan
-        if plan.registered and (plan.tuned or plan.assumed):
-            recorder.progress.say(registered_message(trainer.short_name, plan.registered, plan.assumed))
+        if plan.registered and (plan.tuned or plan.assumed or plan.published):
+            how = plan.assumed, plan.published
+            recorder.progress.say(registered_message(trainer.short_name, plan.registered, *how))
 
     def _continue(self, path: Path, *arguments: Any) -> None:
         """As _begin(), from a checkpoint."""

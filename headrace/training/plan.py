@@ -46,6 +46,7 @@ class TrainPlan:
     num_envs: int | None = None  # where it was given by name
     registered: Settings = field(default_factory=dict)  # for the environment; those that were not given
     assumed: bool = False  # whether these are those of training.scaling, because none are registered
+    published: str = ""  # by whom these were published, where they were not tuned here
     own_policy: str | type | None = None  # a policy class of the user's, or its name
     tuned: bool = False  # whether settings of the algorithm were given, among which registered ones may surprise
     rollout_given: bool = True  # whether settings were given of which there is one that ROLLOUT names
@@ -106,6 +107,7 @@ def settle(
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
         registered={name: value for name, value in defaults.items() if name not in {*file, *options, *follows}},
         assumed=wanted and kind.name not in envs.spec(source).defaults,  # type: ignore[arg-type]
+        published=envs.spec(source).published if defaults else "",  # type: ignore[arg-type]
         own_policy=own_policy if isinstance(own_policy, type) else train_config.policy,
         tuned=bool({*file, *options} & set(getattr(config_class, "__dataclass_fields__", ()))),
         rollout_given=bool({*file, *options} & ROLLOUT),

@@ -120,14 +120,18 @@ def scaling_message(config: TrainConfig, settings: Settings) -> str:
     return f"for {config.num_envs:,} envs{actors}: {', '.join(parts)} (--no-scale keeps the settings as they were)"
 
 
-def registered_message(env: str, settings: Settings, assumed: bool = False) -> str:
-    """A message: which settings are registered for an environment; assumed: none are, and these are taken."""
+def registered_message(env: str, settings: Settings, assumed: bool = False, published: str = "") -> str:
+    """A message: which settings are registered for an environment; assumed: none are, and these are taken; published:
+    by whom, where they were not tuned here."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
     where = f"nothing is registered for {env}, stepped in Python" if assumed else f"registered for {env}"
+    where += f", as published by {published} and not tuned here" if published else ""
     return f"{where}: {', '.join(parts)} (--no-registered leaves these out)"
 
 
 def _number(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
     if isinstance(value, list | tuple):
         return "x".join(map(str, value))
     if isinstance(value, str):

@@ -199,7 +199,10 @@ def learn_more(learner):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)), "the Adam of this package, not for Slower"),
+        (
+            lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)),
+            "the Adam of this package, not for Slower",
+        ),
         (lambda p: setattr(p.optimizer, "beta1", 0.5), "not for 0.5, 0.999"),
         (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {})), "not for Mine"),
         (lambda p: setattr(p.policy, "actor", torch.nn.Identity()), "its actor is of class Identity"),

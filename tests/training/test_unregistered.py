@@ -7,9 +7,10 @@ import pytest
 from helpers.saved import Drifting
 
 import headrace as hr
+from headrace.envs import spec
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.training.plan import settle
-from headrace.training.scaling import unregistered
+from headrace.training.scaling import registered_message, unregistered
 
 
 class Own(CartPole):
@@ -55,3 +56,14 @@ def test_what_is_registered_counts():
 def test_a_line_says_so(capsys):
     hr.train("a2c", Drifting, total_steps=8, progress="plain", hidden=(4,))
     assert "nothing is registered for Drifting, stepped in Python: num_envs 8 (--no-reg" in capsys.readouterr().out
+
+
+def test_settings_of_a_family_are_said_to_be_published(capsys):
+    for name in ("ALE/Breakout-v5", "minigrid:MiniGrid-Empty-5x5-v0"):
+        about = spec(name)
+        assert about.entry == name and about.defaults["ppo"]["learning_rate"] == 0.00025
+        assert about.published == "rl-baselines3-zoo"
+    assert not spec("Hopper-v5").published and not spec("LunarLander-v3").published
+    said = registered_message("Breakout", about.defaults["ppo"] | {"threads": None, "hidden": ()}, False, "the zoo")
+    assert said.startswith("registered for Breakout, as published by the zoo and not tuned here: total_steps 1,000,000")
+    assert "threads none, hidden none (--no-registered" in said

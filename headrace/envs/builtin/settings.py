@@ -6,7 +6,7 @@ import tomllib
 from importlib.resources import files
 from typing import TypeAlias
 
-from headrace.envs.registry import register
+from headrace.envs.registry import register, register_family
 
 Value: TypeAlias = bool | int | float | str | tuple[int, ...] | None
 
@@ -21,7 +21,10 @@ def register_all() -> None:
             for algorithm, values in settings.items()
             if isinstance(values, dict)
         }
-        register(name, about["entry"], defaults, about.get("listed", True))
+        if "*" in name:
+            register_family(name, defaults, about["published"])
+        else:
+            register(name, about["entry"], defaults, about.get("listed", True))
 
 
 def _value(value: bool | int | float | str | list[int]) -> Value:
