@@ -15,6 +15,7 @@ from headrace.envs.construct import factory as factory_of
 from headrace.envs.gym.several import Made
 from headrace.envs.gym.wrapping import Wrapping
 from headrace.envs.registry import Source, spec
+from headrace.envs.vector_env.step_numbers import StepNumbers
 
 if TYPE_CHECKING:
     from headrace.envs.vector_env.compiled_vector import Output
@@ -55,7 +56,7 @@ def make_vec(
     step_timeout and kwargs: as for make().
 
     Raises what make() raises; ValueError for several agents, for sources that come as a vector already, and for a
-    function that gives the same environment again.
+    function that gives the same environment again. step() raises TypeError for rewards and flags that are no numbers.
     """
     known = spec(source)
     entry = entry_of(source)
@@ -77,7 +78,8 @@ def make_vec(
     if workers is None:
         single = factory_of(source, wrappers=wrappers, **wrapping, **kwargs)  # type: ignore[arg-type]
         made = Made(known.name)
-        vector = SyncVectorEnv([lambda: made.new(single())] * num_envs, copy, autoreset_mode=autoreset_mode)
+        functions = [lambda: StepNumbers(made.new(single()))] * num_envs
+        vector = SyncVectorEnv(functions, copy, autoreset_mode=autoreset_mode)
     else:
         from headrace.envs.vector_env.worker_vector import WorkerVectorEnv
 
