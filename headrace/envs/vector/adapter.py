@@ -200,9 +200,11 @@ class VectorAdapter(Env):
         return seen
 
     def _check_shape(self, value: Value, column: Column | Columns, what: str) -> None:
-        if isinstance(column, Column):
+        if isinstance(value, Tensor):
+            assert isinstance(column, Column)
             self._check(value, (self.num_envs, *column.shape), what)
             return
+        assert isinstance(column, dict)
         for name, member in column.items():
             self._check_shape(getattr(value, name), member, f"{what} {name!r}")
 
@@ -212,7 +214,7 @@ class VectorAdapter(Env):
         self._check(tensor, (self.num_envs,), what)
         return tensor
 
-    def _check(self, value: Value, shape: tuple[int, ...], what: str) -> None:
+    def _check(self, value: Tensor, shape: tuple[int, ...], what: str) -> None:
         if value.shape != shape:
             raise ValueError(
                 f"{what} of {self.name} has the shape {list(value.shape)}: give that of {self.num_envs} environments, "
