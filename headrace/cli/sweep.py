@@ -19,6 +19,7 @@ from headrace.cli.trials import PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.core.packages import require
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
+from headrace.core.writing import writing
 from headrace.runs.run import lock
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--search has {', '.join(sorted(both))}: leave out the flag of that name")
     stem = f"{options.algorithm}-{options.env}".replace("/", "-").replace(":", "-")
     folder = options.folder or Path("runs/sweeps") / stem
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock(folder):
+    with writing(folder, "the sweep"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder), writing(folder / STUDY, "the sweep"):
         study = _study(folder, options, space, rest)
         _Searching(study, folder, options, space, rest).run()
     _print(study, options, space, rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -114,6 +115,16 @@ def test_a_journal_without_its_end_is_mended_and_other_damage_named(tmp_path):
     path.write_text("".join([lines[0], lines[1][:10] + "\n", *lines[2:]]))
     with pytest.raises(ValueError, match=r"line 2 of .*study.jsonl is damaged"):
         study()
+
+
+def test_a_full_disk_is_named_with_its_file(tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sweep, "_study", full)
+    words = ["sweep", "ppo", "CartPole-v1", "--search", "gamma=0.9,0.99", "--folder", str(tmp_path / "s")]
+    assert main(words) == 2
+    assert f"cannot write the sweep: No space left on device: '{tmp_path}/s/study.jsonl'" in capsys.readouterr().err
 
 
 def test_a_trial_that_fails_does_not_end_the_others():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import stat
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from helpers.tiny import Walk
 
 import headrace as hr
+from headrace.kernels.runtime import cache_folder
 from headrace.training.plan import settle
 from headrace.training.trainer import Trainer
 from headrace.tuning import auto, store
@@ -90,6 +93,19 @@ def test_an_entry_is_for_the_owner_alone_and_for_its_source_alone(still, tmp_pat
     planted(plan, ({}, 500.0))
     file.chmod(0o666)  # others may have written it
     assert store.load(plan) is None
+
+
+def test_what_cannot_be_written_is_not_said_to_be_kept(still, tmp_path, monkeypatch):
+    plan = plan_of(still)
+    entry = Entry("2026-11-22", {"num_envs": 4}, (Measured({"num_envs": 4, "hidden": (8,)}, 10.0),))
+    assert store.save(plan, entry) == tmp_path / "tuned.json"
+    monkeypatch.setattr(cache_folder, "write", full)
+    assert store.save(plan, entry) == tmp_path / "tuned.json"  # it is there already
+    assert store.save(plan, replace(entry, when="2026-11-23")) is None
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_arguments_of_a_function_are_of_its_source(monkeypatch, tmp_path):
