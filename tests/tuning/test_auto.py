@@ -178,6 +178,15 @@ def test_a_short_run_is_not_worth_trying(still, capsys):
     assert plan.config.workers != "auto" and "a step of one environment takes" in capsys.readouterr().err
 
 
+def test_steps_that_take_too_long_to_try_leave_an_estimate(still, capsys, monkeypatch):
+    monkeypatch.setattr(auto.Search, "_hopeless", lambda self, candidate: "not tried: an iteration takes 10 s or more")
+    for name in ("actors", "workers"):
+        options = TINY | {name: "auto", "total_steps": None, "max_seconds": 1e6}
+        assert getattr(auto.settled("ppo", still, None, None, options, Trainer.of).config, name) != "auto"
+        said = capsys.readouterr().err
+        assert f"{name}=auto: " in said and "an iteration takes too long to try processes" in said
+
+
 def test_who_made_environments_or_algorithm_gives_a_number():
     policy = hr.ActorCritic(Walk.observation_space, Walk.action_space, hidden=(8,))
     with pytest.raises(ValueError, match='actors="auto" tries environments and algorithms that it makes by name'):
