@@ -12,7 +12,7 @@ from tyro.conf import FlagCreatePairsOff
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
-from headrace.cli.run_policy import check_trust, settings_of
+from headrace.cli.run_policy import check_calls, check_trust, settings_of
 from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import say
@@ -82,6 +82,7 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     if resume:
         own = [saved.get(name) for name in named if not typed.get(name)]
         check_trust(resume, trust, *own, saved.get("policy"), *saved.get("wrapper", ()))
+        check_calls(resume, trust, None if typed.get("env") else saved.get("env"), saved)
     saved = {name: value for name, value in saved.items() if name not in named}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     if not asks_for_help:

@@ -111,9 +111,14 @@ def save(folder: str | Path, states: StateDict | Contents, keep_previous: bool =
 
     states: see contents(). keep_previous: False removes what was replaced. facts: other entries of the manifest, in
     JSON's types.
-    Raises TypeError for what cannot be saved; OSError, naming the folder, where it cannot be written.
+    Raises TypeError for what cannot be saved; FileExistsError for a folder of other files; OSError, naming the folder,
+    where it cannot be written.
     """
     folder = Path(folder)
+    if folder.is_dir() and not _is_checkpoint(folder) and any(folder.iterdir()):
+        raise FileExistsError(
+            f"{folder.resolve()} holds other files, which a checkpoint would replace: give a new folder"
+        )
     structure, writers = states if isinstance(states, Contents) else contents(states)
     with writing(folder, "the checkpoint"), _replacing(folder, keep_previous) as fresh:
         files = {file: write(fresh / file) for file, write in writers.items()}
@@ -182,6 +187,7 @@ def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, St
     Raises FileNotFoundError; DamagedCheckpoint where none is whole.
     """
     path, damage = Path(path), None
+    path = path if path.name.strip(".") else path.resolve()  # "." and ".." have no name to which to add .previous
     folders = [path, *(path / name for name in names)]
     for candidate in (candidate for folder in folders for candidate in (folder, previous(folder))):
         if not _is_checkpoint(candidate):

@@ -184,6 +184,26 @@ def test_threads_may_save_to_one_folder(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x.previous"]
 
 
+def test_a_folder_of_other_files_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    checkpoint.save(tmp_path / "mine", {"a": 1})  # an empty one is
+    for name in ("work", "."):
+        (tmp_path / "work").mkdir(exist_ok=True)
+        (tmp_path / "work" / "thesis.txt").write_text("all of it")
+        monkeypatch.chdir(tmp_path if name == "work" else tmp_path / "work")
+        with pytest.raises(FileExistsError, match=r"work holds other files.* give a new folder"):
+            checkpoint.save(name, {"a": 1})
+    assert (tmp_path / "work" / "thesis.txt").exists()
+
+
+def test_the_current_folder_can_be_read(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path / "run" / "last", {"a": 1})
+    monkeypatch.chdir(tmp_path / "run" / "last")
+    for path in (".", "", "..", "../.", "../../run"):
+        folder, _, state = checkpoint.read(path, "last", state="a")
+        assert state == 1 and folder.resolve() == tmp_path / "run" / "last"
+
+
 def test_another_process_may_save_to_the_folder_between_two_renames(tmp_path, monkeypatch):
     replace, others = os.replace, [1]
 

@@ -368,6 +368,7 @@ ZEROS = np.zeros(2, np.float32)
         ((ZEROS, 1.0, "False", False), "its terminated is 'False'"),
         ((ZEROS, 1.0, False, "False"), "its truncated is 'False'"),
         ((np.array(["1", "2"]), 1.0, False, False), "dtype"),
+        ((ZEROS, 1.0, False), r"it must give \(observation, reward: a number, .*expected 5, got 4"),
     ],
 )
 def test_text_is_no_number(outcome, wrong):
