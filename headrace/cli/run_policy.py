@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -15,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from headrace import envs
 from headrace.core.text import shown
 from headrace.core.types import Json, Settings
+from headrace.core.user_names import find_module
 from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.policies.base import Policy
@@ -81,7 +81,7 @@ def check_trust(run: Path, trust: bool, *names: str | None) -> None:
         place = (name or "").rpartition(":")[0] or name or ""
         file = place
         if place and not place.endswith(".py"):
-            spec = find_spec(place.partition(".")[0]) if place.replace(".", "").isidentifier() else None
+            spec = find_module(place) if place.replace(".", "").isidentifier() else None
             file = (spec and spec.origin) or ""
         if file and not trust and Path(file).expanduser().resolve().is_relative_to(folder):
             raise ValueError(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+import headrace as hr
 from headrace.cli.main import main
-from headrace.cli.run_policy import check_calls
+from headrace.cli.run_policy import check_calls, check_trust
 
 ENV = """
 from pathlib import Path
@@ -106,3 +108,17 @@ def test_a_function_that_a_run_has_called_with_arguments_asks_for_trust(tmp_path
     check_calls(run, False, "subprocess:getoutput", {})
     check_calls(run, True, "subprocess:getoutput", {"env_kwargs": {"cmd": "ls"}})
     assert not (tmp_path / "it_ran").exists()
+
+
+def test_a_module_of_the_current_folder_is_found_and_in_a_runs_folder_asks_for_trust(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines_here.py").write_text(ENV)
+    with pytest.raises(ValueError, match="lines_here:Line, whose code is in the run's own folder"):
+        check_trust(tmp_path, False, "lines_here:Line")
+    assert not (tmp_path / "it_ran").exists()
+    sys.path.remove(str(tmp_path))
+    assert hr.make("lines_here:Line", 1).num_envs == 1
+    with pytest.raises(ImportError, match="there is no module 'lines_there'"):
+        hr.make("lines_there:Line", 1)
+    del sys.modules["lines_here"]
