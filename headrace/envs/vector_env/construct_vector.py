@@ -15,7 +15,6 @@ from headrace.envs.construct import factory as factory_of
 from headrace.envs.gym.several import Made
 from headrace.envs.gym.wrapping import Wrapping
 from headrace.envs.registry import Source, spec
-from headrace.envs.vector_env.step_numbers import StepNumbers
 
 if TYPE_CHECKING:
     from headrace.envs.vector_env.compiled_vector import Output
@@ -76,6 +75,8 @@ def make_vec(
     wrapping = {"frame_stack": frame_stack, "time_limit": time_limit}
     vector: Any
     if workers is None:
+        from headrace.envs.vector_env.step_numbers import StepNumbers
+
         single = factory_of(source, wrappers=wrappers, **wrapping, **kwargs)  # type: ignore[arg-type]
         made = Made(known.name)
         functions = [lambda: StepNumbers(made.new(single()))] * num_envs
