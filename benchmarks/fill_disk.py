@@ -22,10 +22,14 @@ from file_operations import NEED_ROOM, FileOperations
 
 FORK = multiprocessing.get_context("fork")
 SETTINGS: dict[str, Any] = {"num_envs": 8, "hidden": (8,), "progress": "none", "threads": 1, "target_return": None}
+# pieces of the buffer are written, shared by checkpoints, and removed once their rows are overwritten
+REPLAY: dict[str, Any] = {"learning_starts": 100, "buffer_size": 240, "total_steps": 400, "scale": False}
 KINDS: dict[str, dict[str, Any]] = {
     "ppo": {"env": "CartPole-v1", "num_steps": 16, "total_steps": 400, "minibatch_size": 64, "scale": False},
-    "sac": {"env": "Pendulum-v1", "learning_starts": 100, "buffer_size": 800, "total_steps": 400, "scale": False},
+    "sac": {"env": "Pendulum-v1", **REPLAY},
+    "dqn": {"env": "CartPole-v1", "prioritized": True, **REPLAY},
 }
+NAMES = {"ppo": "PPO", "sac": "SAC", "dqn": "DQN with priorities"}
 
 
 class FullDisk(FileOperations):
@@ -107,7 +111,7 @@ def main() -> None:
     options = flags.parse_args()
     import headrace.training.loop  # noqa: F401  the forks need not import it, and torch, again
 
-    rows = [filled(kind, name, options) for kind, name in (("ppo", "PPO"), ("sac", "SAC"))]
+    rows = [filled(kind, name, options) for kind, name in NAMES.items()]
     reliability.finish("fill_disk", rows, options.results)
 
 

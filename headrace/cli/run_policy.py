@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import gymnasium
 import tyro
+from gymnasium.envs.registration import EnvSpec
 
+from headrace import envs
+from headrace.core.text import shown
 from headrace.core.types import Json, Settings
+from headrace.core.user_names import find_module
+from headrace.envs.base import Env
+from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
 from headrace.runs.run import BEST, LAST, load_with_folder
@@ -18,6 +24,8 @@ from headrace.training.config import EVAL_ENV_SETTINGS, read_toml
 from headrace.training.initial_policy import own_policy
 from headrace.training.plan import is_nameless
 
+# whose subclasses are made with what a run names; PettingZoo's may be missing here, and is a function mostly
+ENVIRONMENTS = (Env, KernelEnv, gymnasium.Env, gymnasium.vector.VectorEnv)
 Default = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="(default)")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 
@@ -58,6 +66,7 @@ def load_chosen(run: Path, choice: Choice) -> Chosen:
     policy, folder = load_with_folder(run, which, own_policy_of(run))
     if not choice.env:
         check_trust(run, choice.trust, env_of(run))
+        check_calls(run, choice.trust, env_of(run), _config(run))
     env, deterministic = choice.env or env_of(run), not choice.stochastic
     return Chosen(policy, folder, describe(folder), env, deterministic, eval_env_kwargs(run))
 
@@ -72,13 +81,28 @@ def check_trust(run: Path, trust: bool, *names: str | None) -> None:
         place = (name or "").rpartition(":")[0] or name or ""
         file = place
         if place and not place.endswith(".py"):
-            spec = find_spec(place.partition(".")[0]) if place.replace(".", "").isidentifier() else None
+            spec = find_module(place) if place.replace(".", "").isidentifier() else None
             file = (spec and spec.origin) or ""
         if file and not trust and Path(file).expanduser().resolve().is_relative_to(folder):
             raise ValueError(
                 f"{run} names {name}, whose code is in the run's own folder and would run here. Read it, and add "
                 "--trust if you trust who made this folder"
             )
+
+
+def check_calls(run: Path, trust: bool, env: str | None, settings: Json) -> None:
+    """Raise ValueError where a run would have a function called with arguments that it names too, as
+    subprocess:getoutput with a command: that could be any code. Classes of environments are made, wherever they are."""
+    arguments = settings.get("env_kwargs")
+    if trust or not arguments or env is None or ":" not in env:
+        return
+    entry = envs.entry_of(env)
+    bases = entry.__mro__ if isinstance(entry, type) else ()
+    if not (isinstance(entry, EnvSpec) or set(ENVIRONMENTS) & set(bases)):
+        raise ValueError(
+            f"{run} has {env} called with {shown(arguments)}, and that is no class of environments: it could be any "
+            "function. Add --trust if you trust who made this folder"
+        )
 
 
 def settings_of(config: Path, trust: bool, typed: Mapping[str, str | None]) -> Json:
@@ -90,6 +114,7 @@ def settings_of(config: Path, trust: bool, typed: Mapping[str, str | None]) -> J
         wrappers = file.get("wrapper", ())
         named = [file.get(name) for name in ("algorithm", "env", "policy") if not typed.get(name)]
         check_trust(config.parent, trust, *named, *([wrappers] if isinstance(wrappers, str) else wrappers))
+        check_calls(config.parent, trust, named[1], file)
     return file
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -56,7 +57,8 @@ def main(arguments: list[str], train: Train) -> None:
             say(f"{name.replace('_', ' ')}: mean {fmean(values):.4g}, lowest {min(values):.4g}")
     if missing := sorted({*seeds} - {one.seed for one in done}):
         say(f"not begun: seeds {', '.join(map(str, missing))}")
-    say(f"  headrace plot {' '.join(str(one.path) for one in done)}")
+    if done:
+        say(f"  headrace plot {' '.join(str(one.path) for one in done)}")
 
 
 def parsed(text: str) -> list[int]:
@@ -117,8 +119,10 @@ def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], 
             ready = wait(list(running), LOOK)
             for connection in [one for one in running if one in ready]:
                 process = running.pop(connection)
-                done.append(_answer(connection, process, running.values()))
-                say(f"seed {done[-1].seed} ended: {done[-1].path}")
+                answer = _answer(connection, process, running.values(), interrupts)
+                if answer is not None:
+                    done.append(answer)
+                    say(f"seed {answer.seed} ended: {answer.path}")
             if interrupts.caught and not told:
                 pass_on(interrupts.caught, running.values())
     return done
@@ -137,18 +141,25 @@ def _child(answer: Connection, train: Train, arguments: Sequence[str], seed: int
     """Train, and send a Done, or what is wrong as a text."""
     from headrace.cli.main import is_message
 
-    try:
-        answer.send(_train(train, arguments, seed))
-    except Exception as error:
-        lines = [str(error), *error.__notes__] if is_message(error) else [traceback.format_exc()]
-        answer.send("\n".join(lines))
+    with suppress(KeyboardInterrupt):  # before the training begins: nothing is to be saved
+        try:
+            answer.send(_train(train, arguments, seed))
+        except Exception as error:
+            lines = [str(error), *error.__notes__] if is_message(error) else [traceback.format_exc()]
+            answer.send("\n".join(lines))
 
 
-def _answer(connection: Connection, process: BaseProcess, others: Iterable[BaseProcess]) -> Done:
-    """What a process has sent. Raises RuntimeError where it has failed, after the others have saved and ended."""
+def _answer(
+    connection: Connection, process: BaseProcess, others: Iterable[BaseProcess], interrupts: Interrupts
+) -> Done | None:
+    """What a process has sent; None where a signal ended it before its training began. Raises RuntimeError where it has
+    failed, after the others have saved and ended."""
     try:
         found = connection.recv()
-    except EOFError:
+    except (EOFError, OSError):
+        process.join()
+        if interrupts.caught:
+            return None
         found = f"the process of {process.name} was killed"
     process.join()
     if isinstance(found, Done):

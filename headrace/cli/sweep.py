@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from headrace.cli.trials import PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.core.packages import require
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
+from headrace.core.writing import writing
 from headrace.runs.run import lock
 
 if TYPE_CHECKING:
@@ -64,8 +66,9 @@ def main(arguments: list[str]) -> None:
         raise ValueError(f"--search has {', '.join(sorted(both))}: leave out the flag of that name")
     stem = f"{options.algorithm}-{options.env}".replace("/", "-").replace(":", "-")
     folder = options.folder or Path("runs/sweeps") / stem
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock(folder):
+    with writing(folder, "the sweep"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder), writing(folder / STUDY, "the sweep"):
         study = _study(folder, options, space, rest)
         _Searching(study, folder, options, space, rest).run()
     _print(study, options, space, rest)
@@ -77,6 +80,7 @@ def _study(folder: Path, options: Sweep, space: Space, rest: Sequence[str]) -> S
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    _mend(folder / STUDY)
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / STUDY)))
     study = optuna.create_study(
         storage=storage, study_name=folder.name, direction="maximize", load_if_exists=True, pruner=_pruner(options)
@@ -91,6 +95,27 @@ def _study(folder: Path, options: Sweep, space: Space, rest: Sequence[str]) -> S
         raise ValueError(f"{folder} has a sweep of other settings ({'; '.join(changed)}): give another --folder")
     study.set_user_attr("about", about)
     return study
+
+
+def _mend(journal: Path) -> None:
+    """Cut off the last line of a journal where a sweep that was killed, or a full disk, has left it without its end:
+    Optuna would append to it. No other process may be using it. Raises ValueError, naming the line, for other
+    damage."""
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)  # else Optuna waits for half a minute
+    if not journal.exists():
+        return
+    content = journal.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            json.loads(line)
+        except ValueError as error:
+            raise ValueError(
+                f"line {number} of {journal} is damaged ({error}): remove it and those after it to go on from there, "
+                "or give another --folder"
+            ) from error
+    if len(whole) < len(content):
+        os.truncate(journal, len(whole))
 
 
 def _pruner(options: Sweep) -> Any:

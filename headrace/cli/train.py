@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ from tyro.conf import FlagCreatePairsOff
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
-from headrace.cli.run_policy import check_trust, settings_of
+from headrace.cli.run_policy import check_calls, check_trust, settings_of
 from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
+from headrace.core.stopping import Stopped
 from headrace.core.terminal import say
 from headrace.core.types import Json
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs import checkpoint
 from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
+from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
@@ -79,6 +82,7 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     if resume:
         own = [saved.get(name) for name in named if not typed.get(name)]
         check_trust(resume, trust, *own, saved.get("policy"), *saved.get("wrapper", ()))
+        check_calls(resume, trust, None if typed.get("env") else saved.get("env"), saved)
     saved = {name: value for name, value in saved.items() if name not in named}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     if not asks_for_help:
@@ -106,7 +110,7 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     if (started_by_torchrun() or (0, 1))[0]:
         return run, None  # rank 0 has the run's folder
     whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not the body
-    evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
+    run, evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
         say("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")))
     return run, evaluation
@@ -134,12 +138,22 @@ def _saved_settings(run: Path) -> Json:
     return dict(checkpoint.read_manifest(checkpoint.find(run, LAST)).get("settings", {}))
 
 
-def _evaluated(run: Run, episodes: int, quiet: bool) -> Evaluation | None:
-    """Evaluate and say so; nothing after Ctrl-C."""
+def _evaluated(run: Run, episodes: int, quiet: bool) -> tuple[Run, Evaluation | None]:
+    """Evaluate, and say so. Nothing after a signal; one that comes meanwhile ends the evaluation, and is what ended the
+    run then, so that what would follow, such as another seed, does not begin."""
     if run.interrupted or not episodes:
-        return None
-    watch = None if quiet else EvaluationLines(episodes)
-    result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
+        return run, None
+    lines = None if quiet else EvaluationLines(episodes)
+    with Interrupts() as interrupts:
+
+        def watch(ended: int, steps: int) -> bool:
+            return bool(interrupts.caught) or (lines is not None and lines(ended, steps))
+
+        try:
+            result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
+        except Stopped:
+            say(f"the evaluation of {run.path} was given up: {interrupts.caught} came first; the run is whole")
+            return replace(run, reason=interrupts.caught), None
     if not quiet:
         say(f"evaluated last/: {result}")
-    return result
+    return run, result

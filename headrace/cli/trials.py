@@ -54,6 +54,17 @@ def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome
     return Outcome(str(run.path), score, run.steps, run.reason, run.interrupted)
 
 
+def attempt(train: Train, arguments: Sequence[str], report: Report) -> Outcome:
+    """carry_out(), where a training that fails is an outcome too."""
+    from headrace.cli.main import is_message
+
+    try:
+        return carry_out(train, arguments, report)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}" if is_message(error) else traceback.format_exc()
+        return Outcome("", None, 0, "error", error=text)
+
+
 class Here:
     """Trials in this process, one after another."""
 
@@ -63,10 +74,7 @@ class Here:
     def run(self, tasks: Iterator[tuple[Sequence[str], Report]], done: Callable[[int, Outcome], None]) -> None:
         """Carry out tasks until there are no more, or one is interrupted; done: called with its number and outcome."""
         for number, (arguments, report) in enumerate(tasks):
-            try:
-                outcome = carry_out(self._train, arguments, report)
-            except (ValueError, TypeError, ArithmeticError) as error:
-                outcome = Outcome("", None, 0, "error", error=f"{type(error).__name__}: {error}")
+            outcome = attempt(self._train, arguments, report)
             done(number, outcome)
             if outcome.interrupted:
                 return
@@ -138,7 +146,6 @@ class Elsewhere:
 
 def _work(parent: Connection, train: Train) -> None:
     """Carry out one task after another."""
-    from headrace.cli.main import is_message
 
     def report(point: int, mean_return: float) -> bool:
         parent.send((point, mean_return))
@@ -146,8 +153,4 @@ def _work(parent: Connection, train: Train) -> None:
 
     with suppress(KeyboardInterrupt):  # between two tasks
         while (arguments := parent.recv()) is not None:
-            try:
-                parent.send(carry_out(train, arguments, report))
-            except Exception as error:
-                text = f"{type(error).__name__}: {error}" if is_message(error) else traceback.format_exc()
-                parent.send(Outcome("", None, 0, "error", error=text))
+            parent.send(attempt(train, arguments, report))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,7 +75,23 @@ def _module_name(path: Path) -> str:
     return path.stem if mine else f"{path.stem}_{abs(hash(path)):x}"
 
 
+def find_module(name: str) -> ModuleSpec | None:
+    """Where the package of `package.module` is; None where there is none. One in the current folder is found too, as by
+    `python -m headrace`: the command that resumes a run is given where the script was that named its environment."""
+    top, here = name.partition(".")[0], Path.cwd()
+    if not top.isidentifier():
+        return None
+    found = importlib.util.find_spec(top)
+    if found is None and ((here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file()):
+        sys.path.append(str(here))
+        importlib.invalidate_caches()
+        found = importlib.util.find_spec(top)
+    return found
+
+
 def _from_package(name: str) -> ModuleType:
+    if name.partition(".")[0] not in sys.modules:
+        find_module(name)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

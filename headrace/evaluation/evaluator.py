@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LONGEST = 27_000  # steps of an episode, where the environment has no time limit: the longest of Gymnasium's own limits
 ROWS = 64  # steps of compiled environments between two checks for finished episodes
-FEW_ROWS = 8  # the same for other environments, whose steps take longer
+FEW_ROWS = 8  # the same for other environments, whose steps take longer: `watch` is asked before each
 Watch = Callable[[int, int], bool]  # from the numbers of episodes that ended and of steps: whether to stop
 
 
@@ -104,7 +104,8 @@ def evaluate(
     that of environment i modulo their number.
     most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
     27,000 where that is longer. reference: whether ports are Gymnasium's, or else compiled.
-    watch: called every few steps with the numbers of episodes that have ended and of steps.
+    watch: called with the numbers of episodes that have ended and of steps: every few steps, and before each of
+    environments that are not compiled.
     on_error, step_timeout: see make(). With "restart", an episode that an error ends is replaced by another one.
     Raises Stopped where watch returns true; TypeError for an Env that cannot be made again; ValueError for workers of
     compiled environments, or a missing agent_info.
@@ -237,7 +238,8 @@ def _first_episodes(
     policy: Policy, env: Env, seed: int, deterministic: bool, most_steps: int, watch: Watch
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns and lengths [N] of the first episode of each environment, and whether it was cut off."""
-    rows = ROWS if env.backend in ("cpu", "cuda", "torch") else FEW_ROWS
+    slow = env.backend not in ("cpu", "cuda", "torch")
+    rows = FEW_ROWS if slow else ROWS
     rollout, num_envs = env.rollout(rows, env.columns()), env.num_envs
     returns, lengths = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.int64)
     running = torch.ones(num_envs, dtype=torch.bool)
@@ -250,6 +252,8 @@ def _first_episodes(
         if not deterministic:
             random = rng.uniform(seed, rng.Purpose.ACTION, first, rows, num_envs, policy.num_draws, rollout.device)
         for t in range(rows):
+            if slow and watch(num_envs - int(running.sum()), first + t):
+                raise Stopped
             output = policy.act(rollout.observation[t], rnn_state, None if random is None else random[t])
             rollout.action[t], rnn_state = output.action, output.rnn_state
             env.step(rollout, t)
@@ -266,7 +270,7 @@ def _first_episodes(
         lengths += valid.sum(0)
         if not running.any():
             break
-        if watch(num_envs - int(running.sum()), first + rows):
+        if not slow and watch(num_envs - int(running.sum()), first + rows):
             raise Stopped
     return returns.double().numpy(), lengths.numpy(), running.numpy()
 

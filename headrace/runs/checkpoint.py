@@ -8,19 +8,23 @@ their own, replay_0.*.safetensors, which checkpoints of a run share (see headrac
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import re
+import secrets
 import shutil
 import struct
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -39,6 +43,8 @@ Files: TypeAlias = dict[str, Callable[[Path], str]]  # by name, what writes a fi
 FORMAT = 1
 MANIFEST = "manifest.json"
 LAST, BEST = "last", "best"  # checkpoints of a run
+TRIES, MOMENT = 50, 0.002  # s: to rename folders, which other processes may do meanwhile
+_RENAMING = threading.Lock()
 # what reading raises where the contents are not what this code expects
 WRONG: tuple[type[Exception], ...] = (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error)
 
@@ -105,9 +111,14 @@ def save(folder: str | Path, states: StateDict | Contents, keep_previous: bool =
 
     states: see contents(). keep_previous: False removes what was replaced. facts: other entries of the manifest, in
     JSON's types.
-    Raises TypeError for what cannot be saved; OSError, naming the folder, where it cannot be written.
+    Raises TypeError for what cannot be saved; FileExistsError for a folder of other files; OSError, naming the folder,
+    where it cannot be written.
     """
     folder = Path(folder)
+    if folder.is_dir() and not _is_checkpoint(folder) and any(folder.iterdir()):
+        raise FileExistsError(
+            f"{folder.resolve()} holds other files, which a checkpoint would replace: give a new folder"
+        )
     structure, writers = states if isinstance(states, Contents) else contents(states)
     with writing(folder, "the checkpoint"), _replacing(folder, keep_previous) as fresh:
         files = {file: write(fresh / file) for file, write in writers.items()}
@@ -176,6 +187,7 @@ def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, St
     Raises FileNotFoundError; DamagedCheckpoint where none is whole.
     """
     path, damage = Path(path), None
+    path = path if path.name.strip(".") else path.resolve()  # "." and ".." have no name to which to add .previous
     folders = [path, *(path / name for name in names)]
     for candidate in (candidate for folder in folders for candidate in (folder, previous(folder))):
         if not _is_checkpoint(candidate):
@@ -203,7 +215,7 @@ def _is_checkpoint(folder: Path) -> bool:
 def clean_up(folder: Path) -> None:
     """Remove what killed processes have left in a run's folder, which no other process may be writing to."""
     for path in folder.glob(".*.*"):
-        if re.fullmatch(r"\.(last|best|replay|step_\d+)\.\d+", path.name):
+        if re.fullmatch(r"\.(last|best|replay|step_\d+)\.\w+", path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -241,23 +253,37 @@ def write_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _replacing(folder: Path, keep_previous: bool) -> Iterator[Path]:
-    """A new folder to write files into, which afterwards takes the place of `folder`."""
+    """A new folder to write files into, which afterwards takes the place of `folder`. Several threads and processes may
+    replace one folder: the last one stays."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(fresh, ignore_errors=True)
+    fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
     fresh.mkdir()
     try:
         yield fresh
         _sync_folder(fresh)
-        if folder.exists():
-            shutil.rmtree(previous(folder), ignore_errors=True)
-            os.replace(folder, previous(folder))
-        os.replace(fresh, folder)
+        with _RENAMING:
+            _rename(fresh, folder)
         _sync_folder(folder.parent)
         if not keep_previous:
             shutil.rmtree(previous(folder), ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _rename(fresh: Path, folder: Path) -> None:
+    """Put a folder in the place of another one, which stays as the one before. Raises OSError."""
+    for tries_left in reversed(range(TRIES)):
+        try:
+            if folder.exists():
+                shutil.rmtree(previous(folder), ignore_errors=True)
+                os.replace(folder, previous(folder))
+            os.replace(fresh, folder)
+            return
+        except OSError as error:
+            # another process has put its own there between two of these calls, or taken it away
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT) or not tries_left:
+                raise
+            sleep(MOMENT)
 
 
 def _sync_folder(folder: Path) -> None:

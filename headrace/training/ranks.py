@@ -11,7 +11,7 @@ import pickle
 import signal
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import current_process
 from multiprocessing.connection import Connection
@@ -25,6 +25,7 @@ from torch import Tensor
 from headrace.algorithms.reduce import gathered, of_each
 from headrace.core.fused import silence
 from headrace.core.partition import partition
+from headrace.core.stopping import Stopped
 from headrace.core.types import StateDict
 from headrace.data.pieces import Rows
 from headrace.data.rollout import Rollout, named_tensors
@@ -258,6 +259,21 @@ class Leader(Ranks):
         for process, state in zip(self.processes, states, strict=True):
             process.tell(LOAD, 0, (packed({"state": materialised(state)}),))
         self.answers()
+
+
+@contextmanager
+def iteration(ranks: Any, progress: float, may_stop: bool, speed: bool) -> Iterator[None]:
+    """For rank 0: inside, an iteration of all ranks; see Trainer.follow(). Afterwards all have done it or, where that
+    raises Stopped, given it up: they answer the next order."""
+    ranks.order(ITERATE, (progress, may_stop, speed))
+    stopped: Stopped | None = None
+    try:
+        yield
+    except Stopped as error:
+        stopped = error
+    ranks.iterated()
+    if stopped is not None:
+        raise stopped
 
 
 def _close(processes: list[WorkerProcess], sums: list[Any], folder: TemporaryDirectory[str] | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
 from headrace.training.plan import TrainPlan, is_nameless, saved_settings
-from headrace.training.ranks import COMPARED_EVERY, ITERATE, Collected, Leader, Ranks
+from headrace.training.ranks import COMPARED_EVERY, Collected, Leader, Ranks, iteration
 from headrace.training.shards import room_of
 from headrace.training.torchrun import torchrun_ranks
 from headrace.training.warm_up import warm_up
@@ -135,11 +135,9 @@ class Trainer:
         Raises NotFinite.
         """
         progress = self.progress()
-        if self._leads:
-            self._ranks.order(ITERATE, (progress, stop is not None, self._speed.wanted))
-        metrics, ended = self._whole_iteration(progress, stop, stop is not None)
-        if self._leads:
-            self._ranks.iterated()
+        asked = (progress, stop is not None, self._speed.wanted)
+        with iteration(self._ranks, *asked) if self._leads else nullcontext():
+            metrics, ended = self._whole_iteration(progress, stop, stop is not None)
         return self.result(metrics, *ended, notes=self._forecast())
 
     def follow(self, progress: float, may_stop: bool, speed: bool) -> None:

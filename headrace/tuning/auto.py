@@ -177,10 +177,13 @@ def _tried(plan: TrainPlan, task: Task, name: str, make: Make) -> TrainPlan:
         expected = _expected(plan, rate)
         search.began, search.seconds = perf_counter(), min(MOST, SHARE * expected - (perf_counter() - began))
         if search.seconds < START * (len(candidates) - len(search.rows)):
-            return _untried(plan, task, name, first, expected)
+            short = f"the run takes about {expected:.0f} s, too short to try processes"
+            return _untried(plan, task, name, first, short)
         search.try_all(candidates, 1.0)
         search.halve()
     ranked = search.ranked()
+    if not ranked and all(row.error is None for row in search.rows):
+        return _untried(plan, task, name, first, "an iteration takes too long to try processes")
     if not ranked:
         raise_first(search.rows)
     best = simplest(ranked, task.base)
@@ -192,9 +195,9 @@ def _tried(plan: TrainPlan, task: Task, name: str, make: Make) -> TrainPlan:
     return _with(plan, best.candidate.settings)
 
 
-def _untried(plan: TrainPlan, task: Task, name: str, first: Candidate, seconds: float) -> TrainPlan:
-    """What to take in a run that is too short for trials: by the time of a step of one environment."""
-    why = f"the run takes about {seconds:.0f} s, too short to try processes; `headrace tune` measures once for all runs"
+def _untried(plan: TrainPlan, task: Task, name: str, first: Candidate, reason: str) -> TrainPlan:
+    """What to take where there is no time for trials: by the time of a step of one environment. reason: why not."""
+    why = f"{reason}; `headrace tune` measures once for all runs"
     if name == "workers" and task.step is not None:
         number, text = choose(task.step, plan.config.num_envs)
         tell(f"workers=auto: {text} ({why})")

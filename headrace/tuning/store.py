@@ -71,7 +71,7 @@ def load(plan: TrainPlan) -> Entry | None:
 
 def save(plan: TrainPlan, entry: Entry) -> Path | None:
     """Keep what was learned, in place of what was known of as many environments; gives the file. None for environments
-    that cannot be named."""
+    that cannot be named, and where the file cannot be written."""
     if not _has_a_name(plan):
         return None
     path, earlier = folder() / FILE, load(plan)
@@ -79,16 +79,17 @@ def save(plan: TrainPlan, entry: Entry) -> Path | None:
         now = {row.settings["num_envs"] for row in entry.measured}
         others = (row for row in earlier.measured if row.settings["num_envs"] not in now)
         entry = replace(entry, measured=(*entry.measured, *others))
+    content: Json = {
+        "when": entry.when,
+        "choice": dict(entry.choice),
+        "measured": [{"settings": dict(row.settings), "sps": row.steps_per_second} for row in entry.measured],
+    }
     with json_table(path, PRIVATE) as table:
         table.pop(key(plan), None)
-        table[key(plan)] = {
-            "when": entry.when,
-            "choice": dict(entry.choice),
-            "measured": [{"settings": dict(row.settings), "sps": row.steps_per_second} for row in entry.measured],
-        }
+        table[key(plan)] = content
         for oldest in list(table)[:-MOST]:
             del table[oldest]
-    return path
+    return path if load(plan) == _entry(json.loads(json.dumps(content))) else None
 
 
 def _entry(found: Json) -> Entry:

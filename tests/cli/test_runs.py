@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.cli.main import main
-from headrace.cli.seeds import parsed
+from headrace.cli.seeds import _answer, parsed
+from headrace.core.stopping import Stopped
 from headrace.evaluation.curves import grouped
 from headrace.evaluation.history import read
 from headrace.runs.listing import runs, summary
@@ -99,6 +102,37 @@ def test_a_setting_that_no_run_has_is_refused(folder, capsys, tmp_path):
     words = ["plot", str(folder / "ppo" / "CartPole-v1_1"), "--output", str(tmp_path / "a.png"), "--by", "learning_rat"]
     assert main(words) == 2
     assert "did you mean 'learning_rate'?" in capsys.readouterr().err
+
+
+def test_a_signal_in_an_evaluation_ends_it_and_no_further_seed_begins(tmp_path, capsys, monkeypatch):
+    from headrace.cli import train
+
+    def evaluate(*arguments, watch, **options):
+        assert not watch(0, 0)
+        signal.raise_signal(signal.SIGINT)
+        assert watch(0, 8)
+        raise Stopped
+
+    monkeypatch.setattr(train, "evaluate", evaluate)
+    words = ["train", "ppo", "CartPole-v1", "--log-folder", str(tmp_path), "--progress", "none", *SMALL]
+    assert main([*words, "--seeds", "3-4"]) == 0
+    said = capsys.readouterr().out
+    assert "was given up: SIGINT came first" in said and "not begun: seeds 4" in said
+    assert main([*words, "--seed", "4"]) == 0
+    assert "CartPole-v1_2 was given up: SIGINT came first; the run is whole" in capsys.readouterr().out
+
+
+def test_a_process_that_a_signal_ends_before_its_training_is_no_error():
+    for caught in ("SIGTERM", ""):
+        here, there = multiprocessing.Pipe(duplex=False)
+        there.close()
+        process = SimpleNamespace(name="seed 1", join=lambda: None)
+        arguments = (here, process, (), SimpleNamespace(caught=caught))
+        if caught:
+            assert _answer(*arguments) is None
+        else:
+            with pytest.raises(RuntimeError, match="the process of seed 1 was killed"):
+                _answer(*arguments)
 
 
 @pytest.mark.slow  # processes that import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("optuna")
-from headrace.cli import trials
+from headrace.cli import sweep, trials
 from headrace.cli.main import main
 from headrace.cli.search_space import Choice, Range, flags, parsed
 
@@ -94,6 +95,48 @@ def test_an_interrupted_trial_is_made_again(tmp_path, capsys, monkeypatch):
     made = optuna.load_study(study_name="s", storage=storage).trials
     assert [trial.state.name for trial in made] == ["FAIL", "COMPLETE", "COMPLETE"]
     assert made[0].params == made[1].params != made[2].params and values is not None
+
+
+def test_a_journal_without_its_end_is_mended_and_other_damage_named(tmp_path):
+    def study():
+        return sweep._study(tmp_path, sweep.Sweep("ppo", "CartPole-v1", ()), {}, [])
+
+    whole = study()
+    whole.set_user_attr("x", 1)
+    whole.set_user_attr("y", 2)
+    path = tmp_path / "study.jsonl"
+    os.truncate(path, path.stat().st_size - 5)  # killed while it wrote
+    (tmp_path / "study.jsonl.lock").symlink_to(path)
+    cut = study()
+    assert cut.user_attrs["x"] == 1 and "y" not in cut.user_attrs
+    cut.set_user_attr("z", 3)
+    assert study().user_attrs["z"] == 3
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], lines[1][:10] + "\n", *lines[2:]]))
+    with pytest.raises(ValueError, match=r"line 2 of .*study.jsonl is damaged"):
+        study()
+
+
+def test_a_full_disk_is_named_with_its_file(tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sweep, "_study", full)
+    words = ["sweep", "ppo", "CartPole-v1", "--search", "gamma=0.9,0.99", "--folder", str(tmp_path / "s")]
+    assert main(words) == 2
+    assert f"cannot write the sweep: No space left on device: '{tmp_path}/s/study.jsonl'" in capsys.readouterr().err
+
+
+def test_a_trial_that_fails_does_not_end_the_others():
+    def train(arguments, quiet, each):
+        if arguments == ["fails"]:
+            raise RuntimeError("an environment died")
+        return SimpleNamespace(path="a", steps=5, reason="total_steps", interrupted=False), None
+
+    outcomes = {}
+    tasks = iter([([word], lambda *_: False) for word in ("fails", "a")])
+    trials.Here(train).run(tasks, outcomes.__setitem__)
+    assert "an environment died" in outcomes[0].error and outcomes[1].path == "a"
 
 
 @pytest.mark.slow

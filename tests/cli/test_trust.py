@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+import headrace as hr
 from headrace.cli.main import main
+from headrace.cli.run_policy import check_calls, check_trust
 
 ENV = """
 from pathlib import Path
@@ -88,3 +91,34 @@ def test_resuming_asks_for_trust(strangers_run, capsys):
 def test_a_file_elsewhere_is_the_user_s_own(strangers_run):
     (strangers_run / "line.py").rename("line.py")
     assert main(["eval", str(strangers_run), "--episodes", "1", "--env", "line.py:Line"]) == 0
+
+
+def test_a_function_that_a_run_has_called_with_arguments_asks_for_trust(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs" / "last").mkdir(parents=True)
+    (tmp_path / "theirs" / "last" / "manifest.json").write_text("{}")
+    config = tmp_path / "theirs" / "config.toml"
+    config.write_text('algorithm = "ppo"\nenv = "subprocess:getoutput"\nenv_kwargs = {cmd = "touch it_ran"}\n')
+    for verb in ("train", "tune"):
+        assert main([verb, "--config", str(config)]) == 2
+        assert "it could be any function. Add --trust" in capsys.readouterr().err
+    run = Path("theirs")
+    for env in ("CartPole-v1", "gymnasium.envs.classic_control.cartpole:CartPoleEnv"):
+        check_calls(run, False, env, {"env_kwargs": {"sutton_barto_reward": True}})
+    check_calls(run, False, "subprocess:getoutput", {})
+    check_calls(run, True, "subprocess:getoutput", {"env_kwargs": {"cmd": "ls"}})
+    assert not (tmp_path / "it_ran").exists()
+
+
+def test_a_module_of_the_current_folder_is_found_and_in_a_runs_folder_asks_for_trust(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines_here.py").write_text(ENV)
+    with pytest.raises(ValueError, match="lines_here:Line, whose code is in the run's own folder"):
+        check_trust(tmp_path, False, "lines_here:Line")
+    assert not (tmp_path / "it_ran").exists()
+    sys.path.remove(str(tmp_path))
+    assert hr.make("lines_here:Line", 1).num_envs == 1
+    with pytest.raises(ImportError, match="there is no module 'lines_there'"):
+        hr.make("lines_there:Line", 1)
+    del sys.modules["lines_here"]

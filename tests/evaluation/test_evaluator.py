@@ -199,12 +199,18 @@ def test_an_evaluation_can_be_watched_and_stopped():
 
     def watch(ended, steps):
         seen.append((ended, steps))
-        return steps >= 24
+        return steps >= 10
 
     policy = policy_for(Endless().observation_space, Endless().action_space)
     with pytest.raises(Stopped):
         hr.evaluate(policy, Endless, 2, watch=watch)
-    assert seen == [(0, 8), (0, 16), (0, 24)]
+    assert seen == [(0, steps) for steps in range(11)]  # before each step, which may take long
+    seen.clear()
+    compiled = hr.make("Pendulum-v1", 1)
+    policy = policy_for(compiled.observation_space, compiled.action_space)
+    with pytest.raises(Stopped):
+        hr.evaluate(policy, "Pendulum-v1", 2, watch=watch, reference=False)
+    assert [steps for _, steps in seen] == [64]
 
 
 def test_a_ready_env_is_evaluated_with_the_options_it_was_made_with():

@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from helpers.saved import Drifting
 
 import headrace as hr
 from headrace.parallel.actors import Actors
@@ -228,8 +229,10 @@ def test_a_training_that_loses_a_learner_goes_on_from_its_checkpoint_with_the_sa
     assert (run.steps, hash_of(run.policy)) == (whole.steps, hash_of(whole.policy))
 
 
-def test_a_signal_to_any_learner_ends_all_and_saves_once(tmp_path, monkeypatch):
-    iterate = Trainer.iterate
+@pytest.mark.parametrize("env", [Drifting, pytest.param("CartPole-v1", marks=pytest.mark.slow)])
+def test_a_signal_to_any_learner_ends_all_and_saves_once(env, tmp_path, monkeypatch):
+    iterate = Trainer.iterate  # of environments in Python, a rollout is given up
+    options = ROLLOUTS | {"learners": 2, "registered": False, "log_folder": str(tmp_path)}
 
     def interrupting(self, stop=None):
         if self.algorithm.iteration == 3:
@@ -238,11 +241,11 @@ def test_a_signal_to_any_learner_ends_all_and_saves_once(tmp_path, monkeypatch):
         return iterate(self, stop)
 
     monkeypatch.setattr(Trainer, "iterate", interrupting)
-    run = hr.train("a2c", "CartPole-v1", **ROLLOUTS, learners=2, log_folder=str(tmp_path), on_interrupt="return")
+    run = hr.train("a2c", env, **options, on_interrupt="return")
     assert run.reason == "SIGINT"
     monkeypatch.undo()
-    resumed = hr.train(resume=run.path, total_steps=2_000)
-    whole = hr.train("a2c", "CartPole-v1", **ROLLOUTS, learners=2, log_folder=str(tmp_path), total_steps=2_000)
+    resumed = hr.train(resume=run.path, env=env, total_steps=2_000)
+    whole = hr.train("a2c", env, **options, total_steps=2_000)
     assert hash_of(resumed.policy) == hash_of(whole.policy)
     with pytest.raises(ValueError, match=r"learners is 2 in .* and cannot become 3"):
         hr.train(resume=run.path, learners=3)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,3 +163,60 @@ def test_a_single_entry_of_any_stride_is_saved(tmp_path):
     checkpoint.save(tmp_path / "one", {"state": {"one": one, "part": torch.arange(6.0)[4:]}})
     loaded = checkpoint.load(tmp_path / "one", "state")
     assert loaded["one"].tolist() == [[7.0]] and loaded["part"].tolist() == [4.0, 5.0]
+
+
+def test_threads_may_save_to_one_folder(tmp_path):
+    both = threading.Barrier(2)
+
+    def contents(number):
+        def write(path):
+            both.wait(10)  # each is in the middle of its save
+            path.write_bytes(b"%d" % number)
+            return hashlib.sha256(b"%d" % number).hexdigest()
+
+        return checkpoint.Contents({"x": {}}, {"x.bin": write})
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda number: checkpoint.save(tmp_path / "x", contents(number)), range(2)))
+    saved = [checkpoint.read_manifest(tmp_path / name)["files"]["x.bin"] for name in ("x", "x.previous")]
+    found = [hashlib.sha256((tmp_path / name / "x.bin").read_bytes()).hexdigest() for name in ("x", "x.previous")]
+    assert saved == found and len(set(found)) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x.previous"]
+
+
+def test_a_folder_of_other_files_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    checkpoint.save(tmp_path / "mine", {"a": 1})  # an empty one is
+    for name in ("work", "."):
+        (tmp_path / "work").mkdir(exist_ok=True)
+        (tmp_path / "work" / "thesis.txt").write_text("all of it")
+        monkeypatch.chdir(tmp_path if name == "work" else tmp_path / "work")
+        with pytest.raises(FileExistsError, match=r"work holds other files.* give a new folder"):
+            checkpoint.save(name, {"a": 1})
+    assert (tmp_path / "work" / "thesis.txt").exists()
+
+
+def test_the_current_folder_can_be_read(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path / "run" / "last", {"a": 1})
+    monkeypatch.chdir(tmp_path / "run" / "last")
+    for path in (".", "", "..", "../.", "../../run"):
+        folder, _, state = checkpoint.read(path, "last", state="a")
+        assert state == 1 and folder.resolve() == tmp_path / "run" / "last"
+
+
+def test_another_process_may_save_to_the_folder_between_two_renames(tmp_path, monkeypatch):
+    replace, others = os.replace, [1]
+
+    def replaced(source, target):
+        if Path(source).name.startswith(".") and others:
+            (target / "of another process").mkdir(parents=True)
+            others.clear()
+        replace(source, target)
+
+    monkeypatch.setattr(checkpoint.os, "replace", replaced)
+    checkpoint.save(tmp_path / "x", {"a": 1})
+    assert checkpoint.load(tmp_path / "x", "a") == 1 and (tmp_path / "x.previous" / "of another process").is_dir()
+    monkeypatch.setattr(checkpoint, "MOMENT", 0.0)
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # what is there cannot be removed
+    with pytest.raises(OSError, match="cannot write the checkpoint"):
+        checkpoint.save(tmp_path / "x", {"a": 2})

@@ -128,7 +128,7 @@ def test_a_manifest_as_deep_as_the_stack_is_refused_as_damaged(run):
 
 
 def test_what_killed_saves_left_is_removed_by_the_next_start(run):
-    for name in (".last.1", ".best.22", ".step_2048.333"):
+    for name in (".last.1", ".best.22", ".step_2048.3f3"):
         (run.path / name).mkdir()
     (run.path / ".mine.1").mkdir()
     hr.train(resume=run.path, total_steps=4608, progress="none")

@@ -304,7 +304,7 @@ def test_a_signal_ends_an_evaluation():
     options = TINY | {"eval_freq": 10, "eval_episodes": 2, "on_interrupt": "return"}
     run = hr.train("ppo", lambda: Signalling(0.0), num_envs=2, **options)
     assert run.reason == "SIGTERM" and run.metrics["iteration"] == 1
-    assert 0 < Slow.steps <= 2 * 8  # of a thousand in each of two episodes
+    assert len(made) >= 3 and Slow.steps <= 2  # of a thousand in each of two episodes
     assert checkpoint.read_manifest(run.path / "last")["ended_by"] == "SIGTERM"
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import stat
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from helpers.tiny import Walk
 
 import headrace as hr
+from headrace.kernels.runtime import cache_folder
 from headrace.training.plan import settle
 from headrace.training.trainer import Trainer
 from headrace.tuning import auto, store
@@ -92,6 +95,19 @@ def test_an_entry_is_for_the_owner_alone_and_for_its_source_alone(still, tmp_pat
     assert store.load(plan) is None
 
 
+def test_what_cannot_be_written_is_not_said_to_be_kept(still, tmp_path, monkeypatch):
+    plan = plan_of(still)
+    entry = Entry("2026-11-22", {"num_envs": 4}, (Measured({"num_envs": 4, "hidden": (8,)}, 10.0),))
+    assert store.save(plan, entry) == tmp_path / "tuned.json"
+    monkeypatch.setattr(cache_folder, "write", full)
+    assert store.save(plan, entry) == tmp_path / "tuned.json"  # it is there already
+    assert store.save(plan, replace(entry, when="2026-11-23")) is None
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_arguments_of_a_function_are_of_its_source(monkeypatch, tmp_path):
     monkeypatch.setattr(store, "folder", lambda: tmp_path)
     short, long = (partial(made, steps) for steps in (3, 4))
@@ -160,6 +176,15 @@ def test_a_short_run_is_not_worth_trying(still, capsys):
     assert plan.config.actors is None and "too short to try processes" in capsys.readouterr().err
     plan = auto.settled("ppo", still, None, None, TINY | {"workers": "auto", "total_steps": 100}, Trainer.of)
     assert plan.config.workers != "auto" and "a step of one environment takes" in capsys.readouterr().err
+
+
+def test_steps_that_take_too_long_to_try_leave_an_estimate(still, capsys, monkeypatch):
+    monkeypatch.setattr(auto.Search, "_hopeless", lambda self, candidate: "not tried: an iteration takes 10 s or more")
+    for name in ("actors", "workers"):
+        options = TINY | {name: "auto", "total_steps": None, "max_seconds": 1e6}
+        assert getattr(auto.settled("ppo", still, None, None, options, Trainer.of).config, name) != "auto"
+        said = capsys.readouterr().err
+        assert f"{name}=auto: " in said and "an iteration takes too long to try processes" in said
 
 
 def test_who_made_environments_or_algorithm_gives_a_number():

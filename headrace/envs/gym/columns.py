@@ -51,6 +51,19 @@ def as_number(value: Sample, what: str) -> float:
     return float(value)
 
 
+def outcome_of(outcome: Sample) -> tuple[Any, float, bool, bool, Any]:
+    """What step() returned, with a number and flags. Raises TypeError where that is not Gymnasium's five-tuple."""
+    try:
+        observation, reward, terminated, truncated, info = outcome
+        flags = as_number(terminated, "terminated") != 0, as_number(truncated, "truncated") != 0
+        return observation, as_number(reward, "reward"), *flags, info
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"step() gave {shown(outcome)}: it must give (observation, reward: a number, terminated: a bool, "
+            f"truncated: a bool, info); {error}"
+        ) from error
+
+
 def logged(info: Mapping[str, Any], names: Iterable[str]) -> list[float]:
     """The numbers that an info has under these names. Raises KeyError for one that it lacks, TypeError for others."""
     missing = [name for name in names if name not in info]

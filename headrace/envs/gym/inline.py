@@ -21,7 +21,7 @@ from headrace.data.spaces import Sample, Space, action_column, observation_colum
 from headrace.envs.base import Env
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 from headrace.envs.gym.change_params import change_params
-from headrace.envs.gym.columns import action_caster, as_number, logged, put, views
+from headrace.envs.gym.columns import action_caster, logged, outcome_of, put, views
 from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
 from headrace.envs.gym.saving import restore, savable, state_of
 from headrace.envs.gym.several import Made, Several, check_same_spaces, factory_of
@@ -239,16 +239,7 @@ class InlineEnv(Env):
         self._valid[row, index] = True
 
     def _step_one(self, index: int, t: int, action: Sample) -> None:
-        outcome = self.envs[index].step(action)
-        try:
-            observation, reward, terminated, truncated, info = outcome
-            reward = as_number(reward, "reward")
-            terminated, truncated = as_number(terminated, "terminated") != 0, as_number(truncated, "truncated") != 0
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"step() gave {shown(outcome)}: it must give (observation, reward: a number, terminated: a bool, "
-                f"truncated: a bool, info); {error}"
-            ) from error
+        observation, reward, terminated, truncated, info = outcome_of(self.envs[index].step(action))
         self._reward[t, index] = reward
         self._terminated[t, index], self._truncated[t, index] = terminated, truncated
         self._valid[t + 1, index] = not (terminated or truncated)

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from headrace.core.cores import cores
+from headrace.core.text import shown
 from headrace.core.types import StateDict
-from headrace.data.rollout import Group, Rollout, Value, tree_map
+from headrace.data.rollout import Column, Columns, Group, Rollout, Value, tree_map
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
 from headrace.envs.vector.infos import EndingInfos
@@ -85,7 +86,7 @@ class VectorAdapter(Env):
     backend = "vector"
 
     def __init__(self, source: Source, clip_reward: tuple[float, float] | None = None) -> None:
-        observation_column(source.observation_space)
+        self._column = observation_column(source.observation_space)
         action_column(source.action_space)
         self.source, self.clip_reward = source, clip_reward
         self.name, self.num_envs, self.device = source.name, source.num_envs, torch.device(source.device)
@@ -107,7 +108,7 @@ class VectorAdapter(Env):
         """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
         self._clear()
         self._reset_all = False
-        rollout.observation[0].copy_(self._tensors(self.source.reset(seed), "the observation"))
+        rollout.observation[0].copy_(self._observed(self.source.reset(seed), "the observation"))
         rollout.valid[0] = True
 
     def step(self, rollout: Rollout, t: int) -> None:
@@ -121,9 +122,9 @@ class VectorAdapter(Env):
         if some and self.source.autoreset is Autoreset.DISABLED:
             self.source.reset_some(~valid)  # they may not be stepped as they are
         outcome = self.source.step(rollout.action[t])
-        reward = self._tensor(outcome.reward, "the reward")
-        terminated = self._tensor(outcome.terminated, "terminated").bool()
-        truncated = self._tensor(outcome.truncated, "truncated").bool()
+        reward = self._numbers(outcome.reward, "the reward")
+        terminated = self._numbers(outcome.terminated, "terminated").bool()
+        truncated = self._numbers(outcome.truncated, "truncated").bool()
         ended = terminated | truncated
         if "info" in rollout.columns:
             self._infos.put(rollout, t, self._every)
@@ -153,7 +154,7 @@ class VectorAdapter(Env):
         if not source.resets_some:
             reset = torch.zeros_like(reset)
         elif not self._on_cpu or bool(reset.any()):
-            seen = _where(reset, self._tensors(source.reset_some(reset), "the observation"), seen)
+            seen = _where(reset, self._observed(source.reset_some(reset), "the observation"), seen)
         rollout.observation[t + 1].copy_(seen)
         # environments that the library reset in this row have begun an episode
         rollout.valid[t + 1] = reset | ~ended if next_step else ~valid | ~ended
@@ -175,10 +176,10 @@ class VectorAdapter(Env):
 
     def _last_seen(self, outcome: Outcome, ended: Tensor) -> Value:
         """Observations after a step; of episodes that ended, the final ones."""
-        seen = self._tensors(outcome.observation, "the observation")
+        seen = self._observed(outcome.observation, "the observation")
         if outcome.final is None or (self._on_cpu and not bool(ended.any())):
             return seen
-        return _where(ended, self._tensors(outcome.final, "the final observation"), seen)
+        return _where(ended, self._observed(outcome.final, "the final observation"), seen)
 
     def _start_over(self, rollout: Rollout, t: int) -> None:
         """Reset every environment at row t, which is masked."""
@@ -189,7 +190,36 @@ class VectorAdapter(Env):
         if "info" in rollout.columns:
             self._infos.put(rollout, t, self._every)
         self._clear()
-        rollout.observation[t + 1].copy_(self._tensors(self.source.reset(None), "the observation"))
+        rollout.observation[t + 1].copy_(self._observed(self.source.reset(None), "the observation"))
+
+    def _observed(self, values: Sample, what: str) -> Value:
+        """Observations of all environments as tensors; see _tensors(). Raises ValueError for another shape, which an
+        assignment would stretch: one observation to those of all environments."""
+        seen = self._tensors(values, what)
+        self._check_shape(seen, self._column, what)
+        return seen
+
+    def _check_shape(self, value: Value, column: Column | Columns, what: str) -> None:
+        if isinstance(value, Tensor):
+            assert isinstance(column, Column)
+            self._check(value, (self.num_envs, *column.shape), what)
+            return
+        assert isinstance(column, dict)
+        for name, member in column.items():
+            self._check_shape(getattr(value, name), member, f"{what} {name!r}")
+
+    def _numbers(self, values: Sample, what: str) -> Tensor:
+        """One number of each environment; raises as _observed() does."""
+        tensor = self._tensor(values, what)
+        self._check(tensor, (self.num_envs,), what)
+        return tensor
+
+    def _check(self, value: Tensor, shape: tuple[int, ...], what: str) -> None:
+        if value.shape != shape:
+            raise ValueError(
+                f"{what} of {self.name} has the shape {list(value.shape)}: give that of {self.num_envs} environments, "
+                f"{list(shape)}"
+            )
 
     def _tensors(self, values: Sample, what: str) -> Value:
         """Arrays of a library as tensors, member by member for a dict or tuple; see _tensor()."""
@@ -200,9 +230,13 @@ class VectorAdapter(Env):
         return self._tensor(values, what)
 
     def _tensor(self, values: Sample, what: str) -> Tensor:
-        """An array of a library as a tensor, which shares its memory. Raises ValueError for one of another device."""
+        """An array of a library as a tensor, which shares its memory. Raises ValueError for one of another device,
+        TypeError for what is no array of numbers."""
         known = isinstance(values, Tensor | np.ndarray) or not hasattr(values, "__dlpack__")
-        tensor = torch.as_tensor(values) if known else torch.from_dlpack(values)
+        try:
+            tensor = torch.as_tensor(values) if known else torch.from_dlpack(values)
+        except (TypeError, ValueError) as error:  # of text, of objects, of lists of these
+            raise TypeError(f"{what} of {self.name} is {shown(values, 60)}, which is no array of numbers") from error
         if tensor.device != self.device:
             raise ValueError(f"{what} of {self.name} is on {tensor.device}, but its environments are on {self.device}")
         return tensor

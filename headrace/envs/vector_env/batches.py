@@ -10,6 +10,7 @@ from gymnasium.spaces import Space
 
 from headrace.data.shared_memory import Memory, padded
 from headrace.data.spaces import WHY_NOT, Dict, Key, Sample, Tuple, leaves, members
+from headrace.envs.gym.columns import NUMBERS
 
 Leaves = list[tuple[tuple[Key, ...], np.ndarray]]  # of each: the keys that lead to it, and its array
 
@@ -38,15 +39,20 @@ def batch_in(space: Space, num_envs: int, memory: Memory, offset: int) -> Leaves
 
 
 def write(batch: Leaves, index: Any, sample: Sample) -> None:
-    """Write a sample at an index, or a batch at slice(None). Raises ValueError where its shape is another."""
+    """Write a sample at an index, or a batch at slice(None). Raises ValueError where its shape is another, TypeError
+    where it is not of numbers."""
     for keys, array in batch:
         part = sample
         for key in keys:
             part = part[key]
         values, place = np.asarray(part), array[index]
-        if values.shape != place.shape:
+        if values.shape != place.shape or values.dtype.kind not in NUMBERS:
             where = "".join(f"[{key!r}]" for key in keys)
-            raise ValueError(f"its shape{where and f' at {where}'} is {values.shape}, not {place.shape}")
+            where = where and f" at {where}"
+            if values.shape != place.shape:
+                raise ValueError(f"its shape{where} is {values.shape}, not {place.shape}")
+            # an assignment would take text for the number that it spells
+            raise TypeError(f"its entries{where} are of dtype {values.dtype}, not numbers")
         array[index] = values
 
 

@@ -55,7 +55,7 @@ def make_vec(
     step_timeout and kwargs: as for make().
 
     Raises what make() raises; ValueError for several agents, for sources that come as a vector already, and for a
-    function that gives the same environment again.
+    function that gives the same environment again. step() raises TypeError for rewards and flags that are no numbers.
     """
     known = spec(source)
     entry = entry_of(source)
@@ -75,9 +75,12 @@ def make_vec(
     wrapping = {"frame_stack": frame_stack, "time_limit": time_limit}
     vector: Any
     if workers is None:
+        from headrace.envs.vector_env.step_numbers import StepNumbers
+
         single = factory_of(source, wrappers=wrappers, **wrapping, **kwargs)  # type: ignore[arg-type]
         made = Made(known.name)
-        vector = SyncVectorEnv([lambda: made.new(single())] * num_envs, copy, autoreset_mode=autoreset_mode)
+        functions = [lambda: StepNumbers(made.new(single()))] * num_envs
+        vector = SyncVectorEnv(functions, copy, autoreset_mode=autoreset_mode)
     else:
         from headrace.envs.vector_env.worker_vector import WorkerVectorEnv
 

@@ -18,6 +18,7 @@ from headrace.core.types import Json
 from headrace.data.shared_memory import Memory, padded
 from headrace.envs.gym.several import Made
 from headrace.envs.vector_env.batches import Leaves, batch_bytes, batch_in, nested, write
+from headrace.envs.vector_env.step_numbers import StepNumbers
 
 ATTACH, RESET, STEP, CALL, SET = range(5)
 Infos = list[tuple[int, Json]]  # the environments' own infos, with their numbers; only those that are not empty
@@ -73,7 +74,7 @@ class VectorStepping:
         make: Callable[[], gymnasium.Env] = pickle.loads(factory)
         self.orders, self.first, self.num_envs, self.mode = orders, first, num_envs, mode
         known = Made("make_vec()")
-        self.envs = [known.new(make()) for _ in range(size)]
+        self.envs: list[gymnasium.Env] = [StepNumbers(known.new(make())) for _ in range(size)]
         env = self.envs[0]
         self.facts = VectorFacts(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
         self.ended = np.zeros(size, bool)  # environments whose next step resets, in NEXT_STEP

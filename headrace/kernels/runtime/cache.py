@@ -38,7 +38,7 @@ SAME_CODE = {
     *("NUMBA_FULL_TRACEBACKS", "NUMBA_DEVELOPER_MODE", "NUMBA_DISABLE_CUDA", "NUMBA_CUDA_LOG_LEVEL"),
 }
 ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # for a module, where the disk is full
-_DIGEST = 32  # bytes at the start of a file of machine code: SHA-256 of the rest
+_DIGEST = 32  # bytes at the start of a file of machine code: see _checksum()
 _entries: dict[Path, Native] = {}
 _announced: set[str] = set()
 
@@ -73,7 +73,7 @@ def entry(
         if code is None:
             with locked(path.with_suffix(".lock")):
                 code = _read(path.name) or compiled()
-                keep(path, hashlib.sha256(code).digest() + code)
+                keep(path, _checksum(path.name, code) + code)
         _entries[path] = Native(code)
     return _entries[path]
 
@@ -114,10 +114,15 @@ def _read(name: str) -> bytes | None:
     for place in dict.fromkeys((*folders(), folder())):
         content = trusted(place / name) or b""
         code = content[_DIGEST:]
-        if code and content[:_DIGEST] == hashlib.sha256(code).digest():
+        if code and content[:_DIGEST] == _checksum(name, code):
             used(place / name)
             return code
     return None
+
+
+def _checksum(name: str, code: bytes) -> bytes:
+    """SHA-256 of a file's name and the code in it: that of another function under this name is as good as damage."""
+    return hashlib.sha256(name.encode() + b"\0" + code).digest()
 
 
 def _title(name: str, text: str) -> str:

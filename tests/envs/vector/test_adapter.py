@@ -311,3 +311,38 @@ def test_evaluating_many_at_once():
     trainer = hr.Trainer("ppo", many, num_envs=3, num_steps=16, epochs=1)
     evaluation = hr.evaluate(trainer.policy, many, episodes=3)
     assert evaluation.lengths == (3, 4, 5)
+
+
+class Wrong(VectorEnv):
+    """Gives one wrong value at every step."""
+
+    num_envs, single_observation_space, single_action_space = NUM_ENVS, Box(-1, 1, (2,)), Discrete(2)
+
+    def __init__(self, place, value):
+        self.place, self.value = place, value
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((NUM_ENVS, 2), np.float32), {}
+
+    def step(self, actions):
+        outcome = [np.zeros((NUM_ENVS, 2), np.float32), np.zeros(NUM_ENVS), *np.zeros((2, NUM_ENVS), bool), {}]
+        outcome[self.place] = self.value
+        return tuple(outcome)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "wrong"),
+    [
+        (0, np.zeros((1, 2), np.float32), r"the observation of Wrong has the shape \[1, 2\].* \[4, 2\]"),
+        (0, np.zeros(2, np.float32), r"has the shape \[2\]"),
+        (1, 1.0, r"the reward of Wrong has the shape \[\]: give that of 4 environments, \[4\]"),
+        (1, np.ones((4, 1)), r"has the shape \[4, 1\]"),
+        (1, ["1"] * 4, r"the reward of Wrong is \['1'.*no array of numbers"),
+        (2, False, "terminated of Wrong has the shape"),
+        (3, np.array(["False"] * 4), "truncated of Wrong is .*no array of numbers"),
+    ],
+)
+def test_what_would_be_stretched_to_all_environments_is_refused(place, value, wrong):
+    with pytest.raises((ValueError, TypeError), match=wrong):
+        run(VectorAdapter(GymnasiumSource(Wrong(place, value))), steps=1)

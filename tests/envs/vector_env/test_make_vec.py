@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from headrace import envs as registered
 from headrace import gym
 from headrace.envs import sources
 from headrace.envs.construct import entry_of
+from headrace.envs.vector_env.batches import write
+from headrace.envs.vector_env.vector_stepping import VectorStepping
 
 MODES = ("NextStep", "SameStep")
 
@@ -337,3 +340,47 @@ def test_gymnasiums_checker_passes(name):
 
 def test_make_takes_the_ids_too():
     assert hr.make("headrace/CartPole-v1", 2).backend == "cpu"
+
+
+class Says(gymnasium.Env):
+    """Gives these values at every step."""
+
+    observation_space, action_space = Box(-9, 9, (2,)), Discrete(2)
+
+    def __init__(self, *outcome):
+        self.outcome = outcome
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return *self.outcome, {}
+
+
+ZEROS = np.zeros(2, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wrong"),
+    [
+        ((ZEROS, "1.5", False, False), "its reward is '1.5', a str"),
+        ((ZEROS, None, False, False), "its reward is None"),
+        ((ZEROS, 1.0, "False", False), "its terminated is 'False'"),
+        ((ZEROS, 1.0, False, "False"), "its truncated is 'False'"),
+        ((np.array(["1", "2"]), 1.0, False, False), "dtype"),
+        ((ZEROS, 1.0, False), r"it must give \(observation, reward: a number, .*expected 5, got 4"),
+    ],
+)
+def test_text_is_no_number(outcome, wrong):
+    env = hr.make_vec(lambda: Says(*outcome), 2)
+    env.reset()
+    with pytest.raises(TypeError, match=wrong):
+        env.step(np.zeros(2, int))
+
+
+def test_nor_is_it_in_a_worker():
+    role = VectorStepping(cloudpickle.dumps(lambda: Says(ZEROS, "1.5", "", False)), 0, 1, 1, "NextStep", None)
+    with pytest.raises(TypeError, match=r"its reward is '1\.5'|its terminated is ''"):
+        role.envs[0].step(0)
+    with pytest.raises(TypeError, match="dtype <U1, not numbers"):
+        write([((), np.zeros((1, 2)))], 0, np.array(["1", "2"]))

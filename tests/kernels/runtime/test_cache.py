@@ -131,6 +131,15 @@ def test_a_module_is_run_from_its_own_text(kernels):
     assert double() == 6.0 and module.read_text() == TEXT
 
 
+def test_code_of_another_function_is_taken_as_damaged(kernels, capfd):
+    double()
+    (code,) = kernels.glob("*.bin")
+    machine_code = code.read_bytes()[32:]
+    capfd.readouterr()
+    code.write_bytes(cache._checksum("another.bin", machine_code) + machine_code)
+    assert double() == 6.0 and capfd.readouterr().err.count("compiling double") == 1
+
+
 @pytest.mark.skipif(os.name != "posix", reason="file modes")
 def test_files_that_others_can_write_are_not_run(kernels, capfd):
     double()
