@@ -87,7 +87,7 @@ class _RowCalls:
         for t in range(steps):
             action = rollout.action[t].view(num_envs, -1).t()
             self.act.point(rollout.observation[t].t(), self.draws[t], action, rollout.log_prob[t], rollout.value[t])
-            self.calls.append(self.act.call.for_worker(0))
+            self.calls.append(self.act.call.as_it_is())
 
     def begin(self, random: Tensor) -> None:
         """Take over what changes from rollout to rollout. random: [T, N, draws]."""
