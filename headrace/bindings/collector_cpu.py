@@ -66,7 +66,7 @@ class _CollectCall:
         started = perf_counter()
         self.work_queue.run(self.call, self.threads)
         seconds = perf_counter() - started
-        inference, env = (float(ticks) for ticks in self.spent.sum(0)[:2])
+        inference, env = (float(ticks) for ticks in np.add.reduce(self.spent)[:2])
         if not inference + env:  # the processor's cycle counter cannot be read
             return {"collecting": seconds}
         return {"inference": seconds * inference / (inference + env), "env": seconds * env / (inference + env)}

@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets, normalized
 from headrace.algorithms.reduce import Reduce, size_of
-from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded
+from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded_rows, laid_out
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.eligibility import why_not_learn
@@ -131,12 +131,10 @@ class RolloutLearner:
         """Fill in the arguments of a call; returns the number of threads that it is worth.
 
         several: the call returns between a minibatch's gradient and its step."""
-        seen = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
-        memory, stride, (center, scale, limit) = seen
-        places = (x.ctypes.data for x in (memory, center, scale))
-        bound = (*places, float(limit), len(memory), stride, *rollout.reward.shape, *order.shape, number, several)
+        seen = encoded_rows(policy, flatten(rollout.observation[: rollout.num_steps]))
+        bound = (seen.data_ptr(), *seen.shape, seen.stride(0), *order.shape, number, several)
         if self.bound != bound:
-            self._bind(seen, rollout.reward.numel(), order, number, several, objective.loss)
+            self._bind(laid_out(policy, seen), rollout.reward.numel(), order, number, several, objective.loss)
             self.bound = bound
         self._take(rollout, targets, objective.normalize, reduce)
         self.order.copy_(order)
