@@ -26,7 +26,6 @@ _STATE, _ENTRY, _SLOTS = U(0), U(1), U(2)  # words of a job
 _CLOSED, _OPEN, _TAKEN, _DONE, _FAILED = 0, 1, 2, 3, 4  # its states
 _WORD = 8  # bytes
 PATIENCE = 4_000  # times that the main thread looks for the end of a job before it lets other processes have the core
-FAILURES = 100  # of read() in a row, as of a signal that comes, after which a helper ends
 
 
 def _system(builder: ir.IRBuilder, name: str, result: ir.Type, *values: ir.Value) -> ir.Value:
@@ -69,14 +68,7 @@ def _call(builder: ir.IRBuilder, entry: ir.Value, slots: ir.Value) -> ir.Value:
 @njit(**ENTRY)
 def serve(pipe, jobs, received):
     """Do jobs of which a pipe says the numbers, until it says -1. received: int64 [1], of this thread alone."""
-    failures = 0
-    while failures < FAILURES:
-        if _receive(pipe, received, _WORD) != _WORD:
-            failures += 1
-            continue
-        failures = 0
-        if received[0] < 0:
-            return
+    while _receive(pipe, received, _WORD) == _WORD and received[0] >= 0:
         job = jobs[received[0]]
         if exchange(job, _STATE, _OPEN, _TAKEN):
             status = _call(U(job[_ENTRY]), U(job[_SLOTS]))
@@ -117,9 +109,9 @@ def share(pipe, jobs, first, numbers, entry, slots, count, state, copies, thread
     and as workers 1 .. threads - 1 in those that help. All have returned when this does.
 
     jobs: those of this call are rows first + 1 and on. slots: worker 0's, `count` of them. copies: uint64, room for
-    those of the others. announced: of so many threads, this one included, the pipe is told; whoever waits for something
-    tells it of the rest. numbers: int64 [threads], of which the first is then 1 where one has stopped with an
-    exception, else 0.
+    those of the others. announced: the pipe gets the jobs of so many threads, this one included, and those of the rest
+    from whoever waits for something. numbers: int64 [threads], of which the first is then 1 where one has stopped with
+    an exception, else 0.
     """
     for k in range(_0, U(len(state))):
         state[k] = 0

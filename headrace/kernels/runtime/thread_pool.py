@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ ANNOUNCEMENT = "compiling the thread pool (once, about 1 s) ..."
 LONG = 5e-3  # s: threads wait to join a call that takes longer; starting one that waits costs 50 us
 BOARDS = 16  # calls at a time that have helpers; more wait
 LINE = 8  # words of a cache line
+FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # of the thread that gets them
 AT_EXIT = 5.0  # s at most that the end of the process waits for each helper
 ALONE = 8  # calls with one thread after one on a busy machine
 
@@ -60,7 +62,7 @@ class WorkQueue:
         if threads == 1:
             _alone(call)
             return
-        others = processes_computing()
+        threads, others = min(threads, WORKERS), processes_computing()
         free = cores() - _number_computing(others) if others else threads
         several = not self.alone and (bool(others) or self.choice is None or self.choice.next())
         wall, own = time.perf_counter(), time.thread_time()
@@ -88,14 +90,15 @@ class _Board:
         self._share = Call(entry("runtime.helpers", "share", arguments, ANNOUNCEMENT), arguments)
         self._places = [self._share.slot(number) for number in range(len(given), len(arguments))]
 
-    def run(self, call: Call, threads: int, told: int) -> None:
-        """Run a call on this thread and helpers; so many threads are told at once, the others by tell()."""
+    def run(self, call: Call, threads: int, announced: int) -> None:
+        """Run a call on this thread and helpers: so many threads at once, the others after announce()."""
         count = len(call.slots)
         if len(self._copies) < threads * count:
             self._copies = np.zeros(threads * count, np.uint64)
-        share, (function, slots, number, state, copies, *numbers) = self._share, self._places
+        share = self._share
+        function, slots, number, state, copies, number_of_threads, number_now = self._places
         share.slots[function], share.slots[number] = call.function.address, count
-        share.slots[numbers] = threads, told
+        share.slots[number_of_threads], share.slots[number_now] = threads, announced
         share.point(slots, call.slots.ctypes.data)
         share.point(state, _state(call).ctypes.data)
         share.point(copies, self._copies.ctypes.data)
@@ -103,10 +106,9 @@ class _Board:
         if self._numbers[0]:
             raise RuntimeError(STOPPED)
 
-    def tell(self, worker: int) -> None:
-        """Tell a helper of a worker's share."""
-        with suppress(BlockingIOError):  # a full pipe: helpers have enough to do
-            os.write(self._pipe, np.int64(self._first + worker).tobytes())
+    def announce(self, worker: int) -> None:
+        """Let a helper take a worker's share."""
+        _write(self._pipe, self._first + worker)
 
 
 class _Helpers:
@@ -119,19 +121,20 @@ class _Helpers:
         self.boards: SimpleQueue[_Board] = SimpleQueue()  # that no call is using
         for number in range(BOARDS):
             self.boards.put(_Board(self._pipe, jobs, number * WORKERS))
-        self._threads = [
-            threading.Thread(target=_help, args=(reads, jobs), name=f"headrace_{number}", daemon=True)
-            for number in range(cores())
-        ]
-        for thread in self._threads:
+        self._threads: list[threading.Thread] = []
+        for number in range(cores()):
+            arguments = (reads, jobs, np.zeros(1, np.int64))
+            serve = Call(entry("runtime.helpers", "serve", arguments, ANNOUNCEMENT), arguments)
+            thread = threading.Thread(target=_help, args=(serve,), name=f"headrace_{number}", daemon=True)
             thread.start()
+            self._threads.append(thread)
         atexit.register(self._end, process)
 
     def _end(self, process: int) -> None:
         """Let helpers return before the interpreter ends."""
         if process == os.getpid():
             for _ in self._threads:
-                os.write(self._pipe, np.int64(-1).tobytes())
+                _write(self._pipe, -1)
             for thread in self._threads:
                 thread.join(AT_EXIT)
 
@@ -142,12 +145,18 @@ def _helpers(process: int) -> _Helpers:
     return _Helpers(process)
 
 
-def _help(pipe: int, jobs: np.ndarray) -> None:
+def _help(serve: Call) -> None:
     import torch
 
+    # a signal would end the wait for shares; the main thread, which Python lets handle them, gets them all
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
     torch.set_flush_denormal(True)  # as in the main thread
-    arguments = (pipe, jobs, np.zeros(1, np.int64))
-    Call(entry("runtime.helpers", "serve", arguments, ANNOUNCEMENT), arguments)()
+    serve()
+
+
+def _write(pipe: int, number: int) -> None:
+    with suppress(BlockingIOError):  # it is full: helpers have enough to do
+        os.write(pipe, np.int64(number).tobytes())
 
 
 def _state(call: Call) -> np.ndarray:
@@ -172,7 +181,7 @@ def _run_threads(call: Call, threads: int, free: int, others: Sequence[int]) -> 
             ended, end = Pipe(duplex=False)
             for worker in range(first, threads):
                 waiting = (board, worker, others, cores() - 1 - worker, ended)
-                threading.Thread(target=_tell_once_free, args=waiting, daemon=True).start()
+                threading.Thread(target=_announce_once_free, args=waiting, daemon=True).start()
         board.run(call, first if end is None else threads, first)
     finally:
         boards.put(board)
@@ -180,9 +189,9 @@ def _run_threads(call: Call, threads: int, free: int, others: Sequence[int]) -> 
             end.send_bytes(b"")  # no thread waits any longer
 
 
-def _tell_once_free(board: _Board, worker: int, descriptors: Sequence[int], most: int, ended: Connection) -> None:
+def _announce_once_free(board: _Board, worker: int, descriptors: Sequence[int], most: int, ended: Connection) -> None:
     _until_free(descriptors, most, ended)
-    board.tell(worker)
+    board.announce(worker)
 
 
 def _number_computing(descriptors: Sequence[int]) -> int:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -143,8 +144,25 @@ def test_a_call_has_as_many_threads_as_layouts_have_room_for():
     assert thread_pool.WORKERS == layout.WORKERS
     done = np.zeros((3, 40), np.int64)
     arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), 40, done, np.zeros(1, np.int64))
-    thread_pool.WorkQueue().run(Call(compiled(), arguments), thread_pool.WORKERS)
+    thread_pool.WorkQueue().run(Call(compiled(), arguments), 2 * thread_pool.WORKERS)
     assert (done == 1).all()
+
+
+def test_signals_do_not_wake_helpers():
+    """A wait for shares that a signal ends would be the last one."""
+    thread_pool.WorkQueue().run(python_call(lambda worker: None), 2)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        for thread in threading.enumerate():
+            if thread.name.startswith("headrace_"):
+                signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        time.sleep(0.05)
+        began = threading.Event()
+        call = python_call(lambda worker: began.set() if worker else began.wait(60))
+        thread_pool.WorkQueue().run(call, 2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert began.is_set()
 
 
 def test_a_process_that_was_forked_has_helpers_of_its_own():
