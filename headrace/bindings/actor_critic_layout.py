@@ -118,7 +118,11 @@ def _subnetworks(net: Network, split: int) -> np.ndarray:
 def encoded(policy: ActorCritic | QNetwork, observation: Any) -> Encoded:
     """What the policy's layers read of R observations: flat, feature-major, the stride of its rows, and what the kernel
     is to do to it first."""
-    rows = encoded_rows(policy, observation)
+    return laid_out(policy, encoded_rows(policy, observation))
+
+
+def laid_out(policy: ActorCritic | QNetwork, rows: Tensor) -> Encoded:
+    """encoded() of rows that encoded_rows() has given."""
     features, count = rows.shape
     # the memory from the first to the last entry: a column's rows may have others between them
     memory = torch.as_strided(rows, ((features - 1) * rows.stride(0) + count,), (1,))

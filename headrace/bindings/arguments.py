@@ -18,7 +18,8 @@ def fits(x: Tensor, dtype: torch.dtype, *shape: int, device: Device = "cpu") -> 
     """Whether x is a tensor of this dtype, shape and device; "cuda" stands for any GPU."""
     if not isinstance(x, Tensor) or x.dtype != dtype or x.shape != shape or x.layout != torch.strided:
         return False
-    return x.device == device or x.device.type == device
+    on = x.device
+    return on.type == device or on == device
 
 
 def whole(*numbers: int | Tensor | Device) -> bool:

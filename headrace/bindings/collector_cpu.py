@@ -66,7 +66,7 @@ class _CollectCall:
         started = perf_counter()
         self.work_queue.run(self.call, self.threads)
         seconds = perf_counter() - started
-        inference, env = (float(ticks) for ticks in self.spent.sum(0)[:2])
+        inference, env = (float(ticks) for ticks in np.add.reduce(self.spent)[:2])
         if not inference + env:  # the processor's cycle counter cannot be read
             return {"collecting": seconds}
         return {"inference": seconds * inference / (inference + env), "env": seconds * env / (inference + env)}
@@ -87,7 +87,7 @@ class _RowCalls:
         for t in range(steps):
             action = rollout.action[t].view(num_envs, -1).t()
             self.act.point(rollout.observation[t].t(), self.draws[t], action, rollout.log_prob[t], rollout.value[t])
-            self.calls.append(self.act.call.for_worker(0))
+            self.calls.append(self.act.call.as_it_is())
 
     def begin(self, random: Tensor) -> None:
         """Take over what changes from rollout to rollout. random: [T, N, draws]."""

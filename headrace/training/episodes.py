@@ -31,12 +31,15 @@ class Episodes:
 
         columns: the environments to count.
         """
-        episode_return, episode_length = rollout.episode_return[:, columns], rollout.episode_length[:, columns]
-        now = ended(rollout, columns)
+        now = _ended(rollout, columns)
+
+        def of_these(column: Tensor) -> list[Any]:
+            return _quick(column)[:, columns][now].tolist()  # type: ignore[no-any-return]
+
         for name, values in self.infos.items():
-            self.last_infos[name] = _chosen(getattr(rollout.info, name)[:, columns], now)
+            self.last_infos[name] = of_these(getattr(rollout.info, name))
             values.extend(self.last_infos[name])
-        return self.extend(_chosen(episode_return, now), _chosen(episode_length, now))
+        return self.extend(of_these(rollout.episode_return), of_these(rollout.episode_length))
 
     def extend(self, returns: list[float], lengths: list[int]) -> tuple[list[float], list[int]]:
         """Add episodes of these returns and lengths, which are returned."""
@@ -80,21 +83,20 @@ class Episodes:
             values.extend(state.get("infos", {}).get(name, ()))
 
 
-def _chosen(column: Tensor, now: Tensor) -> list[Any]:
-    """The entries where now [T, N] is true. By NumPy on the CPU: an index of torch's costs several times as much."""
-    if column.device.type == "cpu":
-        return column.numpy()[now.numpy()].tolist()  # type: ignore[no-any-return]
-    return column[now].tolist()  # type: ignore[no-any-return]
+def _quick(column: Tensor) -> Any:
+    """A column for small operations: on the CPU as a NumPy array, since torch's cost several times as much."""
+    return column.numpy() if column.device.type == "cpu" else column
 
 
-def ended(rollout: Rollout, columns: slice = slice(None)) -> Tensor:
-    """In which rows an episode of at least one step has ended, bool [T, N]. columns: the environments to ask for."""
+def _ended(rollout: Rollout, columns: slice = slice(None)) -> Any:
+    """In which rows an episode of at least one step has ended, bool [T, N]; on the CPU a NumPy array. columns: the
+    environments to ask for."""
     # an episode of no steps is an environment reset on resuming, or an agent that waits for the others
-    return (rollout.episode_length[:, columns] > 0).logical_and_(~rollout.valid[: rollout.num_steps, columns])
+    return (_quick(rollout.episode_length)[:, columns] > 0) & ~_quick(rollout.valid)[: rollout.num_steps, columns]
 
 
 def ended_episodes(rollout: Rollout) -> Tensor:
     """Step, environment, return and length of each episode that has ended in a rollout, float64 [E, 4]."""
-    now = ended(rollout)
+    now = torch.as_tensor(_ended(rollout))
     found = (*now.nonzero().unbind(1), rollout.episode_return[now], rollout.episode_length[now])
     return torch.stack([column.double() for column in found], 1).cpu()

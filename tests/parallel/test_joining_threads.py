@@ -9,11 +9,13 @@ import time
 from functools import partial
 
 import pytest
+from helpers.python_entry import PythonEntry
 from helpers.saved import SlowlyDrifting, limited
 
 from headrace.bindings.on_policy import rollout_learner
 from headrace.core import device
 from headrace.kernels.runtime import thread_pool
+from headrace.kernels.runtime.native import Call
 from headrace.training.trainer import Trainer
 
 SMALL = {"num_envs": 2, "num_steps": 4, "minibatch_size": 8, "epochs": 2, "hidden": (4,), "progress": "none"}
@@ -89,23 +91,22 @@ def test_a_thread_that_joins_late_changes_nothing(waits, monkeypatch):
             begin.set()
 
         monkeypatch.setattr(thread_pool, "_until_free", join)
-        run(Delayed(call, begin) if others and free < threads else call, threads, free, others)
+        run(delayed(call, begin) if others and free < threads else call, threads, free, others)
 
     monkeypatch.setattr(thread_pool, "_run_threads", patient)
     assert learned(waits) == whole
     assert 0 in joined
 
 
-class Delayed:
-    """A Call that waits in the main thread."""
+def delayed(call: Call, begin: threading.Event) -> Call:
+    """A call that waits in the main thread."""
 
-    def __init__(self, call, begin) -> None:
-        self.call, self.begin, self.arguments = call, begin, call.arguments
+    def do(worker: int, slots: int) -> None:
+        if worker == 0:
+            assert begin.wait(60)
+            time.sleep(0.05)  # the helper is in the kernel by now, mostly
+        assert call.function.run(slots) == 0
 
-    def for_worker(self, worker):
-        return self.call.for_worker(worker)
-
-    def __call__(self) -> None:
-        assert self.begin.wait(60)
-        time.sleep(0.05)  # the helper is in the kernel by now, mostly
-        self.call()
+    other = call.as_it_is()
+    other.function = PythonEntry(do)
+    return other

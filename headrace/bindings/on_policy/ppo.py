@@ -76,5 +76,5 @@ def _metrics(sums: Tensor, number: int, config: PPOConfig) -> dict[str, Tensor]:
     policy_loss, value_loss, entropy, _, clip_fraction = (np.add.reduce(of_minibatches) / len(sums))[:5].tolist()
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     kl = float(np.add.reduce(of_minibatches[-number:, 3]) / len(of_minibatches[-number:]))
-    means = torch.tensor((policy_loss, value_loss, -entropy, loss, clip_fraction, kl)).unbind()
-    return dict(zip((*METRICS, "clip_fraction", "approx_kl"), means, strict=True))
+    means = np.array((policy_loss, value_loss, -entropy, loss, clip_fraction, kl), np.float32)
+    return dict(zip((*METRICS, "clip_fraction", "approx_kl"), torch.from_numpy(means).unbind(), strict=True))

@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets, normalized
 from headrace.algorithms.reduce import Reduce, size_of
-from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded
+from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded_rows, laid_out
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.eligibility import why_not_adam, why_not_learn
@@ -131,15 +131,14 @@ class RolloutLearner:
         """Fill in the arguments of a call; returns the number of threads that it is worth.
 
         several: the call returns between a minibatch's gradient and its step."""
-        seen = encoded(policy, flatten(rollout.observation[: rollout.num_steps]))
-        memory, stride, (center, scale, limit) = seen
-        places = (x.ctypes.data for x in (memory, center, scale))
-        bound = (*places, float(limit), len(memory), stride, *rollout.reward.shape, *order.shape, number, several)
+        seen = encoded_rows(policy, flatten(rollout.observation[: rollout.num_steps]))
+        bound = (seen.data_ptr(), *seen.shape, seen.stride(0), *order.shape, number, several)
         if self.bound != bound:
-            self._bind(seen, rollout.reward.numel(), order, number, several, objective.loss)
+            self._bind(laid_out(policy, seen), rollout.reward.numel(), order, number, several, objective.loss)
             self.bound = bound
         self._take(rollout, targets, objective.normalize, reduce)
-        self.order.copy_(order)
+        self.order = order.contiguous()
+        self.call.point(self.order_place, self.order.data_ptr())
         self.batch[:] = 0
         if objective.loss != self.loss:
             self.call.put(self.loss_place, objective.loss)
@@ -161,20 +160,20 @@ class RolloutLearner:
         observation, stride, normalizer = seen
         action = np.zeros((len(tables.start), rows), np.float32)
         columns = Columns(observation, np.uint64(stride), action, *rest.numpy())
-        self.order = torch.zeros(order.shape, dtype=torch.int64)
         self.weights = torch.zeros(len(order) * number if several else 0)
         self.sums = torch.zeros(len(order) * number, SUMS)
         kernel_arguments = RolloutArguments(
             *(tables.network.layers, tables.subnetworks, tables.ranges, tables.head, tables.offsets),
             *(loss, normalizer),
             columns,
-            *(self.order.numpy(), *self.arrays, self.batch, self.weights.numpy()),
+            *(np.zeros(order.shape, np.int64), *self.arrays, self.batch, self.weights.numpy()),
         )
         arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 6, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss = loss
         fields = RolloutArguments._fields
         self.loss_place, self.settings_place = self.call.slot(2, fields.index("loss")), self.call.slot(4)
+        self.order_place = self.call.slot(2, fields.index("permutation"))  # each call has its own
 
         discrete = int(tables.head.kind) in CHOICES
         taken = np.zeros(action.size, np.int32 if discrete else np.float32)
@@ -258,5 +257,5 @@ def order_fits(order: Tensor, rows: int) -> bool:
         return False
     if not fits(order, torch.int64, len(order), rows):
         return False
-    lowest, highest = order.aminmax()
-    return int(lowest) >= 0 and int(highest) < rows
+    highest = order.numpy().view(np.uint64).max()  # so a negative number is a large one
+    return int(highest) < rows

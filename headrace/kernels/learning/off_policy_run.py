@@ -10,9 +10,10 @@ from headrace.kernels.learning import off_policy_run_arguments as slots
 from headrace.kernels.learning.off_policy_act import act_block
 from headrace.kernels.learning.replay_rows import append, fill
 from headrace.kernels.nn.layout import BLOCK
+from headrace.kernels.runtime.atomics import rest
 from headrace.kernels.runtime.intrinsics import run, ticks
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
-from headrace.kernels.runtime.work_queue import close, is_open, leave, rest
+from headrace.kernels.runtime.work_queue import close, is_open
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
@@ -97,4 +98,3 @@ def run_steps(worker, state, actor, columns, ring, batch, learning, steps):
         rest()
         if is_open(learning.state):
             run(learning.entry, learning.words, U(worker) * learning.slots)
-    leave(state)

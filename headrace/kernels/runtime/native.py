@@ -82,11 +82,11 @@ class Call:
         """Replace the address of the array whose slots begin at `slot`. The caller keeps that array alive."""
         self.slots[slot + _ADDRESS] = address
 
-    def for_worker(self, worker: int) -> Call:
-        """The same call with another number as its first argument."""
+    def as_it_is(self) -> Call:
+        """The same call, of which the slots stay what they are now."""
         other = copy(self)
         other.slots = self.slots.copy()
-        other.slots[0], other._address = worker, other.slots.ctypes.data
+        other._address = other.slots.ctypes.data
         return other
 
 

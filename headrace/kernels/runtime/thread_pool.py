@@ -5,10 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import select
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 
@@ -16,14 +18,18 @@ import numpy as np
 
 from headrace.core.cores import cores
 from headrace.core.device import processes_computing
-from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import STOPPED, Call
 from headrace.kernels.runtime.thread_choice import ThreadChoice
 
 BUSY = 0.6  # fraction of a call in which the main thread ran, below which other processes are using the cores
 MIN_MEASURED = 1e-3  # s: shorter calls are not measured
+WORKERS = 16  # threads of a call at most, as kernels.nn.layout has it
+ANNOUNCEMENT = "compiling the thread pool (once, about 1 s) ..."
 LONG = 5e-3  # s: threads wait to join a call that takes longer; starting one that waits costs 50 us
-LEFT = 9  # the word of a state that counts helpers which have left the kernel: see work_queue
-PATIENCE = 50  # times that the main thread asks for these before it lets the GIL go
+BOARDS = 16  # calls at a time that have helpers; more wait
+LINE = 8  # words of a cache line
+FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # of the thread that gets them
 AT_EXIT = 5.0  # s at most that the end of the process waits for each helper
 ALONE = 8  # calls with one thread after one on a busy machine
 
@@ -53,15 +59,17 @@ class WorkQueue:
         The function must release the GIL, and return in worker threads once the main thread has closed the queue. Its
         results must not depend on the number of threads.
         """
-        _state(call)[:] = 0
         if threads == 1:
-            call()
+            _alone(call)
             return
-        others = processes_computing()
+        threads, others = min(threads, WORKERS), processes_computing()
         free = cores() - _number_computing(others) if others else threads
         several = not self.alone and (bool(others) or self.choice is None or self.choice.next())
         wall, own = time.perf_counter(), time.thread_time()
-        _run_threads(call, threads if several else 1, free, others if self.seconds > LONG else ())
+        if several:
+            _run_threads(call, threads, free, others if self.seconds > LONG else ())
+        else:
+            _alone(call)
         wall, own = time.perf_counter() - wall, time.thread_time() - own
         if self.choice is not None and not self.alone and not others:
             self.choice.took(several, wall)
@@ -70,64 +78,120 @@ class WorkQueue:
             self.alone = ALONE
 
 
+class _Board:
+    """Where calls are laid out for helpers, one after the other: see kernels.runtime.helpers."""
+
+    def __init__(self, pipe: int, jobs: np.ndarray, first: int) -> None:
+        self._pipe, self._first = pipe, first
+        self._numbers, self._copies = np.zeros(WORKERS, np.int64), np.zeros(1, np.uint64)
+        zero, slots = np.uint64(0), np.zeros(1, np.uint64)  # in place of what a call puts in
+        given = (pipe, jobs, np.uint64(first), self._numbers)
+        arguments = (*given, zero, slots, zero, queue_state(), self._copies, zero, zero)
+        self._share = Call(entry("runtime.helpers", "share", arguments, ANNOUNCEMENT), arguments)
+        self._places = [self._share.slot(number) for number in range(len(given), len(arguments))]
+
+    def run(self, call: Call, threads: int, announced: int) -> None:
+        """Run a call on this thread and helpers: so many threads at once, the others after announce()."""
+        count = len(call.slots)
+        if len(self._copies) < threads * count:
+            self._copies = np.zeros(threads * count, np.uint64)
+        share = self._share
+        function, slots, number, state, copies, number_of_threads, number_now = self._places
+        share.slots[function], share.slots[number] = call.function.address, count
+        share.slots[number_of_threads], share.slots[number_now] = threads, announced
+        share.point(slots, call.slots.ctypes.data)
+        share.point(state, _state(call).ctypes.data)
+        share.point(copies, self._copies.ctypes.data)
+        share()
+        if self._numbers[0]:
+            raise RuntimeError(STOPPED)
+
+    def announce(self, worker: int) -> None:
+        """Let a helper take a worker's share."""
+        _write(self._pipe, self._first + worker)
+
+
+class _Helpers:
+    """The helpers of one process, as many as cores: threads that wait in compiled code for shares of calls."""
+
+    def __init__(self, process: int) -> None:
+        reads, self._pipe = os.pipe()
+        os.set_blocking(self._pipe, False)
+        jobs = np.zeros((BOARDS * WORKERS, LINE), np.int64)
+        self.boards: SimpleQueue[_Board] = SimpleQueue()  # that no call is using
+        for number in range(BOARDS):
+            self.boards.put(_Board(self._pipe, jobs, number * WORKERS))
+        self._threads: list[threading.Thread] = []
+        for number in range(cores()):
+            arguments = (reads, jobs, np.zeros(1, np.int64))
+            serve = Call(entry("runtime.helpers", "serve", arguments, ANNOUNCEMENT), arguments)
+            thread = threading.Thread(target=_help, args=(serve,), name=f"headrace_{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        atexit.register(self._end, process)
+
+    def _end(self, process: int) -> None:
+        """Let helpers return before the interpreter ends."""
+        if process == os.getpid():
+            for _ in self._threads:
+                _write(self._pipe, -1)
+            for thread in self._threads:
+                thread.join(AT_EXIT)
+
+
+@cache
+def _helpers(process: int) -> _Helpers:
+    """One for each process: threads do not survive a fork."""
+    return _Helpers(process)
+
+
+def _help(serve: Call) -> None:
+    import torch
+
+    # a signal would end the wait for shares; the main thread, which Python lets handle them, gets them all
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
+    torch.set_flush_denormal(True)  # as in the main thread
+    serve()
+
+
+def _write(pipe: int, number: int) -> None:
+    with suppress(BlockingIOError):  # it is full: helpers have enough to do
+        os.write(pipe, np.int64(number).tobytes())
+
+
 def _state(call: Call) -> np.ndarray:
     state = call.arguments[1]
     assert isinstance(state, np.ndarray)
     return state
 
 
-class _Share:
-    """A worker's share in a call. Whoever takes it first has it: a helper, or the main thread once it needs no help.
-
-    wait: returns when a helper may take it; None for at once.
-    """
-
-    def __init__(self, call: Call, wait: Callable[[], None] | None = None) -> None:
-        self._calls, self._wait, self.ended = [call], wait, False
-        self.error: RuntimeError | None = None
-
-    def take(self) -> Call | None:
-        """The call, once; None after that."""
-        try:
-            return self._calls.pop()
-        except IndexError:
-            return None
-
-    def help(self) -> None:
-        """Do the share, unless it is taken."""
-        if self._wait is not None:
-            self._wait()
-        call = self.take()
-        try:
-            if call is not None:
-                call()
-        except RuntimeError as error:
-            self.error = error
-        finally:
-            self.ended = True
+def _alone(call: Call) -> None:
+    _state(call)[:] = 0
+    call()
 
 
 def _run_threads(call: Call, threads: int, free: int, others: Sequence[int]) -> None:
     """free: cores. others: processes for the end of which more threads wait, up to `threads`; empty for none."""
     first = max(1, min(threads, free))
-    shares = [_Share(call.for_worker(worker)) for worker in range(1, first)]
+    boards = _helpers(os.getpid()).boards
+    board = boards.get()
     end: Connection | None = None
-    if others and first < threads:
-        ended, end = Pipe(duplex=False)
-        for worker in range(first, threads):
-            wait = partial(_until_free, others, cores() - 1 - worker, ended)
-            shares.append(_Share(call.for_worker(worker), wait))
-    for share in shares:
-        _helpers(os.getpid()).put(share)
     try:
-        call()
+        if others and first < threads:
+            ended, end = Pipe(duplex=False)
+            for worker in range(first, threads):
+                waiting = (board, worker, others, cores() - 1 - worker, ended)
+                threading.Thread(target=_announce_once_free, args=waiting, daemon=True).start()
+        board.run(call, first if end is None else threads, first)
     finally:
-        state = _state(call)
-        state[0] = -1  # closed, however the main thread ended
-        taken = [share for share in shares if share.take() is None]
+        boards.put(board)
         if end is not None:
-            end.send_bytes(b"")  # no helper waits any longer
-        _wait(state, taken)
+            end.send_bytes(b"")  # no thread waits any longer
+
+
+def _announce_once_free(board: _Board, worker: int, descriptors: Sequence[int], most: int, ended: Connection) -> None:
+    _until_free(descriptors, most, ended)
+    board.announce(worker)
 
 
 def _number_computing(descriptors: Sequence[int]) -> int:
@@ -152,48 +216,3 @@ def _polling(descriptors: Sequence[int]) -> select.poll:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return poll
-
-
-def _wait(state: np.ndarray, shares: list[_Share]) -> None:
-    """Wait until the helpers that have these shares have left the kernel, which they do at once. The kernel counts
-    them: what they still do in Python, for which they need the GIL, need not be waited for."""
-    asked = 0
-    while state[LEFT] < len(shares) and not all(share.ended for share in shares):
-        asked += 1
-        if asked > PATIENCE:  # without it for one that has taken its share and does not have the GIL yet
-            time.sleep(0 if asked < 20 * PATIENCE else 50e-6)
-    for share in shares:
-        if share.error is not None:
-            raise share.error
-
-
-@cache
-def _helpers(process: int) -> SimpleQueue[_Share | None]:
-    """The queue of as many helpers as there are cores; one for each process: threads do not survive a fork."""
-    shares: SimpleQueue[_Share | None] = SimpleQueue()
-    threads = [
-        threading.Thread(target=_help, args=(shares,), name=f"headrace_{number}", daemon=True)
-        for number in range(cores())
-    ]
-    for thread in threads:
-        thread.start()
-    atexit.register(_end, process, shares, threads)
-    return shares
-
-
-def _end(process: int, shares: SimpleQueue[_Share | None], threads: Sequence[threading.Thread]) -> None:
-    """Let helpers return before the interpreter ends: one that frees a tensor then would abort the process."""
-    if process == os.getpid():
-        for _ in threads:
-            shares.put(None)
-        for thread in threads:
-            thread.join(AT_EXIT)
-
-
-def _help(shares: SimpleQueue[_Share | None]) -> None:
-    import torch
-
-    torch.set_flush_denormal(True)  # as in the main thread
-    while (share := shares.get()) is not None:
-        share.help()
-        del share  # frees what it holds

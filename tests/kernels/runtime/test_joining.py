@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from helpers.python_entry import python_call
 
 from headrace.core import device
 from headrace.kernels.runtime import thread_pool
@@ -15,21 +16,15 @@ LONGEST = 60  # s for what is to happen at once
 
 
 class Job:
-    """Stands for a Call, with an event for each worker that begins. main: what the main thread does."""
+    """A call, with an event for each worker that begins. main: what the main thread does."""
 
-    def __init__(self, main, worker=0, began=None, state=None) -> None:
-        self.main, self.worker = main, worker
-        self.began = began or [threading.Event() for _ in range(8)]
-        self.arguments = (worker, thread_pool.queue_state() if state is None else state)
+    def __init__(self, main) -> None:
+        self.main, self.began = main, [threading.Event() for _ in range(8)]
+        self.call = python_call(self.do)
 
-    def for_worker(self, worker: int) -> Job:
-        return Job(self.main, worker, self.began, self.arguments[1])
-
-    def __call__(self) -> None:
-        self.began[self.worker].set()
-        if self.worker:
-            self.arguments[1][thread_pool.LEFT] += 1
-        else:
+    def do(self, worker: int) -> None:
+        self.began[worker].set()
+        if worker == 0:
             self.main(self)
 
 
@@ -67,7 +62,8 @@ def run(job: Job, threads: int = 3, seconds: float = 1.0) -> list[bool]:
     """Run it after a call that took so long: which workers began."""
     queue = thread_pool.WorkQueue()
     queue.seconds = seconds
-    queue.run(job, threads)
+    queue.run(job.call, threads)
+    assert not job.call.function.raised
     return [event.is_set() for event in job.began[:threads]]
 
 
@@ -103,8 +99,8 @@ def test_nobody_waits_where_calls_are_short_or_the_user_gives_the_number_of_thre
 def test_no_thread_is_left_waiting(processes):
     for _ in range(30):
         assert run(Job(lambda _: None)) == [True, False, False]
-    with pytest.raises(KeyboardInterrupt):
-        run(Job(lambda _: (_ for _ in ()).throw(KeyboardInterrupt)))
+    with pytest.raises(RuntimeError, match="stopped with an exception"):
+        run(Job(lambda _: pytest.fail("as compiled code may")))
     # three helpers, as cores: these are there only if none still waits for the processes
     with device.cores_taken(tuple):
         assert run(Job(lambda job: [event.wait(LONGEST) for event in job.began[1:3]])) == [True] * 3

@@ -1,6 +1,8 @@
 """Each part of each task is done once by any number of threads, and worker threads return."""
 
 import functools
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,8 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.python_entry import python_call
 from numba import njit  # noqa: TID253
 
+from headrace.core.cores import cores
+from headrace.kernels.nn import layout
 from headrace.kernels.runtime import thread_pool, work_queue
 from headrace.kernels.runtime.machine_code import object_code
 from headrace.kernels.runtime.native import Call, Native
@@ -66,55 +71,62 @@ def test_a_task_may_have_more_parts_than_a_word_counts():
         assert (done == 1).all()
 
 
-class Job:
-    """Stands for a Call: do(worker) is what a worker does, who then leaves."""
-
-    def __init__(self, do, worker=0, state=None):
-        state = thread_pool.queue_state() if state is None else state
-        self.do, self.worker, self.arguments = do, worker, (worker, state)
-
-    def for_worker(self, worker):
-        return Job(self.do, worker, self.arguments[1])
-
-    def __call__(self):
-        self.do(self.worker)
-        self.arguments[1][thread_pool.LEFT] += self.worker > 0
-
-
 def test_a_busy_machine_gets_one_thread(monkeypatch):
     ran = []
     work_queue = thread_pool.WorkQueue()
     clock = iter(range(100))
     monkeypatch.setattr(thread_pool.time, "perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(thread_pool.time, "thread_time", lambda: 0.0)
-    work_queue.run(Job(ran.append), 2)
+    work_queue.run(python_call(ran.append), 2)
     assert work_queue.alone == thread_pool.ALONE
     ran.clear()
-    work_queue.run(Job(ran.append), 2)
+    work_queue.run(python_call(ran.append), 2)
     assert ran == [0]
 
 
-def test_helpers_have_left_the_kernel_when_a_call_ends():
-    for _ in range(300):
-        state = thread_pool.queue_state()
-        done = np.zeros((3, 5), np.int64)
-        arguments = (0, state, np.zeros(1, np.int64), 5, done, np.zeros(1, np.int64))
-        before = state.copy()
-        thread_pool.WorkQueue().run(Call(compiled(), arguments), 3)
-        after = state.copy()
-        assert (done == 1).all() and 0 <= after[thread_pool.LEFT] <= 2 and before[thread_pool.LEFT] == 0
-        time.sleep(0)
-        assert (state == after).all()
+def test_helpers_have_returned_when_a_call_ends():
+    inside = []
+
+    def do(worker):
+        inside.append(worker)
+        if worker == 0:
+            assert all(began.wait(60) for began in begun)
+            return
+        begun[worker - 1].set()
+        time.sleep(0.02)
+        inside.remove(worker)
+
+    begun = [threading.Event(), threading.Event()][: min(cores(), 2)]
+    thread_pool.WorkQueue().run(python_call(do), 1 + len(begun))
+    assert inside == [0]
 
 
-def test_a_share_is_taken_once_by_a_helper_or_the_main_thread():
-    share = thread_pool._Share("call")
-    assert share.take() == "call" and share.take() is None
-    share.help()
-    assert share.error is None
+def test_the_main_thread_takes_back_what_no_helper_has_begun():
+    """As where all helpers have something else to do."""
+    let_go, begun, threads = threading.Event(), [], thread_pool.WORKERS
+
+    def hold(worker):
+        begun.append(worker)
+        assert let_go.wait(60)
+
+    calls = [(python_call(hold), threads) for _ in range(-(-cores() // (threads - 1)))]
+    busy = [threading.Thread(target=thread_pool.WorkQueue().run, args=call) for call in calls]
+    for thread in busy:
+        thread.start()
+    while len(begun) < cores() + len(busy):
+        time.sleep(0.001)
+    ran = []
+    thread_pool.WorkQueue().run(python_call(ran.append), 3)
+    let_go.set()
+    for thread in busy:
+        thread.join()
+    done = np.zeros((1, 7), np.int64)
+    arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), 7, done, np.zeros(1, np.int64))
+    thread_pool.WorkQueue().run(Call(compiled(), arguments), 2)
+    assert ran == [0] and (done == 1).all()
 
 
-def test_what_a_helper_raises_reaches_the_main_thread():
+def test_a_helper_that_stops_is_known_to_the_main_thread():
     def do(worker):
         if worker:
             began.set()
@@ -122,8 +134,65 @@ def test_what_a_helper_raises_reaches_the_main_thread():
         assert began.wait(60)
 
     began = threading.Event()
-    with pytest.raises(RuntimeError, match="of a helper"):
-        thread_pool.WorkQueue().run(Job(do), 2)
+    call = python_call(do)
+    with pytest.raises(RuntimeError, match="a compiled function stopped with an exception"):
+        thread_pool.WorkQueue().run(call, 2)
+    assert [str(error) for error in call.function.raised] == ["of a helper"]
+
+
+def test_a_call_has_as_many_threads_as_layouts_have_room_for():
+    assert thread_pool.WORKERS == layout.WORKERS
+    done = np.zeros((3, 40), np.int64)
+    arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), 40, done, np.zeros(1, np.int64))
+    thread_pool.WorkQueue().run(Call(compiled(), arguments), 2 * thread_pool.WORKERS)
+    assert (done == 1).all()
+
+
+def test_signals_do_not_wake_helpers():
+    """A wait for shares that a signal ends would be the last one."""
+    thread_pool.WorkQueue().run(python_call(lambda worker: None), 2)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        for thread in threading.enumerate():
+            if thread.name.startswith("headrace_"):
+                signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        time.sleep(0.05)
+        began = threading.Event()
+        call = python_call(lambda worker: began.set() if worker else began.wait(60))
+        thread_pool.WorkQueue().run(call, 2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert began.is_set()
+
+
+def test_a_process_that_was_forked_has_helpers_of_its_own():
+    done = in_a_process(FORKS)
+    assert (done.returncode, done.stdout.split()) == (0, ["[0,", "1]", "[0,", "1]"]), done.stderr
+
+
+def in_a_process(code):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+
+
+FORKS = """
+import os, threading
+from headrace.kernels.runtime import thread_pool
+from helpers.python_entry import python_call
+
+def run():
+    ran, began = [], threading.Event()
+    def do(worker):
+        ran.append(worker)
+        began.wait(60) if worker == 0 else began.set()
+    thread_pool.WorkQueue().run(python_call(do), 2)
+    print(sorted(ran), flush=True)
+
+run()
+if child := os.fork():
+    raise SystemExit(os.waitpid(child, 0)[1])
+run()
+"""
 
 
 def test_many_threads_run_calls_that_are_shared():
@@ -137,27 +206,19 @@ def test_many_threads_run_calls_that_are_shared():
         assert all(pool.map(run, range(200)))
 
 
-ENDS_WHILE_A_HELPER_WORKS = """
-import os, time
+ENDS = """
+import atexit, os, threading
+atexit.register(lambda: os.write(1, b"waiting" if any(map(threading.Thread.is_alive, helpers)) else b"returned"))
 from headrace.kernels.runtime import thread_pool
+from helpers.python_entry import python_call
 
-class Slow:
-    arguments = (1, thread_pool.queue_state())
-    def __call__(self):
-        print("begun", flush=True)
-        time.sleep(0.2)
-    def __del__(self):
-        print("freed", flush=True)
-
-share = thread_pool._Share(Slow())
-thread_pool._helpers(os.getpid()).put(share)
-del share
-while thread_pool._helpers(os.getpid()).qsize():
-    time.sleep(0.001)
+began = threading.Event()
+thread_pool.WorkQueue().run(python_call(lambda worker: began.set() if worker else began.wait(60)), 2)
+helpers = [thread for thread in threading.enumerate() if thread.name.startswith("headrace_")]
+assert helpers
 """
 
 
 def test_helpers_return_before_the_interpreter_ends():
-    """Else one that frees tensors while it ends aborts the process (std::terminate)."""
-    done = subprocess.run([sys.executable, "-c", ENDS_WHILE_A_HELPER_WORKS], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split()) == (0, ["begun", "freed"]), done.stderr
+    done = in_a_process(ENDS)
+    assert (done.returncode, done.stdout) == (0, "returned"), done.stderr

@@ -1,0 +1,125 @@
+"""A call that other threads help with: nothing in it, and nothing that helpers do, needs Python and its lock (GIL).
+
+A helper that held a Python object would wait for the lock after each call, and the main thread then for the helper:
+50 to 150 us a call, on a machine of two cores.
+
+Jobs: int64 [J, LINE], a row for a worker of a call: its state, the address of the entry point, and that of its argument
+slots (kernels.runtime.native). Helpers read numbers of rows from a pipe. Whoever takes a job does it: a helper, or the
+main thread, which needs no help any more once it is done with its own. A number that is read later leads to a job that
+is not open, or to another one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types  # noqa: TID253
+from numba.core import cgutils  # noqa: TID253
+
+from headrace.kernels.runtime.atomics import exchange, read, rest, write
+from headrace.kernels.runtime.intrinsics import ARRAY, operation
+from headrace.kernels.runtime.jit import ENTRY, INNER, njit
+
+U = np.uint64
+_0, _1 = U(0), U(1)
+_STATE, _ENTRY, _SLOTS = U(0), U(1), U(2)  # words of a job
+_CLOSED, _OPEN, _TAKEN, _DONE, _FAILED = 0, 1, 2, 3, 4  # its states
+_WORD = 8  # bytes
+PATIENCE = 4_000  # times that the main thread looks for the end of a job before it lets other processes have the core
+
+
+def _system(builder: ir.IRBuilder, name: str, result: ir.Type, *values: ir.Value) -> ir.Value:
+    """Call a function of the C library."""
+    kind = ir.FunctionType(result, [value.type for value in values])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+
+
+@operation(types.int64, types.int32, ARRAY, types.uint64)
+def _receive(builder: ir.IRBuilder, pipe: ir.Value, words: ir.Value, size: ir.Value) -> ir.Value:
+    """Wait for bytes from a pipe; how many have come, or -1."""
+    return _system(builder, "read", ir.IntType(64), pipe, words, size)
+
+
+@operation(types.int64, types.int32, ARRAY, types.uint64)
+def _send(builder: ir.IRBuilder, pipe: ir.Value, words: ir.Value, size: ir.Value) -> ir.Value:
+    """Write so many bytes to a pipe; -1 where it is full."""
+    return _system(builder, "write", ir.IntType(64), pipe, words, size)
+
+
+@operation(types.int32)
+def _yield(builder: ir.IRBuilder) -> ir.Value:
+    """Let another thread have this core."""
+    return _system(builder, "sched_yield", ir.IntType(32))
+
+
+@operation(types.uint64, ARRAY, types.uint64)
+def _address(builder: ir.IRBuilder, array: ir.Value, index: ir.Value) -> ir.Value:
+    """Where array[index] lies."""
+    return builder.ptrtoint(builder.gep(array, [index]), ir.IntType(64))
+
+
+@operation(types.int32, types.uint64, types.uint64)
+def _call(builder: ir.IRBuilder, entry: ir.Value, slots: ir.Value) -> ir.Value:
+    """Call an entry point: its status, 0 where it has raised nothing."""
+    kind = ir.FunctionType(ir.IntType(32), [slots.type])
+    return builder.call(builder.inttoptr(entry, kind.as_pointer()), [slots])
+
+
+@njit(**ENTRY)
+def serve(pipe, jobs, received):
+    """Do jobs of which a pipe says the numbers, until it says -1. received: int64 [1], of this thread alone."""
+    while _receive(pipe, received, _WORD) == _WORD and received[0] >= 0:
+        job = jobs[received[0]]
+        if exchange(job, _STATE, _OPEN, _TAKEN):
+            status = _call(U(job[_ENTRY]), U(job[_SLOTS]))
+            write(job, _STATE, _DONE if status == 0 else _FAILED)
+
+
+@njit(**INNER)
+def _open(jobs, first, entry, slots, count, copies, threads, numbers):
+    """A job for each worker from 1, with a copy of the slots of which the first is its number."""
+    for worker in range(_1, threads):
+        base = (worker - _1) * count
+        for k in range(_0, count):
+            copies[base + k] = slots[k]
+        copies[base] = worker
+        job = jobs[first + worker]
+        job[_ENTRY], job[_SLOTS] = np.int64(entry), np.int64(_address(copies, base))
+        write(job, _STATE, _OPEN)
+        numbers[worker - _1] = first + worker
+
+
+@njit(**INNER)
+def _close(job):
+    """Take a job back, or wait until who has it is done; whether it failed."""
+    if exchange(job, _STATE, _OPEN, _CLOSED):
+        return False
+    looked = 0
+    while read(job, _STATE) == _TAKEN:
+        rest()
+        looked += 1
+        if looked > PATIENCE:
+            _yield()
+    return read(job, _STATE) == _FAILED
+
+
+@njit(**ENTRY)
+def share(pipe, jobs, first, numbers, entry, slots, count, state, copies, threads, announced):
+    """Call an entry point whose first arguments are a worker's number and a queue's state, as worker 0 in this thread
+    and as workers 1 .. threads - 1 in those that help. All have returned when this does.
+
+    jobs: those of this call are rows first + 1 and on. slots: worker 0's, `count` of them. copies: uint64, room for
+    those of the others. announced: the pipe gets the jobs of so many threads, this one included, and those of the rest
+    from whoever waits for something. numbers: int64 [threads], of which the first is then 1 where one has stopped with
+    an exception, else 0.
+    """
+    for k in range(_0, U(len(state))):
+        state[k] = 0
+    _open(jobs, first, entry, slots, count, copies, threads, numbers)
+    if announced > _1:
+        _send(pipe, numbers, (announced - _1) * U(_WORD))
+    failed = _call(entry, _address(slots, _0)) != 0
+    write(state, _0, -1)  # closed, however it ended: see kernels.runtime.work_queue
+    for worker in range(_1, threads):
+        failed |= _close(jobs[first + worker])
+    numbers[0] = failed
