@@ -18,7 +18,7 @@ import time
 import numpy as np
 from numba import njit  # noqa: TID253
 
-from headrace.kernels.runtime.work_queue import _read, _write
+from headrace.kernels.runtime.atomics import read, write
 
 ROUNDS, TURNS = 5, 20_000
 WORD = np.uint64(0)
@@ -29,9 +29,9 @@ def take_turns(word, parity, turns):
     """Add 1 to word[0] so many times, whenever it is even (parity 0) or odd (1)."""
     done = 0
     while done < turns:
-        value = _read(word, WORD)
+        value = read(word, WORD)
         if value % 2 == parity:
-            _write(word, WORD, value + 1)
+            write(word, WORD, value + 1)
             done += 1
 
 

@@ -124,6 +124,7 @@ class PPOOptions(Options, total=False):
     num_steps: int
     learning_rate: float
     schedule: Literal["constant", "linear"]
+    adam_beta2: float
     gamma: float
     max_grad_norm: float
     hidden: tuple[int, ...]
@@ -152,6 +153,7 @@ class A2COptions(Options, total=False):
     num_steps: int
     learning_rate: float
     schedule: Literal["constant", "linear"]
+    adam_beta2: float
     gamma: float
     max_grad_norm: float
     hidden: tuple[int, ...]
@@ -173,6 +175,7 @@ class APPOOptions(Options, total=False):
     num_steps: int
     learning_rate: float
     schedule: Literal["constant", "linear"]
+    adam_beta2: float
     gamma: float
     max_grad_norm: float
     hidden: tuple[int, ...]
@@ -203,6 +206,7 @@ class IMPALAOptions(Options, total=False):
     num_steps: int
     learning_rate: float
     schedule: Literal["constant", "linear"]
+    adam_beta2: float
     gamma: float
     max_grad_norm: float
     hidden: tuple[int, ...]
@@ -226,6 +230,7 @@ class ReinforceOptions(Options, total=False):
     num_steps: int
     learning_rate: float
     schedule: Literal["constant", "linear"]
+    adam_beta2: float
     gamma: float
     max_grad_norm: float
     hidden: tuple[int, ...]
@@ -246,6 +251,7 @@ class TRPOOptions(Options, total=False):
     num_steps: int
     learning_rate: float
     schedule: Literal["constant", "linear"]
+    adam_beta2: float
     gamma: float
     max_grad_norm: float
     hidden: tuple[int, ...]
@@ -446,6 +452,7 @@ class PQNOptions(Options, total=False):
     num_steps: int
     learning_rate: float
     schedule: Literal["constant", "linear"]
+    adam_beta2: float
     gamma: float
     max_grad_norm: float
     hidden: tuple[int, ...]

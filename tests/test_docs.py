@@ -50,6 +50,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "headrace hub": "needs a network",
     "HalfCheetah": "needs MuJoCo",
     "simple_spread": "needs MPE2",
+    "minigrid": "needs MiniGrid",
     "ALE/": "needs ALE",
     "envpool/": "needs EnvPool",
     "cuda": "needs a GPU",

@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
-from headrace.algorithms.adam import Adam
+from headrace.algorithms.adam import BETA2, Adam
 from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
 from headrace.algorithms.reduce import Reduce, explained, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
@@ -147,8 +147,8 @@ class OnPolicy(Generic[C]):
         self._examined = examine(self.policy)
 
     def _adam(self, policy: Policy) -> Adam:
-        """A new optimizer of all its parameters."""
-        return Adam(policy.parameters(), self.config.learning_rate, beta2=self.config.adam_beta2)
+        """A new optimizer of all its parameters. A config of the user's may not have all settings."""
+        return Adam(policy.parameters(), self.config.learning_rate, beta2=getattr(self.config, "adam_beta2", BETA2))
 
     def set_learning_rate(self, progress: float) -> None:
         """Constant, or falling linearly to 0 at the end of training, by the config's schedule."""

@@ -114,7 +114,7 @@ def settings_of(config: Path, trust: bool, typed: Mapping[str, str | None]) -> J
         wrappers = file.get("wrapper", ())
         named = [file.get(name) for name in ("algorithm", "env", "policy") if not typed.get(name)]
         check_trust(config.parent, trust, *named, *([wrappers] if isinstance(wrappers, str) else wrappers))
-        check_calls(config.parent, trust, named[1], file)
+        check_calls(config.parent, trust, None if typed.get("env") else file.get("env"), file)
     return file
 
 
