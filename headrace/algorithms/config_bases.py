@@ -18,7 +18,7 @@ class OnPolicyConfig:
     num_steps: int = 128  # steps of each environment in a rollout
     learning_rate: float = 3e-4  # of Adam, at the start of training
     schedule: Literal["constant", "linear"] = "constant"  # of the learning rate; linear: falls to 0 at the end
-    adam_beta2: float = 0.999  # decay of Adam's mean of squares; 0.99 guards a solved task's policy from collapse
+    adam_beta2: float = 0.999  # decay of Adam's mean of squares; 0.99 follows sooner where a solved task fails again
     gamma: float = 0.99  # discount factor
     max_grad_norm: float = 0.5  # gradients are clipped to this norm
     hidden: tuple[int, ...] = (64, 64)  # sizes of the hidden layers

@@ -157,11 +157,12 @@ def _answer(
     try:
         found = connection.recv()
     except (EOFError, OSError):
-        process.join()
+        found = None
+    process.join()
+    if found is None:
         if interrupts.caught:
             return None
         found = f"the process of {process.name} was killed"
-    process.join()
     if isinstance(found, Done):
         return found
     pass_on("SIGTERM", others)

@@ -16,7 +16,7 @@ from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import gradient_buffer, verdict
-from headrace.bindings.on_policy.rollout_learner import Objective, RolloutLearner, columns_fit
+from headrace.bindings.on_policy.rollout_learner import NO_STEP, Objective, RolloutLearner, columns_fit
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout
 from headrace.kernels.learning.rollouts_arguments import LOG_PROB, Loss
@@ -61,7 +61,7 @@ def _gradient(
     learner = _learners.get(lambda: RolloutLearner(compiled(policy, flat), flat), policy, last_examined(policy), flat)
     coefficients = (0.0, 0.0, value_coef, config.entropy_coef, *value_units(policy))
     loss = Loss(LOG_PROB, *map(np.float32, coefficients))
-    objective = Objective(loss, (0.0,) * 6, config.normalize_advantage)
+    objective = Objective(loss, NO_STEP, config.normalize_advantage)
     sums = learner.gradient(policy, rollout, targets, objective, reduce)
     into += learner.flat  # type: ignore[operator]
     policy_loss, value_loss, entropy = sums[:3].clone().unbind()

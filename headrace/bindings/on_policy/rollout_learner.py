@@ -49,9 +49,12 @@ ANNOUNCEMENT = "compiling the learning call for rollouts (once, about 4 s) ..."
 Learned: TypeAlias = ActorCritic | QNetwork
 
 
+NO_STEP = (0.0,) * 6  # settings of a call that computes a gradient alone
+
+
 class Objective(NamedTuple):
-    """What a call learns. settings: see kernels.learning.rollouts.learn(); zeros for a gradient alone. normalize:
-    advantages to mean 0 and variance 1."""
+    """What a call learns. settings: see kernels.learning.rollouts.learn(). normalize: advantages to mean 0 and
+    variance 1."""
 
     loss: Loss
     settings: tuple[float, ...]
@@ -168,7 +171,7 @@ class RolloutLearner:
             columns,
             *(np.zeros(order.shape, np.int64), *self.arrays, self.batch, self.weights.numpy()),
         )
-        arguments = (0, queue_state(), kernel_arguments, number, (0.0,) * 6, self.sums.view(-1).numpy())
+        arguments = (0, queue_state(), kernel_arguments, number, NO_STEP, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss = loss
         fields = RolloutArguments._fields
