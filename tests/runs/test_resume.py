@@ -311,10 +311,11 @@ def test_a_terminal_that_is_closed_does_not_lose_a_run(theirs):
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     metrics, said = Path("runs/ppo/CartPole-v1_1/metrics.jsonl"), b""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not metrics.exists() and time.monotonic() < deadline:
         said += os.read(master, 65536)  # else the terminal is full one day
     os.close(master)
+    assert metrics.exists(), said  # a signal before the training has begun ends it
     if not theirs:
         time.sleep(1.0)  # some tables long
         process.send_signal(signal.SIGTERM)
