@@ -108,7 +108,7 @@ def settle(
     train_config = with_actors(with_learners(train_config))
     check(train_config, kind, ready_env is not None, agent_info)
     algorithm_config, found = _of_actors(train_config, algorithm_config, asked)
-    follows |= found
+    follows = {**follows, **found}
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
     check_length(train_config, getattr(algorithm, "config", algorithm_config))
     say_unused(set(asked), train_config, algorithm_config)
@@ -136,7 +136,7 @@ def of_images(plan: TrainPlan) -> TrainPlan:
     names = {*defaults, *follows} & {setting.name for setting in fields(run)} - {"num_envs"}
     config = replace(plan.config, **{name: getattr(run, name) for name in names})
     own, found = _of_actors(config, own, plan.given)
-    follows |= found
+    follows = {**follows, **found}
     check_learners(config, own, plan.source, plan.agent_info, plan.borrowed is not None)
     check_length(config, own)
     registered = {name: x for name, x in {**plan.registered, **defaults}.items() if name not in {*plan.given, *follows}}
