@@ -20,7 +20,7 @@ from headrace.core.device import kernel_threads
 from headrace.core.terminal import tell
 from headrace.core.types import EnvArgument, Settings
 from headrace.envs.sources import EnvSpec
-from headrace.envs.workers.tuning import StepTime, choose
+from headrace.envs.workers.tuning import StepTime, choose, row_seconds
 from headrace.training.config import read_toml
 from headrace.training.plan import TrainPlan, settle
 from headrace.tuning.candidates import Candidate, Task
@@ -160,9 +160,13 @@ def _decided(plan: TrainPlan, entry: Entry | None, make: Make) -> TrainPlan:
 
 
 def _by_step(plan: TrainPlan, step: StepTime) -> TrainPlan:
-    """The plan where nothing is registered, with the number of workers that the time of a step asks for. Trials of
-    trainings would delay each first run by seconds."""
-    number = choose(step, plan.config.num_envs)[0] or None
+    """The plan where nothing is registered, with the number of workers that the time of a step asks for, if the run is
+    so long that they save the time to start them. Trials of trainings would delay each first run by seconds."""
+    num_envs = plan.config.num_envs
+    chosen = choose(step, num_envs)[0]
+    saved = 1 - row_seconds(chosen, num_envs, step) / row_seconds(0, num_envs, step)  # of the time to step
+    worth = chosen > 0 and saved * _expected(plan, 1 / step.seconds) >= START
+    number = chosen if worth else None
     registered = {**plan.registered, **({} if number is None else {"workers": number})}
     facts = (*plan.facts, f"{step.seconds * 1e3:.3g} ms a step on {cores()} cores")
     return replace(_with(plan, {"workers": number}), registered=registered, facts=facts)

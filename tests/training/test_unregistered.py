@@ -176,10 +176,12 @@ def planned(source, **options):
 def test_workers_follow_from_what_a_step_costs(monkeypatch, two_cores, seconds, busy, workers):
     monkeypatch.setattr(candidates, "step_time", lambda factory, seed: StepTime(seconds, busy))
     plan = planned(gymnasium_id(monkeypatch))
+    assert planned(gymnasium_id(monkeypatch), total_steps=None, max_episodes=9).config.workers == workers
     assert plan.config.workers == workers and plan.registered.get("workers") == workers
     said = registered_message("X", plan.registered, plan.assumed, plan.published, plan.facts)
     cost = f"{seconds * 1e3:.3g} ms a step on 2 cores"
     assert said.startswith(f"nothing is registered for X, stepped in Python, {cost}: num_envs 8, num_steps 256")
+    assert planned(gymnasium_id(monkeypatch), total_steps=400).config.workers is None  # starting them takes longer
     kept = planned(gymnasium_id(monkeypatch), epochs=7).algorithm_config
     assert (kept.epochs, kept.num_steps) == (7, plan.algorithm_config.num_steps)
 
