@@ -116,7 +116,7 @@ def settle(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
         registered={name: value for name, value in defaults.items() if name not in {*asked, *follows}},
-        assumed=bool(defaults) and kind.name not in envs.spec(source).defaults,  # type: ignore[arg-type]
+        assumed=bool(defaults) and config_class is not None and kind.name not in envs.spec(source).defaults,  # type: ignore[arg-type]
         given=asked,
         published=envs.spec(source).published if defaults else "",  # type: ignore[arg-type]
         own_policy=own_policy if isinstance(own_policy, type) else train_config.policy,
@@ -128,13 +128,16 @@ def of_images(plan: TrainPlan) -> TrainPlan:
     """The plan where nothing is registered, once the environments have shown that they are observed as images.
 
     Their number stays, and so do settings that were given, or chosen since settle()."""
-    assert plan.assumed and isinstance(plan.algorithm, str)
+    assert isinstance(plan.algorithm, str)
     kind, config_class = algorithm_classes(plan.algorithm)
     defaults = unregistered(kind.name, plan.given, images=True)
     follows = derived(config_class, defaults, plan.given)
-    run, own = merge_settings(config_class, {**defaults, **follows}, {}, plan.given)
-    names = {*defaults, *follows} & {setting.name for setting in fields(run)} - {"num_envs"}
-    config = replace(plan.config, **{name: getattr(run, name) for name in names})
+    settings = merge_settings(config_class, {**defaults, **follows}, {}, plan.given)
+    names = {*defaults, *follows, *plan.derived} - {"num_envs"}
+    config, own = (
+        replace(now, **{setting.name: getattr(new, setting.name) for setting in fields(new) if setting.name in names})
+        for now, new in zip((plan.config, plan.algorithm_config), settings, strict=True)
+    )
     own, found = _of_actors(config, own, plan.given)
     follows = {**follows, **found}
     check_learners(config, own, plan.source, plan.agent_info, plan.borrowed is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tomllib
 from contextlib import closing
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -143,6 +144,21 @@ def test_off_policy_algorithms_keep_fewer_images():
     assert (own.buffer_size, own.batch_size, own.learning_rate) == (100_000, 32, 1e-4)
     ratio = own.utd_ratio  # one gradient step in four, as for vectors
     assert ratio == settle("dqn", Drifting, None, None, {}).algorithm_config.utd_ratio == 0.25
+
+
+def test_what_was_chosen_after_settling_stays():
+    plan = settle("sac", Images, None, None, {})
+    own = replace(plan.algorithm_config, learning_starts=1)  # as headrace.tuning measures
+    changed = of_images(replace(plan, algorithm_config=own, config=replace(plan.config, workers=2, device="cpu")))
+    assert changed.algorithm_config == replace(own, buffer_size=100_000)
+    assert changed.config == replace(plan.config, workers=2, device="cpu", precision="auto")
+
+
+def test_an_algorithm_that_is_made_keeps_its_settings():
+    policy = hr.ActorCritic(Images.observation_space, Images.action_space, hidden=(4,))
+    with closing(hr.Trainer(hr.PPO(policy, hr.PPOConfig(num_steps=4)), Images)) as trainer:
+        assert (trainer.algorithm.config.num_steps, trainer.config.precision) == (4, "float32")
+        assert not trainer.plan.assumed and trainer.config.num_envs == 8
 
 
 def test_images_among_the_members_of_an_observation_count():
