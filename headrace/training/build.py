@@ -15,6 +15,7 @@ from headrace import envs
 from headrace.agent_groups.group_algorithm import Grouped
 from headrace.agent_groups.group_policy import check_spaces
 from headrace.algorithms.base import Algorithm
+from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig, fits_utd_ratio
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.cores import cores
 from headrace.core.device import torch_threads
@@ -23,9 +24,9 @@ from headrace.core.precision import of_copy, resolve
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import Json
-from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import Space
 from headrace.envs.base import AsyncEnv, Env
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.goals import goals_of
 from headrace.envs.parts import part_maker
 from headrace.envs.sources import is_kernel
@@ -46,13 +47,16 @@ from headrace.policies.convolutions import is_for_nature, shares_threads
 from headrace.training import multi_agent
 from headrace.training.combinations import check_lag, say_unused_by_spaces
 from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
-from headrace.training.gradient_steps import learning_within_rollouts, with_whole_gradient_steps
+from headrace.training.episodes import info_columns
 from headrace.training.multi_agent import MakePolicy
 from headrace.training.plan import TrainPlan, of_images, saved_settings
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
 from headrace.training.shards import Sharded
 
+ROWS = 64  # of a rollout, of all environments together, within which an off-policy algorithm learns by default
+FEW_ROWS = 8  # of a rollout, up to which what is done once a rollout takes longer than learning with a small network
+MOST_STEPS = 1_000  # of a rollout that is made longer, for gradient steps by utd_ratio
 ON_NODE = torch.device("cuda", 0)  # the GPU that Ray gives an actor is the only one that its process sees
 
 
@@ -116,8 +120,8 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
         config = plan.config
     chosen = plan
     say_unused_by_spaces(plan.algorithm_config, env)
-    plan = with_whole_gradient_steps(plan, env, config)
-    plan = learning_within_rollouts(plan, env, config, placement)
+    plan = _with_whole_gradient_steps(plan, env, config)
+    plan = _learning_within_rollouts(plan, env, config, placement)
     algorithm = _divided(_algorithm(plan, env, placement.learn), env, config, ranks)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, placement.learn))
     config = replace(config, threads=_threads(plan, config, algorithm.policy, placement))
@@ -133,7 +137,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     apart = placement.apart and not isinstance(env, ActorEnv)
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
-        *(algorithm.columns() | _info_columns(plan, env), config.seed, timer),
+        *(algorithm.columns() | info_columns(config, plan.source, env), config.seed, timer),
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
         replay=again,
@@ -150,22 +154,6 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if graph is not None:
         stack.callback(graph.close)  # before several learners leave the group whose sums it has
     return Parts(chosen, config, placement, env, algorithm, collector, stagger, timer, graph)
-
-
-def _info_columns(plan: TrainPlan, env: Env) -> dict[str, Column | Columns]:
-    """Columns for what is logged of infos. Raises ValueError where the environments give none."""
-    config = plan.config
-    if not config.log_info:
-        return {}
-    gives = env.backend in ("inline", "workers", "vector")
-    if isinstance(env, ActorEnv) and plan.source is not None:
-        gives = config.backend == "inline" or not is_kernel(envs.entry_of(plan.source))
-    given = f"log_info={config.log_info!r} is for Gymnasium environments and vector libraries, of one agent"
-    if env.num_agents > 1 or not gives:
-        raise ValueError(f"{given}, and not for {env.name} with the backend {env.backend!r}: leave it out")
-    if config.learners > 1:
-        raise ValueError(f"{given} and one learner: leave out one of log_info and learners={config.learners}")
-    return {"info": {name: Column() for name in config.log_info}}
 
 
 def _num_weights(plan: TrainPlan) -> int:
@@ -306,6 +294,47 @@ def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env) -> None:
         own = {"wrappers": plan.config.wrapper, **plan.config.env_kwargs}
         factory = entry if is_kernel(entry) else envs.factory(plan.source, **own)  # type: ignore[arg-type]
     algorithm.goals = goals_of(env, factory)  # type: ignore[attr-defined]
+
+
+def _with_whole_gradient_steps(plan: TrainPlan, env: Env, config: TrainConfig) -> TrainPlan:
+    """The plan, with rollouts so long that utd_ratio makes whole gradient steps of them: utd_ratio=0.25 of one
+    environment is a gradient step every 4 steps. Rollouts that the user chose stay: there OffPolicy.prepare() says what
+    the ratio is."""
+    own = plan.algorithm_config
+    if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or env.num_agents > 1:
+        return plan
+    total = config.num_envs if config.learners > 1 else env.num_envs
+    for times in range(1, MOST_STEPS // own.num_steps + 1):
+        if fits_utd_ratio(own, own.num_steps * times * total):
+            return replace(plan, algorithm_config=replace(own, num_steps=own.num_steps * times))
+    return plan
+
+
+def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, placement: Placement) -> TrainPlan:
+    """The plan, in which an off-policy algorithm with short rollouts learns as often, but within longer ones: acting,
+    compiled environments, the replay buffer and learning are one call for all steps of a rollout then. Only where
+    nothing is updated once a rollout, so that the bits are the same. Other environments may be slow, and a rollout that
+    learns is not given up: there the faster settings are said."""
+    own = plan.algorithm_config
+    if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or own.gradient_steps:
+        return plan
+    if own.hindsight:  # whose minibatches are drawn in torch
+        return plan
+    rows = own.num_steps * env.num_envs
+    one_process = not isinstance(env, ActorEnv) and not placement.apart and placement.learn.type == "cpu"
+    one_sum = config.collection == "sync" and max(config.learners, config.shards or 1) == 1
+    if not one_process or not one_sum or env.num_agents > 1 or 2 * rows > ROWS:
+        return plan
+    longer = replace(own, num_steps=own.num_steps * -(-ROWS // rows), train_freq=own.num_steps)
+    once_a_rollout = own.normalize_observation or own.schedule != "constant" or isinstance(own, EpsilonGreedyConfig)
+    if isinstance(env, CompiledEnv) and not once_a_rollout:
+        return replace(plan, algorithm_config=longer)
+    if rows <= FEW_ROWS:
+        tell(
+            f"{plan.algorithm} learns after every {rows} steps: where a step takes less than a millisecond, "
+            f"num_steps={longer.num_steps} and train_freq={longer.train_freq} learn as often in less time"
+        )
+    return plan
 
 
 def _threads(plan: TrainPlan, config: TrainConfig, policy: Policy, placement: Placement) -> int | None:

@@ -65,7 +65,7 @@ def settled(
 
 def _leaves_workers(plan: TrainPlan) -> bool:
     """Whether the number of workers is left to the time of a step: where nothing is registered for an environment of
-    Gymnasium's registry, and nobody has said how it is stepped. Environments and wrappers of the user's own stay in
+    Gymnasium's registry, and no setting says how it is stepped. Environments and wrappers of the user's own stay in
     this process, with their breakpoints and what they share with it; so does all where trainings share the cores."""
     config = plan.config
     if not plan.assumed or plan.source is None or plan.given.keys() & PLACING or config.wrapper:
