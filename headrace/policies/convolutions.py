@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from headrace.data.spaces import Box, channels_first
+from headrace.data.spaces import Box, Dict, Space, Tuple, channels_first, is_image
 
 NATURE_FROM = 36  # pixels per side: the smallest image that Nature's convolutions accept
 LARGE = 64 * 64  # pixels of an image from which all threads of torch pay; measured at 84 x 84 by generality.py
@@ -60,6 +60,13 @@ class ImageEncoder(nn.Module):
 def shares_threads(policy: nn.Module) -> bool:
     """Whether a policy's convolutions are of images so large that all threads of torch are faster than one."""
     return any(isinstance(part, ImageEncoder) and part.pixels >= LARGE for part in policy.modules())
+
+
+def is_for_nature(space: Space) -> bool:
+    """Whether observations are images, or have some as members, for which "auto" takes Nature's network."""
+    if isinstance(space, Dict | Tuple):
+        return any(map(is_for_nature, space.values() if isinstance(space, Dict) else space))
+    return is_image(space) and min(channels_first(space.shape)[1][1:]) >= NATURE_FROM
 
 
 class ByteConv2d(nn.Conv2d):

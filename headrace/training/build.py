@@ -24,7 +24,6 @@ from headrace.core.precision import of_copy, resolve
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
 from headrace.core.types import Json
-from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import Space
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.compiled.env import CompiledEnv
@@ -44,26 +43,28 @@ from headrace.parallel.learning_collector import LearningCollector
 from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.policies.base import Policy
-from headrace.policies.convolutions import shares_threads
+from headrace.policies.convolutions import is_for_nature, shares_threads
 from headrace.training import multi_agent
 from headrace.training.combinations import check_lag, say_unused_by_spaces
 from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
+from headrace.training.episodes import info_columns
 from headrace.training.multi_agent import MakePolicy
-from headrace.training.plan import TrainPlan, saved_settings
+from headrace.training.plan import TrainPlan, of_images, saved_settings
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
 from headrace.training.shards import Sharded
 
 ROWS = 64  # of a rollout, of all environments together, within which an off-policy algorithm learns by default
 FEW_ROWS = 8  # of a rollout, up to which what is done once a rollout takes longer than learning with a small network
-ON_NODE = torch.device("cuda", 0)  # the GPU that Ray gives an actor is the only one that its process sees
 MOST_STEPS = 1_000  # of a rollout that is made longer, for gradient steps by utd_ratio
+ON_NODE = torch.device("cuda", 0)  # the GPU that Ray gives an actor is the only one that its process sees
 
 
 @dataclass(frozen=True)
 class Parts:
     """What a Trainer is made of."""
 
+    plan: TrainPlan  # with what follows from the observations
     config: TrainConfig  # the plan's, with what was chosen while building
     placement: Placement
     env: Env
@@ -114,6 +115,10 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.ready_env is None:
         stack.callback(made.close)
     env = informed(made, plan.agent_info)
+    if plan.assumed and any(is_for_nature(observed) for observed, _ in env.spaces.values()):
+        plan = of_images(replace(plan, config=config))
+        config = plan.config
+    chosen = plan
     say_unused_by_spaces(plan.algorithm_config, env)
     plan = _with_whole_gradient_steps(plan, env, config)
     plan = _learning_within_rollouts(plan, env, config, placement)
@@ -132,7 +137,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     apart = placement.apart and not isinstance(env, ActorEnv)
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
-        *(algorithm.columns() | _info_columns(plan, env), config.seed, timer),
+        *(algorithm.columns() | info_columns(config, plan.source, env), config.seed, timer),
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
         replay=again,
@@ -148,23 +153,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     graph = _graph(config, env, algorithm, collector)
     if graph is not None:
         stack.callback(graph.close)  # before several learners leave the group whose sums it has
-    return Parts(config, placement, env, algorithm, collector, stagger, timer, graph)
-
-
-def _info_columns(plan: TrainPlan, env: Env) -> dict[str, Column | Columns]:
-    """Columns for what is logged of infos. Raises ValueError where the environments give none."""
-    config = plan.config
-    if not config.log_info:
-        return {}
-    gives = env.backend in ("inline", "workers", "vector")
-    if isinstance(env, ActorEnv) and plan.source is not None:
-        gives = config.backend == "inline" or not is_kernel(envs.entry_of(plan.source))
-    given = f"log_info={config.log_info!r} is for Gymnasium environments and vector libraries, of one agent"
-    if env.num_agents > 1 or not gives:
-        raise ValueError(f"{given}, and not for {env.name} with the backend {env.backend!r}: leave it out")
-    if config.learners > 1:
-        raise ValueError(f"{given} and one learner: leave out one of log_info and learners={config.learners}")
-    return {"info": {name: Column() for name in config.log_info}}
+    return Parts(chosen, config, placement, env, algorithm, collector, stagger, timer, graph)
 
 
 def _num_weights(plan: TrainPlan) -> int:

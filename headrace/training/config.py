@@ -43,7 +43,9 @@ class TrainConfig:
     precision: Literal["float32", "tf32", "bfloat16", "auto"] = "float32"  # of hidden layers, see docs/gpu.md
     graphs: bool = True  # on CUDA: run whole iterations as one CUDA graph, if they can be captured
     backend: str = "auto"  # of the environments: auto, or one listed by `headrace envs`
-    workers: int | Literal["auto"] | None = None  # processes for uncompiled environments; auto: measure; None: none
+    # processes for uncompiled environments; auto: measure; None: none. Where it is not given, ids of Gymnasium for
+    # which nothing is registered get those that the time of a step asks for
+    workers: int | Literal["auto"] | None = None
     # processes that collect with a copy of the policy each; auto: try; None: none. See docs/parallel.md
     actors: int | Literal["auto"] | None = None
     collection: Literal["sync", "double_buffered", "overlapped", "async"] = "sync"  # see docs/parallel.md

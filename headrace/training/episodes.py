@@ -9,8 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace import envs
 from headrace.core.types import StateDict
-from headrace.data.rollout import Rollout
+from headrace.data.rollout import Column, Columns, Rollout
+from headrace.envs.base import Env
+from headrace.envs.registry import Source
+from headrace.envs.sources import is_kernel
+from headrace.parallel.actor_env import ActorEnv
+from headrace.training.config import TrainConfig
+
+
+def info_columns(config: TrainConfig, source: Source | None, env: Env) -> dict[str, Column | Columns]:
+    """Columns for what is logged of infos. source: of the environments, where train() makes them. Raises ValueError
+    where they give none."""
+    if not config.log_info:
+        return {}
+    gives = env.backend in ("inline", "workers", "vector")
+    if isinstance(env, ActorEnv) and source is not None:
+        gives = config.backend == "inline" or not is_kernel(envs.entry_of(source))
+    given = f"log_info={config.log_info!r} is for Gymnasium environments and vector libraries, of one agent"
+    if env.num_agents > 1 or not gives:
+        raise ValueError(f"{given}, and not for {env.name} with the backend {env.backend!r}: leave it out")
+    if config.learners > 1:
+        raise ValueError(f"{given} and one learner: leave out one of log_info and learners={config.learners}")
+    return {"info": {name: Column() for name in config.log_info}}
 
 
 class Episodes:

@@ -127,7 +127,7 @@ class Training:
             recorder.progress.say(scaling_message(trainer.config, trainer.plan.derived))
         plan = trainer.plan
         if plan.registered and (plan.tuned or plan.assumed or plan.published):
-            how = plan.assumed, plan.published
+            how = plan.assumed, plan.published, plan.facts
             recorder.progress.say(registered_message(trainer.short_name, plan.registered, *how))
 
     def _continue(self, path: Path, *arguments: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from headrace.training.combinations import (
     with_learners,
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
-from headrace.training.scaling import derived, of_asynchronous, of_lag, settings_for
+from headrace.training.scaling import derived, of_asynchronous, of_lag, settings_for, unregistered
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -46,11 +46,21 @@ class TrainPlan:
     num_envs: int | None = None  # where it was given by name
     registered: Settings = field(default_factory=dict)  # for the environment; those that were not given
     assumed: bool = False  # whether these are those of training.scaling, because none are registered
+    facts: tuple[str, ...] = ()  # that these follow from, in words
+    given: Settings = field(default_factory=dict)  # by the user, in a file or by name
     published: str = ""  # by whom these were published, where they were not tuned here
     own_policy: str | type | None = None  # a policy class of the user's, or its name
     tuned: bool = False  # whether settings of the algorithm were given, among which registered ones may surprise
-    rollout_given: bool = True  # whether settings were given of which there is one that ROLLOUT names
-    threads_given: bool = True  # whether threads of torch were given, or are registered
+
+    @property
+    def rollout_given(self) -> bool:
+        """Whether settings were given of which there is one that ROLLOUT names."""
+        return bool(self.given.keys() & ROLLOUT)
+
+    @property
+    def threads_given(self) -> bool:
+        """Whether threads of torch were given, or are registered."""
+        return "threads" in {**self.registered, **self.given}
 
     @property
     def env(self) -> Source | Env:
@@ -86,8 +96,9 @@ def settle(
     options = {**options, **{name: processes.number for name, processes in given.items()}}
     kind, config_class = algorithm_classes(algorithm) if isinstance(algorithm, str) else (algorithm, None)
     wanted = {**file, **options}.get("registered", True) and source is not None
-    defaults = settings_for(source, kind.name, {**file, **options}) if wanted else {}  # type: ignore[arg-type]
-    follows = derived(config_class, defaults, {**file, **options})
+    asked = {**file, **options}
+    defaults = settings_for(source, kind.name, asked) if wanted else {}  # type: ignore[arg-type]
+    follows = derived(config_class, defaults, asked)
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
     train_config = _absolute(train_config)
     if own_policy is not None and not isinstance(algorithm, str):
@@ -96,23 +107,53 @@ def settle(
         _refuse_for_ready(train_config, ready_env)
     train_config = with_actors(with_learners(train_config))
     check(train_config, kind, ready_env is not None, agent_info)
-    for rule in (of_asynchronous, of_lag):
-        if found := rule(train_config, algorithm_config, {**file, **options}):
-            follows, algorithm_config = {**follows, **found}, replace(algorithm_config, **found)
+    algorithm_config, found = _of_actors(train_config, algorithm_config, asked)
+    follows = {**follows, **found}
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
     check_length(train_config, getattr(algorithm, "config", algorithm_config))
-    say_unused({*file, *options}, train_config, algorithm_config)
+    say_unused(set(asked), train_config, algorithm_config)
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
-        registered={name: value for name, value in defaults.items() if name not in {*file, *options, *follows}},
-        assumed=wanted and kind.name not in envs.spec(source).defaults,  # type: ignore[arg-type]
+        registered={name: value for name, value in defaults.items() if name not in {*asked, *follows}},
+        assumed=bool(defaults) and config_class is not None and kind.name not in envs.spec(source).defaults,  # type: ignore[arg-type]
+        given=asked,
         published=envs.spec(source).published if defaults else "",  # type: ignore[arg-type]
         own_policy=own_policy if isinstance(own_policy, type) else train_config.policy,
-        tuned=bool({*file, *options} & set(getattr(config_class, "__dataclass_fields__", ()))),
-        rollout_given=bool({*file, *options} & ROLLOUT),
-        threads_given="threads" in {*defaults, *file, *options},
+        tuned=bool(asked.keys() & getattr(config_class, "__dataclass_fields__", {}).keys()),
     )
+
+
+def of_images(plan: TrainPlan) -> TrainPlan:
+    """The plan where nothing is registered, once the environments have shown that they are observed as images.
+
+    Their number stays, and so do settings that were given, or chosen since settle()."""
+    assert isinstance(plan.algorithm, str)
+    kind, config_class = algorithm_classes(plan.algorithm)
+    defaults = unregistered(kind.name, plan.given, images=True)
+    follows = derived(config_class, defaults, plan.given)
+    settings = merge_settings(config_class, {**defaults, **follows}, {}, plan.given)
+    names = {*defaults, *follows, *plan.derived} - {"num_envs"}
+    config, own = (
+        replace(now, **{setting.name: getattr(new, setting.name) for setting in fields(new) if setting.name in names})
+        for now, new in zip((plan.config, plan.algorithm_config), settings, strict=True)
+    )
+    own, found = _of_actors(config, own, plan.given)
+    follows = {**follows, **found}
+    check_learners(config, own, plan.source, plan.agent_info, plan.borrowed is not None)
+    check_length(config, own)
+    registered = {name: x for name, x in {**plan.registered, **defaults}.items() if name not in {*plan.given, *follows}}
+    changed = {"config": config, "algorithm_config": own, "derived": follows, "registered": registered}
+    return replace(plan, **changed, facts=("images", *plan.facts))
+
+
+def _of_actors(config: TrainConfig, own: Any, given: Settings) -> tuple[Any, Settings]:
+    """The algorithm's config, with the settings that follow from how actors collect; and those."""
+    follows: dict[str, Any] = {}
+    for rule in (of_asynchronous, of_lag):
+        if found := rule(config, own, given):
+            follows, own = {**follows, **found}, replace(own, **found)
+    return own, follows
 
 
 def _absolute(config: TrainConfig) -> TrainConfig:

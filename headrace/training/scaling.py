@@ -3,12 +3,14 @@ follows from the number of environments. Each algorithm has its own rule for tha
 
 The defaults of algorithms are for compiled environments, of which 64 cost little more than one. In Python a step costs
 the same whatever the number, so more environments only make rollouts larger, and updates fewer: PPO's defaults take 24
-updates in 200,000 steps. There a rollout has the 2,048 steps of the PPO paper, but less where few steps are asked for.
+updates in 200,000 steps. There a rollout has the 2,048 steps of the PPO paper, or the 1,024 that it has for images, but
+less where few steps are asked for. What a step costs decides the number of workers alone (tuning.auto): they change
+nothing but the speed, so that a seed gives the same results on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import ceil, log2, sqrt
 from typing import Any
@@ -20,10 +22,18 @@ from headrace.envs.sources import is_kernel
 from headrace.training.config import TrainConfig, merge_settings
 
 NUM_ENVS = 8  # one process steps them as fast as one, and a rollout is of several episodes
-MOST_ROWS, LEAST_ROWS = 2048, 512  # of a rollout: the first of Schulman et al. 2017, table 3
+MOST_ROWS, IMAGE_ROWS, LEAST_ROWS = 2048, 1024, 512  # of a rollout: Schulman et al. 2017, tables 3 and 5
 UPDATES = 100  # that a training has at least, where rollouts are not shorter than LEAST_ROWS
 # Schulman et al. 2017 (arXiv:1707.06347), table 3; PPO's own defaults are for larger rollouts
 LEARNING: Mapping[str, Settings] = {"ppo": {"epochs": 10, "minibatch_size": 64}, "trpo": {}}
+# what differs for images: PPO and DQN as rl-baselines3-zoo has them for Atari; the replay of Yarats et al. 2021
+# (arXiv:2004.13649), since a million images do not fit into memory
+FEWER_IMAGES: Settings = {"buffer_size": 100_000}
+OF_IMAGES: Mapping[str, Settings] = {
+    "ppo": {"epochs": 4, "minibatch_size": 256, "learning_rate": 2.5e-4},
+    "dqn": {"batch_size": 32, "learning_rate": 1e-4},
+    **dict.fromkeys(("sac", "tqc", "crossq", "td3", "ddpg"), FEWER_IMAGES),
+}
 ONE_BY_ONE = ("auto", "inline", "workers")
 
 
@@ -38,15 +48,19 @@ def settings_for(source: envs.Source, algorithm: str, given: Settings) -> Settin
     return unregistered(algorithm, given)
 
 
-def unregistered(algorithm: str, given: Settings) -> Settings:
-    """Settings for an environment in Python, on which an algorithm trains for the first time."""
+def unregistered(algorithm: str, given: Settings, images: bool = False) -> Settings:
+    """Settings for an environment in Python, on which an algorithm trains for the first time.
+
+    images: whether its observations are images for which Nature's network is taken; known once it has been made.
+    """
     processes = max(_at_most(given.get(name)) for name in ("workers", "actors", "learners"))
     num_envs = ceil(NUM_ENVS / processes) * processes  # so that each has as many
-    if algorithm not in LEARNING:
-        return {"num_envs": num_envs}
-    total = given.get("total_steps", TrainConfig.total_steps)
-    rows = MOST_ROWS if total is None else 2 ** int(log2(max(total / UPDATES, LEAST_ROWS)))
-    return {"num_envs": num_envs, "num_steps": max(1, min(rows, MOST_ROWS) // num_envs), **LEARNING[algorithm]}
+    found: dict[str, Any] = {"num_envs": num_envs}
+    if algorithm in LEARNING:
+        total, most = given.get("total_steps", TrainConfig.total_steps), IMAGE_ROWS if images else MOST_ROWS
+        rows = most if total is None else min(most, 2 ** int(log2(max(total / UPDATES, LEAST_ROWS))))
+        found |= {"num_steps": max(1, rows // num_envs), **LEARNING[algorithm]}
+    return found | {**OF_IMAGES.get(algorithm, {}), "precision": "auto"} if images else found
 
 
 def _one_by_one(source: envs.Source, backend: str) -> bool:
@@ -120,11 +134,14 @@ def scaling_message(config: TrainConfig, settings: Settings) -> str:
     return f"for {config.num_envs:,} envs{actors}: {', '.join(parts)} (--no-scale keeps the settings as they were)"
 
 
-def registered_message(env: str, settings: Settings, assumed: bool = False, published: str = "") -> str:
-    """A message: which settings are registered for an environment; assumed: none are, and these are taken; published:
-    by whom, where they were not tuned here."""
+def registered_message(
+    env: str, settings: Settings, assumed: bool = False, published: str = "", facts: Sequence[str] = ()
+) -> str:
+    """A message: which settings are registered for an environment; assumed: none are, and these are taken, which follow
+    from `facts`; published: by whom, where they were not tuned here."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
-    where = f"nothing is registered for {env}, stepped in Python" if assumed else f"registered for {env}"
+    reasons = ", ".join((f"nothing is registered for {env}", "stepped in Python", *facts))
+    where = reasons if assumed else f"registered for {env}"
     where += f", as published by {published} and not tuned here" if published else ""
     return f"{where}: {', '.join(parts)} (--no-registered leaves these out)"
 

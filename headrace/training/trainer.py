@@ -69,7 +69,6 @@ class Trainer:
         return trainer
 
     def _build(self, plan: TrainPlan, ranks: Ranks | None = None) -> None:
-        self.plan = plan
         with ExitStack() as stack:
             if ranks is None and plan.config.learners > 1:
                 ranks = torchrun_ranks(plan.config) or Leader(plan.config, partial(Trainer.of, plan))
@@ -77,6 +76,7 @@ class Trainer:
             self._ranks: Any = ranks  # Ranks of several learners; None for one
             self._leads = ranks is not None and ranks.rank == 0
             parts = build(plan, stack, ranks)
+            self.plan = parts.plan
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
             self.env, self.algorithm, self.collector = parts.env, parts.algorithm, parts.collector
             if ranks is not None:

@@ -15,9 +15,12 @@ import torch
 from headrace import envs
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import algorithm_classes
+from headrace.core.cores import cores
+from headrace.core.device import kernel_threads
 from headrace.core.terminal import tell
 from headrace.core.types import EnvArgument, Settings
-from headrace.envs.workers.tuning import choose
+from headrace.envs.sources import EnvSpec
+from headrace.envs.workers.tuning import StepTime, choose, row_seconds
 from headrace.training.config import read_toml
 from headrace.training.plan import TrainPlan, settle
 from headrace.tuning.candidates import Candidate, Task
@@ -30,6 +33,7 @@ START = 1.0  # s in which the processes of a candidate start, about
 FIRST = 1.0  # s in which one process is tried, which says how long the run will take
 WORTH = 1.1  # times as fast, below which more processes or other numbers of environments are not worth it
 SIMILAR = 2.0  # ratio of numbers of environments up to which what was measured with one holds for the other
+PLACING = {"workers", "actors", "backend", "cluster"}  # settings of how environments are stepped
 # settings that a combination that was measured must share with a training
 SHARED = ("collection", "threads", "precision", "backend")
 
@@ -54,7 +58,24 @@ def settled(
         plan = _sized(plan, entry, lambda number: settle(algorithm, env, config, agent_info, options | number))
     if entry is not None and plan.config.device == "auto" and torch.cuda.is_available():
         plan = _on_device(plan, entry)
+    if _leaves_workers(plan):
+        plan = _with(plan, {"workers": "auto"})
     return _decided(plan, entry, make)
+
+
+def _leaves_workers(plan: TrainPlan) -> bool:
+    """Whether the number of workers is left to the time of a step: where nothing is registered for an environment of
+    Gymnasium's registry, and no setting says how it is stepped. Environments and wrappers of the user's own stay in
+    this process, with their breakpoints and what they share with it; so does all where trainings share the cores."""
+    config = plan.config
+    if not plan.assumed or plan.source is None or plan.given.keys() & PLACING or config.wrapper:
+        return False
+    shared = max(config.learners, config.shards or 1) > 1 or config.collection != "sync" or config.actors is not None
+    if shared or config.num_envs == 1 or cores() == 1 or kernel_threads() < cores():
+        return False
+    entry = envs.entry_of(plan.source)
+    module = getattr(entry, "entry_point", None)
+    return isinstance(entry, EnvSpec) and isinstance(module, str) and not module.startswith("__main__")
 
 
 def _may_use(plan: TrainPlan) -> bool:
@@ -133,7 +154,22 @@ def _decided(plan: TrainPlan, entry: Entry | None, make: Make) -> TrainPlan:
             against = f", {alone[0].steps_per_second:,.0f} in one process" if alone else ""
             _say(f"{name}=auto: {_processes(best.settings)}", best, entry, against)
             return _with(plan, best.settings)
+    if name == "workers" and "workers" not in plan.given and task.step is not None:
+        return _by_step(plan, task.step)
     return _tried(plan, task, name, make)
+
+
+def _by_step(plan: TrainPlan, step: StepTime) -> TrainPlan:
+    """The plan where nothing is registered, with the number of workers that the time of a step asks for, if the run is
+    so long that they save the time to start them. Trials of trainings would delay each first run by seconds."""
+    num_envs = plan.config.num_envs
+    chosen = choose(step, num_envs)[0]
+    saved = 1 - row_seconds(chosen, num_envs, step) / row_seconds(0, num_envs, step)  # of the time to step
+    worth = chosen > 0 and saved * _expected(plan, 1 / step.seconds) >= START
+    number = chosen if worth else None
+    registered = {**plan.registered, **({} if number is None else {"workers": number})}
+    facts = (*plan.facts, f"{step.seconds * 1e3:.3g} ms a step on {cores()} cores")
+    return replace(_with(plan, {"workers": number}), registered=registered, facts=facts)
 
 
 def _fits(row: Measured, plan: TrainPlan) -> bool:

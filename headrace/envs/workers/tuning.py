@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import NamedTuple
 
 import gymnasium
+import numpy as np
 
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
@@ -34,7 +36,18 @@ class StepTime(NamedTuple):
 
 
 def step_time(factory: Callable[[], gymnasium.Env], seed: int = 0) -> StepTime:
-    """Measure an environment with random actions, in this process. Several agents act by a dict, as in PettingZoo."""
+    """Measure an environment with random actions, in this process. Several agents act by a dict, as in PettingZoo.
+
+    Python's and NumPy's global generators, which it may draw from, are as before afterwards."""
+    generators = random.getstate(), np.random.get_state()
+    try:
+        return _step_time(factory, seed)
+    finally:
+        random.setstate(generators[0])
+        np.random.set_state(generators[1])
+
+
+def _step_time(factory: Callable[[], gymnasium.Env], seed: int) -> StepTime:
     env = factory()
     try:
         actions = _actions(env)
