@@ -54,10 +54,11 @@ def with_headrace(
 ) -> list[dict[str, float]]:
     """Headrace; what it compiles once for a machine, it compiles before the clock starts."""
     from headrace import Trainer
+    from headrace.envs import spec
     from headrace.training.scaling import unregistered
 
     settings: dict[str, Any] = {"total_steps": steps, "target_return": None, "seed": seed, "device": "cpu"}
-    if library == "default":
+    if library == "default" and algorithm in spec(env).defaults:
         settings |= {"registered": False, **unregistered(algorithm, settings)}
     trainer = Trainer(algorithm, env, **settings)
     clock = Clock(env, marks)
