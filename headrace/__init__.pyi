@@ -445,6 +445,7 @@ class DQNOptions(Options, total=False):
     priority_alpha: float
     priority_beta: float
     exploration_spread: float
+    adam_eps: float
     max_grad_norm: float
     layer_norm: bool
 

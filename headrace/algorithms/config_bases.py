@@ -164,7 +164,7 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight"), AT_LEAST_0),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     "renorm_warm_up": AT_LEAST_0,
-    **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl"), ABOVE_0),
+    **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl", "adam_eps"), ABOVE_0),
     **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),
     **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
     **dict.fromkeys(("exploration_initial", "exploration_final"), FRACTION),

@@ -45,6 +45,7 @@ class DQNConfig(EpsilonGreedyConfig, OffPolicyConfig):
     priority_alpha: float = 0.6  # exponent of priorities: 0 uniform, 1 proportional
     priority_beta: float = 0.4  # exponent of importance sampling weights at the start; 1 at the end
     exploration_spread: float = 0.0  # environment i of N explores rate^(1 + this i / (N - 1)); 0: all alike
+    adam_eps: float = 1e-8  # Adam's epsilon; 1.5e-4, as in Rainbow, where a solved task is forgotten
     max_grad_norm: float = 10.0  # gradients are clipped to this norm
     hidden: tuple[int, ...] = (128, 128)  # sizes of the hidden layers
     layer_norm: bool = False  # layer normalisation before each activation
@@ -77,7 +78,7 @@ class DQN(OffPolicy[DQNConfig]):
 
     def __init__(self, policy: QNetwork, config: DQNConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.optimizer = Adam(policy.parameters(), self.config.learning_rate, 1e-8)
+        self.optimizer = Adam(policy.parameters(), self.config.learning_rate, self.config.adam_eps)
         target = make_target(policy)
         self.networks = Networks(policy, target, flatten(target.parameters()), self.optimizer)
         self.optimizers = {"policy": self.optimizer}

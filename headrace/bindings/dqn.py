@@ -120,7 +120,7 @@ def learn(
     """headrace.algorithms.dqn.learn, with the same results within rounding."""
     policy, _, slow, optimizer = networks
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    depends_on = (last_examined(policy), optimizer.flat, slow, shape, config.double)
+    depends_on = (last_examined(policy), optimizer.flat, optimizer.eps, slow, shape, config.double)
     learner = _learners.get(lambda: Learner(policy, slow, optimizer, shape, config.double), policy, *depends_on)
     value, error = learner.learn(policy, batches, follow, settings_of(optimizer, config))
     optimizer.steps += shape[0]

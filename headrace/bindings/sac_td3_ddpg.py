@@ -115,8 +115,9 @@ _learners: Bound[Learner] = Bound()
 
 def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None) -> Learner:
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    flats = (networks.actor_optimizer.flat, networks.critic_optimizer.flat, networks.target_critics)
-    depends_on = (last_examined(networks.policy), *flats, shape, temperature and temperature.flat)
+    optimizers = (networks.actor_optimizer, networks.critic_optimizer)
+    of_optimizers = (part for optimizer in optimizers for part in (optimizer.flat, optimizer.eps))
+    depends_on = (last_examined(networks.policy), *of_optimizers, networks.target_critics, shape, temperature and temperature.flat)
     return _learners.get(lambda: Learner(networks, shape, temperature), networks.policy, *depends_on)
 
 

@@ -87,6 +87,30 @@ def test_the_loop_learns_what_plain_functions_learn(name):
         assert metrics[key] == pytest.approx(value, rel=1e-3, abs=1e-4), key
 
 
+@pytest.mark.parametrize("train_freq", [0, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_an_epsilon_of_adam_that_is_edited_later_takes_effect(name, train_freq):
+    """Kernels keep what they are given; after an edit they learn what plain functions learn."""
+
+    def edited(eps):
+        env, own = CASES[name]
+        settings = OPTIONS | own | {"num_steps": 8, "gradient_steps": 1, "train_freq": train_freq}
+        trainer = Trainer(name, env, **settings)
+        for iteration in range(8):
+            if iteration == 4:
+                for optimizer in trainer.algorithm.optimizers.values():
+                    optimizer.eps = eps
+            trainer.iterate()
+        trainer.close()
+        return weights(trainer)
+
+    found = edited(1e-2)
+    with plain_only():
+        plain = edited(1e-2)
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-5)
+    assert (found - edited(1e-8)).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize(("name", "n_steps"), [("sac", 1), ("td3", 4), ("dqn", 3)])
 def test_minibatches_are_the_plain_ones(name, n_steps):
     """Rows have the bits of draw() and gather() of the same draws, masked rows included; noise is within rounding."""
