@@ -96,15 +96,18 @@ def register(
 
 
 def kernel_of(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:
-    """The kernel that would serve this call of a @fused function; None where the plain function would run."""
-    return function.serving(*args, **kwargs)  # type: ignore[attr-defined, no-any-return]
+    """The kernel that would serve this call of a @fused function; None where the plain function would run, or one that
+    somebody has put in its place."""
+    serving = getattr(function, "serving", None)
+    return serving and serving(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 def latest_kernel(function: Callable[P, R]) -> Callable[P, R] | None:
     """The kernel of a @fused function that is tried first, whatever it serves: for who has asked it about the same
     arguments before. None where the plain function is not the one that it was written after, or kernels do not
     serve."""
-    return function.latest()  # type: ignore[attr-defined, no-any-return]
+    latest = getattr(function, "latest", None)
+    return latest and latest()  # type: ignore[no-any-return]
 
 
 def silence() -> None:

@@ -49,7 +49,7 @@ class Native:
 class Call:
     """A function with its arguments, converted to slots once: calling it again costs half a microsecond.
 
-    slots: uint64, which lie at `address`. Numbers among the arguments may be changed there (put); arrays are not copied.
+    slots: uint64, at `address`. Numbers among the arguments may be changed there (put); arrays are not copied.
     with_gil: keep the GIL, in functions of microseconds: who releases it gets it back after up to 5 ms
     (sys.setswitchinterval).
     """
