@@ -65,16 +65,16 @@ def permutations(seed, state, order):
     for row in range(number):
         for i in range(size):
             order[row, i] = np.int64(i)
-        i = _0
-        while i + _1 < size:
+        done = _0
+        while done + _1 < size:
             if used == _WORDS:
                 _renew(state)
                 used = _0
-            count = min(_WORDS - used, size - _1 - i)
+            count = min(_WORDS - used, size - _1 - done)
             for k in range(_0, count):
-                state[_WORDS + k] = _remainder(_tempered(state[used + k]), W(size - i - k))
+                state[_WORDS + k] = _remainder(_tempered(state[used + k]), W(size - done - k))
             for k in range(_0, count):
-                other = i + U(state[_WORDS + k])
-                order[row, i], order[row, other] = order[row, other], order[row, i]
-                i += _1
-            used += count
+                at = done + k
+                other = at + U(state[_WORDS + k])
+                order[row, at], order[row, other] = order[row, other], order[row, at]
+            done, used = done + count, used + count
