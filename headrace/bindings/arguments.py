@@ -33,9 +33,12 @@ def gae_columns_fit(device: str, columns: tuple[Tensor, ...], numbers: tuple[flo
     if not isinstance(reward, Tensor) or reward.dim() != 2 or reward.device.type != device or not reward.numel():
         return False
     shape, on = reward.shape, reward.device
-    floats = all(fits(x, torch.float32, *shape, device=on) and not x.requires_grad for x in columns[:3])
-    flags = all(fits(x, torch.bool, *shape, device=on) for x in columns[3:])
-    return floats and flags and all(isinstance(x, int | float) for x in numbers)
+    for place, x in enumerate(columns):
+        if not isinstance(x, Tensor) or x.dtype is not (torch.float32 if place < 3 else torch.bool):
+            return False
+        if x.shape != shape or x.device != on or x.requires_grad or x.layout is not torch.strided:
+            return False
+    return all(isinstance(x, int | float) for x in numbers)
 
 
 def draws_fit(seed: int, purpose: int, steps: int, envs: int, draws: int, first_env: int) -> bool:

@@ -18,7 +18,7 @@ from headrace.bindings.actor_critic_layout import encoded
 from headrace.bindings.arguments import fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.core.fused import kernel_of, register
+from headrace.core.fused import kernel_of, latest_kernel, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.nn.layout import WORKERS
@@ -28,7 +28,7 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.examination import unchanged
+from headrace.policies.examination import examine
 from headrace.policies.networks import VectorEncoder
 
 ANNOUNCEMENT = "compiling the collector (once, about 4 s) ..."
@@ -144,17 +144,28 @@ def serves(collector: InlineCollector, random: Tensor) -> bool:
         return False
     if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
         return False
-    if output_columns(rollout) != ["action", "log_prob", "value"]:
+    if output_columns(rollout) != ["action", "log_prob", "value"] or torch.is_grad_enabled():
         return False
+    if not fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws):
+        return False
+    if latest_kernel(ActorCritic.act) is not acting.act or latest_kernel(ActorCritic.value) is not acting.value:
+        return False
+    columns = (rollout.observation, rollout.action, rollout.log_prob, rollout.value)
+    return _answers.get(lambda: _acts_for(policy, rollout, random[0]), rollout, examine(policy), *columns)
+
+
+_answers: Bound[bool] = Bound()  # of _acts_for()
+
+
+def _acts_for(policy: ActorCritic, rollout: Rollout, random: Tensor) -> bool:
+    """Whether the kernels for acting serve this policy, and can write these columns."""
     seen, action = rollout.observation[0], flatten(rollout.action)
     written = (action.view(len(action), -1).t(), rollout.log_prob, rollout.value)
-    with unchanged(policy):
-        return (
-            fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws)
-            and all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in written)
-            and kernel_of(ActorCritic.act, policy, seen, None, random[0]) is acting.act
-            and kernel_of(ActorCritic.value, policy, seen) is acting.value
-        )
+    return (
+        all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in written)
+        and kernel_of(ActorCritic.act, policy, seen, None, random) is acting.act
+        and kernel_of(ActorCritic.value, policy, seen) is acting.value
+    )
 
 
 @register("collector.steps", serves, DIGESTS["collector.steps"], (InlineCollector,))

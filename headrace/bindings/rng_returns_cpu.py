@@ -21,7 +21,7 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, SharedCall, float_slot
 
 KEPT = 64  # shapes of arrays, of which each function keeps the call
-TWISTER = 624  # words of the generator that torch shuffles by: see headrace.kernels.learning.permutations
+WORDS = 2 * 624  # of the generator that torch shuffles by, and as many more: see kernels.learning.permutations
 MOST_SHUFFLED = 2**32 // 20  # entries from which torch draws words of 64 bits
 INLINE = '@njit(error_model="numpy", forceinline=True)'
 KERNELS = '''
@@ -89,14 +89,14 @@ def _shuffles(seed: int, number: int, size: int) -> bool:
 @register("rng.shuffled", _shuffles, DIGESTS["rng.shuffled"])
 def shuffled(seed: int, number: int, size: int) -> Tensor:
     """headrace.core.rng.shuffled: the same permutations."""
-    order, state = torch.empty(number, size, dtype=torch.int64), torch.empty(TWISTER, dtype=torch.int32)
+    order, state = torch.empty(number, size, dtype=torch.int64), torch.empty(WORDS, dtype=torch.int32)
     _shuffle(number, size)(seed & MASK, state.data_ptr(), order.data_ptr())
     return order
 
 
 @functools.lru_cache(KEPT)
 def _shuffle(number: int, size: int) -> SharedCall:
-    example = (np.uint32(0), np.zeros(TWISTER, np.uint32), np.zeros((number, size), np.int64))
+    example = (np.uint32(0), np.zeros(WORDS, np.uint32), np.zeros((number, size), np.int64))
     announcement = "compiling permutations (once, about 1 s) ..."
     return SharedCall(entry("learning.permutations", "permutations", example, announcement), example)
 

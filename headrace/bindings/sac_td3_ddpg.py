@@ -117,7 +117,8 @@ def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None
     shape = (batches.reward.shape[0], batches.reward.shape[1])
     optimizers = (networks.actor_optimizer, networks.critic_optimizer)
     of_optimizers = (part for optimizer in optimizers for part in (optimizer.flat, optimizer.eps))
-    depends_on = (last_examined(networks.policy), *of_optimizers, networks.target_critics, shape, temperature and temperature.flat)
+    others = (networks.target_critics, shape, temperature and temperature.flat)
+    depends_on = (last_examined(networks.policy), *of_optimizers, *others)
     return _learners.get(lambda: Learner(networks, shape, temperature), networks.policy, *depends_on)
 
 

@@ -10,7 +10,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from enum import EnumMeta
-from operator import getitem, is_
+from operator import getitem
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import NamedTuple, TypeAlias
 
@@ -30,10 +30,10 @@ class Reach(NamedTuple):
     values: list[object]
 
     def is_current(self) -> bool:
-        """Whether each name still is what it was."""
+        """Whether each name still is what it was, or is equal to it."""
         try:
-            return all(map(is_, map(getitem, self.spaces, self.names), self.values))
-        except KeyError:
+            return [*map(getitem, self.spaces, self.names)] == self.values  # objects first, and only then what they are
+        except (KeyError, RuntimeError, ValueError):  # the last two of tensors and arrays, which are not compared
             return False
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -105,6 +105,14 @@ def resolve(name: str | torch.device) -> torch.device:
 def known(flag: torch.Tensor) -> bool:
     """Whether a flag is set, if it is on the CPU; False on other devices, where waiting costs more than continuing."""
     return flag.device.type == "cpu" and bool(flag)
+
+
+def numbers(scalars: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, float]:
+    """Scalars on a device as numbers, rounded to float32."""
+    if device.type == "cpu":
+        return {name: x.float().item() for name, x in scalars.items()}
+    # one transfer for all of them
+    return dict(zip(scalars, torch.stack([x.float() for x in scalars.values()]).tolist(), strict=True))
 
 
 def queue_end(device: torch.device) -> Callable[[], bool]:

@@ -67,7 +67,13 @@ def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]
                     return kernel.call
             return None
 
-        dispatch.plain, dispatch.serving = plain, serving  # type: ignore[attr-defined]
+        def latest() -> Callable[P, R] | None:
+            if not (_enabled and candidates):
+                return None
+            kernel = candidates[0]
+            return kernel.call if _follows(plain, kernel) else None
+
+        dispatch.plain, dispatch.serving, dispatch.latest = plain, serving, latest  # type: ignore[attr-defined]
         return dispatch
 
     return decorate
@@ -90,8 +96,18 @@ def register(
 
 
 def kernel_of(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:
-    """The kernel that would serve this call of a @fused function; None where the plain function would run."""
-    return function.serving(*args, **kwargs)  # type: ignore[attr-defined, no-any-return]
+    """The kernel that would serve this call of a @fused function; None where the plain function would run, or one that
+    somebody has put in its place."""
+    serving = getattr(function, "serving", None)
+    return serving and serving(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def latest_kernel(function: Callable[P, R]) -> Callable[P, R] | None:
+    """The kernel of a @fused function that is tried first, whatever it serves: for who has asked it about the same
+    arguments before. None where the plain function is not the one that it was written after, or kernels do not
+    serve."""
+    latest = getattr(function, "latest", None)
+    return latest and latest()  # type: ignore[no-any-return]
 
 
 def silence() -> None:
@@ -140,9 +156,14 @@ def reached(plain: Function, classes: Classes = ()) -> Reach:
     return found
 
 
+def _follows(plain: Function, kernel: _Kernel) -> bool:
+    """Whether the plain function is the one that a kernel was written after."""
+    return not kernel.digest or kernel.digest == reached(plain, kernel.classes).digest
+
+
 def _serves(name: str, plain: Function, kernel: _Kernel, answer: bool | str) -> bool:
     """Whether a kernel that gave this answer serves; prints the reason where it does not, once."""
-    if answer is True and kernel.digest and kernel.digest != reached(plain, kernel.classes).digest:
+    if answer is True and not _follows(plain, kernel):
         answer = "the plain function is not the one its kernel was written after; running that instead"
     if isinstance(answer, str) and not _silent and (name, answer) not in _said:
         _said.add((name, answer))

@@ -13,7 +13,7 @@ from headrace.core.fused import fused
 from headrace.core.stopping import Stopped
 from headrace.core.timer import Timer
 from headrace.core.types import StateDict
-from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
+from headrace.data.rollout import Column, Columns, Rollout, each_column, flatten, tree_map
 from headrace.data.spaces import MultiDiscrete
 from headrace.envs.base import Env
 from headrace.policies.base import Policy, PolicyOutput
@@ -96,6 +96,9 @@ class InlineCollector:
         rollout = self.rollout
         self._observation = [rollout.observation[t] for t in range(num_steps + 1)]
         names = output_columns(rollout)
+        self._carried = [  # by a rollout's first row from the last one of the rollout before
+            (value[0], value[-1]) for column, value in each_column(rollout.columns, rollout) if column.bootstrap
+        ]
         self._outputs = [[(name, getattr(rollout, name)[t]) for name in names] for t in range(num_steps)]
 
     @torch.no_grad()
@@ -111,7 +114,8 @@ class InlineCollector:
 
     def _advance(self) -> None:
         """Begin the next rollout where this one ended."""
-        self.rollout.continue_from(self.rollout)
+        for first, last in self._carried:
+            first.copy_(last)
 
     def publish(self) -> None:
         """The policy is the learner's own: nothing to do."""

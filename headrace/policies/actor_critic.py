@@ -16,7 +16,7 @@ from headrace.policies.examination import examine
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.heads import action_head
 from headrace.policies.masks import is_masked, mask_of
-from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.networks import MLP, Readout, VectorEncoder, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
 from headrace.policies.numpy_io import batch_size, pad
 
@@ -123,6 +123,8 @@ class ActorCritic(Policy):
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
+        if self.return_normalizer is None and type(self.encoder) is VectorEncoder and self.encoder.normalizer is None:
+            return
         valid = rollout.valid[: rollout.num_steps].flatten()
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
         if self.return_normalizer is not None:

@@ -15,6 +15,7 @@ import torch
 
 from headrace.algorithms.base import Algorithm, past_warm_up
 from headrace.algorithms.reduce import all_agree
+from headrace.core.device import numbers
 from headrace.core.openmp import spinning
 from headrace.core.precision import torch_settings
 from headrace.core.stopping import Stopped
@@ -193,8 +194,7 @@ class Trainer:
                 self._ranks.wait()
         self.collector.publish()
         with self.timer("learning"):
-            # one transfer for all of them
-            metrics = dict(zip(update, torch.stack([x.float() for x in update.values()]).tolist(), strict=True))
+            metrics = numbers(update, self.placement.learn)
         finite.check_metrics(metrics, self.steps)
         if self._ranks is not None and self.algorithm.iteration % COMPARED_EVERY == 0:
             self._ranks.compare(self.algorithm)

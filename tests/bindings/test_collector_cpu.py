@@ -17,6 +17,7 @@ from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.gym.inline import InlineEnv
 from headrace.parallel.collector import InlineCollector, steps
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.networks import MLP
 
 COLUMNS = {"log_prob": Column(), "value": Column(bootstrap=True)}
 NAMES = ("observation", "valid", "action", "log_prob", "value", "reward", "terminated", "truncated")
@@ -200,3 +201,26 @@ def test_what_it_does_not_know_goes_by_turns(monkeypatch):
     assert not serves(scattered)
     monkeypatch.setattr(ActorCritic, "forward", lambda self, observation: None)
     assert not serves(collector("CartPole-v1", 8))
+
+
+def test_what_changes_after_a_rollout_is_seen(monkeypatch):
+    def serves():
+        with torch.no_grad():
+            return fused.kernel_of(steps, source, source._random(0)) is collector_cpu.steps
+
+    source = collector("CartPole-v1", 8)
+    source.collect()
+    assert serves()
+    hook = source.policy.critic_out.register_forward_hook(lambda *call: None)
+    assert not serves()
+    hook.remove()
+    assert serves()
+    with monkeypatch.context() as patch:
+        patch.setattr(ActorCritic, "value", lambda policy, observation, rnn_state=None: observation[:, 0])
+        assert not serves()
+    with monkeypatch.context() as patch:
+        patch.setattr(MLP, "forward", lambda mlp, features: features)
+        assert not serves()
+    assert serves()
+    source.rollout.value = source.rollout.value.double()
+    assert not serves()

@@ -224,6 +224,22 @@ def test_wide_layers_are_left_to_torch():
     assert "2000" in binding.serves(learner.policy, learner.optimizer, rollout, None, None, None)
 
 
+def test_another_column_of_observations_is_read_where_it_lies():
+    learner, rollout = prepared(VECTOR, Discrete(3), {})
+    other, _ = prepared(VECTOR, Discrete(3), {})
+    for observation in (rollout.observation, rollout.observation.flip(0), rollout.observation.flip(1).contiguous()):
+        rollout.observation = observation
+        learner.update(rollout, 0.0)
+        with fused.plain_only():
+            other.update(rollout, 0.0)
+        torch.testing.assert_close(learner.optimizer.flat, other.optimizer.flat, rtol=0, atol=1e-5)
+        rollout.observation.mul_(0.5)
+        learner.update(rollout, 0.0)
+        with fused.plain_only():
+            other.update(rollout, 0.0)
+        torch.testing.assert_close(learner.optimizer.flat, other.optimizer.flat, rtol=0, atol=1e-5)
+
+
 def test_a_moved_policy_is_learned_where_it_lies_now():
     learner, rollout = prepared(VECTOR, Discrete(3), {})
     learner.update(rollout, 0.0)

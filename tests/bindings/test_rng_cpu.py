@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,10 +49,20 @@ def test_draws_do_not_depend_on_the_block_they_are_asked_in():
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31 + 5, 2**32 - 1, 2**32 + 1, 2**63 - 1])
-@pytest.mark.parametrize("number, size", [(1, 1), (1, 2), (20, 256), (3, 700), (2, 5_000)])
+@pytest.mark.parametrize("number, size", [(1, 1), (1, 2), (20, 256), (3, 625), (3, 700), (2, 5_000)])
 def test_permutations_are_those_of_torch(seed, number, size):
     shuffled = rng_returns_cpu.shuffled(seed, number, size)
     assert shuffled.dtype == torch.int64 and torch.equal(shuffled, rng.shuffled.plain(seed, number, size))
+
+
+def test_the_remainder_by_float64_is_exact():
+    generator = np.random.default_rng(0)
+    divisors = np.concatenate((generator.integers(1, 2**32, 50_000), np.arange(1, 300), 2**32 - np.arange(1, 300)))
+    multiples = divisors * (generator.integers(0, 2**32, len(divisors)) // divisors)
+    for x in (multiples, multiples - 1, multiples + 1, np.full(len(divisors), 2**32 - 1)):
+        words, by = x.clip(0, 2**32 - 1).astype(np.uint32), divisors.astype(np.uint32)
+        quotient = (words.astype(np.float64) / by.astype(np.float64)).astype(np.uint32)  # as the kernel's
+        assert np.array_equal(words - quotient * by, words % by)
 
 
 def test_permutations_of_many_threads_at_once():

@@ -40,6 +40,7 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.examination import last_examined
 from headrace.policies.heads import BernoulliHead, GaussianHead
+from headrace.policies.networks import VectorEncoder
 from headrace.policies.q_network import QNetwork
 
 WORTH_HELP = 1e8  # floating-point operations below which waking another thread costs more than it saves
@@ -79,6 +80,7 @@ class RolloutLearner:
         self.flat = torch.from_numpy(self.arrays[3])
         self.batch = np.zeros(8, np.int64)
         self.work_queue = WorkQueue()
+        self.seen: tuple[Any, Tensor] = (None, self.flat)  # the column of observations of the last call, and its rows
         self.bound: tuple[Any, ...] = ()  # what the buffers and the call were made for
         self.loss: Loss  # of the last call
 
@@ -134,7 +136,7 @@ class RolloutLearner:
         """Fill in the arguments of a call; returns the number of threads that it is worth.
 
         several: the call returns between a minibatch's gradient and its step."""
-        seen = encoded_rows(policy, flatten(rollout.observation[: rollout.num_steps]))
+        seen = self._rows_of(policy, rollout)
         bound = (seen.data_ptr(), *seen.shape, seen.stride(0), *order.shape, number, several)
         if self.bound != bound:
             self._bind(laid_out(policy, seen), rollout.reward.numel(), order, number, several, objective.loss)
@@ -146,8 +148,21 @@ class RolloutLearner:
         if objective.loss != self.loss:
             self.call.put(self.loss_place, objective.loss)
             self.loss = objective.loss
-        self.call.put(self.settings_place, objective.settings)
+        self.settings[:] = objective.settings
         return self._threads(order.numel(), order.shape[1] // number)
+
+    def _rows_of(self, policy: Learned, rollout: Rollout) -> Tensor:
+        """encoded_rows() of a rollout's observations; the same as before where they are a view of the same column."""
+        known, rows = self.seen
+        if (
+            rollout.observation is known
+            and type(policy.encoder) is VectorEncoder
+            and rows.data_ptr() == known.data_ptr()
+        ):
+            return rows
+        rows = encoded_rows(policy, flatten(rollout.observation[: rollout.num_steps]))
+        self.seen = rollout.observation, rows
+        return rows
 
     def _weigh(self, valid: Tensor, number: int, reduce: Reduce) -> None:
         """The weight of a row in each minibatch, from the number of valid rows that it has at all learners."""
@@ -175,7 +190,8 @@ class RolloutLearner:
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss = loss
         fields = RolloutArguments._fields
-        self.loss_place, self.settings_place = self.call.slot(2, fields.index("loss")), self.call.slot(4)
+        self.loss_place, place = self.call.slot(2, fields.index("loss")), self.call.slot(4)
+        self.settings = self.call.slots[place : place + len(NO_STEP)].view(np.float64)
         self.order_place = self.call.slot(2, fields.index("permutation"))  # each call has its own
 
         discrete = int(tables.head.kind) in CHOICES

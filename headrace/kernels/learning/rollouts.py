@@ -223,9 +223,9 @@ def _next_task(arguments, number, settings, metrics):
     return arguments.batch[_PARTS] * subnetworks if _next_minibatch(arguments, number) else 0
 
 
-@njit(**INNER)
+@njit(fastmath={"reassoc"}, **INNER)
 def _weight(columns, order, start, size):
-    """1 / number of valid rows."""
+    """1 / number of valid rows, which is a whole number, whatever the order of the sum."""
     valid = _ZERO
     for i in range(start, start + size):
         valid += columns.valid[U(order[i])]

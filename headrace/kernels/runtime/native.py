@@ -49,18 +49,19 @@ class Native:
 class Call:
     """A function with its arguments, converted to slots once: calling it again costs half a microsecond.
 
-    slots: uint64. Numbers among the arguments may be changed there (put); arrays are not copied. with_gil: keep the
-    GIL, in functions of microseconds: who releases it gets it back after up to 5 ms (sys.setswitchinterval).
+    slots: uint64, at `address`. Numbers among the arguments may be changed there (put); arrays are not copied.
+    with_gil: keep the GIL, in functions of microseconds: who releases it gets it back after up to 5 ms
+    (sys.setswitchinterval).
     """
 
     def __init__(self, function: Native, arguments: tuple[Argument, ...], with_gil: bool = False) -> None:
         self.function, self.arguments = function, arguments  # kept, because slots hold addresses
         self.slots = np.array(argument_slots(arguments), np.uint64)
         self._run = function.run_with_gil if with_gil else function.run
-        self._address = self.slots.ctypes.data
+        self.address = self.slots.ctypes.data
 
     def __call__(self) -> None:
-        if self._run(self._address) != 0:
+        if self._run(self.address) != 0:
             raise RuntimeError(STOPPED)
 
     def slot(self, *path: int) -> int:
@@ -82,11 +83,15 @@ class Call:
         """Replace the address of the array whose slots begin at `slot`. The caller keeps that array alive."""
         self.slots[slot + _ADDRESS] = address
 
+    def array_address(self, slot: int) -> int:
+        """The address of the array whose slots begin at `slot`."""
+        return int(self.slots[slot + _ADDRESS])
+
     def as_it_is(self) -> Call:
         """The same call, of which the slots stay what they are now."""
         other = copy(self)
         other.slots = self.slots.copy()
-        other._address = other.slots.ctypes.data
+        other.address = other.slots.ctypes.data
         return other
 
 

@@ -95,13 +95,13 @@ class _Board:
         count = len(call.slots)
         if len(self._copies) < threads * count:
             self._copies = np.zeros(threads * count, np.uint64)
+            self._share.point(self._places[4], self._copies.ctypes.data)
         share = self._share
-        function, slots, number, state, copies, number_of_threads, number_now = self._places
+        function, slots, number, state, _, number_of_threads, number_now = self._places
         share.slots[function], share.slots[number] = call.function.address, count
         share.slots[number_of_threads], share.slots[number_now] = threads, announced
-        share.point(slots, call.slots.ctypes.data)
-        share.point(state, _state(call).ctypes.data)
-        share.point(copies, self._copies.ctypes.data)
+        share.point(slots, call.address)
+        share.point(state, call.array_address(1))
         share()
         if self._numbers[0]:
             raise RuntimeError(STOPPED)
