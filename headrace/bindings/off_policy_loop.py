@@ -147,8 +147,7 @@ def _learns(algorithm: OffPolicy[Any]) -> bool:
 
 def _depends_on(algorithm: OffPolicy[Any]) -> tuple[object, ...]:
     """What a LearningCall is stale without, besides the policy as it is."""
-    of_optimizers = [part for optimizer in algorithm.optimizers.values() for part in (optimizer.flat, optimizer.eps)]
-    return (*of_optimizers, *algorithm.buffers.values(), algorithm.config)
+    return (*sac_td3_ddpg.kept_of(*algorithm.optimizers.values()), *algorithm.buffers.values(), algorithm.config)
 
 
 def _optimizers(algorithm: OffPolicy[Any]) -> dict[str, Adam]:

@@ -113,12 +113,16 @@ class Learner:
 _learners: Bound[Learner] = Bound()
 
 
+def kept_of(*optimizers: Adam) -> tuple[object, ...]:
+    """What a Learner keeps of its optimizers: where their parameters lie, and their epsilons."""
+    return tuple(part for optimizer in optimizers for part in (optimizer.flat, optimizer.eps))
+
+
 def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None) -> Learner:
     shape = (batches.reward.shape[0], batches.reward.shape[1])
-    optimizers = (networks.actor_optimizer, networks.critic_optimizer)
-    of_optimizers = (part for optimizer in optimizers for part in (optimizer.flat, optimizer.eps))
+    kept = kept_of(networks.actor_optimizer, networks.critic_optimizer)
     others = (networks.target_critics, shape, temperature and temperature.flat)
-    depends_on = (last_examined(networks.policy), *of_optimizers, *others)
+    depends_on = (last_examined(networks.policy), *kept, *others)
     return _learners.get(lambda: Learner(networks, shape, temperature), networks.policy, *depends_on)
 
 
