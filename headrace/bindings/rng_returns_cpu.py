@@ -135,7 +135,7 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
     """headrace.core.returns.explained_variance of float32 columns on the CPU, within rounding."""
     fraction = torch.empty(())
     columns = [x.contiguous() for x in (prediction, target, valid)]
-    _explained(*valid.shape)(*(x.data_ptr() for x in columns), fraction.data_ptr())
+    _explained(valid.numel())(*(x.data_ptr() for x in columns), fraction.data_ptr())
     return fraction
 
 
@@ -147,7 +147,7 @@ def _gae(steps: int, envs: int) -> SharedCall:
 
 
 @functools.lru_cache(KEPT)
-def _explained(steps: int, envs: int) -> SharedCall:
-    columns = (np.zeros((steps, envs), kind) for kind in (np.float32, np.float32, np.bool_))
+def _explained(rows: int) -> SharedCall:
+    columns = (np.zeros(rows, kind) for kind in (np.float32, np.float32, np.bool_))
     example = (*columns, np.zeros(1, np.float32))
     return SharedCall(entry("learning.advantage", "explained", example, ANNOUNCEMENT), example)

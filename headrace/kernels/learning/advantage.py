@@ -25,25 +25,26 @@ def gae(reward, value, next_value, terminated, truncated, advantage, gamma, gae_
             advantage[t, n] = delta + (F(0) if ended else decay) * next_advantage
 
 
-@njit(**ENTRY)
+@njit(fastmath={"reassoc"}, **ENTRY)  # sums of float64, rounded to float32 at the end: their order is not seen
 def explained(prediction, target, valid, fraction):
-    """fraction[0]: the fraction of the variance of target that a prediction explains over valid entries; all [T, N]."""
-    steps, envs = valid.shape
-    count, mean_target, mean_error, origin = 0.0, 0.0, 0.0, F(0)
-    for t in range(U(steps)):
-        for n in range(U(envs)):
-            if valid[t, n]:
-                # counted from the first, so that what does not vary has a variance of exactly 0
-                origin = target[t, n] if count == 0.0 else origin
-                count += 1.0
-                mean_target += target[t, n] - origin
-                mean_error += target[t, n] - prediction[t, n]
-    mean_target /= max(count, 1.0)
-    mean_error /= max(count, 1.0)
+    """fraction[0]: the fraction of the variance of target that a prediction explains over valid entries; all flat."""
+    rows, first = U(len(valid)), U(0)
+    while first < rows and not valid[first]:
+        first += U(1)
+    if first == rows:
+        fraction[0] = F(0)
+        return
+    # counted from the first, so that what does not vary has a variance of exactly 0
+    origin = target[first]
+    count, mean_target, mean_error = 0.0, 0.0, 0.0
+    for r in range(rows):
+        count += 1.0 if valid[r] else 0.0
+        mean_target += target[r] - origin if valid[r] else F(0)
+        mean_error += target[r] - prediction[r] if valid[r] else F(0)
+    mean_target /= count
+    mean_error /= count
     of_target, of_error = 0.0, 0.0
-    for t in range(U(steps)):
-        for n in range(U(envs)):
-            if valid[t, n]:
-                of_target += (target[t, n] - origin - mean_target) ** 2
-                of_error += (target[t, n] - prediction[t, n] - mean_error) ** 2
+    for r in range(rows):
+        of_target += (target[r] - origin - mean_target) ** 2 if valid[r] else 0.0
+        of_error += (target[r] - prediction[r] - mean_error) ** 2 if valid[r] else 0.0
     fraction[0] = F(1.0 - of_error / of_target) if of_target > 0.0 else F(0)

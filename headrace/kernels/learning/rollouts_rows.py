@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from headrace.kernels.runtime.jit import ENTRY, njit
+from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 
 F, U = np.float32, np.uint64
 
@@ -34,16 +34,14 @@ def take(action, start, log_prob, value, valid, advantage, returns, normalize, r
                 rows.action[k, r] = number[k * plane + r] - start[k]
 
 
-@njit(**ENTRY)
+@njit(fastmath={"reassoc"}, **INNER)  # sums of float64, rounded to float32 at the end: their order is not seen
 def _moments(x, valid):
     """Mean, and 1 / (standard deviation + 1e-8), over valid entries."""
     count, total, squares = 0.0, 0.0, 0.0
     for r in range(U(len(valid))):
-        if valid[r]:
-            count += 1.0
-            total += x[r]
+        count += 1.0 if valid[r] else 0.0
+        total += x[r] if valid[r] else 0.0
     mean = total / max(count, 1.0)
     for r in range(U(len(valid))):
-        if valid[r]:
-            squares += (x[r] - mean) ** 2
+        squares += (x[r] - mean) ** 2 if valid[r] else 0.0
     return F(mean), F(1.0 / (math.sqrt(squares / max(count, 1.0)) + 1e-8))
