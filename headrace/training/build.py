@@ -314,7 +314,7 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
     """The plan, in which an off-policy algorithm with short rollouts learns as often, but within longer ones: acting,
     compiled environments, the replay buffer and learning are one call for all steps of a rollout then. Only where
     nothing is updated once a rollout, so that the bits are the same. Other environments may be slow, and a rollout that
-    learns is not given up: there the faster settings are said."""
+    learns is not given up: there the faster settings are said, unless a gradient step on images takes the time."""
     own = plan.algorithm_config
     if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or own.gradient_steps:
         return plan
@@ -329,7 +329,7 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
     once_a_rollout = own.normalize_observation or own.schedule != "constant" or isinstance(own, EpsilonGreedyConfig)
     if isinstance(env, CompiledEnv) and not once_a_rollout:
         return replace(plan, algorithm_config=longer)
-    if rows <= FEW_ROWS:
+    if rows <= FEW_ROWS and not is_for_nature(env.observation_space):
         tell(
             f"{plan.algorithm} learns after every {rows} steps: where a step takes less than a millisecond, "
             f"num_steps={longer.num_steps} and train_freq={longer.train_freq} learn as often in less time"

@@ -137,6 +137,12 @@ def test_what_follows_from_images_once_they_are_seen(source, options, expected):
         assert ("images" in trainer.plan.facts) == (source is Images and options != {"registered": False})
 
 
+@pytest.mark.parametrize("source", [Images, SmallImages])
+def test_longer_rollouts_are_advised_where_a_gradient_step_is_short(source, capsys):
+    hr.Trainer("dqn", source, num_envs=1, buffer_size=100, progress="none").close()
+    assert ("learn as often in less time" in capsys.readouterr().err) == (source is SmallImages)
+
+
 def test_off_policy_algorithms_keep_fewer_images():
     assert of_images(settle("sac", Images, None, None, {})).algorithm_config.buffer_size == 100_000
     assert of_images(settle("td3", Images, None, None, {"buffer_size": 7_000})).algorithm_config.buffer_size == 7_000
