@@ -39,8 +39,8 @@ def explained(prediction, target, valid, fraction):
     count, mean_target, mean_error = 0.0, 0.0, 0.0
     for r in range(rows):
         count += 1.0 if valid[r] else 0.0
-        mean_target += target[r] - origin if valid[r] else F(0)
-        mean_error += target[r] - prediction[r] if valid[r] else F(0)
+        mean_target += target[r] - origin if valid[r] else 0.0
+        mean_error += target[r] - prediction[r] if valid[r] else 0.0
     mean_target /= count
     mean_error /= count
     of_target, of_error = 0.0, 0.0
