@@ -126,7 +126,7 @@ class Training:
         if trainer.plan.derived:
             recorder.progress.say(scaling_message(trainer.config, trainer.plan.derived))
         plan = trainer.plan
-        if plan.registered and (plan.tuned or plan.assumed or plan.published):
+        if plan.registered and (plan.tuned or plan.assumed or plan.published or plan.facts):
             how = plan.assumed, plan.published, plan.facts
             recorder.progress.say(registered_message(trainer.short_name, plan.registered, *how))
 

@@ -137,11 +137,11 @@ def scaling_message(config: TrainConfig, settings: Settings) -> str:
 def registered_message(
     env: str, settings: Settings, assumed: bool = False, published: str = "", facts: Sequence[str] = ()
 ) -> str:
-    """A message: which settings are registered for an environment; assumed: none are, and these are taken, which follow
-    from `facts`; published: by whom, where they were not tuned here."""
+    """A message: which settings are registered for an environment; assumed: none are, and these are taken; facts: from
+    which some follow; published: by whom, where they were not tuned here."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
-    reasons = ", ".join((f"nothing is registered for {env}", "stepped in Python", *facts))
-    where = reasons if assumed else f"registered for {env}"
+    known = (f"nothing is registered for {env}", "stepped in Python") if assumed else (f"registered for {env}",)
+    where = ", ".join((*known, *facts))
     where += f", as published by {published} and not tuned here" if published else ""
     return f"{where}: {', '.join(parts)} (--no-registered leaves these out)"
 

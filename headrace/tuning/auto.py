@@ -64,11 +64,13 @@ def settled(
 
 
 def _leaves_workers(plan: TrainPlan) -> bool:
-    """Whether the number of workers is left to the time of a step: where nothing is registered for an environment of
-    Gymnasium's registry, and no setting says how it is stepped. Environments and wrappers of the user's own stay in
-    this process, with their breakpoints and what they share with it; so does all where trainings share the cores."""
+    """Whether the number of workers is left to the time of a step: for an environment of Gymnasium's registry, where
+    no setting says how it is stepped. Environments and wrappers of the user's own stay in this process, with their
+    breakpoints and what they share with it; so does all where trainings share the cores."""
     config = plan.config
-    if not plan.assumed or plan.source is None or plan.given.keys() & PLACING or config.wrapper:
+    if plan.source is None or not isinstance(plan.algorithm, str) or not config.registered or config.wrapper:
+        return False
+    if (plan.given.keys() | plan.registered.keys()) & PLACING:
         return False
     shared = max(config.learners, config.shards or 1) > 1 or config.collection != "sync" or config.actors is not None
     if shared or config.num_envs == 1 or cores() == 1 or kernel_threads() < cores():
@@ -160,13 +162,15 @@ def _decided(plan: TrainPlan, entry: Entry | None, make: Make) -> TrainPlan:
 
 
 def _by_step(plan: TrainPlan, step: StepTime) -> TrainPlan:
-    """The plan where nothing is registered, with the number of workers that the time of a step asks for, if the run is
-    so long that they save the time to start them. Trials of trainings would delay each first run by seconds."""
+    """The plan with the number of workers that the time of a step asks for, if the run is so long that they save the
+    time to start them. Trials of trainings would delay each first run by seconds."""
     num_envs = plan.config.num_envs
     chosen = choose(step, num_envs)[0]
     saved = 1 - row_seconds(chosen, num_envs, step) / row_seconds(0, num_envs, step)  # of the time to step
     worth = chosen > 0 and saved * _expected(plan, 1 / step.seconds) >= START
     number = chosen if worth else None
+    if number is None and not plan.assumed:  # all is as registered, and nothing is to be said
+        return _with(plan, {"workers": None})
     registered = {**plan.registered, **({} if number is None else {"workers": number})}
     facts = (*plan.facts, f"{step.seconds * 1e3:.3g} ms a step on {cores()} cores")
     return replace(_with(plan, {"workers": number}), registered=registered, facts=facts)

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from helpers.saved import Drifting
 
 import headrace as hr
-from headrace.envs import spec
+from headrace.envs import registry, spec
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.workers import tuning
 from headrace.envs.workers.tuning import StepTime, step_time
@@ -208,6 +208,18 @@ def test_workers_follow_from_what_a_step_costs(monkeypatch, two_cores, seconds, 
     assert (kept.epochs, kept.num_steps) == (7, plan.algorithm_config.num_steps)
 
 
+def test_workers_follow_for_registered_settings_too(monkeypatch, two_cores):
+    name = gymnasium_id(monkeypatch)
+    monkeypatch.setitem(registry._specs, name, registry.Spec(name, name, {"ppo": {"num_envs": 4, "num_steps": 16}}))
+    monkeypatch.setattr(candidates, "step_time", lambda factory, seed: StepTime(2e-3, 1.0))
+    plan = planned(name)
+    assert (plan.config.num_envs, plan.config.workers, plan.algorithm_config.num_steps) == (4, 2, 16)
+    said = registered_message("X", plan.registered, plan.assumed, plan.published, plan.facts)
+    assert said.startswith("registered for X, 2 ms a step on 2 cores: num_envs 4, num_steps 16, workers 2 (")
+    monkeypatch.setattr(candidates, "step_time", lambda factory, seed: StepTime(2e-6, 1.0))
+    assert planned(name).config.workers is None and not planned(name).facts
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -222,7 +234,7 @@ def test_a_step_is_not_measured_where_workers_are_not_left_open(monkeypatch, two
 
 def test_environments_of_the_users_own_stay_in_the_process(monkeypatch, two_cores):
     monkeypatch.setattr(candidates, "step_time", None)
-    for source in (Images, lambda: Images(), gymnasium_id(monkeypatch, Images), "LunarLander-v3"):
+    for source in (Images, lambda: Images(), gymnasium_id(monkeypatch, Images)):
         assert planned(source).config.workers is None
     assert planned(gymnasium_id(monkeypatch, "__main__:Own")).config.workers is None
     monkeypatch.setattr(auto, "kernel_threads", lambda: 1)  # HEADRACE_THREADS: trainings share the cores

@@ -16,7 +16,7 @@ import headrace as hr
 from headrace.kernels.runtime import cache_folder
 from headrace.training.plan import settle
 from headrace.training.trainer import Trainer
-from headrace.tuning import auto, store
+from headrace.tuning import auto, candidates, store
 from headrace.tuning.candidates import Candidate, Task
 from headrace.tuning.store import Entry, Measured
 
@@ -171,14 +171,20 @@ def test_the_device_that_was_faster_is_used(still, monkeypatch, capsys):
     assert auto.settled("ppo", still, None, None, TINY | {"device": "cpu"}, unused).config.device == "cpu"
 
 
-def test_a_short_run_is_not_worth_trying(still, capsys):
+@pytest.fixture
+def two_cores(monkeypatch):
+    """Processes are worth trying, on a machine with one core, too."""
+    monkeypatch.setattr(candidates, "cores", lambda: 2)
+
+
+def test_a_short_run_is_not_worth_trying(still, capsys, two_cores):
     plan = auto.settled("ppo", still, None, None, TINY | {"actors": "auto", "total_steps": 100}, Trainer.of)
     assert plan.config.actors is None and "too short to try processes" in capsys.readouterr().err
     plan = auto.settled("ppo", still, None, None, TINY | {"workers": "auto", "total_steps": 100}, Trainer.of)
     assert plan.config.workers != "auto" and "a step of one environment takes" in capsys.readouterr().err
 
 
-def test_steps_that_take_too_long_to_try_leave_an_estimate(still, capsys, monkeypatch):
+def test_steps_that_take_too_long_to_try_leave_an_estimate(still, capsys, monkeypatch, two_cores):
     monkeypatch.setattr(auto.Search, "_hopeless", lambda self, candidate: "not tried: an iteration takes 10 s or more")
     for name in ("actors", "workers"):
         options = TINY | {name: "auto", "total_steps": None, "max_seconds": 1e6}
