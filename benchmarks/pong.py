@@ -62,6 +62,7 @@ def summary(folder: Path) -> Row:
     ]
     there = next((point for point in points if point["return"] >= REACHED), None)
     config = tomllib.loads((folder / "config.toml").read_text())
+    config.pop("log_folder", None)  # of this machine alone
     return {
         **{"env": ENV, "algorithm": config["algorithm"], "seed": config["seed"], "settings": config},
         **{"steps": int(steps[-1]), "minutes": float(minutes[-1]), "steps_per_s": steps[-1] / minutes[-1] / 60},
