@@ -67,11 +67,16 @@ def cores() -> int:
 
 
 def _cpu_model() -> str:
+    """Its name, and family and model where the system tells: a virtual machine's "AMD EPYC" may be of any generation."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in facts:
+        return platform.machine()
+    which = f" (family {facts['cpu family']}, model {facts['model']})" if "cpu family" in facts else ""
+    return facts["model name"] + which
 
 
 def _gpu_model() -> str | None:
