@@ -67,7 +67,7 @@ def cores() -> int:
 
 
 def _cpu_model() -> str:
-    """Its name, and family and model where the system tells: a virtual machine's "AMD EPYC" may be of any generation."""
+    """Its name, and family and model where the system tells them: a virtual machine's "AMD EPYC" may be any."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -123,11 +123,14 @@ def machine() -> Json:
 
 
 def _processor() -> str:
+    """Its name, and family and model where the system tells them: a virtual machine's "AMD EPYC" may be any."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    known = [facts[name] for name in ("model name", "cpu family", "model") if name in facts]
+    return " ".join(known) or platform.machine()
 
 
 def _source(plan: TrainPlan) -> Json:
