@@ -34,6 +34,10 @@ OF_IMAGES: Mapping[str, Settings] = {
     "dqn": {"batch_size": 32, "learning_rate": 1e-4},
     **dict.fromkeys(("sac", "tqc", "crossq", "td3", "ddpg"), FEWER_IMAGES),
 }
+# random actions before a deterministic policy learns, as rl-baselines3-zoo has them for MuJoCo: with 1,000 of them TD3
+# learned less on Hopper (docs/scaling.md)
+MOST_RANDOM, LEAST_RANDOM, SHARE_RANDOM = 10_000, 1_000, 0.1  # the last of all steps
+DETERMINISTIC = ("td3", "ddpg")
 ONE_BY_ONE = ("auto", "inline", "workers")
 
 
@@ -56,8 +60,12 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
     processes = max(_at_most(given.get(name)) for name in ("workers", "actors", "learners"))
     num_envs = ceil(NUM_ENVS / processes) * processes  # so that each has as many
     found: dict[str, Any] = {"num_envs": num_envs}
+    total = given.get("total_steps", TrainConfig.total_steps)
+    if algorithm in DETERMINISTIC:
+        wanted = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
+        found["learning_starts"] = min(MOST_RANDOM, max(LEAST_RANDOM, wanted))
     if algorithm in LEARNING:
-        total, most = given.get("total_steps", TrainConfig.total_steps), IMAGE_ROWS if images else MOST_ROWS
+        most = IMAGE_ROWS if images else MOST_ROWS
         rows = most if total is None else min(most, 2 ** int(log2(max(total / UPDATES, LEAST_ROWS))))
         found |= {"num_steps": max(1, rows // num_envs), **LEARNING[algorithm]}
     return found | {**OF_IMAGES.get(algorithm, {}), "precision": "auto"} if images else found

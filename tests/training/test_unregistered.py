@@ -63,6 +63,15 @@ def test_rollouts_are_shorter_where_few_steps_are_asked_for(total, steps):
 
 
 @pytest.mark.parametrize(
+    ("total", "starts"), [(None, 10_000), (1_000_000, 10_000), (60_000, 6_000), (2_000, 1_000), ("none given", 10_000)]
+)
+def test_deterministic_policies_begin_with_random_actions(total, starts):
+    given = {} if total == "none given" else {"total_steps": total}
+    assert unregistered("td3", given)["learning_starts"] == unregistered("ddpg", given)["learning_starts"] == starts
+    assert "learning_starts" not in unregistered("sac", given)
+
+
+@pytest.mark.parametrize(
     ("processes", "envs", "steps"), [({"workers": 3}, 9, 227), ({"actors": 16}, 16, 128), ({"learners": 0}, 8, 256)]
 )
 def test_each_process_has_as_many_environments(processes, envs, steps):
