@@ -139,7 +139,13 @@ def registered(algorithm: str, env: str) -> dict[str, Any] | None:
 
 def digest(library: str, algorithm: str, env: str) -> str:
     """Of the settings that were chosen for a task: rows of others do not count."""
-    chosen = {"headrace": lambda: registered(algorithm, env), "default": dict, "sb3": lambda: ZOO[algorithm][env]}
+    from headrace.training.scaling import unregistered
+
+    chosen = {
+        "headrace": lambda: registered(algorithm, env),
+        "default": lambda: unregistered(algorithm, {}),
+        "sb3": lambda: ZOO[algorithm][env],
+    }
     return hashlib.sha256(json.dumps(chosen[library](), sort_keys=True).encode()).hexdigest()[:12]
 
 
