@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
-from common import Neighbours, Row, finish, parser, table
+from common import HERE, Neighbours, Row, finish, parser, table
 from figures import PAGE, canvas, dress, line, save
 
 ENV, REACHED, WINDOW = "ALE/Pong-v5", 15.0, 20  # episodes of which the mean is drawn
@@ -33,7 +33,7 @@ def main() -> None:
     flags.add_argument("--run", type=Path, help="folder of a run, instead of training")
     options = flags.parse_args()
     neighbours = Neighbours()
-    folder = options.run or train(options.seed, options.minutes, options.quick, options.results)
+    folder = options.run or train(options.seed, options.minutes, options.quick)
     row = summary(folder)
     print(table([row], COLUMNS))
     if not options.quick:
@@ -41,12 +41,12 @@ def main() -> None:
     finish("pong", [row], options, neighbours)
 
 
-def train(seed: int, minutes: float, quick: bool, results: Path) -> Path:
-    """The folder of a new run."""
+def train(seed: int, minutes: float, quick: bool) -> Path:
+    """The folder of a new run, in runs/ of the repository, which git ignores."""
     import headrace as hr
 
     settings = {**SETTINGS, **(QUICK if quick else {}), "seed": seed, "max_seconds": 60 * minutes}
-    return hr.train("dqn", ENV, log_folder=results / "pong_runs", **settings).path
+    return hr.train("dqn", ENV, log_folder=HERE.parent / "runs" / "pong", **settings).path
 
 
 def summary(folder: Path) -> Row:

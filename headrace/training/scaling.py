@@ -36,7 +36,7 @@ OF_IMAGES: Mapping[str, Settings] = {
 }
 # random actions before a deterministic policy learns, as rl-baselines3-zoo has them for MuJoCo: with 1,000 of them TD3
 # learned less on Hopper (docs/scaling.md)
-MOST_RANDOM, LEAST_RANDOM, SHARE_RANDOM = 10_000, 1_000, 0.1  # the last of all steps
+MOST_RANDOM, LEAST_RANDOM, SHARE_RANDOM = 10_000, 1_000, 0.1  # steps, steps, fraction of total_steps
 DETERMINISTIC = ("td3", "ddpg")
 ONE_BY_ONE = ("auto", "inline", "workers")
 
@@ -62,8 +62,8 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
     found: dict[str, Any] = {"num_envs": num_envs}
     total = given.get("total_steps", TrainConfig.total_steps)
     if algorithm in DETERMINISTIC:
-        wanted = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
-        found["learning_starts"] = min(MOST_RANDOM, max(LEAST_RANDOM, wanted))
+        share = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
+        found["learning_starts"] = min(MOST_RANDOM, max(LEAST_RANDOM, share))
     if algorithm in LEARNING:
         most = IMAGE_ROWS if images else MOST_ROWS
         rows = most if total is None else min(most, 2 ** int(log2(max(total / UPDATES, LEAST_ROWS))))

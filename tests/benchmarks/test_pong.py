@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +41,14 @@ def test_a_run_that_does_not_get_there_says_so(pong, tmp_path):
     row = pong.summary(run_folder(tmp_path, [-21.0, -19.0]))
     assert (row["reached_steps"], row["reached_minutes"]) == (None, None)
     assert [point["return"] for point in row["points"]] == [-20.0]
+
+
+@pytest.mark.slow
+def test_it_runs_quickly(tmp_path):
+    pytest.importorskip("ale_py")
+    program = [sys.executable, str(BENCHMARKS / "pong.py"), "--quick", "--results", str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout.strip().splitlines()[-1])["rows"]
+    assert row["steps"] > 0 and row["last"] < 0 and row["reached_steps"] is None
+    assert "log_folder" not in row["settings"], "a path of this machine"
