@@ -295,8 +295,9 @@ class DDPGOptions(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
-    tau: float
     exploration: float
+    invert_gradients: bool
+    tau: float
 
 class TD3Options(Options, total=False):
     num_steps: int
@@ -320,8 +321,9 @@ class TD3Options(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
-    tau: float
     exploration: float
+    invert_gradients: bool
+    tau: float
     target_noise: float
     target_noise_clip: float
     policy_delay: int

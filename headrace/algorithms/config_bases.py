@@ -120,6 +120,14 @@ class ActorQConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeterministicActorConfig(ActorQConfig):
+    """Settings of a deterministic actor, tanh of its network's output."""
+
+    exploration: float = 0.1  # standard deviation of the noise on actions, in half ranges of them
+    invert_gradients: bool = False  # tanh damps the actor's gradients towards the bounds of actions alone
+
+
+@dataclass(frozen=True, kw_only=True)
 class TargetNetworkConfig:
     """Settings of target networks that follow the networks after each update."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam, backward
-from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig, TargetNetworkConfig
+from headrace.algorithms.config_bases import DeterministicActorConfig, OffPolicyConfig, TargetNetworkConfig
 from headrace.algorithms.off_policy import (
     Networks,
     OffPolicy,
@@ -32,10 +32,8 @@ METRICS = ("actor_loss", "critic_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDPGConfig(TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
+class DDPGConfig(TargetNetworkConfig, DeterministicActorConfig, OffPolicyConfig):
     """DDPG's settings. Raises ValueError for one out of range."""
-
-    exploration: float = 0.1  # standard deviation of the noise on actions, in half ranges of them
 
 
 class DDPG(OffPolicy[DDPGConfig]):
@@ -89,7 +87,8 @@ def learn(networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce
         critic.step(math.inf)
 
         observation = observation.detach()  # only the critic loss trains the encoder
-        actor_loss = -(policy.critics(observation, policy.best_action(observation))[0] @ weight)
+        action = policy.best_action(observation, config.invert_gradients)
+        actor_loss = -(policy.critics(observation, action)[0] @ weight)
         backward(actor_loss, policy.actor_parameters())
         actor_loss = actor_loss.detach()
         reduce(actor.gradient, actor_loss)

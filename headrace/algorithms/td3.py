@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam, backward
-from headrace.algorithms.config_bases import ActorQConfig, OffPolicyConfig, TargetNetworkConfig
+from headrace.algorithms.config_bases import DeterministicActorConfig, OffPolicyConfig, TargetNetworkConfig
 from headrace.algorithms.off_policy import (
     Networks,
     OffPolicy,
@@ -33,10 +33,9 @@ METRICS = ("actor_loss", "critic_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3Config(TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
+class TD3Config(TargetNetworkConfig, DeterministicActorConfig, OffPolicyConfig):
     """TD3's settings. Raises ValueError for one out of range."""
 
-    exploration: float = 0.1  # standard deviation of the noise on actions, in half ranges of them
     target_noise: float = 0.2  # standard deviation of the noise on target actions, in half ranges
     target_noise_clip: float = 0.5  # the noise on target actions is clipped to this, in half ranges
     policy_delay: int = 2  # gradient steps of the critics for one of the actor
@@ -113,7 +112,8 @@ def learn(
 
         if step % config.policy_delay == 0:
             observation = observation.detach()  # only the critic loss trains the encoder
-            actor_loss = -(policy.critics(observation, policy.best_action(observation))[0] @ weight)
+            action = policy.best_action(observation, config.invert_gradients)
+            actor_loss = -(policy.critics(observation, action)[0] @ weight)
             backward(actor_loss, policy.actor_parameters())
             actor_loss = actor_loss.detach()
             reduce(actor.gradient, actor_loss)

@@ -26,6 +26,7 @@ from headrace.bindings.actor_critic_layout import normalizer_of
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.replay_batches import count, narrow
+from headrace.bindings.td3_manual import delay_of
 from headrace.core.fused import kernel_of, register
 from headrace.core.rng import word
 from headrace.core.timer import Timer
@@ -96,7 +97,7 @@ class LearningCall:
         else:
             place = learner.place
             counts = np.array([place + _COUNTS[name] for name in self.optimizers], np.uint64)
-            delay = np.int64(getattr(config, "policy_delay", 1))
+            delay = np.int64(delay_of(config))
             metrics = learner.metrics.view(-1).numpy()
             no_follow = (NOTHING, np.float32(0), np.int64(1))
             rest = (np.uint64(place + _SINCE), delay, counts, *no_follow, metrics, NOTHING, NOTHING)
@@ -170,7 +171,7 @@ def _settings(algorithm: Any) -> Settings | dqn_arguments.Settings:
         return dqn.settings_of(networks.optimizer, config)
     if isinstance(algorithm, SAC):
         return sac_td3_ddpg.sac_settings(networks, algorithm.temperature, config)
-    return sac_td3_ddpg.td_settings(networks, 0, getattr(config, "policy_delay", 1), config.tau)
+    return sac_td3_ddpg.td_settings(networks, 0, config)
 
 
 def _minibatches(algorithm: Any, learner: Learner, shape: tuple[int, int]) -> Minibatches:

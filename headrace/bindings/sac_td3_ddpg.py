@@ -142,11 +142,13 @@ def sac_settings(networks: Networks, temperature_optimizer: Adam, config: SACCon
     return Settings(1, 0, float(config.tau), *numbers)
 
 
-def td_settings(networks: Networks, since: int, delay: int, tau: float) -> Settings:
-    """Of TD3's or DDPG's next call. delay: gradient steps for one of the actor; since: those since its last."""
+def td_settings(networks: Networks, since: int, config: TD3Config | DDPGConfig) -> Settings:
+    """Of TD3's or DDPG's next call. since: gradient steps since the actor's last."""
     actor, critics = networks.actor_optimizer, networks.critic_optimizer
     counts = (float(actor.steps), float(critics.steps), 0.0)
-    return Settings(delay, since, float(tau), *counts, float(actor.learning_rate), float(critics.learning_rate), 0.0)
+    rates = (float(actor.learning_rate), float(critics.learning_rate), 0.0)
+    invert = int(config.invert_gradients)
+    return Settings(td3_manual.delay_of(config), since, float(config.tau), *counts, *rates, invert_gradients=invert)
 
 
 @register("sac.learn", serves, DIGESTS["sac.learn"], sac_manual.CLASSES)
@@ -172,12 +174,12 @@ def sac_learn(
 
 
 def _follow(
-    networks: Networks, batches: Batch, random: Tensor, since: int, delay: int, tau: float
+    networks: Networks, batches: Batch, random: Tensor, since: int, config: TD3Config | DDPGConfig
 ) -> dict[str, Tensor]:
     policy, _, actor, critics, *_ = networks
     learner = _learner(networks, batches)
-    found = learner.learn(policy, batches, random, td_settings(networks, since, delay, tau))
-    steps = len(found)
+    found = learner.learn(policy, batches, random, td_settings(networks, since, config))
+    steps, delay = len(found), td3_manual.delay_of(config)
     critics.steps += steps
     actor.steps += (since + steps) // delay - since // delay
     return dict(zip(METRICS[:2], found.mean(0)[:2], strict=True))
@@ -195,7 +197,7 @@ def td3_learn(
 ) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
     smoothing = td3_manual.target_smoothing(networks.policy, random, config)
-    return _follow(networks, batches, smoothing, since, config.policy_delay, config.tau)
+    return _follow(networks, batches, smoothing, since, config)
 
 
 @register("ddpg.learn", serves, DIGESTS["ddpg.learn"], td3_manual.CLASSES)
@@ -205,4 +207,4 @@ def ddpg_learn(
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""
     silence = torch.zeros(*batches.reward.shape, networks.policy.action_size)
-    return _follow(networks, batches, silence, 0, 1, config.tau)
+    return _follow(networks, batches, silence, 0, config)

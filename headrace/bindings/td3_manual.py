@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.off_policy import Networks, means
 from headrace.algorithms.reduce import Reduce, one_learner
@@ -49,24 +50,37 @@ class _Learner:
         self.critics.backward(2 * gradient)
         return torch.dot(error.view(-1), gradient.view(-1))
 
-    def actor_backward(self, batch: Inputs) -> Tensor:
-        """Write the actor's gradients; returns its loss."""
+    def actor_backward(self, batch: Inputs, invert: bool) -> Tensor:
+        """Write the actor's gradients; returns its loss. invert: TD3Config.invert_gradients."""
         rows = self.rows
         action = self.actor.forward(batch.observations[rows:]).tanh()
         batch.with_policy_action[rows:, self.features :] = action[0]
         value = self.first_critic.forward(batch.with_policy_action[rows:])[0]
         grad_action = self.first_critic.backward_to_inputs(batch.weight.unsqueeze(0))[:, self.features :]
-        self.actor.backward(grad_action * action.square().sub_(1))
+        factor = action.square().sub_(1)
+        if invert:
+            factor[grad_action * action < 0] = -1
+        self.actor.backward(grad_action * factor)
         return -torch.dot(value.view(-1), batch.weight.view(-1))
 
 
 _learners: Bound[_Learner] = Bound()
 
 
+def delay_of(config: OffPolicyConfig) -> int:
+    """Gradient steps of the critics for one of the actor."""
+    return getattr(config, "policy_delay", 1)
+
+
 def _learn(
-    networks: Networks, batches: Batch, smoothing: Tensor | None, since: int, delay: int, tau: float
+    networks: Networks,
+    batches: Batch,
+    smoothing: Tensor | None,
+    since: int,
+    config: TD3Config | DDPGConfig,
 ) -> dict[str, Tensor]:
     """smoothing [G, B, K]: noise on the target's actions; None for none."""
+    delay, tau = delay_of(config), config.tau
     steps, rows = batches.reward.shape
     policy, _, actor, critics, target_actor, target_critics = networks
     depends_on = (last_examined(policy), critics.flat, rows)
@@ -77,7 +91,7 @@ def _learn(
         critic_loss = learner.critic_backward(batch, noise)
         critics.step_unclipped()
         if step % delay == 0:
-            actor_loss = learner.actor_backward(batch)
+            actor_loss = learner.actor_backward(batch, config.invert_gradients)
             actor.step_unclipped()
             polyak(target_actor, actor.flat, tau)
             polyak(target_critics, critics.flat, tau)
@@ -106,7 +120,7 @@ def td3_learn(
 ) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
     smoothing = target_smoothing(networks.policy, random, config)
-    return _learn(networks, batches, smoothing, since, config.policy_delay, config.tau)
+    return _learn(networks, batches, smoothing, since, config)
 
 
 @register("ddpg.learn", serves, DIGESTS["ddpg.learn"], CLASSES)
@@ -115,4 +129,4 @@ def ddpg_learn(
     networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce = one_learner
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ddpg.learn, with the same results within rounding."""
-    return _learn(networks, batches, None, 0, 1, config.tau)
+    return _learn(networks, batches, None, 0, config)

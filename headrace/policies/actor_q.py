@@ -116,9 +116,11 @@ class ActorQ(Policy):
         """Standard normals [K, B] from uniform draws [B, num_draws]."""
         return box_muller(random.t(), self.action_size)
 
-    def best_action(self, encoded: Tensor) -> Tensor:
-        """Normalised actions [B, K] without noise. Differentiable in the actor."""
-        return self.actor_output(encoded)[: self.action_size].tanh().t()
+    def best_action(self, encoded: Tensor, invert_gradients: bool = False) -> Tensor:
+        """Normalised actions [B, K] without noise. Differentiable in the actor. invert_gradients: see InvertedTanh."""
+        output = self.actor_output(encoded)[: self.action_size]
+        action: Tensor = InvertedTanh.apply(output) if invert_gradients else output.tanh()  # type: ignore
+        return action.t()
 
     def normalize_action(self, action: Tensor) -> Tensor:
         """Actions [B, K] in the space's units, clipped to the bounds and scaled to [-1, 1]."""
@@ -170,6 +172,26 @@ class ActorQ(Policy):
         """Update the observations' statistics; returns are not used."""
         valid = rollout.valid[: rollout.num_steps].flatten()
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+
+
+class InvertedTanh(torch.autograd.Function):
+    """tanh that damps gradients towards the bounds -1 and 1 alone; gradients away from them pass as they are.
+
+    Damped both ways, an actor that has reached a bound in all states stays there: 1 - tanh(8)^2 is 5e-7. Inverting
+    gradients for tanh: Hausknecht & Stone 2016, arXiv:1511.04143, section 5.3, where they are for outputs without it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:
+        action = output.tanh()
+        ctx.save_for_backward(action)
+        return action
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        (action,) = ctx.saved_tensors
+        away = gradient * action > 0  # a step against the gradient
+        return torch.where(away, gradient, gradient * (1 - action * action))
 
 
 def _actor(

@@ -63,7 +63,7 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
     total = given.get("total_steps", TrainConfig.total_steps)
     if algorithm in DETERMINISTIC:
         share = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
-        found["learning_starts"] = min(MOST_RANDOM, max(LEAST_RANDOM, share))
+        found |= {"learning_starts": min(MOST_RANDOM, max(LEAST_RANDOM, share)), "invert_gradients": True}
     if algorithm in LEARNING:
         most = IMAGE_ROWS if images else MOST_ROWS
         rows = most if total is None else min(most, 2 ** int(log2(max(total / UPDATES, LEAST_ROWS))))

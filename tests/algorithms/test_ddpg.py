@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers.off_policy_oracle import (
@@ -11,6 +13,7 @@ from helpers.off_policy_oracle import (
     OBSERVATIONS,
     actor_layers,
     adam,
+    climb,
     collected,
     critic_layers,
     follow,
@@ -36,8 +39,8 @@ def _one_thread():
         yield
 
 
-def build(seed=0):
-    ddpg = DDPG.build(SMALL, OBSERVATIONS, ACTIONS, seed, "cpu")
+def build(config=SMALL, seed=0):
+    ddpg = DDPG.build(config, OBSERVATIONS, ACTIONS, seed, "cpu")
     with torch.no_grad():  # an actor whose outputs vary, and a target that is not the policy
         ddpg.policy.actor_out.weight.mul_(50)
         ddpg.networks.target_actor.copy_(ddpg.networks.actor_optimizer.flat + 0.02)
@@ -60,18 +63,23 @@ def reference(ddpg, batches):
         taken = (batches.action[g].double() - CENTER) / HALF
         critic_loss = mean((q(critic, seen, taken) - aim) ** 2, weight)
         step(of_critic, critic_loss)
-        actor_loss = -mean(q(critic, seen, torch.tanh(forward(actor, seen))), weight)
-        step(of_actor, actor_loss)
+        actor_loss = climb(
+            of_actor,
+            forward(actor, seen),
+            lambda action, seen=seen, weight=weight: mean(q(critic, seen, action), weight),
+            config.invert_gradients,
+        )
         follow(slow_actor, actor, config.tau)
         follow(slow_critic, critic, config.tau)
         rows.append([x.item() for x in (actor_loss, critic_loss)])
     return actor, critic, slow_actor, slow_critic, torch.tensor(rows).mean(0)
 
 
-def test_gradient_steps_equal_an_independent_calculation():
-    ddpg, batches = build(), made_up()
+@pytest.mark.parametrize("invert", [False, True])
+def test_gradient_steps_equal_an_independent_calculation(invert):
+    ddpg, batches = build(config := replace(SMALL, invert_gradients=invert)), made_up()
     actor, critic, slow_actor, slow_critic, metrics = reference(ddpg, batches)
-    got = learn.plain(ddpg.networks, batches, SMALL)
+    got = learn.plain(ddpg.networks, batches, config)
     same_layers(actor_layers(ddpg.policy), actor)
     same_layers(actor_layers(ddpg.networks.target), slow_actor)
     same_layers(critic_layers(ddpg.policy.critics)[0], critic)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers.off_policy_oracle import (
@@ -11,6 +13,7 @@ from helpers.off_policy_oracle import (
     OBSERVATIONS,
     actor_layers,
     adam,
+    climb,
     collected,
     critic_layers,
     follow,
@@ -65,20 +68,25 @@ def reference(td3, batches, random, since):
         critic_loss = sum(mean((q(layers, seen, taken) - aim) ** 2, weight) for layers in critics)
         step(of_critics, critic_loss)
         if (since + g + 1) % config.policy_delay == 0:
-            actor_loss = -mean(q(critics[0], seen, torch.tanh(forward(actor, seen))), weight)
-            step(of_actor, actor_loss)
+            actor_loss = climb(
+                of_actor,
+                forward(actor, seen),
+                lambda action, seen=seen, weight=weight: mean(q(critics[0], seen, action), weight),
+                config.invert_gradients,
+            )
             for slow, fast in zip([slow_actor, *slow_critics], [actor, *critics], strict=True):
                 follow(slow, fast, config.tau)
         rows.append([x.item() for x in (actor_loss, critic_loss)])
     return actor, critics, slow_actor, slow_critics, torch.tensor(rows).mean(0)
 
 
-@pytest.mark.parametrize("since", [0, 1])
-def test_gradient_steps_equal_an_independent_calculation(since):
-    td3, batches = build(), made_up()
+@pytest.mark.parametrize(("since", "invert"), [(0, False), (1, False), (1, True)])
+def test_gradient_steps_equal_an_independent_calculation(since, invert):
+    config = replace(SMALL, invert_gradients=invert)
+    td3, batches = build(config), made_up()
     random = torch.rand(3, 16, 4, generator=torch.Generator().manual_seed(1))
     actor, critics, slow_actor, slow_critics, metrics = reference(td3, batches, random, since)
-    got = learn.plain(td3.networks, batches, random, since, SMALL)
+    got = learn.plain(td3.networks, batches, random, since, config)
     same_layers(actor_layers(td3.policy), actor)
     same_layers(actor_layers(td3.networks.target), slow_actor)
     for c in range(2):

@@ -4,6 +4,7 @@ differentiates."""
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,24 @@ def learned(algorithm, calls=2, rows=ROWS):
 def by_torch(monkeypatch):
     """As with layers wider than the kernels are for."""
     monkeypatch.setattr(replay_batches, "WIDEST", 0)
+
+
+@pytest.mark.parametrize("widest", [0, 512])
+@pytest.mark.parametrize("name", ["td3", "ddpg"])
+def test_gradients_of_saturated_actions_may_be_inverted(name, widest, monkeypatch):
+    """With it a saturated actor moves; without it, it stays."""
+    monkeypatch.setattr(replay_batches, "WIDEST", widest)
+    ends = []
+    for invert, plain in ((True, True), (True, False), (False, False)):
+        algorithm = build(name, invert_gradients=invert)
+        with torch.no_grad():
+            algorithm.policy.actor_out.bias += torch.tensor([20.0, -20.0, 0.0])
+        before = algorithm.policy.actor_out.bias[:2].clone()
+        with fused.plain_only() if plain else nullcontext():
+            learned(algorithm)
+        ends.append((numbers(algorithm), (algorithm.policy.actor_out.bias[:2] - before).abs().max()))
+    torch.testing.assert_close(ends[1][0], ends[0][0], rtol=2e-4, atol=2e-6)
+    assert ends[1][1] > 1e-3 and ends[2][1] == 0
 
 
 @pytest.mark.parametrize("case", CASES)

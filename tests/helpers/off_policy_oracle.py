@@ -131,6 +131,18 @@ def follow(slow, fast, tau):
                 a.copy_((1 - tau) * a + tau * b)
 
 
+def climb(optimizer, output, value, invert):
+    """One step of an actor up value(tanh(output)), by hand through tanh. Returns the loss."""
+    action = torch.tanh(output).detach().requires_grad_()
+    loss = -value(action)
+    (gradient,) = torch.autograd.grad(loss, action)
+    slope = 1 - action.detach() ** 2
+    if invert:  # not towards the middle: a step down this gradient
+        slope = torch.where(gradient.sign() == action.detach().sign(), 1.0, slope)
+    step(optimizer, (output * gradient * slope).sum())
+    return loss
+
+
 def step(optimizer, loss):
     """One step down a loss."""
     optimizer.zero_grad()

@@ -68,7 +68,8 @@ def test_rollouts_are_shorter_where_few_steps_are_asked_for(total, steps):
 def test_deterministic_policies_begin_with_random_actions(total, starts):
     given = {} if total == "none given" else {"total_steps": total}
     assert unregistered("td3", given)["learning_starts"] == unregistered("ddpg", given)["learning_starts"] == starts
-    assert "learning_starts" not in unregistered("sac", given)
+    assert unregistered("td3", given)["invert_gradients"] is True
+    assert not {"learning_starts", "invert_gradients"} & {*unregistered("sac", given)}
 
 
 @pytest.mark.parametrize(

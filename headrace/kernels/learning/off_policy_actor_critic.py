@@ -28,6 +28,7 @@ _0, _1, _2 = U(0), U(1), U(2)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 _CONSTANT = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
 _LOG_STD_MIN, _LOG_STD_MAX = F(-20), F(2)
+_TANH_ONE = F(9.01083)  # float32's tanh is 1 above
 PACK, TD_TARGETS, CRITICS, CRITICS_STEP, ACTOR, ACTOR_STEP = range(6)  # tasks
 _HAS_TILES = processor_has_tiles()
 _TASK, _BATCH = _0, _1  # indices in OffPolicyArguments.task
@@ -39,6 +40,13 @@ def _rows(arguments):
     noise = arguments.extra_rows
     unclamped = noise + arguments.actions * BLOCK
     return noise, unclamped, unclamped + arguments.actions * BLOCK, unclamped + (arguments.actions + _1) * BLOCK
+
+
+@njit(**INNER)
+def _squash(x):
+    """tanh, and exactly 1 where float32's is: Adam, which divides by their size, follows the smallest slopes."""
+    y = select(x > _TANH_ONE, splat(_ONE), tanh(x))
+    return select(x < -_TANH_ONE, splat(-_ONE), y)
 
 
 @njit(**INNER)
@@ -66,7 +74,7 @@ def _act(arguments, scratch, normal):
                 size = select(x < _ZERO, _ZERO - x, x)
                 log_sum = size + log(exp(size * F(-2)) + _ONE)  # log(e^x + e^-x); 1 - tanh(x)^2 = 4 / (e^x + e^-x)^2
                 density = density + (log_sum * _TWO - log_std - draw * draw * F(0.5) - _CONSTANT)
-            store(scratch, arguments.features * BLOCK + row, tanh(x))
+            store(scratch, arguments.features * BLOCK + row, _squash(x))
         store(scratch, log_prob + i, density)
 
 
@@ -175,7 +183,8 @@ def _actor_backward(arguments, b, worker):
     """The actor's backward pass in a block, and its loss.
 
     With w the loss weight, a = tanh(u): grad_u = -dq/da (1 - a^2) + 2 w temperature a (SAC); grad_log_std = grad_u *
-    (u - mean) - w temperature, 0 where log_std is clamped.
+    (u - mean) - w temperature, 0 where log_std is clamped. With INVERT grad_u = -dq/da where that leads away from the
+    bounds, as in headrace.policies.actor_q.InvertedTanh.
     """
     own, scratch = arguments.scratch[b], arguments.scratch[arguments.blocks + worker]
     normal = (U(arguments.task[_BATCH]) * _2 * arguments.blocks + arguments.blocks + b) * arguments.actions * BLOCK
@@ -190,7 +199,10 @@ def _actor_backward(arguments, b, worker):
             for c in range(_0, critics):
                 grad = grad + load(scratch, arguments.critics[c, _0, col.SOURCE_GRAD] + arguments.features * BLOCK + at)
             action = load(own, arguments.features * BLOCK + at)
-            grad = grad * (action * action - _ONE)
+            slope = _ONE - action * action
+            if arguments.numbers[slots.INVERT] > _ZERO:
+                slope = select(grad * action < _ZERO, splat(_ONE), slope)
+            grad = _ZERO - grad * slope
             if arguments.stochastic:
                 weight = load(arguments.batches.loss_weight, row + i) * arguments.numbers[slots.TEMPERATURE]
                 grad = fma(weight * _TWO, action, grad)
@@ -283,6 +295,7 @@ def _temperature_step(arguments, g, settings, temperature, metrics, first):
 def _gradient_steps(arguments, state, settings, temperature, metrics):
     """All gradient steps, one task after another. Main thread only."""
     numbers = arguments.numbers
+    numbers[slots.INVERT] = F(settings.invert_gradients)
     critics, loss, taken = U(len(arguments.critics)) * arguments.blocks, _ZERO, 0
     if arguments.tiled:  # others may have written the weights since the last call
         _run(arguments, state, PACK, U(len(arguments.critic_chunks) + len(arguments.actor_chunks)))

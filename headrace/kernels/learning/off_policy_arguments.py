@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 # indices in OffPolicyArguments.numbers, float32; scales take three each (adam_step.scales)
-ACTOR_SCALE, CRITICS_SCALE, TAU, ACTOR_TAU, TEMPERATURE, ACTOR_EPS, CRITICS_EPS = (
-    np.uint64(i) for i in (0, 3, 6, 7, 8, 9, 10)
+ACTOR_SCALE, CRITICS_SCALE, TAU, ACTOR_TAU, TEMPERATURE, ACTOR_EPS, CRITICS_EPS, INVERT = (
+    np.uint64(i) for i in (0, 3, 6, 7, 8, 9, 10, 11)
 )
 METRICS = 4  # of each gradient step: actor's loss, critics' loss, temperature, temperature's loss
 
@@ -91,3 +91,4 @@ class Settings(NamedTuple):
     target_entropy: float = 0.0
     learn_temperature: int = 0
     temperature_eps: float = 0.0
+    invert_gradients: int = 0

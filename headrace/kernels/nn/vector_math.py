@@ -42,7 +42,7 @@ _LN2_HIGH, _LN2_LOW = F(0.693359375), F(-2.12194440e-4)
 _TO_INTEGER = F(12582912.0)  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 _EXP_LOWEST, _EXP_HIGHEST = F(-87.33), F(88.37)
 _SQRT_2 = F(1.41421356)
-_TANH_ONE = F(7.90531110763549805)  # tanh rounds to 1 from here on
+_TANH_END = F(7.90531110763549805)  # the quotient is within 3e-7 of 1 from here on
 _INFINITY, _ZERO, _HALF, _ONE, _TWO = F(np.inf), F(0), F(0.5), F(1), F(2)
 
 
@@ -110,8 +110,8 @@ def log(x):
 
 @njit(**INLINE)
 def tanh(x):
-    """Hyperbolic tangent: an odd polynomial over an even one, clamped where it rounds to 1."""
-    x = clamp(x, -_TANH_ONE, _TANH_ONE)
+    """Hyperbolic tangent: an odd polynomial over an even one, clamped where it is all but 1."""
+    x = clamp(x, -_TANH_END, _TANH_END)
     s = x * x
     return x * _TANH_ODD(s) / _TANH_EVEN(s)
 
