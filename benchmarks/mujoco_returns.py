@@ -9,7 +9,8 @@ PPO on six MuJoCo tasks and three of Box2D, SAC and TD3 on four. `headrace` has 
 task, `default` those of an environment that nobody registered; where none are registered they are the same, and only
 `default` is run. `sb3` has those of its zoo (mujoco_tasks.py). Each training is a process of its own and one row of
 results/mujoco_returns.jsonl; a training that has a row of the same settings is not run again. Policies are evaluated in
-20 deterministic episodes at the marks, which all share; seconds, of wall time and of CPU time, leave these out.
+20 deterministic episodes at the marks, which all share; seconds, of wall time and of CPU time, leave these out. Libraries
+are compared by CPU time: trainings may share the machine.
 
 Deterministic returns of short trainings say little where actions are discrete: LunarLander's PPO (seed 0) that ended at
 40,000 steps had a mean of 23 in 10 episodes with drawn actions, and of -1,381 with the likeliest ones. After 12,000
@@ -35,7 +36,7 @@ from one_line import site_packages
 LIBRARIES = ("headrace", "default", "sb3")
 QUICK = (512, 1024)  # marks
 COLUMNS = ("algorithm", "env", "library", "steps", "seeds", "return", "lowest", "seconds", "cpu_s")
-COMPARED = ("return_at", "sb3_return", "seconds_at", "sb3_seconds", "times_faster")
+COMPARED = ("return_at", "sb3_return", "cpu_s_at", "sb3_cpu_s", "times_faster")
 
 
 class Training(NamedTuple):
@@ -168,17 +169,17 @@ def summary(rows: list[Row]) -> list[Row]:
 
 
 def _compared(group: list[Row], others: list[Row]) -> Row:
-    """Mean returns and median seconds at the steps that Stable-Baselines3 trained for; empty where fewer were."""
+    """Mean returns and median CPU seconds at the steps that Stable-Baselines3 trained for; empty where fewer were."""
     last = max(row["steps"] for row in others)
     points = [next((point for point in row["points"] if point["steps"] >= last), None) for row in group]
     ends = [row for row in others if row["steps"] == last]
     if None in points:
         return {}
-    seconds, theirs = (statistics.median(x["seconds"] for x in some) for some in (points, ends))  # type: ignore
+    seconds, theirs = (statistics.median(x["cpu_s"] for x in some) for some in (points, ends))  # type: ignore
     return {
         "return_at": statistics.mean(point["return"] for point in points),  # type: ignore[index]
         "sb3_return": statistics.mean(row["return"] for row in ends),
-        **{"seconds_at": seconds, "sb3_seconds": theirs, "times_faster": theirs / seconds},
+        **{"cpu_s_at": seconds, "sb3_cpu_s": theirs, "times_faster": theirs / seconds},
     }
 
 

@@ -45,11 +45,11 @@ def test_libraries_are_compared_at_equal_steps():
 
     rows = [
         row("default", 0, (50, 100.0, 1.0, 2.0), (100, 300.0, 2.0, 4.0), (200, 0.0, 4.0, 8.0)),
-        row("default", 1, (50, 100.0, 1.0, 2.0), (104, 500.0, 4.0, 4.0), (200, 0.0, 8.0, 8.0)),
+        row("default", 1, (50, 100.0, 1.0, 2.0), (104, 500.0, 4.0, 8.0), (200, 0.0, 8.0, 16.0)),
         row("sb3", 0, (50, 900.0, 5.0, 5.0), (100, 350.0, 12.0, 24.0)),
     ]
     ours, theirs = summary([*rows, rows[0] | {"settings": "others", "return": 1e6}])
     assert (ours["seeds"], ours["steps"], ours["return"], ours["lowest"]) == (2, 200, 0.0, 0.0)
-    assert (ours["return_at"], ours["sb3_return"], ours["seconds_at"]) == (400.0, 350.0, 3.0)
+    assert (ours["return_at"], ours["sb3_return"], ours["cpu_s_at"]) == (400.0, 350.0, 6.0)
     assert ours["times_faster"] == 4.0 and "sb3_return" not in theirs
     assert "in 1 of 1; 4.0 times" in verdict([ours, theirs])
