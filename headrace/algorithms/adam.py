@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from operator import attrgetter, is_
 from typing import Any
@@ -67,7 +68,8 @@ class Adam:
 
         skip: a float32 scalar on the device; where it is 1, nothing changes.
         """
-        divisor = (self.gradient.norm() / max_norm).clamp_(min=1)
+        # without a limit no division: the norm of finite gradients may be infinite
+        divisor = (self.gradient.norm() / max_norm).clamp_(min=1) if max_norm < math.inf else None
         self.steps += 1 if skip is None else 1 - skip
         self._adam_step(divisor, skip)
         self.gradient.zero_()

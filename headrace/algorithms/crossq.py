@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig
-from headrace.algorithms.off_policy import OffPolicy, actor_q, check_critics, mean_weights, means, split_batches
+from headrace.algorithms.off_policy import OffPolicy, actor_q, check_networks, mean_weights, means, split_batches
+from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
@@ -41,13 +42,14 @@ class CrossQ(OffPolicy[CrossQConfig]):
 
     name = "crossq"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)
+    policy_arguments: ClassVar[Json] = {"critics": 2, "deterministic": False}
     divisible: ClassVar[bool] = False  # several learners would normalise their parts of a batch each by itself
     policy: ActorQ
     config = CrossQConfig()
 
     def __init__(self, policy: ActorQ, config: CrossQConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        check_critics(policy, renorm=True)
+        check_networks(policy, deterministic=False, renorm=True)
         rate = self.config.learning_rate
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
         self.optimizers = {
@@ -60,8 +62,8 @@ class CrossQ(OffPolicy[CrossQConfig]):
 
     @classmethod
     def make_policy(cls, config: CrossQConfig, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
-        own = {"critics": 2, "deterministic": False, "critic_hidden": config.critic_hidden}
-        return actor_q(config, observation_space, action_space, seed, **own, batch_renorm=config.renorm_warm_up)
+        own = {**cls.policy_arguments, "critic_hidden": config.critic_hidden, "batch_renorm": config.renorm_warm_up}
+        return actor_q(config, observation_space, action_space, seed, **own)
 
     def num_draws(self) -> int:
         return 2 * self.policy.num_draws

@@ -23,6 +23,7 @@ from headrace.algorithms.off_policy import (
 )
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
+from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
@@ -41,19 +42,20 @@ class DDPG(OffPolicy[DDPGConfig]):
 
     name = "ddpg"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)
+    policy_arguments: ClassVar[Json] = {"critics": 1, "deterministic": True}
     policy: ActorQ
     config = DDPGConfig()
 
     def __init__(self, policy: ActorQ, config: DDPGConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.networks = networks = make_networks(policy, self.config.learning_rate)
+        self.networks = networks = make_networks(policy, self.config.learning_rate, deterministic=True, critics=1)
         self.optimizers = {"actor": networks.actor_optimizer, "critics": networks.critic_optimizer}
         self.buffers = {"target_actor": networks.target_actor, "target_critics": networks.target_critics}
         self.explore()
 
     @classmethod
     def make_policy(cls, config: DDPGConfig, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
-        return actor_q(config, observation_space, action_space, seed, critics=1, deterministic=True)
+        return actor_q(config, observation_space, action_space, seed, **cls.policy_arguments)
 
     def explore(self) -> None:
         """Random actions until learning starts; then the actor's, with noise."""

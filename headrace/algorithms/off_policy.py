@@ -20,6 +20,7 @@ from headrace.algorithms.reduce import Reduce, merging, one_learner, rank_of, si
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.core.terminal import tell
+from headrace.core.types import Json
 from headrace.data.hindsight import GoalReplay, Goals
 from headrace.data.replay import Batch, Replay, bytes_needed, plan
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
@@ -45,6 +46,7 @@ class OffPolicy(Generic[C]):
     """
 
     name: ClassVar[str]
+    policy_arguments: ClassVar[Json] = {}  # of its policy's constructor, that follow from the algorithm
     actions: ClassVar[tuple[type[Space], ...]]  # kinds of spaces it acts in
     max_lag: ClassVar[int | None] = None
     config: C
@@ -298,20 +300,31 @@ class Networks(NamedTuple):
         return [(self.actor_optimizer, actor), (self.critic_optimizer, critics)]
 
 
-def make_networks(policy: ActorQ, learning_rate: float, quantiles: int = 1) -> Networks:
+def make_networks(policy: ActorQ, learning_rate: float, **kind: Any) -> Networks:
     """A policy with its optimizers, and a target network with the same weights.
 
-    quantiles: outputs of each critic that the algorithm learns. Raises ValueError for a policy with other critics.
+    kind: what the algorithm learns, see check_networks(). Raises ValueError for a policy of another kind.
     """
-    check_critics(policy, quantiles)
+    check_networks(policy, **kind)
     target = make_target(policy)
     actor, critics = (Adam(p, learning_rate, 1e-8) for p in (policy.actor_parameters(), policy.critic_parameters()))
     buffers = (flatten(target.actor_parameters()), flatten(target.critic_parameters()))
     return Networks(policy, target, actor, critics, *buffers)
 
 
-def check_critics(policy: Any, quantiles: int = 1, renorm: bool = False) -> None:
-    """Raise ValueError for a policy whose critics are not those that an algorithm learns."""
+def check_networks(
+    policy: Any, deterministic: bool, critics: int | None = None, quantiles: int = 1, renorm: bool = False
+) -> None:
+    """Raise ValueError for a policy whose actor or critics are not those that an algorithm learns.
+
+    critics: how many; None: any number. quantiles: outputs of each."""
+    if getattr(policy, "deterministic", deterministic) != deterministic:
+        own, wanted = ("stochastic", "deterministic") if deterministic else ("deterministic", "stochastic")
+        reason = f"the actor of this policy is {own}, and the algorithm learns a {wanted} one"
+        raise ValueError(f"{reason}: make the policy with deterministic={deterministic}")
+    if critics not in (None, policy.critics.number):
+        reason = f"this policy has {policy.critics.number} critics, and the algorithm learns {critics}"
+        raise ValueError(f"{reason}: make the policy with critics={critics}")
     found = getattr(policy, "quantiles", 1), isinstance(getattr(policy, "critics", None), RenormCritics)
     if found != (quantiles, renorm):
         own, wanted = (

@@ -23,6 +23,7 @@ from headrace.algorithms.off_policy import (
 )
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
+from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
@@ -43,13 +44,14 @@ class SAC(OffPolicy[SACConfig]):
 
     name = "sac"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)
+    policy_arguments: ClassVar[Json] = {"critics": 2, "deterministic": False}
     policy: ActorQ
     config = SACConfig()
 
     def __init__(self, policy: ActorQ, config: SACConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
-        self.networks = networks = make_networks(policy, self.config.learning_rate)
+        self.networks = networks = make_networks(policy, self.config.learning_rate, deterministic=False)
         self.temperature = Adam([self.log_temperature], self.config.learning_rate, 1e-8)
         optimizers = (networks.actor_optimizer, networks.critic_optimizer, self.temperature)
         self.optimizers = dict(zip(("actor", "critics", "temperature"), optimizers, strict=True))
@@ -58,7 +60,7 @@ class SAC(OffPolicy[SACConfig]):
 
     @classmethod
     def make_policy(cls, config: SACConfig, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
-        return actor_q(config, observation_space, action_space, seed, critics=2, deterministic=False)
+        return actor_q(config, observation_space, action_space, seed, **cls.policy_arguments)
 
     def num_draws(self) -> int:
         return 2 * self.policy.num_draws

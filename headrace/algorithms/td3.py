@@ -23,6 +23,7 @@ from headrace.algorithms.off_policy import (
 )
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
+from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
@@ -46,19 +47,20 @@ class TD3(OffPolicy[TD3Config]):
 
     name = "td3"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)
+    policy_arguments: ClassVar[Json] = {"critics": 2, "deterministic": True}
     policy: ActorQ
     config = TD3Config()
 
     def __init__(self, policy: ActorQ, config: TD3Config | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.networks = networks = make_networks(policy, self.config.learning_rate)
+        self.networks = networks = make_networks(policy, self.config.learning_rate, deterministic=True)
         self.optimizers = {"actor": networks.actor_optimizer, "critics": networks.critic_optimizer}
         self.buffers = {"target_actor": networks.target_actor, "target_critics": networks.target_critics}
         self.explore()
 
     @classmethod
     def make_policy(cls, config: TD3Config, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
-        return actor_q(config, observation_space, action_space, seed, critics=2, deterministic=True)
+        return actor_q(config, observation_space, action_space, seed, **cls.policy_arguments)
 
     def num_draws(self) -> int:
         return self.policy.num_draws

@@ -26,6 +26,7 @@ from headrace.algorithms.off_policy import (
     split_batches,
 )
 from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
@@ -58,13 +59,16 @@ class TQC(OffPolicy[TQCConfig]):
 
     name = "tqc"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)
+    policy_arguments: ClassVar[Json] = {"deterministic": False}
     policy: ActorQ
     config = TQCConfig()
 
     def __init__(self, policy: ActorQ, config: TQCConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
-        self.networks = networks = make_networks(policy, self.config.learning_rate, quantiles=self.config.quantiles)
+        self.networks = networks = make_networks(
+            policy, self.config.learning_rate, deterministic=False, quantiles=self.config.quantiles
+        )
         self.temperature = Adam([self.log_temperature], self.config.learning_rate, 1e-8)
         optimizers = (networks.actor_optimizer, networks.critic_optimizer, self.temperature)
         self.optimizers = dict(zip(("actor", "critics", "temperature"), optimizers, strict=True))
@@ -74,7 +78,7 @@ class TQC(OffPolicy[TQCConfig]):
     @classmethod
     def make_policy(cls, config: TQCConfig, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
         own = {name: getattr(config, name) for name in ("critics", "quantiles", "critic_hidden")}
-        return actor_q(config, observation_space, action_space, seed, deterministic=False, **own)
+        return actor_q(config, observation_space, action_space, seed, **cls.policy_arguments, **own)
 
     def num_draws(self) -> int:
         return 2 * self.policy.num_draws

@@ -276,7 +276,10 @@ def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
         raise TypeError(f"init_from needs an algorithm with make_policy(), which {plan.algorithm} has not")
 
     def make(spaces: tuple[Space, Space], seed: int) -> Policy:
-        policy = initial_policy.made(own, config, spaces, seed) if own else kind.make_policy(config, *spaces, seed)  # type: ignore[attr-defined]
+        if own:
+            policy = initial_policy.made(own, kind, config, spaces, seed)
+        else:
+            policy = kind.make_policy(config, *spaces, seed)  # type: ignore[attr-defined]
         if run is not None:
             initial_policy.take_weights(policy, run)
         return policy

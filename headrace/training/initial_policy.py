@@ -31,14 +31,15 @@ def own_policy(policy: str | type) -> type[Policy]:
     return kind
 
 
-def made(kind: type[Policy], config: Any, spaces: tuple[Space, Space], seed: int) -> Policy:
+def made(kind: type[Policy], algorithm: type[Algorithm], config: Any, spaces: tuple[Space, Space], seed: int) -> Policy:
     """A policy of the user's class. Its constructor takes (observation_space, action_space), and by their names the
-    seed and those settings of the algorithm's config that it has arguments for.
+    seed, those settings of the algorithm's config and those of its policy_arguments that it has arguments for.
 
     Raises TypeError where the constructor has other arguments without a default.
     """
     taken = signature(kind).parameters
     known: Json = {name: getattr(config, name) for name in getattr(config, "__dataclass_fields__", ())}
+    known |= getattr(algorithm, "policy_arguments", {})
     given = {name: value for name, value in {**known, "seed": seed}.items() if name in taken}
     missing = [
         name

@@ -68,6 +68,22 @@ def test_it_learns_what_the_plain_call_learns(activation, double, dueling, hidde
             torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("double", [False, True])
+def test_a_value_of_nan_is_the_largest(double):
+    """Whichever action has it, as in torch."""
+    first = Batch(*(column[:1] for column in made_up(3, 0)))
+    for action in range(3):
+        errors = []
+        for call in (learn.plain, q_cpu.learn):
+            dqn = DQN.build(DQNConfig(hidden=(16,), double=double), Box(-9, 9, (3,)), Discrete(3), 3, "cpu")
+            chosen_by = dqn.policy if double else dqn.networks.target
+            with torch.no_grad():
+                chosen_by.out.bias[action] = torch.nan
+            errors.append(call(dqn.networks, first, torch.zeros(1), dqn.config)[1].clone())
+        torch.testing.assert_close(errors[1], errors[0], equal_nan=True, rtol=1e-4, atol=1e-5)
+        assert errors[0].isnan().any()
+
+
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_layer_normalisation_is_written_out(activation, dueling):

@@ -72,6 +72,15 @@ def by_torch(monkeypatch):
     monkeypatch.setattr(replay_batches, "WIDEST", 0)
 
 
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_a_target_critic_of_nan_shows(name):
+    """Whichever it is: the lower of a number and NaN is NaN."""
+    for critic in (0, 1):
+        algorithm = build(name)
+        algorithm.networks.target.critics.biases[-1].data[critic] = float("nan")
+        assert learned(algorithm)["critic_loss"].isnan()
+
+
 @pytest.mark.parametrize("widest", [0, 512])
 @pytest.mark.parametrize("name", ["td3", "ddpg"])
 def test_gradients_of_saturated_actions_may_be_inverted(name, widest, monkeypatch):

@@ -10,9 +10,15 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.algorithms.ddpg import DDPG
+from headrace.algorithms.sac import SAC
+from headrace.algorithms.td3 import TD3
+from headrace.algorithms.tqc import TQC
 from headrace.cli.main import main
 from headrace.core.user_names import import_user_module
+from headrace.data.spaces import Box
 from headrace.envs.gym.pettingzoo import inline
+from headrace.policies.actor_q import ActorQ
 
 FILE = '''
 import gymnasium, numpy as np, torch
@@ -216,3 +222,22 @@ def test_weights_of_other_shapes_are_named(capsys):
     assert "actor.layers.0.weight 8x4 -> 8x6" in said and "actor.layers.0.bias" not in said
     with pytest.raises(ValueError, match="no weight of its policy fits"):
         hr.Trainer("ppo", "Acrobot-v1", init_from=str(run.path), **SMALL | {"hidden": (9,)})
+
+
+@pytest.mark.parametrize(("algorithm", "critics"), [("td3", 2), ("ddpg", 1), ("sac", 2)])
+def test_an_actor_with_critics_is_made_as_the_algorithm_needs_it(algorithm, critics):
+    trainer = hr.Trainer(algorithm, "Pendulum-v1", policy=ActorQ, hidden=(8,), num_envs=2)
+    assert (trainer.policy.deterministic, trainer.policy.critics.number) == (algorithm != "sac", critics)
+    trainer.close()
+
+
+def test_an_actor_or_critics_of_another_kind_are_refused():
+    """The compiled learning call would run another algorithm on them."""
+    spaces = Box(-1, 1, (3,)), Box(-1, 1, (2,))
+    stochastic, deterministic = (ActorQ(*spaces, (8,), deterministic=x) for x in (False, True))
+    for kind, policy in ((TD3, stochastic), (DDPG, stochastic), (SAC, deterministic), (TQC, deterministic)):
+        wanted = policy is stochastic
+        with pytest.raises(ValueError, match=rf"make the policy with deterministic={wanted}"):
+            kind(policy)
+    with pytest.raises(ValueError, match="this policy has 2 critics, and the algorithm learns 1: make the policy with"):
+        DDPG(deterministic)

@@ -46,18 +46,18 @@ def _take(arguments, scratch, column, block, lane):
 @njit(**INNER)
 def _best(arguments, own, scratch, i):
     """The value of the next actions: the target network's largest, or (double DQN, van Hasselt et al. 2016) its value
-    of the action that the network prefers. Ties: the first. scratch: after the target network's forward pass; own:
-    after the network's."""
+    of the action that the network prefers. Ties: the first. NaN counts as the largest, as in torch. scratch: after the
+    target network's forward pass; own: after the network's."""
     lanes, output = arguments.lanes, arguments.layers[-1, col.OUTPUT]
     value, top = load(scratch, output + i), load(own, output + i)
     for k in range(_1, arguments.actions):
         other = load(scratch, output + k * lanes + i)
         if arguments.double:
             preferred = load(own, output + k * lanes + i)
-            value = select(preferred > top, other, value)
-            top = select(preferred > top, preferred, top)
+            value = select(preferred == preferred, select(preferred > top, other, value), other)
+            top = select(preferred == preferred, select(preferred > top, preferred, top), preferred)
         else:
-            value = select(other > value, other, value)
+            value = select(other == other, select(other > value, other, value), other)
     return value
 
 

@@ -28,7 +28,6 @@ _0, _1, _2 = U(0), U(1), U(2)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 _CONSTANT = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
 _LOG_STD_MIN, _LOG_STD_MAX = F(-20), F(2)
-_TANH_ONE = F(9.01083)  # float32's tanh is 1 above
 PACK, TD_TARGETS, CRITICS, CRITICS_STEP, ACTOR, ACTOR_STEP = range(6)  # tasks
 _HAS_TILES = processor_has_tiles()
 _TASK, _BATCH = _0, _1  # indices in OffPolicyArguments.task
@@ -40,13 +39,6 @@ def _rows(arguments):
     noise = arguments.extra_rows
     unclamped = noise + arguments.actions * BLOCK
     return noise, unclamped, unclamped + arguments.actions * BLOCK, unclamped + (arguments.actions + _1) * BLOCK
-
-
-@njit(**INNER)
-def _squash(x):
-    """tanh, and exactly 1 where float32's is: Adam, which divides by their size, follows the smallest slopes."""
-    y = select(x > _TANH_ONE, splat(_ONE), tanh(x))
-    return select(x < -_TANH_ONE, splat(-_ONE), y)
 
 
 @njit(**INNER)
@@ -74,7 +66,7 @@ def _act(arguments, scratch, normal):
                 size = select(x < _ZERO, _ZERO - x, x)
                 log_sum = size + log(exp(size * F(-2)) + _ONE)  # log(e^x + e^-x); 1 - tanh(x)^2 = 4 / (e^x + e^-x)^2
                 density = density + (log_sum * _TWO - log_std - draw * draw * F(0.5) - _CONSTANT)
-            store(scratch, arguments.features * BLOCK + row, _squash(x))
+            store(scratch, arguments.features * BLOCK + row, tanh(x))
         store(scratch, log_prob + i, density)
 
 
@@ -98,7 +90,7 @@ def _lowest(arguments, scratch, critics, i):
     value = load(scratch, arguments.critics[_0, -1, col.OUTPUT] + i)
     for c in range(_1, critics):
         other = load(scratch, arguments.critics[c, -1, col.OUTPUT] + i)
-        value = select(other < value, other, value)
+        value = select(other == other, select(other < value, other, value), other)  # NaN if one is
     return value
 
 

@@ -42,7 +42,7 @@ _LN2_HIGH, _LN2_LOW = F(0.693359375), F(-2.12194440e-4)
 _TO_INTEGER = F(12582912.0)  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 _EXP_LOWEST, _EXP_HIGHEST = F(-87.33), F(88.37)
 _SQRT_2 = F(1.41421356)
-_TANH_END = F(7.90531110763549805)  # the quotient is within 3e-7 of 1 from here on
+_TANH_ONE = F(9)  # tanh rounds to 1 from here on, and so does the quotient
 _INFINITY, _ZERO, _HALF, _ONE, _TWO = F(np.inf), F(0), F(0.5), F(1), F(2)
 
 
@@ -110,10 +110,13 @@ def log(x):
 
 @njit(**INLINE)
 def tanh(x):
-    """Hyperbolic tangent: an odd polynomial over an even one, clamped where it is all but 1."""
-    x = clamp(x, -_TANH_END, _TANH_END)
+    """Hyperbolic tangent: an odd polynomial over an even one, clamped where it rounds to 1.
+
+    It is exactly 1 from there on, so that its derivative 1 - y^2 is 0: Adam, which divides by their size, follows the
+    smallest slopes. The quotient may be above 1 by its rounding."""
+    x = clamp(x, -_TANH_ONE, _TANH_ONE)
     s = x * x
-    return x * _TANH_ODD(s) / _TANH_EVEN(s)
+    return clamp(x * _TANH_ODD(s) / _TANH_EVEN(s), -_ONE, _ONE)
 
 
 @njit(**INLINE)

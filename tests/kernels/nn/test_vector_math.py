@@ -66,6 +66,9 @@ def test_tanh_and_sigmoid():
     y, _, x = call(2, EVERYWHERE)
     assert np.max(np.abs(y - np.tanh(x))) < 3e-7
     assert np.max(np.abs(y)) <= 1
+    ends = np.array([9.0, 9.5, 20.0, 1e30, np.inf])
+    np.testing.assert_array_equal(call(2, np.concatenate((ends, -ends)))[0], [1] * 5 + [-1] * 5)
+    assert np.isnan(call(2, np.array([np.nan]))[0]).all()
     y, _, x = call(3, EVERYWHERE)
     assert np.max(np.abs(y - 1 / (1 + np.exp(-x)))) < 1.5e-7
 
