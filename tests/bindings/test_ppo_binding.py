@@ -25,6 +25,8 @@ CASES = {
     "discrete": (VECTOR, Discrete(3), {}),
     "counted from 2, shared": (VECTOR, Discrete(4, start=2), {"shared": True, "activation": "relu"}),
     "multi-discrete": (VECTOR, MultiDiscrete([3, 2, 5], start=[0, 1, 0]), {"activation": "silu", "value_clip": 0.1}),
+    "counted from 2^24 + 1": (VECTOR, Discrete(4, start=2**24 + 1), {}),
+    "counted from far below 0": (VECTOR, MultiDiscrete([3, 4], start=[-(2**30) - 1, 2**31 - 4]), {}),
     "multi-binary": (VECTOR, MultiBinary(3), {"entropy_coef": 0.3}),
     "gaussian": (VECTOR, Box(-2, 4, (3,)), {"activation": "elu", "hidden": (70,)}),
     "normalised": (
