@@ -40,7 +40,7 @@ def test_rows_that_are_not_valid_count_nothing_whatever_they_are(anything):
 
 
 def test_without_valid_rows_nothing_is_divided_by_0():
-    assert normalized(torch.randn(ROWS), ~all_valid()).isfinite().all()
+    assert normalized(torch.linspace(-2, 5, ROWS), ~all_valid()).isfinite().all()
 
 
 def test_moments_are_those_of_all_learners():

@@ -253,3 +253,15 @@ def test_a_moved_policy_is_learned_where_it_lies_now():
         other.update(rollout, 0.0)
     assert not torch.equal(learner.optimizer.flat, before)
     torch.testing.assert_close(learner.optimizer.flat, other.optimizer.flat, rtol=0, atol=1e-6)
+
+
+def test_a_collected_value_that_is_nan_shows_in_the_loss():
+    learner, rollout = prepared(VECTOR, Discrete(3), {"value_clip": 0.2, "epochs": 1, "minibatch_size": 10_000})
+    plain, generator = copied(learner), torch.Generator().manual_seed(0)
+    targets = Targets(*torch.randn(2, *rollout.reward.shape, generator=generator), rollout.valid[:-1])
+    rollout.value[3, 4], rollout.valid[3, 4] = torch.nan, True
+    order = torch.arange(rollout.reward.numel()).unsqueeze(0)
+    for each, function in ((learner, ppo.learn), (plain, ppo.learn.plain)):
+        metrics = function(each.policy, each.optimizer, rollout, targets, order, each.config)
+        assert metrics["value_loss"].isnan() and not metrics["policy_gradient_loss"].isnan()
+    torch.testing.assert_close(learner.optimizer.flat, plain.optimizer.flat, rtol=0, atol=1e-6, equal_nan=True)
