@@ -14,7 +14,7 @@ DIGESTS = {
     "dqn.learn": "8f57136a8e59e689",
     "off_policy.learn_from_replay": "786f30fe60e57345",
     "off_policy.steps": "72850bcef294c5f0",
-    "ppo.learn": "a8b42024c06ea2a5",
+    "ppo.learn": "8e7d7233bd1611c2",
     "pqn.learn": "76c68c2d35259c65",
     "q_network.act": "bbf28652f0789ff5",
     "reinforce.gradient": "50fb1d74c3541843",

@@ -265,3 +265,19 @@ def test_a_collected_value_that_is_nan_shows_in_the_loss():
         metrics = function(each.policy, each.optimizer, rollout, targets, order, each.config)
         assert metrics["value_loss"].isnan() and not metrics["policy_gradient_loss"].isnan()
     torch.testing.assert_close(learner.optimizer.flat, plain.optimizer.flat, rtol=0, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("valid", [True, False])
+@pytest.mark.parametrize("shift", [-87.0, -89.0, -200.0])
+def test_a_ratio_beyond_float32_is_learned_as_by_the_plain_call(shift, valid):
+    options = {"epochs": 1, "minibatch_size": 10_000, "normalize_advantage": False}
+    learner, rollout = prepared(VECTOR, Discrete(3), options)
+    plain, generator = copied(learner), torch.Generator().manual_seed(0)
+    targets = Targets(*torch.randn(2, *rollout.reward.shape, generator=generator), rollout.valid[:-1])
+    targets.advantage[3, 4], rollout.valid[3, 4] = 1.0, valid
+    rollout.log_prob[3, 4] += shift
+    order, before = torch.arange(rollout.reward.numel()).unsqueeze(0), learner.optimizer.flat.clone()
+    for each, function in ((learner, ppo.learn), (plain, ppo.learn.plain)):
+        metrics = function(each.policy, each.optimizer, rollout, targets, order, each.config)
+        assert metrics["loss"].isfinite() and (each.optimizer.flat - before).abs().max() > 1e-4
+    torch.testing.assert_close(learner.optimizer.flat, plain.optimizer.flat, rtol=0, atol=1e-6)
