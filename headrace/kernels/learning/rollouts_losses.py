@@ -8,7 +8,7 @@ import numpy as np
 from headrace.kernels.learning.rollouts_arguments import CLIPPED_RATIO
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.policy_heads import backward as head_backward
-from headrace.kernels.nn.policy_heads import forbid_gradients, log_prob_entropy
+from headrace.kernels.nn.policy_heads import log_prob_entropy
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.vector_math import clamp, exp
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
@@ -74,7 +74,6 @@ def policy_loss(head, offsets, loss, scratch, gradient, sums):
         else:
             grad_log_prob = _log_prob(log_prob, advantage, weight, sums)
         head_backward(head, scratch, offsets, i, grad_log_prob, weight * (-loss.entropy_coef), gradient)
-        forbid_gradients(offsets, scratch, i)
         sums[ENTROPY] += total(entropy * weight)
 
 

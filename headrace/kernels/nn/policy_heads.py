@@ -66,13 +66,14 @@ def forbid(offsets, scratch, lanes):
 
 
 @njit(**INNER)
-def forbid_gradients(offsets, scratch, i):
+def forbid_gradients(offsets, scratch):
     """Make the loss's gradients at the logits of forbidden choices 0, also where the mask allows nothing or the action
-    taken is forbidden: the sixteen samples from lane i on."""
+    taken is forbidden."""
     for k in range(_0, offsets.masked):
-        at = offsets.grad_logits + k * BLOCK + i
-        allowed = load(scratch, offsets.mask + k * BLOCK + i)
-        store(scratch, at, select(allowed == _ZERO, splat(_ZERO), load(scratch, at)))
+        for i in range(_0, BLOCK, WIDTH):
+            at = offsets.grad_logits + k * BLOCK + i
+            allowed = load(scratch, offsets.mask + k * BLOCK + i)
+            store(scratch, at, select(allowed == _ZERO, splat(_ZERO), load(scratch, at)))
 
 
 @njit(**INNER)
