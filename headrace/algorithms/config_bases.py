@@ -120,7 +120,7 @@ class ActorQConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeterministicActorConfig(ActorQConfig):
+class DeterministicActorConfig:
     """Settings of a deterministic actor, tanh of its network's output."""
 
     exploration: float = 0.1  # standard deviation of the noise on actions, in half ranges of them

@@ -11,7 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam, backward
-from headrace.algorithms.config_bases import DeterministicActorConfig, OffPolicyConfig, TargetNetworkConfig
+from headrace.algorithms.config_bases import (
+    ActorQConfig,
+    DeterministicActorConfig,
+    OffPolicyConfig,
+    TargetNetworkConfig,
+)
 from headrace.algorithms.off_policy import (
     Networks,
     OffPolicy,
@@ -33,7 +38,7 @@ METRICS = ("actor_loss", "critic_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDPGConfig(TargetNetworkConfig, DeterministicActorConfig, OffPolicyConfig):
+class DDPGConfig(TargetNetworkConfig, DeterministicActorConfig, ActorQConfig, OffPolicyConfig):
     """DDPG's settings. Raises ValueError for one out of range."""
 
 

@@ -15,7 +15,7 @@ from headrace.algorithms.adam import BETA2, Adam
 from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
 from headrace.algorithms.reduce import Reduce, explained, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
-from headrace.core.returns import explained_variance, gae, vtrace
+from headrace.core.returns import double, explained_variance, gae, vtrace
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic
@@ -245,15 +245,16 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
 
 
 def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
-    """Mean 0 and variance 1 over the valid rows of all learners."""
-    mask = valid.to(x.dtype)
-    count = mask.sum()
-    total = (x * mask).sum()
+    """Mean 0 and variance 1 over the valid rows of all learners; 0 where these are equal. Others count nothing, even
+    where they are infinite or NaN."""
+    wide = double(x)
+    counted = valid.to(wide.device)
+    count, total = counted.sum(dtype=wide.dtype), torch.where(counted, wide, 0.0).sum()
     reduce(count, total)
-    centred = x - total / count.clamp(min=1)
-    squares = (centred.square() * mask).sum()
+    centred = wide - total / count.clamp(min=1)
+    squares = torch.where(counted, centred, 0.0).square().sum()
     reduce(squares)
-    return centred / ((squares / count.clamp(min=1)).sqrt() + 1e-8)
+    return (centred / ((squares / count.clamp(min=1)).sqrt() + 1e-8)).to(x)
 
 
 def mean_weights(valid: Tensor, reduce: Reduce = one_learner) -> Tensor:

@@ -20,6 +20,7 @@ from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 
 METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
+LARGEST = 88.0  # log of a ratio; e^88.73 is infinite in float32
 MIN_ROWS = 1024  # of a rollout: with fewer, gradients are too noisy, see docs/scaling.md
 
 
@@ -145,7 +146,8 @@ def ppo_loss(
     log_prob, entropy, value = policy.log_prob_entropy_value(batch["inputs"], batch["action"])
     log_ratio = log_prob - batch["log_prob"]
     # eq. 7: min(r A, clip(r, 1 - c, 1 + c) A) = min(r A, A + c |A|)
-    policy_loss = -(torch.minimum(log_ratio.exp() * batch["advantage"], batch["bound"]) @ weight)
+    gain = _ratio(log_ratio, batch["advantage"]) * batch["advantage"]
+    policy_loss = -(torch.minimum(gain, batch["bound"]) @ weight)
 
     scale = policy.value_scale()
     error = (value - batch["returns"]).square()
@@ -159,6 +161,12 @@ def ppo_loss(
     loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss  # eq. 9
     parts = tuple(x.detach() for x in (policy_loss, value_loss, entropy_loss, loss))
     return loss, parts, log_ratio.detach()
+
+
+def _ratio(log_ratio: Tensor, advantage: Tensor) -> Tensor:
+    """The probability ratio r, at most e^88 where the advantage is positive: the clipped term is the smaller there, and
+    the gradient of an infinite r would be 0 times infinity, NaN."""
+    return torch.where((log_ratio > LARGEST) & (advantage > 0), LARGEST, log_ratio).exp()
 
 
 def _kl(log_ratio: Tensor) -> Tensor:

@@ -11,7 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam, backward
-from headrace.algorithms.config_bases import DeterministicActorConfig, OffPolicyConfig, TargetNetworkConfig
+from headrace.algorithms.config_bases import (
+    ActorQConfig,
+    DeterministicActorConfig,
+    OffPolicyConfig,
+    TargetNetworkConfig,
+)
 from headrace.algorithms.off_policy import (
     Networks,
     OffPolicy,
@@ -34,7 +39,7 @@ METRICS = ("actor_loss", "critic_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3Config(TargetNetworkConfig, DeterministicActorConfig, OffPolicyConfig):
+class TD3Config(TargetNetworkConfig, DeterministicActorConfig, ActorQConfig, OffPolicyConfig):
     """TD3's settings. Raises ValueError for one out of range."""
 
     target_noise: float = 0.2  # standard deviation of the noise on target actions, in half ranges

@@ -39,7 +39,7 @@ class Acting:
     def __init__(self, policy: ActorCritic, flat: Tensor) -> None:
         self.tables = compiled(policy, flat)
         self.parameters = flat.numpy()
-        self.start = self.tables.start[:, 0].to(torch.int32).numpy()
+        self.start = self.tables.start
         self.discrete = int(self.tables.head.kind) in CHOICES
         self.work_queue = WorkQueue(alike=False)
         self._calls: list[ActCall] = []  # that no thread is using

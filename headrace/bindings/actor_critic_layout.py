@@ -34,7 +34,7 @@ Encoded: TypeAlias = tuple[np.ndarray, int, Normalizer]  # see encoded()
 
 
 class Compiled(NamedTuple):
-    """What the kernels know of a policy. start: float32 [K, 1], the number of each choice's first option."""
+    """What the kernels know of a policy. start: int32 [K], the number of each choice's first option."""
 
     network: Network
     head: Head
@@ -42,7 +42,7 @@ class Compiled(NamedTuple):
     subnetworks: np.ndarray  # uint64 [1 or 2, 5]: see RolloutArguments
     ranges: np.ndarray  # uint64 [*, 3]: see RolloutArguments
     scratch: int  # float32 one block needs
-    start: Tensor
+    start: np.ndarray
 
 
 def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
@@ -90,7 +90,7 @@ def compiled_q(policy: QNetwork, flat: Tensor) -> Compiled:
     offsets = (net.inputs, net.transposed, values, grads, values, grads, actions, actions, samples, end, 0)
     subnetworks = np.array([[0, len(layers), 0, net.gradient, layout.ACTION_VALUES]], np.uint64)
     places = ScratchOffsets(*map(np.uint64, offsets))
-    start = torch.tensor([[float(policy.start)]])
+    start = np.array([policy.start], np.int32)
     return Compiled(net, head, places, subnetworks, ranges(layers, subnetworks, head), end, start)
 
 
@@ -171,7 +171,7 @@ def dense_layer(layer: Any, source: int, activation: str, layers: list[Layer], f
     return len(layers) - 1
 
 
-def _head(head: Any, flat: Tensor) -> tuple[Head, Tensor]:
+def _head(head: Any, flat: Tensor) -> tuple[Head, np.ndarray]:
     spread, constants = np.zeros((3, head.num_parameters), np.float32), np.zeros(2, np.float32)
     if isinstance(head, GaussianHead):
         spread[0], spread[1] = head.center[:, 0].numpy(), head.half_range[:, 0].numpy()
@@ -187,4 +187,4 @@ def _head(head: Any, flat: Tensor) -> tuple[Head, Tensor]:
         start = head.starts if several else [head.start]
         kind, log_std = layout.DISCRETE, 0
     table = Head(kind, np.array(sizes, np.uint64), spread, constants, np.uint64(log_std))
-    return table, torch.tensor(start, dtype=torch.float32).unsqueeze(1)
+    return table, np.array(start, np.int32)

@@ -5,7 +5,7 @@ pass, and run `python tests/bindings/test_digests.py`, which writes the new ones
 """
 
 DIGESTS = {
-    "a2c.gradient": "9a8691ba4d7b20e0",
+    "a2c.gradient": "06df469e559dd02b",
     "actor_critic.act": "37a535aedf2e7c55",
     "actor_critic.value": "1f32d03994604f64",
     "actor_q.act": "3b1e405935937b5d",
@@ -14,11 +14,11 @@ DIGESTS = {
     "dqn.learn": "0828a6b7a5c31de7",
     "off_policy.learn_from_replay": "1cf79ebeb98dfedf",
     "off_policy.steps": "10eea287918194db",
-    "ppo.learn": "488c6e15b4aa3d6d",
+    "ppo.learn": "1363df9c2404a0bd",
     "pqn.learn": "7d694ccb61896cbb",
     "q_network.act": "bbf28652f0789ff5",
-    "reinforce.gradient": "a9c4c2f0345818c7",
-    "returns.explained_variance": "1af844ae913acfe4",
+    "reinforce.gradient": "50fb1d74c3541843",
+    "returns.explained_variance": "b75da61b9d1cf288",
     "returns.gae": "72b444498b39a9b0",
     "rng.shuffled": "5a45c004a0cd7da1",
     "rng.uniform": "1f5263b2c0c49c1e",

@@ -148,13 +148,29 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
     shapes differ.
     """
     _check("prediction", prediction, target=target, valid=valid)
-    variance = _variance(target, valid)
-    return torch.where(variance > 0, 1 - _variance(target - prediction, valid) / variance, 0.0)
+    error = target - prediction
+    if not error.numel():
+        return torch.zeros((), device=error.device)
+    counted = valid.to(double(error).device)
+    variance = _variance(double(target), counted)
+    fraction = torch.where(variance > 0, 1 - _variance(double(error), counted) / variance, 0.0)
+    return fraction.to(error.device, torch.result_type(error, 1.0))
+
+
+def double(x: Tensor) -> Tensor:
+    """x in float64, in which equal numbers of float32 are added without rounding, so that their mean is exactly each.
+
+    On the same device, but for Metal, which has no float64: then on the CPU.
+    """
+    return (x.cpu() if x.device.type == "mps" else x).double()
 
 
 def _variance(x: Tensor, valid: Tensor) -> Tensor:
-    weight = valid / valid.sum().clamp(min=1)
-    return ((x - (x * weight).sum()).square() * weight).sum()
+    """Over valid entries, float64; the others may be infinite or NaN."""
+    # from the largest on, so that what does not vary has a variance of exactly 0
+    x = torch.where(valid, x - torch.where(valid, x, -torch.inf).max(), 0.0)
+    count = valid.sum().clamp(min=1)
+    return torch.where(valid, x - x.sum() / count, 0.0).square().sum() / count
 
 
 def _check(name: str, first: Tensor, **others: Tensor) -> None:

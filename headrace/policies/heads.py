@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, action_column
 from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.masks import forbid
 
@@ -95,8 +95,10 @@ def action_head(space: Space, distribution: str = "auto") -> Any:
     if distribution not in DISTRIBUTIONS:
         raise ValueError(f"unknown distribution {distribution!r}: use one of {', '.join(DISTRIBUTIONS)}")
     if isinstance(space, Discrete) and distribution in ("auto", "categorical"):
+        action_column(space)  # refuses numbers that do not fit into 32 bits, which would wrap around
         return CategoricalHead(space)
     if isinstance(space, MultiDiscrete) and len(space.shape) == 1 and distribution in ("auto", "categorical"):
+        action_column(space)
         return MultiCategoricalHead(space)
     if isinstance(space, MultiBinary) and len(space.shape) == 1 and distribution == "auto":
         return BernoulliHead(space)

@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten, tree_map
-from headrace.data.spaces import Discrete, Space
+from headrace.data.spaces import Discrete, Space, action_column
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import best_value, is_masked, mask_of, random_choice
@@ -55,6 +55,7 @@ class QNetwork(Policy):
         self._keep(locals())
         if not isinstance(action_space, Discrete):
             raise TypeError(f"a Q-network has one output for each of a Discrete space's actions, got {action_space}")
+        action_column(action_space)  # refuses numbers that do not fit into 32 bits, which would wrap around
         self.observation_space, self.action_space = observation_space, action_space
         self.masked = is_masked(observation_space, action_space)
         if self.masked and recurrent != "none":

@@ -99,6 +99,20 @@ def test_loss_and_gradient_by_hand():
     assert value == pytest.approx([0.5 * 2 * 1 / 3, 0.5 * 2 * 2 / 3, 0.5 * 2 * -2 / 3, 0.0])
 
 
+@pytest.mark.parametrize("log_ratio", [60.0, 88.5, 89.0, 100.0, 1e4])
+def test_a_ratio_beyond_float32_is_clipped_without_gradient(log_ratio):
+    # the first and the last row have such a ratio and a positive advantage, the last is dead; the second has ratio 1
+    policy = Table([log_ratio, 0.0, log_ratio], [0.0] * 3, [0.0] * 3)
+    zeros, advantage = torch.zeros(3), torch.tensor([2.0, 3.0, 4.0])
+    batch = {"inputs": None, "action": None, "log_prob": zeros, "value": zeros, "returns": zeros}
+    batch |= {"advantage": advantage, "bound": advantage + 0.2 * advantage.abs()}
+    weight = torch.tensor([0.5, 0.5, 0.0])
+    loss, (policy_loss, *_), found = ppo_loss(policy, batch, weight, PPOConfig(clip=0.2))
+    assert policy_loss.item() == pytest.approx(-(1.2 * 2 + 3) / 2) and found[0] == log_ratio
+    loss.backward()
+    assert policy.table[0].grad.tolist() == [0.0, -1.5, 0.0]
+
+
 def test_clipped_value_loss_by_hand():
     # values 1, 2, 3 moved from 0, 1.9, 2; value_clip 0.5 lets the first go to 0.5, the last to 2.5; returns 2, 2, 2
     policy = Table([0.0] * 3, [0.0] * 3, [1.0, 2.0, 3.0])

@@ -15,6 +15,7 @@ VECTOR = Box(-3, 3, (5,))
 CASES = {
     "discrete": (Discrete(3), {}),
     "counted from 2": (Discrete(7, start=2), {"shared": True, "activation": "elu"}),
+    "counted from 2^24 + 1": (Discrete(3, start=2**24 + 1), {"hidden": (10,)}),
     "multi-discrete": (MultiDiscrete([3, 2, 5], start=[0, 1, 0]), {"hidden": (10,)}),
     "gaussian": (Box(-2, 4, (3,)), {}),
     "squashed": (Box(-2, 4, (3,)), {"distribution": "squashed", "hidden": (20, 33)}),

@@ -9,6 +9,7 @@ from helpers.fused_calls import BOX, CHOICES, OBSERVATIONS, on_policy
 from headrace.algorithms import a2c, pqn, reinforce, trpo
 from headrace.algorithms.adam import Adam
 from headrace.core import fused
+from headrace.data.spaces import Discrete
 from headrace.policies.actor_critic import ActorCritic
 
 SHARED = {"shared": True, "activation": "relu", "distribution": "squashed"}
@@ -21,6 +22,7 @@ GRADIENTS = {
 }
 LEARNED = {
     "pqn": (pqn.learn, pqn.PQN, CHOICES, {}),
+    "pqn, counted from 2^24 + 1": (pqn.learn, pqn.PQN, Discrete(3, start=2**24 + 1), {}),
     "pqn, tanh": (pqn.learn, pqn.PQN, CHOICES, {"layer_norm": False, "activation": "tanh", "max_grad_norm": 0.1}),
     "trpo": (trpo.learn_critic, trpo.TRPO, BOX, {}),
     "trpo, Discrete": (trpo.learn_critic, trpo.TRPO, CHOICES, {"activation": "gelu", "max_grad_norm": 0.1}),

@@ -25,6 +25,8 @@ CASES = {
     "discrete": (VECTOR, Discrete(3), {}),
     "counted from 2, shared": (VECTOR, Discrete(4, start=2), {"shared": True, "activation": "relu"}),
     "multi-discrete": (VECTOR, MultiDiscrete([3, 2, 5], start=[0, 1, 0]), {"activation": "silu", "value_clip": 0.1}),
+    "counted from 2^24 + 1": (VECTOR, Discrete(4, start=2**24 + 1), {}),
+    "counted from far below 0": (VECTOR, MultiDiscrete([3, 4], start=[-(2**30) - 1, 2**31 - 4]), {}),
     "multi-binary": (VECTOR, MultiBinary(3), {"entropy_coef": 0.3}),
     "gaussian": (VECTOR, Box(-2, 4, (3,)), {"activation": "elu", "hidden": (70,)}),
     "normalised": (
@@ -251,3 +253,31 @@ def test_a_moved_policy_is_learned_where_it_lies_now():
         other.update(rollout, 0.0)
     assert not torch.equal(learner.optimizer.flat, before)
     torch.testing.assert_close(learner.optimizer.flat, other.optimizer.flat, rtol=0, atol=1e-6)
+
+
+def test_a_collected_value_that_is_nan_shows_in_the_loss():
+    learner, rollout = prepared(VECTOR, Discrete(3), {"value_clip": 0.2, "epochs": 1, "minibatch_size": 10_000})
+    plain, generator = copied(learner), torch.Generator().manual_seed(0)
+    targets = Targets(*torch.randn(2, *rollout.reward.shape, generator=generator), rollout.valid[:-1])
+    rollout.value[3, 4], rollout.valid[3, 4] = torch.nan, True
+    order = torch.arange(rollout.reward.numel()).unsqueeze(0)
+    for each, function in ((learner, ppo.learn), (plain, ppo.learn.plain)):
+        metrics = function(each.policy, each.optimizer, rollout, targets, order, each.config)
+        assert metrics["value_loss"].isnan() and not metrics["policy_gradient_loss"].isnan()
+    torch.testing.assert_close(learner.optimizer.flat, plain.optimizer.flat, rtol=0, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("valid", [True, False])
+@pytest.mark.parametrize("shift", [-87.0, -89.0, -200.0])
+def test_a_ratio_beyond_float32_is_learned_as_by_the_plain_call(shift, valid):
+    options = {"epochs": 1, "minibatch_size": 10_000, "normalize_advantage": False}
+    learner, rollout = prepared(VECTOR, Discrete(3), options)
+    plain, generator = copied(learner), torch.Generator().manual_seed(0)
+    targets = Targets(*torch.randn(2, *rollout.reward.shape, generator=generator), rollout.valid[:-1])
+    targets.advantage[3, 4], rollout.valid[3, 4] = 1.0, valid
+    rollout.log_prob[3, 4] += shift
+    order, before = torch.arange(rollout.reward.numel()).unsqueeze(0), learner.optimizer.flat.clone()
+    for each, function in ((learner, ppo.learn), (plain, ppo.learn.plain)):
+        metrics = function(each.policy, each.optimizer, rollout, targets, order, each.config)
+        assert metrics["loss"].isfinite() and (each.optimizer.flat - before).abs().max() > 1e-4
+    torch.testing.assert_close(learner.optimizer.flat, plain.optimizer.flat, rtol=0, atol=1e-6)

@@ -68,6 +68,34 @@ def test_explained_variance():
     assert explained_variance(target, torch.ones(4), valid) == 0  # a number, for NaN would stop the run
 
 
+@pytest.mark.parametrize("number", [0.1, 1 / 3, 7.7, 123.456, 1e6 / 3])
+@pytest.mark.parametrize("shape", [(1, 1), (24, 12), (2048, 3)])
+def test_what_does_not_vary_is_not_explained(number, shape):
+    for dtype in (torch.float32, torch.float64):
+        target, valid = torch.full(shape, number, dtype=dtype), torch.ones(shape, dtype=torch.bool)
+        for function in (explained_variance, explained_variance.plain):
+            assert function(target + torch.linspace(-1, 1, shape[1]), target, valid) == 0
+
+
+def test_a_small_variance_beside_a_large_mean_is_explained():
+    generator = torch.Generator().manual_seed(0)
+    noise = 1e-3 * torch.randn(64, 8, generator=generator)
+    target, valid = 1000 + 2e-3 * torch.randn(64, 8, generator=generator), torch.ones(64, 8, dtype=torch.bool)
+    prediction = target - noise
+    error = (target - prediction).double().var(correction=0) / target.double().var(correction=0)
+    assert explained_variance.plain(prediction, target, valid) == pytest.approx(1 - float(error), abs=1e-6)
+
+
+@pytest.mark.parametrize("anything", [torch.inf, -torch.inf, torch.nan])
+def test_rows_that_are_not_valid_explain_nothing_whatever_they_are(anything):
+    target, valid = torch.arange(12.0).view(3, 4), torch.ones(3, 4, dtype=torch.bool)
+    prediction, valid[1, 2] = target * 0.5, False
+    expected = explained_variance.plain(prediction, target, valid)
+    target[1, 2] = anything
+    for function in (explained_variance, explained_variance.plain):
+        assert function(prediction, target, valid) == pytest.approx(expected.item(), rel=1e-6)
+
+
 def test_shapes_that_differ_are_named():
     with pytest.raises(ValueError, match=r"value has shape \(5, 1\), reward \(4, 1\).*\[:-1\]"):
         gae(NO.float(), torch.zeros(5, 1), NO.float(), NO, NO, 0.9, 0.9)
@@ -285,7 +313,6 @@ def test_explained_variance_by_the_kernel_is_the_plain_one(varies):
     kernel = rng_returns_cpu.explained_variance(prediction, target, valid)
     assert fused.kernel_of(explained_variance, prediction, target, valid) is rng_returns_cpu.explained_variance
     assert kernel == 0 if not varies else 0.05 < kernel < 0.9
-    if varies:
-        torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(kernel, plain, rtol=1e-5, atol=1e-6)
     nothing = torch.zeros_like(valid)
     assert rng_returns_cpu.explained_variance(prediction, target, nothing) == 0

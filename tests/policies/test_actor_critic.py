@@ -10,6 +10,7 @@ from headrace.core.fused import plain_only
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, action_column, env_columns
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.q_network import QNetwork
 
 VECTOR = Box(-1, 1, (3,))
 FORCES = Box(np.array([0.0, -2.0], np.float32), np.array([1.0, 2.0], np.float32))
@@ -167,3 +168,15 @@ def test_distributions_that_do_not_fit_are_refused():
         ActorCritic(VECTOR, Discrete(2), distribution="gaussian")
     with pytest.raises(ValueError, match="unknown distribution 'normal'"):
         ActorCritic(VECTOR, FORCES, distribution="normal")
+
+
+@pytest.mark.parametrize("space", [Discrete(3, start=2**31 - 2), Discrete(2, start=-(2**31) - 1)])
+def test_actions_that_do_not_fit_into_32_bits_are_refused(space):
+    several = MultiDiscrete([2, 3], start=[0, space.start])
+    for make in (
+        lambda: ActorCritic(VECTOR, space),
+        lambda: ActorCritic(VECTOR, several),
+        lambda: QNetwork(VECTOR, space),
+    ):
+        with pytest.raises(TypeError, match="do not fit into 32 bits"):
+            make()

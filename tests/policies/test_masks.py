@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.algorithms import a2c
 from headrace.algorithms.dqn import td_targets
+from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused
 from headrace.data.flat_dict import FlatDict
@@ -80,8 +82,9 @@ CASES = {
 }
 
 
-def collected(observation_space, action_space, options, envs=70):
-    """PPO, and a rollout of random observations and masks that it acted on."""
+def collected(observation_space, action_space, options, envs=70, closed=0):
+    """PPO, and a rollout of random observations and masks that it acted on. closed: the last component has no allowed
+    choice in every environment whose number is a multiple of this; 0: in none."""
     config = PPOConfig(num_steps=8, epochs=2, minibatch_size=90, hidden=(12,), entropy_coef=0.05)
     learner = PPO.build(dataclasses.replace(config, **options), observation_space, action_space, 0, "cpu")
     rollout = Rollout(
@@ -90,6 +93,8 @@ def collected(observation_space, action_space, options, envs=70):
     generator = torch.Generator().manual_seed(1)
     sizes = action_space.nvec.tolist() if isinstance(action_space, MultiDiscrete) else [int(action_space.n)]
     mask = torch.cat([random_masks((9, envs, size), generator) for size in sizes], -1)
+    if closed:
+        mask[:, ::closed, -sizes[-1] :] = 0
     if isinstance(observation_space, FlatDict):
         rollout.observation.copy_(torch.randn(rollout.observation.shape, generator=generator))
         rollout.observation[..., observation_space.features :] = mask
@@ -129,6 +134,29 @@ def test_kernels_act_and_learn_as_torch(name, capsys):
         assert value.sub(expected[key]).abs() <= 2e-6 + 1e-4 * expected[key].abs(), key
     assert (learner.optimizer.flat - plain.optimizer.flat).abs().max() < 1e-5
     assert "not fused" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["discrete", "multi-discrete"])
+@pytest.mark.parametrize("closed", [1, 3])
+def test_kernels_learn_as_torch_where_a_mask_allows_nothing(name, closed):
+    """A forbidden logit has a gradient of 0, though one of the forbidden choices was taken."""
+    learner, rollout, mask, sizes = collected(*CASES[name], closed=closed)
+    assert not mask[:, ::closed, -sizes[-1] :].any()
+    generator, policy = torch.Generator().manual_seed(2), learner.policy
+    with torch.no_grad():
+        for t in range(8):
+            random = torch.rand(70, policy.num_draws, generator=generator)
+            decision = policy.act(rollout.observation[t], None, random)
+            rollout.action[t], rollout.log_prob[t], rollout.value[t] = decision[:3]
+    targets = Targets(*torch.randn(2, 8, 70, generator=generator), rollout.valid[:-1])
+    gradients = []
+    for function in (a2c.gradient, a2c.gradient.plain):
+        learner.optimizer.gradient.zero_()
+        function(policy, rollout, targets, a2c.A2CConfig(entropy_coef=0.05))
+        gradients.append(learner.optimizer.gradient.clone())
+        if closed == 1:  # then the last component's logits are forbidden in all samples
+            assert (policy.actor_out.bias.grad[-sizes[-1] :] == 0).all()
+    assert (gradients[0] - gradients[1]).abs().max() < 1e-6 and gradients[1].abs().max() > 0.1
 
 
 @pytest.mark.parametrize("policy", [ActorCritic, RecurrentActorCritic, QNetwork])

@@ -199,7 +199,7 @@ class RolloutLearner:
         chosen = (taken, NO_NUMBER) if discrete else (NO_CHOICE, taken)
         kinds = (np.float32, np.float32, np.bool_, np.float32, np.float32)
         collected = (np.zeros(rows, kind) for kind in kinds)  # each call points to a rollout's own
-        raw: tuple[Argument, ...] = ((*chosen, np.uint64(rows)), tables.start[:, 0].numpy(), *collected, 0, columns)
+        raw: tuple[Argument, ...] = ((*chosen, np.uint64(rows)), tables.start, *collected, 0, columns)
         announcement = "compiling the columns of the learning call (once, about 1 s) ..."
         self.taking = Call(entry("learning.rollouts_rows", "take", raw, announcement), raw)
         self.given_places = [self.taking.slot(0, 0 if discrete else 1), *(self.taking.slot(n) for n in range(2, 7))]

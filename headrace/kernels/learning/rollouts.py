@@ -32,7 +32,7 @@ from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, sto
 from headrace.kernels.nn.dense import add, clear
 from headrace.kernels.nn.layout import ACTION_VALUES, ACTOR, BLOCK, CRITIC, WIDTH
 from headrace.kernels.nn.mlp import backward, flatten_gradient, forward, normalize
-from headrace.kernels.nn.policy_heads import forbid, has_choices, refresh
+from headrace.kernels.nn.policy_heads import forbid, forbid_gradients, has_choices, refresh
 from headrace.kernels.nn.simd import load, store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
@@ -98,6 +98,7 @@ def _differentiate(arguments, subnetwork, part, parts, scratch, gradient, sums):
         if outputs & U(ACTOR):
             forbid(arguments.offsets, scratch, BLOCK)
             policy_loss(arguments.head, arguments.offsets, arguments.loss, scratch, gradient, sums)
+            forbid_gradients(arguments.offsets, scratch)
         if outputs & U(CRITIC):
             critic_loss(arguments.offsets, arguments.loss, scratch, sums)
         if outputs & U(ACTION_VALUES):

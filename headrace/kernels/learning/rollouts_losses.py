@@ -30,9 +30,9 @@ def _value_loss(loss, value, old, returns):
         moved = (value - old) / loss.scale
         kept = clamp(moved, -loss.value_clip, loss.value_clip)
         error = kept + (old - returns) / loss.scale
-        larger = error * error > square
-        square = select(larger, error * error, square)
-        grad = select(larger, select(kept == moved, error * _TWO, splat(_ZERO)), grad)
+        other = error * error
+        grad = select(other > square, select(kept == moved, error * _TWO, splat(_ZERO)), grad)
+        square = select(other <= square, square, other)  # NaN of the collected value stays
     return square, grad
 
 

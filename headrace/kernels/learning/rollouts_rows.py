@@ -15,8 +15,8 @@ F, U = np.float32, np.uint64
 def take(action, start, log_prob, value, valid, advantage, returns, normalize, rows):
     """Fill in `rows`, a rollouts_arguments.Columns but for its observation, from R rows, all flat.
 
-    action: (choice int32, action float32, distance between two components), of which one is empty. start: float32 [K].
-    normalize: 1 to bring advantages to mean 0 and variance 1 over valid rows.
+    action: (choice int32, action float32, distance between two components), of which one is empty. start: int32 [K],
+    the number of each choice's first option. normalize: 1 to bring advantages to mean 0 and variance 1 over valid rows.
     """
     choice, number, plane = action
     mean, scale = F(0), F(1)
@@ -27,11 +27,13 @@ def take(action, start, log_prob, value, valid, advantage, returns, normalize, r
         rows.advantage[r] = (advantage[r] - mean) * scale
         rows.valid[r] = F(1) if valid[r] else F(0)
     for k in range(U(len(start))):
+        first = start[k]
         for r in range(U(len(valid))):
             if len(choice) > 0:
-                rows.action[k, r] = F(choice[k * plane + r]) - start[k]
+                # subtracted as whole numbers: float32 has not all of those above 2^24
+                rows.action[k, r] = F(np.int32(choice[k * plane + r] - first))
             else:
-                rows.action[k, r] = number[k * plane + r] - start[k]
+                rows.action[k, r] = number[k * plane + r]
 
 
 @njit(fastmath={"reassoc"}, **INNER)  # sums of float64, rounded to float32 at the end: their order is not seen

@@ -83,11 +83,13 @@ def gelu(x):
 def mish(x):
     """y = x t, t = tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2); dy/dx = t + x 4 e^x (e^x + 1) / (n + 2)^2.
 
-    Misra 2019, arXiv:1908.08681. Above 20, where t rounds to 1, e^x is that of 20."""
-    e = exp(select(x > _TWENTY, splat(_TWENTY), x))
+    Misra 2019, arXiv:1908.08681. Above 20 t and dy/dx round to 1, and e^x is that of 20, so that n is finite."""
+    large = x > _TWENTY
+    e = exp(select(large, splat(_TWENTY), x))
     n = e * (e + _TWO)
     t = n / (n + _TWO)
-    return x * t, t + x * (e * (e + _ONE) * _FOUR) / ((n + _TWO) * (n + _TWO))
+    dy = t + x * (e * (e + _ONE) * _FOUR) / ((n + _TWO) * (n + _TWO))
+    return x * t, select(large, splat(_ONE), dy)
 
 
 def _rows(activation: Activation) -> tuple[Callable[..., None], Callable[..., None]]:

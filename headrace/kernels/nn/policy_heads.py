@@ -66,6 +66,17 @@ def forbid(offsets, scratch, lanes):
 
 
 @njit(**INNER)
+def forbid_gradients(offsets, scratch):
+    """Make the loss's gradients at the logits of forbidden choices 0, also where the mask allows nothing or the action
+    taken is forbidden."""
+    for k in range(_0, offsets.masked):
+        for i in range(_0, BLOCK, WIDTH):
+            at = offsets.grad_logits + k * BLOCK + i
+            allowed = load(scratch, offsets.mask + k * BLOCK + i)
+            store(scratch, at, select(allowed == _ZERO, splat(_ZERO), load(scratch, at)))
+
+
+@njit(**INNER)
 def softmax(scratch, logits, probs, size, i):
     """log p_k = z_k - log(sum of e^z) and p_k of logits z, rows of a block: log p in place of the logits, p in rows of
     probs. Returns the entropy, -sum of p_k log p_k."""

@@ -130,6 +130,17 @@ def test_every_activation_is_torchs_everywhere():
             np.testing.assert_allclose(gradient, truth, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.parametrize("name", sorted(CODES))
+def test_the_slope_far_from_0_is_torchs(name):
+    x = np.array([sign * 10.0**power for sign in (1, -1) for power in range(1, 33)], np.float32)
+    layers, parameters = [Layer(OBSERVATION, 1, 1, 0, 1, name)], np.array([1, 0], np.float32)
+    for i in range(64):
+        grad = np.eye(64, dtype=np.float32)[i][:, None]
+        _, (_, slope) = by_kernel(layers, (0,), 2, parameters, x[:, None], [grad])  # the bias's gradient
+        _, (_, expected) = by_torch(layers, (0,), parameters, x[:, None], [grad])
+        np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-6, err_msg=f"{name} at {x[i]}")
+
+
 def test_a_layer_that_does_not_fit_its_source():
     with pytest.raises(ValueError, match="does not have as many inputs"):
         network([Layer(OBSERVATION, 3, 4, 0, 12), Layer(0, 5, 1, 16, 21)])
