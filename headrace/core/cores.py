@@ -1,12 +1,26 @@
-"""The number of cores. Imports no torch, so that worker processes start quickly."""
+"""The processor: its name, and the number of cores. Imports no torch, so that worker processes start quickly."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+
+def processor() -> str:
+    """Its name, and family and model where the system tells them: a virtual machine's "AMD EPYC" may be any."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in facts:
+        return platform.machine()
+    which = f" (family {facts['cpu family']}, model {facts['model']})" if "cpu family" in facts else ""
+    return facts["model name"] + which
 
 
 def cores() -> int:

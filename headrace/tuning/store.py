@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from headrace.core.cores import cores
+from headrace.core.cores import cores, processor
 from headrace.core.packages import installed
 from headrace.core.types import Json, Settings
 from headrace.envs import spec
@@ -114,23 +114,12 @@ def key(plan: TrainPlan) -> str:
 def machine() -> Json:
     """Processor, cores, GPU and versions."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         **{package: installed(package, otherwise="none") for package in PACKAGES},
     }
-
-
-def _processor() -> str:
-    """Its name, and family and model where the system tells them: a virtual machine's "AMD EPYC" may be any."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    known = [facts[name] for name in ("model name", "cpu family", "model") if name in facts]
-    return " ".join(known) or platform.machine()
 
 
 def _source(plan: TrainPlan) -> Json:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from headrace.core.cores import cores
+from headrace.core.cores import cores, processor
 from headrace.diagnose.profile import driver, spool
 from headrace.diagnose.profile.profile import Ending, Exit, Kind, Lane, Machine, Profile, Role, Series
 from headrace.diagnose.profile.role_patterns import Hints
@@ -154,16 +154,7 @@ def _counters(root: Process, classifier: Classifier, lanes: list[Lane]) -> dict[
 def _machine(processes: list[Process], gpu: GpuMonitor) -> Machine:
     versions = {name: version for process in processes for name, version in process.versions.items()}
     python = processes[0].python if processes else ""
-    return Machine(_cpu_name(), cores(), gpu.name, python, f"{platform.system()} {platform.release()}", versions)
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
+    return Machine(processor(), cores(), gpu.name, python, f"{platform.system()} {platform.release()}", versions)
 
 
 def _limitations(recording: Recording, processes: list[Process], root: Process | None, lanes: list[Lane]) -> list[str]:
