@@ -177,8 +177,8 @@ class ActorQ(Policy):
 class InvertedTanh(torch.autograd.Function):
     """tanh that damps gradients towards the bounds -1 and 1 alone; gradients away from them pass as they are.
 
-    Damped both ways, an actor that has reached a bound in all states stays there: 1 - tanh(8)^2 is 5e-7. Inverting
-    gradients for tanh: Hausknecht & Stone 2016, arXiv:1511.04143, section 5.3, where they are for outputs without it.
+    Damped both ways, an actor that has reached a bound in all states stays there: 1 - tanh(8)^2 is 5e-7. These
+    are the inverting gradients of Hausknecht & Stone 2016, arXiv:1511.04143, for outputs that end in tanh.
     """
 
     @staticmethod
