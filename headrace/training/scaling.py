@@ -38,8 +38,6 @@ OF_IMAGES: Mapping[str, Settings] = {
 # learned less on Hopper (docs/scaling.md)
 MOST_RANDOM, LEAST_RANDOM, SHARE_RANDOM = 10_000, 1_000, 0.1  # steps, steps, fraction of total_steps
 DETERMINISTIC = ("td3", "ddpg")
-# the rate of the TD3 authors' later code, whose batches and layers are the defaults, too (docs/td3.md)
-OF_DETERMINISTIC: Settings = {"learning_rate": 3e-4, "invert_gradients": True}
 ONE_BY_ONE = ("auto", "inline", "workers")
 
 
@@ -65,7 +63,7 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
     total = given.get("total_steps", TrainConfig.total_steps)
     if algorithm in DETERMINISTIC:
         share = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
-        found |= {"learning_starts": min(MOST_RANDOM, max(LEAST_RANDOM, share)), **OF_DETERMINISTIC}
+        found |= {"learning_starts": min(MOST_RANDOM, max(LEAST_RANDOM, share)), "invert_gradients": True}
     if algorithm in LEARNING:
         most = IMAGE_ROWS if images else MOST_ROWS
         rows = most if total is None else min(most, 2 ** int(log2(max(total / UPDATES, LEAST_ROWS))))
