@@ -9,8 +9,8 @@ PPO on six MuJoCo tasks and three of Box2D, SAC and TD3 on four. `headrace` has 
 task, `default` those of an environment that nobody registered; where none are registered they are the same, and only
 `default` is run. `sb3` has those of its zoo (mujoco_tasks.py). Each training is a process of its own and one row of
 results/mujoco_returns.jsonl; a training that has a row of the same settings is not run again. Policies are evaluated in
-20 deterministic episodes at the marks, which all share; seconds, of wall time and of CPU time, leave these out. Libraries
-are compared by CPU time: trainings may share the machine.
+20 deterministic episodes at the marks, which all share; seconds, of wall time and of CPU time, leave these out.
+Libraries are compared by CPU time: trainings may share the machine.
 
 Deterministic returns of short trainings say little where actions are discrete: LunarLander's PPO (seed 0) that ended at
 40,000 steps had a mean of 23 in 10 episodes with drawn actions, and of -1,381 with the likeliest ones. After 12,000
