@@ -18,7 +18,7 @@ DIGESTS = {
     "pqn.learn": "7d694ccb61896cbb",
     "q_network.act": "bbf28652f0789ff5",
     "reinforce.gradient": "50fb1d74c3541843",
-    "returns.explained_variance": "b75da61b9d1cf288",
+    "returns.explained_variance": "a1d812293c1302fb",
     "returns.gae": "72b444498b39a9b0",
     "rng.shuffled": "5a45c004a0cd7da1",
     "rng.uniform": "1f5263b2c0c49c1e",

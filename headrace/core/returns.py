@@ -151,9 +151,10 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
     error = target - prediction
     if not error.numel():
         return torch.zeros((), device=error.device)
-    counted = valid.to(double(error).device)
+    wide = double(error)
+    counted = valid.to(wide.device)
     variance = _variance(double(target), counted)
-    fraction = torch.where(variance > 0, 1 - _variance(double(error), counted) / variance, 0.0)
+    fraction = torch.where(variance > 0, 1 - _variance(wide, counted) / variance, 0.0)
     return fraction.to(error.device, torch.result_type(error, 1.0))
 
 

@@ -77,7 +77,7 @@ def test_what_does_not_vary_is_not_explained(number, shape):
             assert function(target + torch.linspace(-1, 1, shape[1]), target, valid) == 0
 
 
-def test_a_small_variance_beside_a_large_mean_is_explained():
+def test_a_variance_much_smaller_than_the_mean_is_explained():
     generator = torch.Generator().manual_seed(0)
     noise = 1e-3 * torch.randn(64, 8, generator=generator)
     target, valid = 1000 + 2e-3 * torch.randn(64, 8, generator=generator), torch.ones(64, 8, dtype=torch.bool)

@@ -132,7 +132,7 @@ def follow(slow, fast, tau):
 
 
 def climb(optimizer, output, value, invert):
-    """One step of an actor up value(tanh(output)), by hand through tanh. Returns the loss."""
+    """One step of an actor up value(tanh(output)), with tanh's derivative written out. Returns the loss."""
     action = torch.tanh(output).detach().requires_grad_()
     loss = -value(action)
     (gradient,) = torch.autograd.grad(loss, action)

@@ -17,7 +17,7 @@ from headrace.kernels.nn import stepwise
 from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, store_scale
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store
-from headrace.kernels.nn.vector_math import clamp
+from headrace.kernels.nn.vector_math import clamp, maximum
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
@@ -55,9 +55,9 @@ def _best(arguments, own, scratch, i):
         if arguments.double:
             preferred = load(own, output + k * lanes + i)
             value = select(preferred == preferred, select(preferred > top, other, value), other)
-            top = select(preferred == preferred, select(preferred > top, preferred, top), preferred)
+            top = maximum(top, preferred)
         else:
-            value = select(other == other, select(other > value, other, value), other)
+            value = maximum(value, other)
     return value
 
 

@@ -10,7 +10,7 @@ from headrace.kernels.nn.dense import whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.policy_heads import normal
 from headrace.kernels.nn.simd import fma, load, select, splat, store
-from headrace.kernels.nn.vector_math import clamp, exp, tanh
+from headrace.kernels.nn.vector_math import clamp, exp, maximum, tanh
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import single_task
 
@@ -28,9 +28,8 @@ def _best(actor, scratch, i):
     top, choice, total = load(scratch, row), splat(_ZERO), load(scratch, row)
     for k in range(_1, actor.choices):
         value = load(scratch, row + k * BLOCK)
-        larger = value > top
-        choice = select(larger, splat(F(k)), choice)
-        top = select(value == value, select(larger, value, top), value)
+        choice = select(value > top, splat(F(k)), choice)
+        top = maximum(top, value)
         total = total + value
     if actor.offsets.values > _0:
         top = load(scratch, actor.offsets.values + i) + top - total * (_ONE / F(actor.choices))

@@ -19,7 +19,7 @@ from headrace.kernels.nn.dense import copy
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.split_bf16 import close_tiles, open_tiles
-from headrace.kernels.nn.vector_math import clamp, exp, log, tanh
+from headrace.kernels.nn.vector_math import clamp, exp, log, minimum, tanh
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
@@ -89,8 +89,7 @@ def _values(arguments, scratch, parameters, packed, critics):
 def _lowest(arguments, scratch, critics, i):
     value = load(scratch, arguments.critics[_0, -1, col.OUTPUT] + i)
     for c in range(_1, critics):
-        other = load(scratch, arguments.critics[c, -1, col.OUTPUT] + i)
-        value = select(other == other, select(other < value, other, value), other)  # NaN if one is
+        value = minimum(value, load(scratch, arguments.critics[c, -1, col.OUTPUT] + i))
     return value
 
 

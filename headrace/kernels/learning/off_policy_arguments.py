@@ -77,7 +77,8 @@ class OffPolicyArguments(NamedTuple):
 
 class Settings(NamedTuple):
     """Of a call; numbers are float64. delay: gradient steps from one actor step to the next; since: those done before.
-    steps: Adam's steps of actor, critics and temperature before this call; rates: their learning rates."""
+    steps: Adam's steps of actor, critics and temperature before this call; rates: their learning rates.
+    invert_gradients: 1 where TD3Config.invert_gradients is set."""
 
     delay: int = 1
     since: int = 0

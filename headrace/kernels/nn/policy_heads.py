@@ -56,24 +56,26 @@ def refresh(head, parameters):
 
 
 @njit(**INNER)
-def forbid(offsets, scratch, lanes):
-    """Make the logits of choices that the action mask forbids so low that their probability is 0."""
+def _put_at_forbidden(offsets, scratch, rows, lanes, number):
+    """Write a number for the choices that the action mask forbids into `rows`, which have one for each choice."""
     for k in range(_0, offsets.masked):
         for i in range(_0, lanes, WIDTH):
-            at = offsets.logits + k * BLOCK + i
+            at = rows + k * BLOCK + i
             allowed = load(scratch, offsets.mask + k * BLOCK + i)
-            store(scratch, at, select(allowed == _ZERO, splat(_FORBIDDEN), load(scratch, at)))
+            store(scratch, at, select(allowed == _ZERO, splat(number), load(scratch, at)))
+
+
+@njit(**INNER)
+def forbid(offsets, scratch, lanes):
+    """Make the logits of choices that the action mask forbids so low that their probability is 0."""
+    _put_at_forbidden(offsets, scratch, offsets.logits, lanes, _FORBIDDEN)
 
 
 @njit(**INNER)
 def forbid_gradients(offsets, scratch):
     """Make the loss's gradients at the logits of forbidden choices 0, also where the mask allows nothing or the action
     taken is forbidden."""
-    for k in range(_0, offsets.masked):
-        for i in range(_0, BLOCK, WIDTH):
-            at = offsets.grad_logits + k * BLOCK + i
-            allowed = load(scratch, offsets.mask + k * BLOCK + i)
-            store(scratch, at, select(allowed == _ZERO, splat(_ZERO), load(scratch, at)))
+    _put_at_forbidden(offsets, scratch, offsets.grad_logits, BLOCK, _ZERO)
 
 
 @njit(**INNER)

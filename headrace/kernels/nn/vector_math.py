@@ -85,6 +85,18 @@ def clamp(x, low, high):
 
 
 @njit(**INLINE)
+def maximum(x, y):
+    """The larger; NaN where one is, as torch's."""
+    return select(y == y, select(y > x, y, x), y)
+
+
+@njit(**INLINE)
+def minimum(x, y):
+    """The smaller; NaN where one is, as torch's."""
+    return select(y == y, select(y < x, y, x), y)
+
+
+@njit(**INLINE)
 def exp(x):
     """e^x, by 2^n times a polynomial of the rest (Cephes' expf)."""
     shifted = fma(x, splat(_LOG2_E), splat(_TO_INTEGER))
