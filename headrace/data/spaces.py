@@ -149,6 +149,11 @@ def alike(space: Space, other: Space) -> bool:
     return space == other
 
 
+def is_continuous(space: Space) -> bool:
+    """Whether a space of actions is a Box, or has one as a member."""
+    return any(isinstance(leaf, Box) for _, leaf in leaves(space))
+
+
 def is_image(space: Space) -> TypeGuard[Box]:
     """Whether observations are images: a Box of uint8 with two dimensions or more."""
     return isinstance(space, Box) and len(space.shape) >= 2 and space.dtype == np.uint8

@@ -271,7 +271,8 @@ def _hint(entry: str) -> str:
     """What may have been meant by the name of no environment."""
     if sources.is_module(entry):
         return f": it is a module; {sources.in_module(entry)}"
-    if close := did_you_mean(entry, [*names(), *gymnasium.registry]):
+    others = {*names(), *gymnasium.registry} - {entry}  # settings may be registered for a version that Gymnasium left out
+    if close := did_you_mean(entry, sorted(others)):
         return close
     namespace, slash, _ = entry.rpartition("/")
     if slash and Path(namespace).is_dir():

@@ -6,14 +6,12 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from gymnasium.spaces import Box
-
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.config_bases import EpsilonGreedyConfig
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
 from headrace.core.text import shown
-from headrace.data.spaces import is_image, leaves
+from headrace.data.spaces import is_continuous, is_image, leaves
 from headrace.envs.base import Env
 from headrace.envs.construct import comes_as_vector
 from headrace.parallel.schedule import check_equal
@@ -139,7 +137,7 @@ def say_unused_by_spaces(own: Any, env: Env) -> None:
         space = shown(env.observation_space)
         tell(f"images={own.images!r} is without effect: images are Boxes of uint8 in 2 or 3 dimensions, got {space}")
     std = getattr(own, "initial_std", 1.0)
-    if std != 1.0 and not any(isinstance(leaf, Box) for _, leaf in leaves(env.action_space)):
+    if std != 1.0 and not is_continuous(env.action_space):
         tell(f"initial_std={std!r} is without effect: it is for Box actions, and these are {env.action_space}")
 
 

@@ -253,6 +253,7 @@ def test_listing_tells_what_each_world_is():
         ("cartpole-v1", ValueError, "did you mean 'CartPole-v1'"),
         ("gridworld", ValueError, "did you mean 'GridWorld'"),
         ("LunarLander-v2", ValueError, "did you mean 'LunarLander-v3'"),
+        ("Taxi-v3", ValueError, "did you mean 'Taxi-v4'"),  # has settings; gone since Gymnasium 1.4
         ("zzzzzz", ValueError, "`headrace envs` lists"),
         ("some/Thing-v5", ValueError, "the ids of some/ registers them when imported: write 'package:some/Thing-v5'"),
         ("tests/my_env", ValueError, "for a class in a file, write tests/my_env.py:Class"),
