@@ -24,8 +24,14 @@ from headrace.training.config import TrainConfig, merge_settings
 NUM_ENVS = 8  # one process steps them as fast as one, and a rollout is of several episodes
 MOST_ROWS, IMAGE_ROWS, LEAST_ROWS = 2048, 1024, 512  # of a rollout: Schulman et al. 2017, tables 3 and 5
 UPDATES = 100  # that a training has at least, where rollouts are not shorter than LEAST_ROWS
-# Schulman et al. 2017 (arXiv:1707.06347), table 3; PPO's own defaults are for larger rollouts
-LEARNING: Mapping[str, Settings] = {"ppo": {"epochs": 10, "minibatch_size": 64}, "trpo": {}}
+# PPO's as in Schulman et al. 2017 (arXiv:1707.06347), table 3: its own defaults are for larger rollouts. Batches nearly as
+# small as in Fujimoto et al. 2018 (arXiv:1802.09477): as many gradient steps in half the time (docs/scaling.md)
+LEARNING: Mapping[str, Settings] = {
+    "ppo": {"epochs": 10, "minibatch_size": 64},
+    "sac": {"batch_size": 128, "learning_rate": 1e-3},
+    **dict.fromkeys(("td3", "ddpg"), {"batch_size": 128}),
+}
+ROLLOUTS = ("ppo", "trpo")  # learn from rollouts as long as these
 # what differs for images: PPO and DQN as rl-baselines3-zoo has them for Atari; the replay of Yarats et al. 2021
 # (arXiv:2004.13649), since a million images do not fit into memory
 FEWER_IMAGES: Settings = {"buffer_size": 100_000}
@@ -68,10 +74,11 @@ def unregistered(algorithm: str, given: Settings, images: bool = False, continuo
     if algorithm in DETERMINISTIC:
         share = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
         found |= {"learning_starts": min(MOST_RANDOM, max(LEAST_RANDOM, share)), "invert_gradients": True}
-    if algorithm in LEARNING:
+    if algorithm in ROLLOUTS:
         most = IMAGE_ROWS if images else MOST_ROWS
         rows = most if total is None else min(most, 2 ** int(log2(max(total / UPDATES, LEAST_ROWS))))
-        found |= {"num_steps": max(1, rows // num_envs), **LEARNING[algorithm]}
+        found["num_steps"] = max(1, rows // num_envs)
+    found |= LEARNING.get(algorithm, {})
     if algorithm == "ppo" and continuous:
         found |= {"initial_std": INITIAL_STD, **({} if total is None else {"schedule": "linear"})}
     return found | {**OF_IMAGES.get(algorithm, {}), "precision": "auto"} if images else found
