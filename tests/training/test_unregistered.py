@@ -120,6 +120,21 @@ def test_what_is_registered_counts():
     assert plan.config.num_envs == 8 and plan.assumed
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "given", "expected"),
+    [
+        ("sac", {}, (128, 1e-3)),
+        ("sac", {"learning_rate": 3e-4}, (128, 3e-4)),
+        ("td3", {"batch_size": 64}, (64, 1e-3)),
+        ("ddpg", {}, (128, 1e-3)),
+        ("tqc", {}, (256, 3e-4)),
+    ],
+)
+def test_batches_of_continuous_control(algorithm, given, expected):
+    own = settle(algorithm, Sized, None, None, given).algorithm_config
+    assert (own.batch_size, own.learning_rate) == expected
+
+
 def test_a_line_says_so(capsys):
     hr.train("a2c", Drifting, total_steps=8, progress="plain", hidden=(4,))
     assert "nothing is registered for Drifting, stepped in Python: num_envs 8 (--no-reg" in capsys.readouterr().out
