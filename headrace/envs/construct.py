@@ -271,7 +271,7 @@ def _hint(entry: str) -> str:
     """What may have been meant by the name of no environment."""
     if sources.is_module(entry):
         return f": it is a module; {sources.in_module(entry)}"
-    others = {*names(), *gymnasium.registry} - {entry}  # settings may be registered for a version that Gymnasium left out
+    others = {*names(), *gymnasium.registry} - {entry}  # a version that Gymnasium dropped may have settings
     if close := did_you_mean(entry, sorted(others)):
         return close
     namespace, slash, _ = entry.rpartition("/")

@@ -24,12 +24,13 @@ from headrace.training.config import TrainConfig, merge_settings
 NUM_ENVS = 8  # one process steps them as fast as one, and a rollout is of several episodes
 MOST_ROWS, IMAGE_ROWS, LEAST_ROWS = 2048, 1024, 512  # of a rollout: Schulman et al. 2017, tables 3 and 5
 UPDATES = 100  # that a training has at least, where rollouts are not shorter than LEAST_ROWS
-# PPO's as in Schulman et al. 2017 (arXiv:1707.06347), table 3: its own defaults are for larger rollouts. Batches nearly as
-# small as in Fujimoto et al. 2018 (arXiv:1802.09477): as many gradient steps in half the time (docs/scaling.md)
+# PPO's as in Schulman et al. 2017 (arXiv:1707.06347), table 3: its own defaults are for larger rollouts. Batches nearly
+# as small as in Fujimoto et al. 2018 (arXiv:1802.09477): as many gradient steps in half the time (docs/scaling.md)
+SMALL_BATCHES: Settings = {"batch_size": 128}
 LEARNING: Mapping[str, Settings] = {
     "ppo": {"epochs": 10, "minibatch_size": 64},
-    "sac": {"batch_size": 128, "learning_rate": 1e-3},
-    **dict.fromkeys(("td3", "ddpg"), {"batch_size": 128}),
+    "sac": {**SMALL_BATCHES, "learning_rate": 1e-3},
+    **dict.fromkeys(("td3", "ddpg"), SMALL_BATCHES),
 }
 ROLLOUTS = ("ppo", "trpo")  # learn from rollouts as long as these
 # what differs for images: PPO and DQN as rl-baselines3-zoo has them for Atari; the replay of Yarats et al. 2021
