@@ -295,6 +295,7 @@ class DDPGOptions(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
+    critic_init_scale: float
     exploration: float
     invert_gradients: bool
     tau: float
@@ -321,6 +322,7 @@ class TD3Options(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
+    critic_init_scale: float
     exploration: float
     invert_gradients: bool
     tau: float
@@ -350,6 +352,7 @@ class SACOptions(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
+    critic_init_scale: float
     tau: float
     temperature: float
     learn_temperature: bool
@@ -377,6 +380,7 @@ class TQCOptions(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
+    critic_init_scale: float
     tau: float
     temperature: float
     learn_temperature: bool
@@ -408,6 +412,7 @@ class CrossQOptions(Options, total=False):
     sequence_length: int
     burn_in: int
     noise_autocorrelation: float
+    critic_init_scale: float
     temperature: float
     learn_temperature: bool
     target_entropy: float | None

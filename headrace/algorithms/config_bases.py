@@ -117,6 +117,7 @@ class ActorQConfig:
     """Settings of an actor that learns from critics of its actions."""
 
     noise_autocorrelation: float = 0.0  # of the noise on actions from one step to the next; 0: independent
+    critic_init_scale: float = 1.0  # factor of the critics' initial weights; 0.4: as small as PyTorch's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +174,7 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     "renorm_warm_up": AT_LEAST_0,
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl", "adam_eps"), ABOVE_0),
+    "critic_init_scale": ABOVE_0,
     **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),
     **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
     **dict.fromkeys(("exploration_initial", "exploration_final"), FRACTION),

@@ -336,8 +336,8 @@ def check_networks(
 
 def actor_q(config: Any, observation_space: Space, action_space: Space, seed: int, **own: Any) -> ActorQ:
     """The policy of a config that is both an ActorQConfig and an OffPolicyConfig. own: further settings of ActorQ."""
-    settings = policy_settings(config) | own | {"noise_autocorrelation": config.noise_autocorrelation}
-    return ActorQ(observation_space, action_space, seed=seed, **settings)
+    of_both = {name: getattr(config, name) for name in ("noise_autocorrelation", "critic_init_scale")}
+    return ActorQ(observation_space, action_space, seed=seed, **policy_settings(config), **own, **of_both)
 
 
 def mean_weights(weight: Tensor, reduce: Reduce = one_learner) -> Tensor:

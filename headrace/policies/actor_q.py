@@ -37,6 +37,7 @@ class ActorQ(Policy):
     noise_autocorrelation: correlation of an environment's noise between consecutive steps, so that exploration is
     correlated in time (Lillicrap et al. 2016, arXiv:1509.02971, section 3).
     The last noise is part of the recurrent state.
+    critic_init_scale: factor of the critics' initial weights.
     critic_hidden: sizes of the critics' hidden layers; None: the actor's. quantiles: outputs of a critic, see Critics.
     batch_renorm: None, or for how many batches it is batch normalisation at the start: see normalization.BatchRenorm.
     Weights are a function of the seed, as ActorCritic's.
@@ -67,6 +68,7 @@ class ActorQ(Policy):
         quantiles: int = 1,
         critic_hidden: Sequence[int] | None = None,
         batch_renorm: int | None = None,
+        critic_init_scale: float = 1.0,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -87,6 +89,9 @@ class ActorQ(Policy):
         self.actor = _actor(sizes[0], hidden, activation, generator, batch_renorm)
         self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
         self.critics = _critics((critics, *sizes), of_critics, activation, generator, quantiles, batch_renorm)
+        with torch.no_grad():
+            for weight in self.critics.weights:
+                weight.mul_(critic_init_scale)
         self.register_buffer("center", center, persistent=False)
         self.register_buffer("half_range", half_range, persistent=False)
         self.register_buffer("exploration", torch.zeros(1))

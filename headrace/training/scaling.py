@@ -22,15 +22,23 @@ from headrace.envs.sources import is_kernel
 from headrace.training.config import TrainConfig, merge_settings
 
 NUM_ENVS = 8  # one process steps them as fast as one, and a rollout is of several episodes
-MOST_ROWS, IMAGE_ROWS, LEAST_ROWS = 2048, 1024, 512  # of a rollout: Schulman et al. 2017, tables 3 and 5
+MOST_ROWS, IMAGE_ROWS, LEAST_ROWS = (
+    2048,
+    1024,
+    512,
+)  # of a rollout: Schulman et al. 2017 (arXiv:1707.06347), tables 3 and 5
 UPDATES = 100  # that a training has at least, where rollouts are not shorter than LEAST_ROWS
-# PPO's as in Schulman et al. 2017 (arXiv:1707.06347), table 3: its own defaults are for larger rollouts. Batches nearly
-# as small as in Fujimoto et al. 2018 (arXiv:1802.09477): as many gradient steps in half the time (docs/scaling.md)
-SMALL_BATCHES: Settings = {"batch_size": 128}
+BATCH_SIZE = 128  # nearly as in Fujimoto et al. 2018 (arXiv:1802.09477): as many gradient steps in half the time
+# of deterministic policies: observations as they are, as in the same paper, and critics whose first values are small
+# (docs/td3.md)
+DETERMINISTIC: Settings = {
+    **{"batch_size": BATCH_SIZE, "invert_gradients": True, "normalize_observation": False},
+    "critic_init_scale": 0.4,
+}
 LEARNING: Mapping[str, Settings] = {
-    "ppo": {"epochs": 10, "minibatch_size": 64},
-    "sac": {**SMALL_BATCHES, "learning_rate": 1e-3},
-    **dict.fromkeys(("td3", "ddpg"), SMALL_BATCHES),
+    "ppo": {"epochs": 10, "minibatch_size": 64},  # Schulman et al. 2017, table 3; its defaults are for larger rollouts
+    "sac": {"batch_size": BATCH_SIZE, "learning_rate": 1e-3},
+    **dict.fromkeys(("td3", "ddpg"), DETERMINISTIC),
 }
 ROLLOUTS = ("ppo", "trpo")  # learn from rollouts as long as these
 # what differs for images: PPO and DQN as rl-baselines3-zoo has them for Atari; the replay of Yarats et al. 2021
@@ -47,7 +55,6 @@ INITIAL_STD = 0.5
 # random actions before a deterministic policy learns, as rl-baselines3-zoo has them for MuJoCo: with 1,000 of them TD3
 # learned less on Hopper (docs/scaling.md)
 MOST_RANDOM, LEAST_RANDOM, SHARE_RANDOM = 10_000, 1_000, 0.1  # steps, steps, fraction of total_steps
-DETERMINISTIC = ("td3", "ddpg")
 ONE_BY_ONE = ("auto", "inline", "workers")
 
 
@@ -72,9 +79,9 @@ def unregistered(algorithm: str, given: Settings, images: bool = False, continuo
     num_envs = ceil(NUM_ENVS / processes) * processes  # so that each has as many
     found: dict[str, Any] = {"num_envs": num_envs}
     total = given.get("total_steps", TrainConfig.total_steps)
-    if algorithm in DETERMINISTIC:
+    if algorithm in ("td3", "ddpg"):
         share = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
-        found |= {"learning_starts": min(MOST_RANDOM, max(LEAST_RANDOM, share)), "invert_gradients": True}
+        found["learning_starts"] = min(MOST_RANDOM, max(LEAST_RANDOM, share))
     if algorithm in ROLLOUTS:
         most = IMAGE_ROWS if images else MOST_ROWS
         rows = most if total is None else min(most, 2 ** int(log2(max(total / UPDATES, LEAST_ROWS))))

@@ -85,8 +85,14 @@ def test_rollouts_are_shorter_where_few_steps_are_asked_for(total, steps):
 def test_deterministic_policies_begin_with_random_actions(total, starts):
     given = {} if total == "none given" else {"total_steps": total}
     assert unregistered("td3", given)["learning_starts"] == unregistered("ddpg", given)["learning_starts"] == starts
-    assert unregistered("td3", given)["invert_gradients"] is True
-    assert not {"learning_starts", "invert_gradients"} & {*unregistered("sac", given)}
+    assert "learning_starts" not in unregistered("sac", given)
+
+
+def test_deterministic_policies_learn_from_small_first_values_of_observations_as_they_are():
+    own = settle("td3", Sized, None, None, {}).algorithm_config
+    assert own.invert_gradients and not own.normalize_observation and own.critic_init_scale == 0.4
+    own = settle("td3", Sized, None, None, {"normalize_observation": True}).algorithm_config
+    assert own.normalize_observation
 
 
 @pytest.mark.parametrize(
