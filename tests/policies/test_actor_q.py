@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.algorithms.td3 import TD3Config
 from headrace.data.spaces import Box, Dict, Discrete
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.critics import Critics
@@ -120,3 +121,11 @@ def test_several_things_seen_at_once():
 def test_wrong_settings_are_named(wrong):
     with pytest.raises(ValueError, match=r"unknown activation|hidden sizes"):
         ActorQ(OBSERVATIONS, ACTIONS, **wrong)
+
+
+def test_initial_weights_of_critics_alone_are_scaled():
+    whole, less = made(), made(critic_init_scale=0.25)
+    assert all(torch.equal(0.25 * a, b) for a, b in zip(whole.critics.weights, less.critics.weights, strict=True))
+    assert torch.equal(whole.actor_out.weight, less.actor_out.weight)
+    with pytest.raises(ValueError, match="critic_init_scale must be above 0, got 0"):
+        TD3Config(critic_init_scale=0.0)
