@@ -22,11 +22,8 @@ from headrace.envs.sources import is_kernel
 from headrace.training.config import TrainConfig, merge_settings
 
 NUM_ENVS = 8  # one process steps them as fast as one, and a rollout is of several episodes
-MOST_ROWS, IMAGE_ROWS, LEAST_ROWS = (
-    2048,
-    1024,
-    512,
-)  # of a rollout: Schulman et al. 2017 (arXiv:1707.06347), tables 3 and 5
+# of a rollout: Schulman et al. 2017 (arXiv:1707.06347), tables 3 and 5
+MOST_ROWS, IMAGE_ROWS, LEAST_ROWS = 2048, 1024, 512
 UPDATES = 100  # that a training has at least, where rollouts are not shorter than LEAST_ROWS
 BATCH_SIZE = 128  # nearly as in Fujimoto et al. 2018 (arXiv:1802.09477): as many gradient steps in half the time
 # of deterministic policies: observations as they are, as in the same paper, and critics whose first values are small
@@ -36,7 +33,7 @@ DETERMINISTIC: Settings = {
     "critic_init_scale": 0.4,
 }
 LEARNING: Mapping[str, Settings] = {
-    "ppo": {"epochs": 10, "minibatch_size": 64},  # Schulman et al. 2017, table 3; its defaults are for larger rollouts
+    "ppo": {"epochs": 10, "minibatch_size": 64},  # table 3 of the same; PPO's defaults are for larger rollouts
     "sac": {"batch_size": BATCH_SIZE, "learning_rate": 1e-3},
     **dict.fromkeys(("td3", "ddpg"), DETERMINISTIC),
 }
