@@ -76,7 +76,7 @@ def unregistered(algorithm: str, given: Settings, images: bool = False, continuo
     num_envs = ceil(NUM_ENVS / processes) * processes  # so that each has as many
     found: dict[str, Any] = {"num_envs": num_envs}
     total = given.get("total_steps", TrainConfig.total_steps)
-    if algorithm in ("td3", "ddpg"):
+    if LEARNING.get(algorithm) is DETERMINISTIC:
         share = MOST_RANDOM if total is None else int(SHARE_RANDOM * total)
         found["learning_starts"] = min(MOST_RANDOM, max(LEAST_RANDOM, share))
     if algorithm in ROLLOUTS:
