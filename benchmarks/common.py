@@ -67,7 +67,8 @@ def cores() -> int:
 
 
 def _cpu_model() -> str:
-    """Its name, and family and model where the system tells them: a virtual machine's "AMD EPYC" may be any."""
+    """As headrace.core.cores.processor(), which the interpreters of peers do not have: this file imports nothing but
+    the standard library."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -29,11 +29,13 @@ BATCH_SIZE = 128  # nearly as in Fujimoto et al. 2018 (arXiv:1802.09477): as man
 # of deterministic policies: observations as they are, as in the same paper, and critics whose first values are small
 # (docs/td3.md)
 DETERMINISTIC: Settings = {
-    **{"batch_size": BATCH_SIZE, "invert_gradients": True, "normalize_observation": False},
+    "batch_size": BATCH_SIZE,
+    "invert_gradients": True,
+    "normalize_observation": False,
     "critic_init_scale": 0.4,
 }
 LEARNING: Mapping[str, Settings] = {
-    "ppo": {"epochs": 10, "minibatch_size": 64},  # table 3 of the same; PPO's defaults are for larger rollouts
+    "ppo": {"epochs": 10, "minibatch_size": 64},  # Schulman et al. 2017, table 3; its defaults are for larger rollouts
     "sac": {"batch_size": BATCH_SIZE, "learning_rate": 1e-3},
     **dict.fromkeys(("td3", "ddpg"), DETERMINISTIC),
 }
@@ -85,7 +87,9 @@ def unregistered(algorithm: str, given: Settings, images: bool = False, continuo
         found["num_steps"] = max(1, rows // num_envs)
     found |= LEARNING.get(algorithm, {})
     if algorithm == "ppo" and continuous:
-        found |= {"initial_std": INITIAL_STD, **({} if total is None else {"schedule": "linear"})}
+        found["initial_std"] = INITIAL_STD
+        if total is not None:
+            found["schedule"] = "linear"
     return found | {**OF_IMAGES.get(algorithm, {}), "precision": "auto"} if images else found
 
 

@@ -20,7 +20,6 @@ def test_cases_are_the_same_every_time_and_grids_have_what_can_be_chosen(monkeyp
     import tuning as benchmark
 
     monkeypatch.setattr(benchmark, "cores", lambda: 2)
-
     found = benchmark.cases()
     assert found == benchmark.cases() and len(found) == 20
     assert sum(case.sleeps for case in found) == 10 and any(case.heavy for case in found)
