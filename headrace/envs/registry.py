@@ -38,7 +38,13 @@ _specs: dict[str, Spec] = {}
 _families: dict[str, tuple[Mapping[str, Settings], str]] = {}  # settings by a pattern of names, and who published them
 
 
-def register(name: str, entry: Maker, defaults: Mapping[str, Settings] | None = None, listed: bool = True) -> Spec:
+def register(
+    name: str,
+    entry: Maker,
+    defaults: Mapping[str, Settings] | None = None,
+    listed: bool = True,
+    published: str = "",
+) -> Spec:
     """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it.
 
         register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})
@@ -50,7 +56,7 @@ def register(name: str, entry: Maker, defaults: Mapping[str, Settings] | None = 
         raise ValueError(f"an environment cannot be called {name!r}: a colon is for `file.py:Class`")
     if not isinstance(entry, str) and not callable(entry):
         raise TypeError(f"{entry!r} does not make environments: give 'module:Class', a class or a function")
-    _specs[name] = Spec(name, entry, defaults or {}, listed)
+    _specs[name] = Spec(name, entry, defaults or {}, listed, published)
     return _specs[name]
 
 

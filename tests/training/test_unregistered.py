@@ -147,7 +147,7 @@ def test_a_line_says_so(capsys):
 
 
 def test_settings_of_a_family_are_said_to_be_published(capsys):
-    for name in ("ALE/Breakout-v5", "minigrid:MiniGrid-Empty-5x5-v0"):
+    for name in ("ALE/Breakout-v5", "envpool/Pong-v5", "minigrid:MiniGrid-Empty-5x5-v0"):
         about = spec(name)
         assert about.entry == name and about.defaults["ppo"]["learning_rate"] == 0.00025
         assert about.published == "rl-baselines3-zoo"

@@ -21,10 +21,11 @@ def register_all() -> None:
             for algorithm, values in settings.items()
             if isinstance(values, dict)
         }
+        published = settings.get("published", "")
         if "*" in name:
-            register_family(name, defaults, about["published"])
+            register_family(name, defaults, published)
         else:
-            register(name, about["entry"], defaults, about.get("listed", True))
+            register(name, about["entry"], defaults, about.get("listed", True), published)
 
 
 def _value(value: bool | int | float | str | list[int]) -> Value:
