@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -61,7 +62,10 @@ def main() -> None:
         options.seconds, options.turns = 0.01, 2
     path = options.results / "generality.jsonl"
     if options.write:
-        write_table(latest(path, options.label))
+        rows = latest(path, options.label)
+        if not rows:
+            sys.exit(f"no rows with the label {options.label!r} in {path}: measure them first, without --write")
+        write_table(rows)
         return
     done = latest(path, options.label) if options.resume else {}
     began, described = time.monotonic(), machine()

@@ -67,7 +67,7 @@ PEERS = {
     "sb3": Peer("stable_baselines3", "torch", "Stable-Baselines3"),
     "sbx": Peer("sbx", "jax", "SBX"),
     "cleanrl": Peer("torch", "torch", "plain torch, CleanRL's style"),
-    "compiled": Peer("torch", "torch", "the same by torch.compile, LeanRL's style"),
+    "compiled": Peer("torch", "torch", "torch.compile, LeanRL's style"),
     "rlox": Peer("rlox", "rlox", "rlox"),
     "rejax": Peer("rejax", "rejax", "rejax"),
 }
