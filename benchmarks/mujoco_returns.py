@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common import Row, machine, parser, read_rows, run_program, table
-from mujoco_tasks import DISCRETE, PLANS, ZOO
+from mujoco_tasks import PLANS, ZOO
 from one_line import site_packages
 
 LIBRARIES = ("headrace", "default", "sb3")
@@ -144,7 +144,7 @@ def digest(library: str, algorithm: str, env: str) -> str:
 
     chosen = {
         "headrace": lambda: registered(algorithm, env),
-        "default": lambda: unregistered(algorithm, {}, continuous=env not in DISCRETE),
+        "default": lambda: unregistered(algorithm, {}),
         "sb3": lambda: ZOO[algorithm][env],
     }
     return hashlib.sha256(json.dumps(chosen[library](), sort_keys=True).encode()).hexdigest()[:12]

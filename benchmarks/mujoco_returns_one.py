@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from common import Neighbours, versions
 from judge import Evaluation, Task
-from mujoco_tasks import DISCRETE, EPISODES, ZOO
+from mujoco_tasks import EPISODES, ZOO
 
 
 class Clock:
@@ -59,7 +59,7 @@ def with_headrace(
 
     settings: dict[str, Any] = {"total_steps": steps, "target_return": None, "seed": seed, "device": "cpu"}
     if library == "default" and algorithm in spec(env).defaults:
-        settings |= {"registered": False, **unregistered(algorithm, settings, continuous=env not in DISCRETE)}
+        settings |= {"registered": False, **unregistered(algorithm, settings)}
     trainer = Trainer(algorithm, env, **settings)
     clock = Clock(env, marks)
     while not trainer.reason_to_stop():

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 MUJOCO = tuple(f"{name}-v5" for name in ("Hopper", "HalfCheetah", "Walker2d", "Ant", "Swimmer", "Humanoid"))
 BOX2D = ("LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3")
-DISCRETE = ("LunarLander-v3",)  # actions; all others are continuous
 EPISODES = 20  # deterministic ones, of an evaluation
 
 

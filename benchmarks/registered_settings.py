@@ -43,9 +43,10 @@ OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
     "LunarLanderContinuous-v3": 200.0,
     "BipedalWalker-v3": 200.0,  # it walks to the end; 300 for doing so without waste
     "Swimmer-v5": 100.0,  # of about 360
+    "Ant-v5": 1000.0,  # an episode of standing still; it walks
 }
 LEFT_OUT = ("ALE/", "envpool/", "Pursuit", "Tag", "Taxi-v3")  # days; aliases; returns that cancel (two)
-MUJOCO = ("HalfCheetah-v5", "InvertedDoublePendulum-v5", "Swimmer-v5")
+MUJOCO = ("Ant-v5", "HalfCheetah-v5", "InvertedDoublePendulum-v5", "Swimmer-v5")
 BOX2D = ("LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3")
 FOREIGN = (*BOX2D, *MUJOCO, "simple_spread_v3", "FrozenLake-v1", "Taxi-v4")
 MANY, FEW, FOREIGN_SEEDS = 20, 5, 3

@@ -49,7 +49,7 @@ from headrace.training.combinations import check_lag, say_unused_by_spaces
 from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
 from headrace.training.episodes import info_columns
 from headrace.training.multi_agent import MakePolicy
-from headrace.training.plan import TrainPlan, of_spaces, saved_settings
+from headrace.training.plan import TrainPlan, of_images, saved_settings
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
 from headrace.training.shards import Sharded
@@ -115,8 +115,8 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.ready_env is None:
         stack.callback(made.close)
     env = informed(made, plan.agent_info)
-    if plan.assumed:
-        plan = of_spaces(replace(plan, config=config), env.spaces.values())
+    if plan.assumed and any(is_for_nature(observed) for observed, _ in env.spaces.values()):
+        plan = of_images(replace(plan, config=config))
         config = plan.config
     chosen = plan
     say_unused_by_spaces(plan.algorithm_config, env)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from gymnasium.spaces import Space
 
 from headrace import envs
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import resolve
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.user_names import absolute_reference
-from headrace.data.spaces import is_continuous
 from headrace.envs.sources import reference
-from headrace.policies.convolutions import is_for_nature
 from headrace.training.combinations import (
     check,
     check_learners,
@@ -129,19 +124,13 @@ def settle(
     )
 
 
-def of_spaces(plan: TrainPlan, spaces: Iterable[tuple[Space, Space]]) -> TrainPlan:
-    """The plan where nothing is registered, once the environments have shown what is observed and what is chosen.
+def of_images(plan: TrainPlan) -> TrainPlan:
+    """The plan where nothing is registered, once the environments have shown that they are observed as images.
 
-    spaces: of observations and of actions, of each group of agents. Whether the first are images for which Nature's
-    network is taken, and the second continuous, settings follow from. The number of environments stays, and so do
-    settings that were given, or chosen since settle()."""
+    Their number stays, and so do settings that were given, or chosen since settle()."""
     assert isinstance(plan.algorithm, str)
-    observed, chosen = zip(*spaces, strict=True)
-    seen = {"images": any(map(is_for_nature, observed)), "continuous": any(map(is_continuous, chosen))}
     kind, config_class = algorithm_classes(plan.algorithm)
-    defaults = unregistered(kind.name, plan.given, **seen)
-    if defaults == unregistered(kind.name, plan.given):
-        return plan
+    defaults = unregistered(kind.name, plan.given, images=True)
     follows = derived(config_class, defaults, plan.given)
     settings = merge_settings(config_class, {**defaults, **follows}, {}, plan.given)
     names = {*defaults, *follows, *plan.derived} - {"num_envs"}
@@ -155,8 +144,7 @@ def of_spaces(plan: TrainPlan, spaces: Iterable[tuple[Space, Space]]) -> TrainPl
     check_length(config, own)
     registered = {name: x for name, x in {**plan.registered, **defaults}.items() if name not in {*plan.given, *follows}}
     changed = {"config": config, "algorithm_config": own, "derived": follows, "registered": registered}
-    facts = ("images",) * seen["images"] + ("continuous actions",) * seen["continuous"]
-    return replace(plan, **changed, facts=(*facts, *plan.facts))
+    return replace(plan, **changed, facts=("images", *plan.facts))
 
 
 def _of_actors(config: TrainConfig, own: Any, given: Settings) -> tuple[Any, Settings]:

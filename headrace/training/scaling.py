@@ -48,9 +48,6 @@ OF_IMAGES: Mapping[str, Settings] = {
     "dqn": {"batch_size": 32, "learning_rate": 1e-4},
     **dict.fromkeys(("sac", "tqc", "crossq", "td3", "ddpg"), FEWER_IMAGES),
 }
-# what differs for continuous actions: Andrychowicz et al. 2021 (arXiv:2006.05990), sections 3.2 and 3.6; the rate falls
-# where a training has a number of steps (docs/scaling.md)
-INITIAL_STD = 0.5
 # random actions before a deterministic policy learns, as rl-baselines3-zoo has them for MuJoCo: with 1,000 of them TD3
 # learned less on Hopper (docs/scaling.md)
 MOST_RANDOM, LEAST_RANDOM, SHARE_RANDOM = 10_000, 1_000, 0.1  # steps, steps, fraction of total_steps
@@ -68,11 +65,10 @@ def settings_for(source: envs.Source, algorithm: str, given: Settings) -> Settin
     return unregistered(algorithm, given)
 
 
-def unregistered(algorithm: str, given: Settings, images: bool = False, continuous: bool = False) -> Settings:
+def unregistered(algorithm: str, given: Settings, images: bool = False) -> Settings:
     """Settings for an environment in Python, on which an algorithm trains for the first time.
 
-    images: whether its observations are images for which Nature's network is taken. continuous: whether actions are.
-    Both are known once it has been made.
+    images: whether its observations are images for which Nature's network is taken; known once it has been made.
     """
     processes = max(_at_most(given.get(name)) for name in ("workers", "actors", "learners"))
     num_envs = ceil(NUM_ENVS / processes) * processes  # so that each has as many
@@ -86,10 +82,6 @@ def unregistered(algorithm: str, given: Settings, images: bool = False, continuo
         rows = most if total is None else min(most, 2 ** int(log2(max(total / UPDATES, LEAST_ROWS))))
         found["num_steps"] = max(1, rows // num_envs)
     found |= LEARNING.get(algorithm, {})
-    if algorithm == "ppo" and continuous:
-        found["initial_std"] = INITIAL_STD
-        if total is not None:
-            found["schedule"] = "linear"
     return found | {**OF_IMAGES.get(algorithm, {}), "precision": "auto"} if images else found
 
 

@@ -19,7 +19,7 @@ from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.workers import tuning
 from headrace.envs.workers.tuning import StepTime, step_time
 from headrace.policies.convolutions import is_for_nature
-from headrace.training.plan import of_spaces, settle
+from headrace.training.plan import of_images, settle
 from headrace.training.scaling import registered_message, unregistered
 from headrace.tuning import auto, candidates
 
@@ -46,11 +46,6 @@ class Images(gymnasium.Env):
         return np.full(self.observation_space.shape, 10 * self.age, np.uint8)
 
 
-def of_images(plan):
-    """The plan once its images are seen."""
-    return of_spaces(plan, [(Images.observation_space, Images.action_space)])
-
-
 class SmallImages(Images):
     observation_space = Box(0, 255, (20, 20), np.uint8)
 
@@ -59,12 +54,6 @@ class Sized(Images):
     """With continuous actions."""
 
     observation_space, action_space = Box(0, 1, (3,)), Box(-1, 1, (2,))
-
-    def step(self, action):
-        return super().step(action[0])
-
-    def _observe(self):
-        return np.full(3, self.age / 5, np.float32)
 
 
 def gymnasium_id(monkeypatch, entry=f"{Images.__module__}:Images", name="FewSteps-v0"):
@@ -189,28 +178,6 @@ def test_what_follows_from_images_once_they_are_seen(source, options, expected):
 def test_longer_rollouts_are_advised_where_a_gradient_step_is_short(source, capsys):
     hr.Trainer("dqn", source, num_envs=1, buffer_size=100, progress="none").close()
     assert ("learn as often in less time" in capsys.readouterr().err) == (source is SmallImages)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options", "expected"),
-    [
-        ("ppo", {}, (0.5, "linear")),
-        ("ppo", {"initial_std": 0.2}, (0.2, "linear")),
-        ("ppo", {"total_steps": None, "max_seconds": 9.0}, (0.5, "constant")),
-        ("ppo", {"registered": False}, (1.0, "constant")),
-    ],
-)
-def test_continuous_actions_begin_with_less_noise(algorithm, options, expected):
-    with closing(hr.Trainer(algorithm, Sized, **options)) as trainer:
-        own = trainer.algorithm.config
-        std = trainer.policy.head.log_std.exp()
-        assert (own.initial_std, own.schedule) == expected and std.tolist() == pytest.approx([expected[0]] * 2)
-        assert trainer.plan.facts == ("continuous actions",) * (expected[0] != 1.0)
-
-
-def test_discrete_actions_change_nothing():
-    plan = settle("ppo", Images, None, None, {})
-    assert of_spaces(plan, [(Box(-1, 1, (3,)), Discrete(2))]) is plan
 
 
 def test_off_policy_algorithms_keep_fewer_images():
