@@ -45,7 +45,7 @@ def register(
     listed: bool = True,
     published: str = "",
 ) -> Spec:
-    """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it.
+    """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it. See Spec.
 
         register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})
 
