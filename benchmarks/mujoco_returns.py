@@ -152,7 +152,7 @@ def digest(library: str, algorithm: str, env: str) -> str:
 
 def summary(rows: list[Row]) -> list[Row]:
     """A line for each algorithm, task, library and number of steps: means over seeds. Where Stable-Baselines3 ran the
-    task, too, with what both had at its last steps."""
+    task, too, and ours was for the plan's steps, with what both had at its last steps."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row["settings"] == digest(row["library"], row["algorithm"], row["env"]):
@@ -164,7 +164,8 @@ def summary(rows: list[Row]) -> list[Row]:
         line |= {"return": statistics.mean(returns), "lowest": min(returns)}
         line |= {name: statistics.median(row[name] for row in group) for name in ("seconds", "cpu_s")}
         others = [row for row in rows if (row["algorithm"], row["env"], row["library"]) == (algorithm, env, "sb3")]
-        lines.append(line | ({} if library == "sb3" or not others else _compared(group, others)))
+        counts = library != "sb3" and steps == PLANS[algorithm].marks[-1]  # longer trainings are not counted once more
+        lines.append(line | (_compared(group, others) if others and counts else {}))
     return lines
 
 

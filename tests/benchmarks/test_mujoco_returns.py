@@ -41,7 +41,13 @@ def test_libraries_are_compared_at_equal_steps():
         about = {"library": library, "algorithm": "sac", "env": "Hopper-v5", "seed": seed}
         points = [dict(zip(("steps", "return", "seconds", "cpu_s"), point, strict=True)) for point in points]
         settings = digest(library, "sac", "Hopper-v5")
-        return {**about, **points[-1], "points": points, "settings": settings}
+        return {
+            **about,
+            **points[-1],
+            "points": points,
+            "settings": settings,
+            "steps": 100 if library == "sb3" else 100_000,
+        }
 
     rows = [
         row("default", 0, (50, 100.0, 1.0, 2.0), (100, 300.0, 2.0, 4.0), (200, 0.0, 4.0, 8.0)),
@@ -49,7 +55,8 @@ def test_libraries_are_compared_at_equal_steps():
         row("sb3", 0, (50, 900.0, 5.0, 5.0), (100, 350.0, 12.0, 24.0)),
     ]
     ours, theirs = summary([*rows, rows[0] | {"settings": "others", "return": 1e6}])
-    assert (ours["seeds"], ours["steps"], ours["return"], ours["lowest"]) == (2, 200, 0.0, 0.0)
+    assert (ours["seeds"], ours["steps"], ours["return"], ours["lowest"]) == (2, 100_000, 0.0, 0.0)
     assert (ours["return_at"], ours["sb3_return"], ours["cpu_s_at"]) == (400.0, 350.0, 6.0)
     assert ours["times_faster"] == 4.0 and "sb3_return" not in theirs
-    assert "in 1 of 1; 4.0 times" in verdict([ours, theirs])
+    longer = summary([*rows, rows[0] | {"steps": 1_000_000}])
+    assert len(longer) == 3 and "in 1 of 1; 4.0 times" in verdict(longer)
