@@ -43,7 +43,7 @@ OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
     "LunarLanderContinuous-v3": 200.0,
     "BipedalWalker-v3": 200.0,  # it walks to the end; 300 for doing so without waste
     "Swimmer-v5": 100.0,  # of about 360
-    "Ant-v5": 1000.0,  # an episode of standing still; it walks
+    "Ant-v5": 1000.0,  # what standing still until the time limit gives; walking gives more
 }
 LEFT_OUT = ("ALE/", "envpool/", "Pursuit", "Tag", "Taxi-v3")  # days; aliases; returns that cancel (two)
 MUJOCO = ("Ant-v5", "HalfCheetah-v5", "InvertedDoublePendulum-v5", "Swimmer-v5")

@@ -21,11 +21,10 @@ def register_all() -> None:
             for algorithm, values in settings.items()
             if isinstance(values, dict)
         }
-        published = settings.get("published", "")
         if "*" in name:
-            register_family(name, defaults, published)
+            register_family(name, defaults, about["published"])
         else:
-            register(name, about["entry"], defaults, about.get("listed", True), published)
+            register(name, about["entry"], defaults, about.get("listed", True), settings.get("published", ""))
 
 
 def _value(value: bool | int | float | str | list[int]) -> Value:
