@@ -263,7 +263,12 @@ def test_the_command_prints_writes_and_gives_its_exit_code(tmp_path, capsys):
     written = json.loads((tmp_path / "out.json").read_text())
     assert not written["passed"] and any(one["outcome"] == "wrong" for one in written["findings"])
     assert main(["check", f"{tmp_path}/mine.py:Bad", *flags, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["findings"] == written["findings"]
+    assert _timeless(json.loads(capsys.readouterr().out)["findings"]) == _timeless(written["findings"])
+
+
+def _timeless(findings):
+    """Findings without the note on step times, which depend on the load of the machine."""
+    return [one for one in findings if one["check"] != "step time"]
 
 
 def test_the_command_compares_a_kernel_with_its_reference(capsys):
