@@ -15,6 +15,7 @@ from headrace.algorithms.adam import BETA2, Adam
 from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
 from headrace.algorithms.reduce import Reduce, explained, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
+from headrace.core.fused import fused
 from headrace.core.returns import double, explained_variance, gae, vtrace
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
@@ -114,11 +115,9 @@ class OnPolicy(Generic[C]):
         Returns learn()'s metrics, the explained_variance of the collected values, and the learning_rate.
         """
         self.begin_update(progress)
-        targets = processed(rollout) or self.process(rollout)
-        metrics = self.learn(rollout, targets)
-        metrics["explained_variance"] = self._explained_variance(rollout.value[:-1], targets)
+        metrics, returns = process_and_learn(self, rollout)
         with merging(self.policy, self.reduce):
-            self.policy.update_statistics(rollout, targets.returns)
+            self.policy.update_statistics(rollout, returns)
         return self.end_update(metrics)
 
     def _explained_variance(self, value: Tensor, targets: Targets) -> Tensor:
@@ -179,6 +178,15 @@ class OnPolicy(Generic[C]):
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.iteration = int(state["iteration"])
+
+
+@fused("on_policy.process_and_learn", "headrace.bindings.on_policy.ppo_update")
+def process_and_learn(algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
+    """The metrics of an update, between begin_update() and end_update(), and the returns [T, N] that were learned."""
+    targets = processed(rollout) or algorithm.process(rollout)
+    metrics = algorithm.learn(rollout, targets)
+    metrics["explained_variance"] = algorithm._explained_variance(rollout.value[:-1], targets)
+    return metrics, targets.returns
 
 
 PROCESSED: dict[str, Column | Columns] = {  # columns of what process() gives, where those who collect have called it

@@ -26,6 +26,10 @@ class Bound(Generic[Held]):
         found = self._held.get(owner)
         return None if found is None or found[0] != _key(depends_on) else found[1]
 
+    def last(self, owner: object) -> Held:
+        """What get() gave last for this owner, without looking whether it is stale."""
+        return self._held[owner][1]
+
     def get(self, make: Callable[[], Held], owner: object, *depends_on: object) -> Held:
         """The owner's object; made where there is none or it is stale."""
         found = self.find(owner, *depends_on)

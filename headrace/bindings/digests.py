@@ -14,6 +14,7 @@ DIGESTS = {
     "dqn.learn": "0828a6b7a5c31de7",
     "off_policy.learn_from_replay": "1cf79ebeb98dfedf",
     "off_policy.steps": "10eea287918194db",
+    "on_policy.process_and_learn": "85870042f4122c0f",
     "ppo.learn": "1363df9c2404a0bd",
     "pqn.learn": "7d694ccb61896cbb",
     "q_network.act": "bbf28652f0789ff5",

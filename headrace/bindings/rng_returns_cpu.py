@@ -16,12 +16,12 @@ from headrace.core.device import Device
 from headrace.core.fused import register
 from headrace.core.rng import MASK, word
 from headrace.kernels.language.ops import prelude
+from headrace.kernels.learning.rollouts_arguments import SHUFFLE_WORDS
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, SharedCall, float_slot
 
 KEPT = 64  # shapes of arrays, of which each function keeps the call
-WORDS = 2 * 624  # of the generator that torch shuffles by, and as many more: see kernels.learning.permutations
 MOST_SHUFFLED = 2**32 // 20  # entries from which torch draws words of 64 bits
 INLINE = '@njit(error_model="numpy", forceinline=True)'
 KERNELS = '''
@@ -82,21 +82,22 @@ def _fill(steps: int, draws: int, envs: int) -> SharedCall:
     return SharedCall(cache.entry("random", text, "fill", example, announcement), example)
 
 
-def _shuffles(seed: int, number: int, size: int) -> bool:
+def shuffles(seed: int, number: int, size: int) -> bool:
+    """Whether the kernel gives torch's permutations of this size."""
     return whole(seed, number, size) and number > 0 and 0 < size < MOST_SHUFFLED and _shuffles_as_torch()
 
 
-@register("rng.shuffled", _shuffles, DIGESTS["rng.shuffled"])
+@register("rng.shuffled", shuffles, DIGESTS["rng.shuffled"])
 def shuffled(seed: int, number: int, size: int) -> Tensor:
     """headrace.core.rng.shuffled: the same permutations."""
-    order, state = torch.empty(number, size, dtype=torch.int64), torch.empty(WORDS, dtype=torch.int32)
+    order, state = torch.empty(number, size, dtype=torch.int64), torch.empty(SHUFFLE_WORDS, dtype=torch.int32)
     _shuffle(number, size)(seed & MASK, state.data_ptr(), order.data_ptr())
     return order
 
 
 @functools.lru_cache(KEPT)
 def _shuffle(number: int, size: int) -> SharedCall:
-    example = (np.uint32(0), np.zeros(WORDS, np.uint32), np.zeros((number, size), np.int64))
+    example = (np.uint32(0), np.zeros(SHUFFLE_WORDS, np.uint32), np.zeros((number, size), np.int64))
     announcement = "compiling permutations (once, about 1 s) ..."
     return SharedCall(entry("learning.permutations", "permutations", example, announcement), example)
 
@@ -120,9 +121,10 @@ def gae(
 ) -> Tensor:
     """headrace.core.returns.gae of float32 columns on the CPU: the same operations in the same order, the same bits."""
     advantage = torch.empty(reward.shape)
-    columns = [x.contiguous() for x in (reward, value, next_value, terminated, truncated)]
-    places = (x.data_ptr() for x in (*columns, advantage))
-    _gae(*reward.shape)(*places, float_slot(gamma), float_slot(mix))
+    reward, value, next_value, *ends = (x.contiguous() for x in (reward, value, next_value, terminated, truncated))
+    columns = (x.data_ptr() for x in (reward, value, next_value))
+    others = (x.data_ptr() for x in (*ends, advantage))
+    _gae()(*reward.shape, *columns, 0, *others, float_slot(gamma), float_slot(mix))
     return advantage
 
 
@@ -135,19 +137,19 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
     """headrace.core.returns.explained_variance of float32 columns on the CPU, within rounding."""
     fraction = torch.empty(())
     columns = [x.contiguous() for x in (prediction, target, valid)]
-    _explained(valid.numel())(*(x.data_ptr() for x in columns), fraction.data_ptr())
+    _explained()(valid.numel(), *(x.data_ptr() for x in columns), fraction.data_ptr())
     return fraction
 
 
-@functools.lru_cache(KEPT)
-def _gae(steps: int, envs: int) -> SharedCall:
-    columns = (np.zeros((steps, envs), kind) for kind in (*(np.float32,) * 3, *(np.bool_,) * 2, np.float32))
-    example: tuple[Argument, ...] = (*columns, 0.0, 0.0)
+@functools.cache
+def _gae() -> SharedCall:
+    reward, value, terminated = (np.zeros(1, kind) for kind in (np.float32, np.float32, np.bool_))
+    example = (0, 0, reward, value, value, 0, terminated, terminated, reward, 0.0, 0.0)
     return SharedCall(entry("learning.advantage", "gae", example, ANNOUNCEMENT), example)
 
 
-@functools.lru_cache(KEPT)
-def _explained(rows: int) -> SharedCall:
-    columns = (np.zeros(rows, kind) for kind in (np.float32, np.float32, np.bool_))
-    example = (*columns, np.zeros(1, np.float32))
+@functools.cache
+def _explained() -> SharedCall:
+    numbers, valid = np.zeros(1, np.float32), np.zeros(1, np.bool_)
+    example = (0, numbers, numbers, valid, numbers)
     return SharedCall(entry("learning.advantage", "explained", example, ANNOUNCEMENT), example)

@@ -5,7 +5,7 @@ import torch
 from headrace import envs
 from headrace.algorithms import a2c, ddpg, dqn, ppo, pqn, reinforce, sac, td3, trpo
 from headrace.algorithms.off_policy import learn_from_replay
-from headrace.algorithms.on_policy import Targets
+from headrace.algorithms.on_policy import Targets, process_and_learn
 from headrace.core.returns import explained_variance, gae
 from headrace.core.rng import shuffled, uniform
 from headrace.data.replay import Batch
@@ -90,6 +90,9 @@ def call(name):
         return RNNCell.recur, [cell, normal(1, STEPS, ENVS, 48), normal(ENVS, 16), ~flags(STEPS, ENVS), 0]
     if name == "ppo.learn":
         return ppo.learn, on_policy(epochs=2)
+    if name == "on_policy.process_and_learn":
+        policy, _, rollout, _, _, config = on_policy(epochs=2)
+        return process_and_learn, [ppo.PPO(policy, config), rollout]
     if name.endswith(".gradient"):
         module, kind = (a2c, a2c.A2C) if name == "a2c.gradient" else (reinforce, reinforce.Reinforce)
         policy, _, rollout, targets, _, config = on_policy(kind=kind)

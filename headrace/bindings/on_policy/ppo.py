@@ -60,21 +60,19 @@ def learn(
     learner = learner_of(_learners, policy, optimizer, lambda: compiled(policy, optimizer.flat))
     number = number_of_minibatches(permutation.shape[1], config.minibatch_size, 1, reduce)
     settings = settings_of(optimizer, config.max_grad_norm, config.target_kl)
-    objective = Objective(_loss(policy, config), settings, config.normalize_advantage)
-    sums = learner.learn(policy, rollout, targets, permutation, number, objective, optimizer, reduce)
-    return _metrics(sums, number, config)
+    objective = Objective(loss_of(policy, config), settings, config.normalize_advantage)
+    learner.learn(policy, rollout, targets, permutation, number, objective, optimizer, reduce)
+    return metrics_of(learner.summary.tolist(), config)
 
 
-def _loss(policy: ActorCritic, config: PPOConfig) -> Loss:
+def loss_of(policy: ActorCritic, config: PPOConfig) -> Loss:
     coefficients = (config.clip, config.value_clip, config.value_coef, config.entropy_coef)
     return Loss(CLIPPED_RATIO, *map(np.float32, (*coefficients, *value_units(policy))))
 
 
-def _metrics(sums: Tensor, number: int, config: PPOConfig) -> dict[str, Tensor]:
-    """As the plain function's, from sums over each minibatch."""
-    of_minibatches = sums.numpy()
-    policy_loss, value_loss, entropy, _, clip_fraction = (np.add.reduce(of_minibatches) / len(sums))[:5].tolist()
+def metrics_of(summary: list[list[float]], config: PPOConfig) -> dict[str, Tensor]:
+    """As the plain function's, from RolloutArguments.summary."""
+    policy_loss, value_loss, entropy, _, clip_fraction = summary[0][:5]
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-    kl = float(np.add.reduce(of_minibatches[-number:, 3]) / len(of_minibatches[-number:]))
-    means = np.array((policy_loss, value_loss, -entropy, loss, clip_fraction, kl), np.float32)
-    return dict(zip((*METRICS, "clip_fraction", "approx_kl"), torch.from_numpy(means).unbind(), strict=True))
+    means = torch.tensor((policy_loss, value_loss, -entropy, loss, clip_fraction, summary[1][3]))
+    return dict(zip((*METRICS, "clip_fraction", "approx_kl"), means.unbind(), strict=True))

@@ -26,16 +26,18 @@ from headrace.kernels.learning.rollouts_arguments import (
     DONE,
     PART,
     PARTS,
+    SHUFFLE_WORDS,
     STEPS,
     SUMS,
     TASK,
+    Collected,
     Columns,
     Loss,
     RolloutArguments,
 )
 from headrace.kernels.nn.layout import CHOICES, WORKERS, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import Argument, Call
+from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.examination import last_examined
@@ -104,8 +106,13 @@ class RolloutLearner:
         while several and self.batch[TASK] == ADDED_BY_OTHERS:
             reduce(self.flat, self.sums[self.batch[DONE] - 1])
             self.work_queue.run(self.call, threads)
-        optimizer.steps += int(self.batch[STEPS])
+        optimizer.steps += self.steps
         return self.sums[: self.batch[DONE]]
+
+    @property
+    def steps(self) -> int:
+        """Of the optimizer, that the last call has taken."""
+        return int(self.batch[STEPS])
 
     def gradient(
         self, policy: Learned, rollout: Rollout, targets: Targets, objective: Objective, reduce: Reduce
@@ -144,12 +151,34 @@ class RolloutLearner:
         self._take(rollout, targets, objective.normalize, reduce)
         self.order = order.contiguous()
         self.call.point(self.order_place, self.order.data_ptr())
+        self._begin_call(objective.loss, objective.settings)
+        return self.threads(order.numel(), order.shape[1] // number)
+
+    def _begin_call(self, loss: Loss, settings: tuple[float, ...]) -> None:
         self.batch[:] = 0
-        if objective.loss != self.loss:
-            self.call.put(self.loss_place, objective.loss)
-            self.loss = objective.loss
-        self.settings[:] = objective.settings
-        return self._threads(order.numel(), order.shape[1] // number)
+        if loss != self.loss:
+            self.call.put(self.loss_place, loss)
+            self.loss = loss
+        self.settings[:] = settings
+
+    def follow(self, policy: ActorCritic, rollout: Rollout, epochs: int, number: int, loss: Loss) -> None:
+        """From now on update() learns from this rollout, each time as it has been collected by then."""
+        self.order = torch.empty(epochs, rollout.reward.numel(), dtype=torch.int64)
+        self._bind(
+            laid_out(policy, self._rows_of(policy, rollout)), self.order.shape[1], self.order, number, False, loss
+        )
+        self.call.point(self.order_place, self.order.data_ptr())
+        names = ("log_prob", "value", "valid", "reward", "terminated", "truncated")
+        columns = self._actions(rollout) | {name: getattr(rollout, name) for name in names}
+        self.read(columns, estimate=1, envs=rollout.num_envs)
+
+    def update(self, loss: Loss, settings: tuple[float, ...], counter: int, threads: int) -> list[list[float]]:
+        """Advantages, returns, the order of rows, and steps on all minibatches of the rollout that follow() was given;
+        RolloutArguments.summary."""
+        self._begin_call(loss, settings)
+        self.call.slots[self.places["counter"]] = counter
+        self.work_queue.run(self.call, threads)
+        return self.summary.tolist()
 
     def _rows_of(self, policy: Learned, rollout: Rollout) -> Tensor:
         """encoded_rows() of a rollout's observations; the same as before where they are a view of the same column."""
@@ -172,61 +201,75 @@ class RolloutLearner:
         torch.div(1, rows.clamp(min=1), out=self.weights)
 
     def _bind(self, seen: Encoded, rows: int, order: Tensor, number: int, several: bool, loss: Loss) -> None:
-        """Make buffers for the columns and minibatches of a rollout, and the calls that work on them."""
+        """Make buffers for the columns and minibatches of a rollout, and the call that works on them."""
         tables = self.tables
         rest = torch.zeros(len(Columns._fields) - 3, rows)
+        self.returns = rest[3]
         observation, stride, normalizer = seen
         action = np.zeros((len(tables.start), rows), np.float32)
         columns = Columns(observation, np.uint64(stride), action, *rest.numpy())
         self.weights = torch.zeros(len(order) * number if several else 0)
-        self.sums = torch.zeros(len(order) * number, SUMS)
+        self.sums, self.summary = torch.zeros(len(order) * number, SUMS), np.zeros((3, SUMS), np.float32)
         kernel_arguments = RolloutArguments(
             *(tables.network.layers, tables.subnetworks, tables.ranges, tables.head, tables.offsets),
             *(loss, normalizer),
             columns,
-            *(np.zeros(order.shape, np.int64), *self.arrays, self.batch, self.weights.numpy()),
+            *(np.zeros(order.shape, np.int64), *self.arrays, self.batch, self.weights.numpy(), self.summary),
         )
-        arguments = (0, queue_state(), kernel_arguments, number, NO_STEP, self.sums.view(-1).numpy())
+        collected = _nothing_collected(tables)
+        arguments = (0, queue_state(), kernel_arguments, collected, number, NO_STEP, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss = loss
         fields = RolloutArguments._fields
-        self.loss_place, place = self.call.slot(2, fields.index("loss")), self.call.slot(4)
+        self.loss_place, place = self.call.slot(2, fields.index("loss")), self.call.slot(5)
         self.settings = self.call.slots[place : place + len(NO_STEP)].view(np.float64)
         self.order_place = self.call.slot(2, fields.index("permutation"))  # each call has its own
-
-        discrete = int(tables.head.kind) in CHOICES
-        taken = np.zeros(action.size, np.int32 if discrete else np.float32)
-        chosen = (taken, NO_NUMBER) if discrete else (NO_CHOICE, taken)
-        kinds = (np.float32, np.float32, np.bool_, np.float32, np.float32)
-        collected = (np.zeros(rows, kind) for kind in kinds)  # each call points to a rollout's own
-        raw: tuple[Argument, ...] = ((*chosen, np.uint64(rows)), tables.start, *collected, 0, columns)
-        announcement = "compiling the columns of the learning call (once, about 1 s) ..."
-        self.taking = Call(entry("learning.rollouts_rows", "take", raw, announcement), raw)
-        self.given_places = [self.taking.slot(0, 0 if discrete else 1), *(self.taking.slot(n) for n in range(2, 7))]
-        self.normalize_place = self.taking.slot(7)
+        self.places = {name: self.call.slot(3, place) for place, name in enumerate(Collected._fields)}
 
     def _take(self, rollout: Rollout, targets: Targets, normalize: bool, reduce: Reduce) -> None:
-        """Copy the columns of a rollout and its targets to where the call reads them."""
+        """Point the call to the columns of a rollout and its targets."""
         if normalize and size_of(reduce) > 1:  # by the moments of all learners
             targets = targets._replace(advantage=normalized(targets.advantage, targets.valid, reduce))
             normalize = False
-        action = flatten(rollout.action).reshape(rollout.reward.numel(), -1).t()
         # of an algorithm that does not collect log-probabilities or values, the loss does not read them
-        log_prob = rollout.log_prob if "log_prob" in rollout.columns else targets.returns
-        value = rollout.value[: rollout.num_steps]
-        given = (action, log_prob, value, targets.valid, *targets[:2])
-        columns = [column.contiguous() for column in given]
-        for slot, column in zip(self.given_places, columns, strict=True):
-            self.taking.point(slot, column.data_ptr())
-        self.taking.slots[self.normalize_place] = normalize
-        self.taking()
+        columns = {
+            **self._actions(rollout),
+            "log_prob": rollout.log_prob if "log_prob" in rollout.columns else targets.returns,
+            "value": rollout.value[: rollout.num_steps],
+            **{"valid": targets.valid, "advantage": targets.advantage, "returns": targets.returns},
+        }
+        self.read(columns, normalize=int(normalize), estimate=0)
 
-    def _threads(self, samples: int, size: int) -> int:
+    def _actions(self, rollout: Rollout) -> dict[str, Tensor]:
+        """The column of actions, [K, T * N], under the name that it has in Collected."""
+        name = "choice" if int(self.tables.head.kind) in CHOICES else "number"
+        return {name: flatten(rollout.action).reshape(rollout.reward.numel(), -1).t()}
+
+    def read(self, columns: dict[str, Tensor], **numbers: int | float) -> None:
+        """Let the call read these fields of Collected."""
+        self.collected = {name: column.contiguous() for name, column in columns.items()}  # kept until the next ones
+        for name, column in self.collected.items():
+            self.call.point(self.places[name], column.data_ptr())
+        for name, number in numbers.items():
+            self.call.put(self.places[name], number)
+
+    def threads(self, samples: int, size: int) -> int:
         """As many as there are cores, and parts in a minibatch of this size; one for little work."""
         if 6 * len(self.arrays[0]) * samples < WORTH_HELP:
             return 1
         parts = min(PARTS, -(-size // PART)) * len(self.tables.subnetworks)
         return min(kernel_threads(), WORKERS, parts)
+
+
+def _nothing_collected(tables: Compiled) -> Collected:
+    """In place of what each call is pointed to."""
+    discrete, words = int(tables.head.kind) in CHOICES, np.zeros(SHUFFLE_WORDS, np.uint32)
+    actions = (NO_CHOICE, np.zeros(1, np.float32)) if not discrete else (np.zeros(1, np.int32), NO_NUMBER)
+    column, flag, zero = np.zeros(1, np.float32), np.zeros(1, np.bool_), np.uint64(0)
+    return Collected(
+        *(*actions, tables.start, column, column, flag, column, column, column, flag, flag),
+        *(zero, zero, zero, 0.0, 0.0, zero, zero, zero, words),
+    )
 
 
 def learner_of(

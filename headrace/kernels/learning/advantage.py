@@ -10,25 +10,26 @@ F, U = np.float32, np.uint64
 
 
 @njit(**ENTRY)
-def gae(reward, value, next_value, terminated, truncated, advantage, gamma, gae_lambda):
-    """advantage [T, N] of columns [T, N], with the operations of headrace.core.returns.gae in its order."""
-    steps, envs = reward.shape
+def gae(steps, envs, reward, value, next_value, ahead, terminated, truncated, advantage, gamma, gae_lambda):
+    """advantage of columns [T, N], all flat, with the operations of headrace.core.returns.gae in its order.
+
+    ahead: where the first row's values begin in next_value."""
     decay, discount = F(gamma * gae_lambda), F(gamma)
     # unsigned indices: signed ones may be negative, and LLVM does not vectorise the wrap-around
     for back in range(U(steps)):
-        t = U(steps) - U(1) - back
-        for n in range(U(envs)):
-            future = F(0) if terminated[t, n] else next_value[t, n]
-            ended = terminated[t, n] | truncated[t, n]
-            next_advantage = F(0) if back == U(0) else advantage[t + U(1), n]
-            delta = (reward[t, n] + discount * future) - value[t, n]
-            advantage[t, n] = delta + (F(0) if ended else decay) * next_advantage
+        first = (U(steps) - U(1) - back) * U(envs)
+        for i in range(first, first + U(envs)):
+            future = F(0) if terminated[i] else next_value[U(ahead) + i]
+            ended = terminated[i] | truncated[i]
+            next_advantage = F(0) if back == U(0) else advantage[i + U(envs)]
+            delta = (reward[i] + discount * future) - value[i]
+            advantage[i] = delta + (F(0) if ended else decay) * next_advantage
 
 
 @njit(fastmath={"reassoc"}, **ENTRY)  # sums of float64, rounded to float32 at the end: their order is not seen
-def explained(prediction, target, valid, fraction):
+def explained(rows, prediction, target, valid, fraction):
     """fraction[0]: the fraction of the variance of target that a prediction explains over valid entries; all flat."""
-    rows, first = U(len(valid)), U(0)
+    rows, first = U(rows), U(0)
     while first < rows and not valid[first]:
         first += U(1)
     if first == rows:

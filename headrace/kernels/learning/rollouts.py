@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from headrace.kernels.learning.rollouts_arguments import ADDED_BY_OTHERS, DONE, PART, PARTS, STEPS, TASK
+from headrace.kernels.learning.rollouts_arguments import ADDED_BY_OTHERS, DONE, PART, PARTS, STEPS, SUMS, TASK
 from headrace.kernels.learning.rollouts_losses import (
     ADVANTAGE,
     KL,
@@ -28,6 +28,7 @@ from headrace.kernels.learning.rollouts_losses import (
     critic_loss,
     policy_loss,
 )
+from headrace.kernels.learning.rollouts_rows import prepare
 from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, store_scale
 from headrace.kernels.nn.dense import add, clear
 from headrace.kernels.nn.layout import ACTION_VALUES, ACTOR, BLOCK, CRITIC, WIDTH
@@ -233,21 +234,37 @@ def _weight(columns, order, start, size):
     return _ONE / max(valid, _ONE)
 
 
+@njit(**INNER)
+def _summarize(summary, metrics, done, number):
+    """Rows 0 and 1 of the summary: means over all minibatches and over those of the last epoch."""
+    for row, first in ((_0, U(0)), (_1, U(max(done - number, 0)))):
+        for c in range(_0, U(SUMS)):
+            summed = _ZERO
+            for m in range(first, U(done)):
+                summed += metrics[m * U(SUMS) + c]
+            summary[row, c] = summed / F(U(done) - first)
+
+
 @njit(**ENTRY)
-def learn(worker, state, arguments, number, settings, metrics):
+def learn(worker, state, arguments, collected, number, settings, metrics):
     """Epochs of `number` minibatches of the rows in RolloutArguments.permutation; its batch then holds the number of
     steps and of minibatches done. Where weights are given it returns after the gradient of each minibatch, with the
     task ADDED_BY_OTHERS: flat and the minibatch's row of metrics are to be added to those of the others by then.
 
     worker: 0 is the main thread; worker threads call with the same arguments and return when it is done. state:
-    kernels.runtime.work_queue's. settings: float64 (steps before, learning rate, eps, beta2, max_norm,
-    target_kl or 0). metrics: float32 [epochs * number * SUMS], sums over each minibatch.
+    kernels.runtime.work_queue's. collected: read when the call begins, not when it goes on. settings: float64 (steps
+    before, learning rate, eps, beta2, max_norm, target_kl or 0). metrics: float32 [epochs * number * SUMS], sums over
+    each minibatch.
     """
     if worker != 0:
         _serve(worker, state, arguments)
         return
+    if arguments.batch[TASK] == BEGIN:
+        prepare(collected, arguments.columns, arguments.permutation, arguments.summary[2])
     parts = _next_task(arguments, number, settings, metrics)
     while parts != 0:
         _run_task(state, parts, arguments)
         parts = _next_task(arguments, number, settings, metrics)
     close(state)
+    if arguments.batch[TASK] != ADDED_BY_OTHERS:
+        _summarize(arguments.summary, metrics, arguments.batch[DONE], number)

@@ -13,6 +13,7 @@ TASK, DONE, STEPS = np.uint64(0), np.uint64(5), np.uint64(7)  # indices in Rollo
 ADDED_BY_OTHERS = 4  # the task at which a call with several learners, or for a gradient alone, returns
 CLIPPED_RATIO, LOG_PROB = np.uint64(0), np.uint64(1)  # the policy's losses: PPO's, and the policy gradient's
 SUMS = 16  # numbers of a minibatch's sums: one vector
+SHUFFLE_WORDS = 2 * 624  # uint32 of memory for permutations: see kernels.learning.permutations
 
 
 class Columns(NamedTuple):
@@ -28,6 +29,39 @@ class Columns(NamedTuple):
     advantage: np.ndarray
     returns: np.ndarray
     valid: np.ndarray
+
+
+class Collected(NamedTuple):
+    """A rollout of T steps of N environments as it was collected, from which a call fills in Columns: flat arrays of
+    T * N entries. Their sizes are not read, but for whether there are choices.
+
+    choice, number: actions [K, T * N], int32 or float32; the other is empty. start: int32 [K], the number of each
+    choice's first option. value: has N entries more, those of the last observations, where advantages are estimated.
+    normalize: 1 to bring advantages to mean 0 and variance 1 over valid rows. estimate: 1 where advantages and returns
+    follow from rewards and values by GAE(gamma, gae_lambda), and the order of rows from seed, purpose and counter (see
+    headrace.core.rng.permutations), with 2 * 624 words of memory; 0 where they are given.
+    """
+
+    choice: np.ndarray
+    number: np.ndarray
+    start: np.ndarray
+    log_prob: np.ndarray
+    value: np.ndarray
+    valid: np.ndarray
+    advantage: np.ndarray
+    returns: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    normalize: np.uint64
+    estimate: np.uint64
+    envs: np.uint64
+    gamma: float
+    gae_lambda: float
+    seed: np.uint64
+    purpose: np.uint64
+    counter: np.uint64
+    words: np.ndarray
 
 
 class Loss(NamedTuple):
@@ -53,7 +87,8 @@ class RolloutArguments(NamedTuple):
     SUMS]. batch: int64 [8], zeros at first: task, epoch, start, size, parts, minibatches done, whether KL stopped it,
     steps taken. numbers: float32 [16]: 1 / valid rows, the step's scale (adam_step.scales), eps, beta2 and 1 - beta2,
     the sum of squares of each sub-network's gradient. weights: float32 [minibatches], 1 / valid rows of all learners in
-    each; empty for one learner.
+    each; empty for one learner. summary: float32 [3, SUMS]: means of the minibatches' sums, those over the last epoch,
+    and the explained variance, where advantages are estimated.
     """
 
     layers: np.ndarray
@@ -75,3 +110,4 @@ class RolloutArguments(NamedTuple):
     numbers: np.ndarray
     batch: np.ndarray
     weights: np.ndarray
+    summary: np.ndarray

@@ -6,44 +6,68 @@ import math
 
 import numpy as np
 
-from headrace.kernels.runtime.jit import ENTRY, INNER, njit
+from headrace.kernels.learning.advantage import explained, gae
+from headrace.kernels.learning.permutations import permutations
+from headrace.kernels.nn.philox import mixed
+from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
 F, U = np.float32, np.uint64
 
 
-@njit(**ENTRY)
-def take(action, start, log_prob, value, valid, advantage, returns, normalize, rows):
-    """Fill in `rows`, a rollouts_arguments.Columns but for its observation, from R rows, all flat.
+@njit(**MERGED)
+def prepare(collected, rows, order, explained_variance):
+    """Fill in `rows`, a rollouts_arguments.Columns but for its observation; where nothing is given, also the order of
+    rows in each epoch and explained_variance[0]."""
+    if collected.estimate:
+        _estimate(collected, rows)
+        explained(len(rows.valid), collected.value, rows.returns, collected.valid, explained_variance)
+        seed = mixed(collected.seed, collected.purpose, collected.counter)
+        permutations(np.uint32(seed), collected.words, order)
+    else:
+        for r in range(U(len(rows.valid))):
+            rows.advantage[r], rows.returns[r] = collected.advantage[r], collected.returns[r]
+    _take(collected, rows)
 
-    action: (choice int32, action float32, distance between two components), of which one is empty. start: int32 [K],
-    the number of each choice's first option. normalize: 1 to bring advantages to mean 0 and variance 1 over valid rows.
-    """
-    choice, number, plane = action
+
+@njit(**MERGED)
+def _estimate(collected, rows):
+    """Advantages by GAE, and returns."""
+    value, envs, ends = collected.value, collected.envs, (collected.terminated, collected.truncated)
+    steps = U(len(rows.valid)) // envs
+    factors = collected.gamma, collected.gae_lambda
+    gae(steps, envs, collected.reward, value, value, envs, ends[0], ends[1], rows.advantage, factors[0], factors[1])
+    for r in range(U(len(rows.valid))):
+        rows.returns[r] = rows.advantage[r] + value[r]
+
+
+@njit(**INNER)
+def _take(collected, rows):
+    """The columns that are only copied, and advantages, which are normalised where that is wanted."""
     mean, scale = F(0), F(1)
-    if normalize:
-        mean, scale = _moments(advantage, valid)
-    for r in range(U(len(valid))):
-        rows.log_prob[r], rows.value[r], rows.returns[r] = log_prob[r], value[r], returns[r]
-        rows.advantage[r] = (advantage[r] - mean) * scale
-        rows.valid[r] = F(1) if valid[r] else F(0)
-    for k in range(U(len(start))):
-        first = start[k]
-        for r in range(U(len(valid))):
-            if len(choice) > 0:
+    if collected.normalize:
+        mean, scale = _moments(rows.advantage, collected.valid)
+    for r in range(U(len(rows.valid))):
+        rows.log_prob[r], rows.value[r] = collected.log_prob[r], collected.value[r]
+        rows.advantage[r] = (rows.advantage[r] - mean) * scale
+        rows.valid[r] = F(1) if collected.valid[r] else F(0)
+    for k in range(U(len(collected.start))):
+        first, plane = collected.start[k], k * U(len(rows.valid))
+        for r in range(U(len(rows.valid))):
+            if len(collected.choice) > 0:
                 # subtracted as whole numbers: float32 has not all of those above 2^24
-                rows.action[k, r] = F(np.int32(choice[k * plane + r] - first))
+                rows.action[k, r] = F(np.int32(collected.choice[plane + r] - first))
             else:
-                rows.action[k, r] = number[k * plane + r]
+                rows.action[k, r] = collected.number[plane + r]
 
 
 @njit(fastmath={"reassoc"}, **INNER)  # sums of float64, rounded to float32 at the end: their order is not seen
 def _moments(x, valid):
     """Mean, and 1 / (standard deviation + 1e-8), over valid entries."""
     count, total, squares = 0.0, 0.0, 0.0
-    for r in range(U(len(valid))):
+    for r in range(U(len(x))):
         count += 1.0 if valid[r] else 0.0
         total += x[r] if valid[r] else 0.0
     mean = total / max(count, 1.0)
-    for r in range(U(len(valid))):
+    for r in range(U(len(x))):
         squares += (x[r] - mean) ** 2 if valid[r] else 0.0
     return F(mean), F(1.0 / (math.sqrt(squares / max(count, 1.0)) + 1e-8))

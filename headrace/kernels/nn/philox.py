@@ -14,17 +14,30 @@ _MASK, _HALF, _8 = U(0xFFFFFFFF), U(32), U(8)
 
 
 @njit(**INNER)
-def uniforms(seed, purpose, step, env, lane):
-    """Draws 4 lane .. 4 lane + 3 of environment env at a step, float32 in [0, 1): see headrace.core.rng.uniform.
-
-    All uint64; seed, purpose, env and lane below 2^32."""
-    k0, k1, c0, c1, c2, c3 = seed, purpose, env, step >> _HALF, step & _MASK, lane
+def words(k0, k1, c0, c1, c2, c3):
+    """Four random words of a key and a counter, all uint64 below 2^32."""
     for _ in range(_ROUNDS):
         first, second = _A * c0, _B * c2
         c0, c1 = (second >> _HALF) ^ c1 ^ k0, second & _MASK
         c2, c3 = (first >> _HALF) ^ c3 ^ k1, first & _MASK
         k0, k1 = (k0 + _C) & _MASK, (k1 + _D) & _MASK
-    return _unit(c0), _unit(c1), _unit(c2), _unit(c3)
+    return c0, c1, c2, c3
+
+
+@njit(**INNER)
+def uniforms(seed, purpose, step, env, lane):
+    """Draws 4 lane .. 4 lane + 3 of environment env at a step, float32 in [0, 1): see headrace.core.rng.uniform.
+
+    All uint64; seed, purpose, env and lane below 2^32."""
+    a, b, c, d = words(seed, purpose, env, step >> _HALF, step & _MASK, lane)
+    return _unit(a), _unit(b), _unit(c), _unit(d)
+
+
+@njit(**INNER)
+def mixed(seed, purpose, counter):
+    """The lower 32 bits of headrace.core.rng's seed from three numbers, uint64; seed and purpose below 2^32."""
+    a, b, _, _ = words(seed, purpose, counter & _MASK, counter >> _HALF, U(0), U(0))
+    return ((a << U(31)) ^ b) & _MASK
 
 
 @njit(**INNER)
