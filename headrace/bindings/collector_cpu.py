@@ -15,9 +15,10 @@ from torch import Tensor
 
 from headrace.bindings import acting
 from headrace.bindings.actor_critic_layout import encoded
-from headrace.bindings.arguments import fits
+from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
+from headrace.core import rng
 from headrace.core.fused import kernel_of, latest_kernel, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
@@ -52,21 +53,27 @@ class _CollectCall:
             (*actor.column(action.numpy()), np.uint64(steps * num_envs), log_prob, value),
             (np.uint64(steps), np.uint64(num_envs)),
             (np.uint64(step.function.address), np.uint64(slots.shape[1])),
-            *(slots.reshape(-1), actor.scratch(), self.spent.reshape(-1)),
+            *(slots.reshape(-1), actor.scratch(), self.spent.reshape(-1), (np.uint64(0),) * 5),
         )
         self.call = Call(entry("learning.collect", "collect", arguments, ANNOUNCEMENT), arguments)
+        self.counter_place = self.call.slot(len(arguments) - 1)
         self.threads = actor.threads(steps * num_envs)
         self.work_queue = WorkQueue()
 
-    def run(self, policy: ActorCritic, random: Tensor) -> dict[str, float]:
+    def run(self, collector: InlineCollector, policy: ActorCritic, first_step: int) -> dict[str, float]:
         """Collect, and return the seconds spent in each part."""
-        self.random[...] = random.transpose(1, 2).numpy()
+        if type(collector)._random is InlineCollector._random and "_random" not in vars(collector):
+            numbers = (rng.word(collector.seed), int(rng.Purpose.ACTION), first_step, collector.env.first_env)
+            self.call.slots[self.counter_place : self.counter_place + 5] = (1, *numbers)
+        else:
+            self.call.slots[self.counter_place] = 0
+            self.random[...] = collector._random(first_step).transpose(1, 2).numpy()
         self.policy_arguments.value_scale[:] = acting.value_scale(policy)
         self.spent[:] = 0
         started = perf_counter()
         self.work_queue.run(self.call, self.threads)
         seconds = perf_counter() - started
-        inference, env = (float(ticks) for ticks in np.add.reduce(self.spent)[:2])
+        inference, env = map(sum, zip(*self.spent[: self.threads, :2].tolist(), strict=True))
         if not inference + env:  # the processor's cycle counter cannot be read
             return {"collecting": seconds}
         return {"inference": seconds * inference / (inference + env), "env": seconds * env / (inference + env)}
@@ -98,7 +105,7 @@ class _RowCalls:
 _row_calls: Bound[_RowCalls] = Bound()
 
 
-def serves_rows(collector: InlineCollector, random: Tensor) -> bool:
+def serves_rows(collector: InlineCollector, first_step: int | Tensor) -> bool:
     """Whether the policy has a CPU kernel that can read and write the rollout's columns where they lie."""
     policy, rollout = collector.policy, collector.rollout
     if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder:
@@ -110,23 +117,24 @@ def serves_rows(collector: InlineCollector, random: Tensor) -> bool:
     seen, action = rollout.observation, flatten(rollout.action)
     columns = (action.view(len(action), -1).t(), rollout.log_prob, rollout.value, seen.permute(2, 0, 1))
     return (
-        fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws)
+        not isinstance(first_step, Tensor)
         and all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in columns)
-        and kernel_of(ActorCritic.act, policy, seen[0], None, random[0]) is acting.act
+        and kernel_of(ActorCritic.act, policy, seen[0], None, None) is acting.act
         and kernel_of(ActorCritic.value, policy, seen[0]) is acting.value
     )
 
 
 @register("collector.steps", serves_rows, DIGESTS["collector.steps"], (InlineCollector,))
 @torch.no_grad()
-def steps_of_rows(collector: InlineCollector, random: Tensor) -> None:
+def steps_of_rows(collector: InlineCollector, first_step: int) -> None:
     """headrace.parallel.collector.steps, with the same bits as the kernel for acting: the environments are of any
     kind."""
     env, policy, rollout, timer = collector.env, collector.policy, collector.rollout, collector.timer
     assert isinstance(policy, ActorCritic)
     actor, columns = acting.actor_of(policy), (rollout.observation, rollout.action, rollout.log_prob, rollout.value)
     acts = _row_calls.get(lambda: _RowCalls(actor, policy, rollout), rollout, actor, *columns)
-    acts.begin(random)
+    with timer("inference"):
+        acts.begin(collector._random(first_step))
     for t, call in enumerate(acts.calls):
         with timer("inference"):
             collector._check()
@@ -137,7 +145,7 @@ def steps_of_rows(collector: InlineCollector, random: Tensor) -> None:
         collector.evaluate_bootstrap_row()
 
 
-def serves(collector: InlineCollector, random: Tensor) -> bool:
+def serves(collector: InlineCollector, first_step: int | Tensor) -> bool:
     """Whether policy and environments both have CPU kernels."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.target.step or env.num_agents > 1:
@@ -146,35 +154,35 @@ def serves(collector: InlineCollector, random: Tensor) -> bool:
         return False
     if output_columns(rollout) != ["action", "log_prob", "value"] or torch.is_grad_enabled():
         return False
-    if not fits(random, torch.float32, rollout.num_steps, rollout.num_envs, policy.num_draws):
+    if isinstance(first_step, Tensor) or not draws_fit(collector.seed, 0, 1, env.num_envs, 1, env.first_env):
         return False
     if latest_kernel(ActorCritic.act) is not acting.act or latest_kernel(ActorCritic.value) is not acting.value:
         return False
     columns = (rollout.observation, rollout.action, rollout.log_prob, rollout.value)
-    return _answers.get(lambda: _acts_for(policy, rollout, random[0]), rollout, examine(policy), *columns)
+    return _answers.get(lambda: _acts_for(policy, rollout), rollout, examine(policy), *columns)
 
 
 _answers: Bound[bool] = Bound()  # of _acts_for()
 
 
-def _acts_for(policy: ActorCritic, rollout: Rollout, random: Tensor) -> bool:
+def _acts_for(policy: ActorCritic, rollout: Rollout) -> bool:
     """Whether the kernels for acting serve this policy, and can write these columns."""
     seen, action = rollout.observation[0], flatten(rollout.action)
     written = (action.view(len(action), -1).t(), rollout.log_prob, rollout.value)
     return (
         all(x.is_contiguous() and x.dtype in (torch.float32, torch.int32) for x in written)
-        and kernel_of(ActorCritic.act, policy, seen, None, random) is acting.act
+        and kernel_of(ActorCritic.act, policy, seen, None, None) is acting.act
         and kernel_of(ActorCritic.value, policy, seen) is acting.value
     )
 
 
 @register("collector.steps", serves, DIGESTS["collector.steps"], (InlineCollector,))
 @torch.no_grad()
-def steps(collector: InlineCollector, random: Tensor) -> None:
+def steps(collector: InlineCollector, first_step: int) -> None:
     """headrace.parallel.collector.steps, with the same bits as the kernels for acting and stepping."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     assert isinstance(env, CompiledEnv) and isinstance(env.target, CpuEnvs) and isinstance(policy, ActorCritic)
     actor, step = acting.actor_of(policy), env.target.bound(rollout)
     collecting = _calls.get(lambda: _CollectCall(actor, step, policy, rollout), rollout, actor, step)
-    for part, seconds in collecting.run(policy, random).items():
+    for part, seconds in collecting.run(collector, policy, first_step).items():
         collector.timer.add(part, seconds)

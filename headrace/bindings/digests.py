@@ -9,7 +9,7 @@ DIGESTS = {
     "actor_critic.act": "37a535aedf2e7c55",
     "actor_critic.value": "1f32d03994604f64",
     "actor_q.act": "3b1e405935937b5d",
-    "collector.steps": "4b4a8e357a6138a8",
+    "collector.steps": "a080b73c28184736",
     "ddpg.learn": "0598624fe9a5ae6d",
     "dqn.learn": "0828a6b7a5c31de7",
     "off_policy.learn_from_replay": "1cf79ebeb98dfedf",

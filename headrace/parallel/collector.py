@@ -126,9 +126,7 @@ class InlineCollector:
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
         """T steps from row 0 on. first_step: as `steps`; in a graph a tensor on the device."""
-        with self.timer("inference"):
-            random = self._random(first_step)
-        steps(self, random)
+        steps(self, first_step)
 
     def warm_up(self) -> None:
         """Take T steps and undo them, where the environments are compiled for the CPU."""
@@ -217,9 +215,11 @@ def check_masks(env: Env, rollout: Rollout) -> None:
 
 
 @fused("collector.steps", "headrace.bindings.collector_cpu")
-def steps(collector: InlineCollector, random: Tensor) -> None:
-    """T steps from row 0: policy and environments take turns. random: [T, N, num_draws]."""
+def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
+    """T steps from row 0: policy and environments take turns. first_step: as in InlineCollector.fill()."""
     timer = collector.timer
+    with timer("inference"):
+        random = collector._random(first_step)
     for t in range(collector.rollout.num_steps):
         with timer("inference"):
             collector.act(t, random[t])

@@ -27,6 +27,7 @@ from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
+from headrace.policies.examination import unchanged
 from headrace.training.actor_speed import ActorSpeed
 from headrace.training.build import build
 from headrace.training.episodes import Episodes
@@ -161,7 +162,7 @@ class Trainer:
             self._before = deepcopy(self.collector.state_dict()) if may_stop and not self.collector.atomic else None
             self.collector.stop = stop
         try:
-            with self._torch_settings():
+            with self._torch_settings(), self._policy_unchanged():
                 metrics, ended = self._iterate(progress)
         except Stopped:
             self._before = self._before or self.collector.state_dict()
@@ -242,6 +243,11 @@ class Trainer:
         """Threads and precision inside, as the config has them."""
         others = self.env.computing if isinstance(self.env, ActorEnv) else tuple
         return torch_settings(self.config.threads, others, self.config.precision, self.placement.learn)
+
+    def _policy_unchanged(self) -> AbstractContextManager[None]:
+        """Inside, the policy is not examined again, where nothing that runs is the user's code."""
+        ours = self.env.backend in ("cpu", "cuda") and type(self.algorithm).__module__.startswith("headrace.")
+        return unchanged(self.policy) if ours and self._ranks is None else nullcontext()
 
     def progress(self) -> float:
         """Fraction of the training done, 0 .. 1."""

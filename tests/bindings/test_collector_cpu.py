@@ -94,7 +94,7 @@ def test_other_environments_have_a_call_per_step_with_the_same_bits(make, num_en
 
     calls, turns = source(), source()
     with torch.no_grad():
-        assert fused.kernel_of(steps, calls, calls._random(0)) is collector_cpu.steps_of_rows
+        assert fused.kernel_of(steps, calls, 0) is collector_cpu.steps_of_rows
     for _ in range(3):
         mine, theirs = calls.collect(), by_turns(turns)
         for column in NAMES:
@@ -124,7 +124,7 @@ def test_a_call_per_step_can_be_stopped_and_is_not_for_every_collector():
     assert source.rollout.log_prob[1].all() and not source.rollout.log_prob[2].any()
     other = Other(source.env, source.policy, 8, COLUMNS, 0)
     with torch.no_grad():
-        assert fused.kernel_of(steps, other, other._random(0)) is None
+        assert fused.kernel_of(steps, other, 0) is None
 
 
 def test_bits_do_not_depend_on_threads(monkeypatch):
@@ -181,7 +181,7 @@ def test_time_is_booked_by_part():
 def test_what_it_does_not_know_goes_by_turns(monkeypatch):
     def serves(source):
         with torch.no_grad():
-            return fused.kernel_of(steps, source, source._random(0)) is collector_cpu.steps
+            return fused.kernel_of(steps, source, 0) is collector_cpu.steps
 
     source = collector("CartPole-v1", 8)
     assert serves(source)
@@ -206,7 +206,7 @@ def test_what_it_does_not_know_goes_by_turns(monkeypatch):
 def test_what_changes_after_a_rollout_is_seen(monkeypatch):
     def serves():
         with torch.no_grad():
-            return fused.kernel_of(steps, source, source._random(0)) is collector_cpu.steps
+            return fused.kernel_of(steps, source, 0) is collector_cpu.steps
 
     source = collector("CartPole-v1", 8)
     source.collect()

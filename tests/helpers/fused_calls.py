@@ -123,7 +123,7 @@ def call(name):
         config = ppo.PPOConfig(num_steps=STEPS, **HIDDEN)
         algorithm = ppo.PPO.build(config, env.observation_space, env.action_space, 0, "cpu")
         source = InlineCollector(env, algorithm.policy, STEPS, algorithm.columns(), seed=0)
-        return steps, [source, torch.rand(STEPS, ENVS, algorithm.policy.num_draws)]
+        return steps, [source, 0]
     if name == "dqn.learn":
         algorithm, batches = off_policy(dqn, "DQN", CHOICES)
         return dqn.learn, [algorithm.networks, batches, torch.zeros(STEPS), algorithm.config]

@@ -70,9 +70,10 @@ def loss_of(policy: ActorCritic, config: PPOConfig) -> Loss:
     return Loss(CLIPPED_RATIO, *map(np.float32, (*coefficients, *value_units(policy))))
 
 
-def metrics_of(summary: list[list[float]], config: PPOConfig) -> dict[str, Tensor]:
-    """As the plain function's, from RolloutArguments.summary."""
+def metrics_of(summary: list[list[float]], config: PPOConfig, **others: float) -> dict[str, Tensor]:
+    """As the plain function's, from RolloutArguments.summary; and others."""
     policy_loss, value_loss, entropy, _, clip_fraction = summary[0][:5]
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-    means = torch.tensor((policy_loss, value_loss, -entropy, loss, clip_fraction, summary[1][3]))
-    return dict(zip((*METRICS, "clip_fraction", "approx_kl"), means.unbind(), strict=True))
+    found = (policy_loss, value_loss, -entropy, loss, clip_fraction, summary[1][3], *others.values())
+    # one tensor for all, since making one costs as much as a small kernel
+    return dict(zip((*METRICS, "clip_fraction", "approx_kl", *others), torch.tensor(found).unbind(), strict=True))

@@ -58,9 +58,7 @@ class _Update:
         settings = settings_of(optimizer, config.max_grad_norm, config.target_kl)
         summary = learner.update(self.loss, settings, algorithm.iteration, learner.threads(*self.work))
         optimizer.steps += learner.steps
-        metrics = metrics_of(summary, config)
-        metrics["explained_variance"] = torch.tensor(summary[2][0])
-        return metrics, self.returns
+        return metrics_of(summary, config, explained_variance=summary[2][0]), self.returns
 
 
 _updates: Bound[_Update | None] = Bound()

@@ -6,6 +6,7 @@ What is learned is a Loss and the tables of a network; ppo.py, policy_gradient.p
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -51,8 +52,8 @@ ANNOUNCEMENT = "compiling the learning call for rollouts (once, about 4 s) ..."
 
 Learned: TypeAlias = ActorCritic | QNetwork
 
-
 NO_STEP = (0.0,) * 6  # settings of a call that computes a gradient alone
+_SETTINGS = Struct(f"{len(NO_STEP)}d")  # as they lie among the slots
 
 
 class Objective(NamedTuple):
@@ -159,7 +160,7 @@ class RolloutLearner:
         if loss != self.loss:
             self.call.put(self.loss_place, loss)
             self.loss = loss
-        self.settings[:] = settings
+        _SETTINGS.pack_into(self.settings, 0, *settings)
 
     def follow(self, policy: ActorCritic, rollout: Rollout, epochs: int, number: int, loss: Loss) -> None:
         """From now on update() learns from this rollout, each time as it has been collected by then."""
@@ -222,7 +223,7 @@ class RolloutLearner:
         self.loss = loss
         fields = RolloutArguments._fields
         self.loss_place, place = self.call.slot(2, fields.index("loss")), self.call.slot(5)
-        self.settings = self.call.slots[place : place + len(NO_STEP)].view(np.float64)
+        self.settings = self.call.slots[place : place + len(NO_STEP)].data.cast("B")
         self.order_place = self.call.slot(2, fields.index("permutation"))  # each call has its own
         self.places = {name: self.call.slot(3, place) for place, name in enumerate(Collected._fields)}
 
