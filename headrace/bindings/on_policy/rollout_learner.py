@@ -147,11 +147,11 @@ class RolloutLearner:
         seen = self._rows_of(policy, rollout)
         bound = (seen.data_ptr(), *seen.shape, seen.stride(0), *order.shape, number, several)
         if self.bound != bound:
-            self._bind(laid_out(policy, seen), rollout.reward.numel(), order, number, several, objective.loss)
+            self._bind(laid_out(policy, seen), (len(order), order.shape[1]), number, several, objective.loss)
             self.bound = bound
         self._take(rollout, targets, objective.normalize, reduce)
         self.order = order.contiguous()
-        self.call.point(self.order_place, self.order.data_ptr())
+        self.call.point(self.places["order"], self.order.data_ptr())
         self._begin_call(objective.loss, objective.settings)
         return self.threads(order.numel(), order.shape[1] // number)
 
@@ -164,11 +164,8 @@ class RolloutLearner:
 
     def follow(self, policy: ActorCritic, rollout: Rollout, epochs: int, number: int, loss: Loss) -> None:
         """From now on update() learns from this rollout, each time as it has been collected by then."""
-        self.order = torch.empty(epochs, rollout.reward.numel(), dtype=torch.int64)
-        self._bind(
-            laid_out(policy, self._rows_of(policy, rollout)), self.order.shape[1], self.order, number, False, loss
-        )
-        self.call.point(self.order_place, self.order.data_ptr())
+        seen = laid_out(policy, self._rows_of(policy, rollout))
+        self._bind(seen, (epochs, rollout.reward.numel()), number, False, loss)
         names = ("log_prob", "value", "valid", "reward", "terminated", "truncated")
         columns = self._actions(rollout) | {name: getattr(rollout, name) for name in names}
         self.read(columns, estimate=1, envs=rollout.num_envs)
@@ -201,21 +198,22 @@ class RolloutLearner:
         reduce(rows)
         torch.div(1, rows.clamp(min=1), out=self.weights)
 
-    def _bind(self, seen: Encoded, rows: int, order: Tensor, number: int, several: bool, loss: Loss) -> None:
-        """Make buffers for the columns and minibatches of a rollout, and the call that works on them."""
-        tables = self.tables
+    def _bind(self, seen: Encoded, shape: tuple[int, int], number: int, several: bool, loss: Loss) -> None:
+        """Make buffers for the columns and minibatches of a rollout, and the call that works on them. shape: epochs and
+        rows."""
+        tables, (epochs, rows) = self.tables, shape
         rest = torch.zeros(len(Columns._fields) - 3, rows)
         self.returns = rest[3]
         observation, stride, normalizer = seen
         action = np.zeros((len(tables.start), rows), np.float32)
         columns = Columns(observation, np.uint64(stride), action, *rest.numpy())
-        self.weights = torch.zeros(len(order) * number if several else 0)
-        self.sums, self.summary = torch.zeros(len(order) * number, SUMS), np.zeros((3, SUMS), np.float32)
+        self.weights = torch.zeros(epochs * number if several else 0)
+        self.sums, self.summary = torch.zeros(epochs * number, SUMS), np.zeros((3, SUMS), np.float32)
         kernel_arguments = RolloutArguments(
             *(tables.network.layers, tables.subnetworks, tables.ranges, tables.head, tables.offsets),
             *(loss, normalizer),
             columns,
-            *(np.zeros(order.shape, np.int64), *self.arrays, self.batch, self.weights.numpy(), self.summary),
+            *(np.zeros(shape, np.int32), *self.arrays, self.batch, self.weights.numpy(), self.summary),
         )
         collected = _nothing_collected(tables)
         arguments = (0, queue_state(), kernel_arguments, collected, number, NO_STEP, self.sums.view(-1).numpy())
@@ -224,7 +222,6 @@ class RolloutLearner:
         fields = RolloutArguments._fields
         self.loss_place, place = self.call.slot(2, fields.index("loss")), self.call.slot(5)
         self.settings = self.call.slots[place : place + len(NO_STEP)].data.cast("B")
-        self.order_place = self.call.slot(2, fields.index("permutation"))  # each call has its own
         self.places = {name: self.call.slot(3, place) for place, name in enumerate(Collected._fields)}
 
     def _take(self, rollout: Rollout, targets: Targets, normalize: bool, reduce: Reduce) -> None:
@@ -266,9 +263,9 @@ def _nothing_collected(tables: Compiled) -> Collected:
     """In place of what each call is pointed to."""
     discrete, words = int(tables.head.kind) in CHOICES, np.zeros(SHUFFLE_WORDS, np.uint32)
     actions = (NO_CHOICE, np.zeros(1, np.float32)) if not discrete else (np.zeros(1, np.int32), NO_NUMBER)
-    column, flag, zero = np.zeros(1, np.float32), np.zeros(1, np.bool_), np.uint64(0)
+    column, flag, zero, order = np.zeros(1, np.float32), np.zeros(1, np.bool_), np.uint64(0), np.zeros(1, np.int64)
     return Collected(
-        *(*actions, tables.start, column, column, flag, column, column, column, flag, flag),
+        *(*actions, tables.start, column, column, flag, column, column, order, column, flag, flag),
         *(zero, zero, zero, 0.0, 0.0, zero, zero, zero, words),
     )
 

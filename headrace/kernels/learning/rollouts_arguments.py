@@ -39,7 +39,7 @@ class Collected(NamedTuple):
     choice's first option. value: has N entries more, those of the last observations, where advantages are estimated.
     normalize: 1 to bring advantages to mean 0 and variance 1 over valid rows. estimate: 1 where advantages and returns
     follow from rewards and values by GAE(gamma, gae_lambda), and the order of rows from seed, purpose and counter (see
-    headrace.core.rng.permutations), with 2 * 624 words of memory; 0 where they are given.
+    headrace.core.rng.permutations), with 2 * 624 words of memory; 0 where they are given. order: int64 [epochs, T * N].
     """
 
     choice: np.ndarray
@@ -50,6 +50,7 @@ class Collected(NamedTuple):
     valid: np.ndarray
     advantage: np.ndarray
     returns: np.ndarray
+    order: np.ndarray
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -81,7 +82,7 @@ class RolloutArguments(NamedTuple):
     """What is the same for every minibatch, and buffers for what is not.
 
     layers: the network. subnetworks: uint64 [1 or 2, 5], its parts that share no layers: first layer, end, offset and
-    size in a gradient, and ACTOR, CRITIC or both. ranges: uint64 [*, 3], see layout.ranges(). permutation: int64
+    size in a gradient, and ACTOR, CRITIC or both. ranges: uint64 [*, 3], see layout.ranges(). permutation: int32
     [epochs, R]. parameters, mean, square, flat: float32 [P]; flat holds the gradient in the parameters' order.
     scratch: float32, one row for each worker. gradient: one row for each part. sums: float32 [parts * subnetworks,
     SUMS]. batch: int64 [8], zeros at first: task, epoch, start, size, parts, minibatches done, whether KL stopped it,

@@ -16,8 +16,8 @@ F, U = np.float32, np.uint64
 
 @njit(**MERGED)
 def prepare(collected, rows, order, explained_variance):
-    """Fill in `rows`, a rollouts_arguments.Columns but for its observation; where nothing is given, also the order of
-    rows in each epoch and explained_variance[0]."""
+    """Fill in `rows`, a rollouts_arguments.Columns but for its observation, and the order of rows in each epoch, int32
+    [epochs, R]; where they are not given, explained_variance[0], too."""
     if collected.estimate:
         _estimate(collected, rows)
         explained(len(rows.valid), collected.value, rows.returns, collected.valid, explained_variance)
@@ -26,6 +26,9 @@ def prepare(collected, rows, order, explained_variance):
     else:
         for r in range(U(len(rows.valid))):
             rows.advantage[r], rows.returns[r] = collected.advantage[r], collected.returns[r]
+        for epoch in range(U(len(order))):
+            for r in range(U(len(rows.valid))):
+                order[epoch, r] = np.int32(collected.order[epoch * U(len(rows.valid)) + r])
     _take(collected, rows)
 
 
