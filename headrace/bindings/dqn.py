@@ -84,9 +84,9 @@ class Learner:
         value, error = (x.view(steps, -1)[:, :rows].clone() for x in self.found)
         return value, error
 
-    def threads(self) -> int:
-        """The number of cores where the call is worth waking other threads, else 1."""
-        return min(kernel_threads(), WORKERS) if self.operations > WORTH_HELP else 1
+    def threads(self, calls: int = 1) -> int:
+        """The number of cores where so many calls one after another are worth waking other threads, else 1."""
+        return min(kernel_threads(), WORKERS) if self.operations * calls > WORTH_HELP else 1
 
 
 def _lanes(rows: int, threads: int) -> int:

@@ -235,7 +235,8 @@ class Loop:
     def run(self, first: int, last: int, flags: int) -> None:
         """Do what the flags say for steps first .. last - 1."""
         self.span[:3] = first, last, flags
-        self.work_queue.run(self.call, self.learning.learner.threads() if flags & LEARN else 1)
+        calls = last // self.every - first // self.every if flags & LEARN else 0
+        self.work_queue.run(self.call, self.learning.learner.threads(calls))
 
     def learn(self, algorithm: OffPolicy[Any]) -> dict[str, Tensor]:
         """The gradient steps of one learning call, and their metrics."""

@@ -13,7 +13,7 @@ from headrace.kernels.learning.off_policy_arguments import Weights
 from headrace.kernels.nn.layout import BLOCK, aligned
 from headrace.kernels.nn.stepwise_layout import DenseLayer
 
-WORTH_HELP = 3e7  # floating-point operations of a call below which another thread costs more than it saves
+WORTH_HELP = 6e6  # floating-point operations below which waking another thread costs more than it saves
 WIDEST = 512  # layers up to which the kernels' products are faster than the library's, with AVX2 as with AVX-512
 
 

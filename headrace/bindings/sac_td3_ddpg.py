@@ -92,9 +92,9 @@ class Learner:
         self.work_queue.run(self.call, self.threads())
         return self.metrics
 
-    def threads(self) -> int:
-        """The number of cores where the call is worth waking other threads, else 1."""
-        return min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations > WORTH_HELP else 1
+    def threads(self, calls: int = 1) -> int:
+        """The number of cores where so many calls one after another are worth waking other threads, else 1."""
+        return min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations * calls > WORTH_HELP else 1
 
     def _take(self, policy: ActorQ, batches: Batch, normal: Tensor) -> None:
         """Lay the batches into blocks, encoded and with actions normalised."""

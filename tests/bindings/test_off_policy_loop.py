@@ -1,6 +1,8 @@
 """The compiled loop of off-policy algorithms against plain functions on the same numbers, and against rollouts of one
 step."""
 
+from contextlib import closing
+
 import gymnasium
 import pytest
 import torch
@@ -201,6 +203,35 @@ class Failing(gymnasium.Wrapper):
         if self.count == 60:
             raise ArithmeticError("a step that fails")
         return self.env.step(action)
+
+
+@pytest.mark.parametrize(
+    ("backend", "worth", "expected"),
+    [
+        ("cpu", 4e6, [2]),  # 20 steps in one run, in which it learns four times
+        ("inline", 4e6, [1] * 40),  # acting and learning apart, once in five steps
+        ("inline", 1.0, [*[1] * 9, 2] * 4),
+    ],
+)
+def test_threads_help_where_there_is_enough_to_learn(backend, worth, expected, monkeypatch):
+    """A run counts the learning calls in it; without any, no thread is woken."""
+    monkeypatch.setenv("HEADRACE_THREADS", "2")
+    monkeypatch.setattr("headrace.bindings.sac_td3_ddpg.WORTH_HELP", worth)
+    given = []
+
+    def run(self, call, threads):
+        given.append(threads)
+        call()
+
+    own = {"num_envs": 1, "num_steps": 20, "train_freq": 5, "gradient_steps": 3, "batch_size": 70, "backend": backend}
+    with closing(Trainer("sac", "Pendulum-v1", **OPTIONS | own)) as trainer:
+        while not trainer.algorithm.updates:
+            trainer.iterate()
+        learner = off_policy_loop._loops.last(trainer.collector).learning.learner
+        assert 1e6 < learner.operations < 4e6
+        monkeypatch.setattr(off_policy_loop.WorkQueue, "run", run)
+        trainer.iterate()
+    assert given == expected
 
 
 def test_an_environments_error_leaves_the_counts_of_what_was_learned():
