@@ -17,6 +17,8 @@ DIGESTS = {
     "on_policy.process_and_learn": "85870042f4122c0f",
     "ppo.learn": "1363df9c2404a0bd",
     "pqn.learn": "7d694ccb61896cbb",
+    "priorities.add_up": "c9720c7b097a140e",
+    "priorities.descend": "b81d14165cf6aff2",
     "q_network.act": "bbf28652f0789ff5",
     "reinforce.gradient": "50fb1d74c3541843",
     "returns.explained_variance": "a1d812293c1302fb",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headrace.core.fused import fused
 from headrace.core.types import StateDict
 from headrace.data.replay import Batch, Replay
 from headrace.data.rollout import Rollout
@@ -53,14 +54,7 @@ class PrioritizedReplay(Replay):
         size = random.shape[-2]
         part = torch.arange(size, device=random.device)
         left = (part + random[..., 0].double()) / size * self.tree[1]
-        node = torch.ones_like(left, dtype=torch.int64)
-        for _ in range(self.depth):
-            node = node * 2
-            first = self.tree[node]
-            # sums are rounded: do not descend into a sum of 0
-            right = (left >= first) & (self.tree[node + 1] > 0)
-            left, node = left - first * right, node + right
-        return node - 2**self.depth
+        return descend(self.tree, self.depth, left)
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
         """Transitions as the Replay's, of minibatches [..., B] whose weights are (N P(row))^-beta divided by the
@@ -82,18 +76,12 @@ class PrioritizedReplay(Replay):
         priority = torch.where(self.tree[leaf] > 0, priority, 0.0)
         self.tree[leaf] = 0.0
         self.tree.scatter_reduce_(0, leaf, priority, "amax")
-        self._add_up(rows)
+        add_up(self.tree, self.depth, rows)
 
     def _set(self, rows: Tensor, priority: Tensor) -> None:
         """Write leaves, and the sums above them. A row may occur twice, with the same priority."""
         self.tree[rows + 2**self.depth] = priority
-        self._add_up(rows)
-
-    def _add_up(self, rows: Tensor) -> None:
-        node = rows + 2**self.depth
-        for _ in range(self.depth):
-            node = node // 2
-            self.tree[node] = self.tree[2 * node] + self.tree[2 * node + 1]
+        add_up(self.tree, self.depth, rows)
 
     def leaves(self) -> Tensor:
         """The priority of each row, float64 [rows]: a view."""
@@ -109,3 +97,25 @@ class PrioritizedReplay(Replay):
         leaves = state["leaves"].to(self.tree.device)
         self._set(torch.arange(len(leaves), device=leaves.device), leaves)
         self.highest.copy_(state["highest"])
+
+
+@fused("priorities.descend", "headrace.bindings.replay_batches")
+def descend(tree: Tensor, depth: int, left: Tensor) -> Tensor:
+    """The leaves, int64, at which the sums of those before them exceed `left`, float64 of any shape."""
+    node = torch.ones_like(left, dtype=torch.int64)
+    for _ in range(depth):
+        node = node * 2
+        first = tree[node]
+        # sums are rounded: do not descend into a sum of 0
+        right = (left >= first) & (tree[node + 1] > 0)
+        left, node = left - first * right, node + right
+    return node - 2**depth
+
+
+@fused("priorities.add_up", "headrace.bindings.replay_batches")
+def add_up(tree: Tensor, depth: int, rows: Tensor) -> None:
+    """Write the sums above the leaves of these rows, int64 [*]."""
+    node = rows + 2**depth
+    for _ in range(depth):
+        node = node // 2
+        tree[node] = tree[2 * node] + tree[2 * node + 1]

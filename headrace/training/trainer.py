@@ -81,6 +81,8 @@ class Trainer:
             self.plan = parts.plan
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
             self.env, self.algorithm, self.collector = parts.env, parts.algorithm, parts.collector
+            compiled, home = self.env.backend in ("cpu", "cuda"), type(self.algorithm).__module__
+            self._ours = compiled and home.startswith("headrace.") and ranks is None
             if ranks is not None:
                 self.env.fixed_params = f"learners={self.config.learners} have theirs in a process each"
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
@@ -106,14 +108,11 @@ class Trainer:
                     ranks.join(room_of(self.algorithm))
                     self.begin()
             self.timer.seconds.clear()
-            self._say_where_threads_spin()
+            if self.placement.learn.type == "cpu" and (
+                line := spinning(self.config.threads or torch.get_num_threads())
+            ):
+                tell(line)
             self._stack = stack.pop_all()
-
-    def _say_where_threads_spin(self) -> None:
-        threads = self.config.threads or torch.get_num_threads()
-        line = spinning(threads) if self.placement.learn.type == "cpu" else ""
-        if line:
-            tell(line)
 
     def begin(self) -> None:
         """With several learners: begin as one of them."""
@@ -162,7 +161,8 @@ class Trainer:
             self._before = deepcopy(self.collector.state_dict()) if may_stop and not self.collector.atomic else None
             self.collector.stop = stop
         try:
-            with self._torch_settings(), self._policy_unchanged():
+            # where nothing that runs is the user's code, the policy is examined once
+            with self._torch_settings(), unchanged(self.policy) if self._ours else nullcontext():
                 metrics, ended = self._iterate(progress)
         except Stopped:
             self._before = self._before or self.collector.state_dict()
@@ -243,11 +243,6 @@ class Trainer:
         """Threads and precision inside, as the config has them."""
         others = self.env.computing if isinstance(self.env, ActorEnv) else tuple
         return torch_settings(self.config.threads, others, self.config.precision, self.placement.learn)
-
-    def _policy_unchanged(self) -> AbstractContextManager[None]:
-        """Inside, the policy is not examined again, where nothing that runs is the user's code."""
-        ours = self.env.backend in ("cpu", "cuda") and type(self.algorithm).__module__.startswith("headrace.")
-        return unchanged(self.policy) if ours and self._ranks is None else nullcontext()
 
     def progress(self) -> float:
         """Fraction of the training done, 0 .. 1."""

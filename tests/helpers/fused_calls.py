@@ -8,6 +8,7 @@ from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets, process_and_learn
 from headrace.core.returns import explained_variance, gae
 from headrace.core.rng import shuffled, uniform
+from headrace.data.priorities import add_up, descend
 from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
@@ -78,6 +79,13 @@ def call(name):
         return uniform, [1, 2, 0, 4, ENVS, 6, "cpu"]
     if name == "rng.shuffled":
         return shuffled, [7, 3, 20]
+    if name.startswith("priorities."):
+        tree = torch.zeros(16, dtype=torch.float64)
+        tree[8:14] = normal(6).double().abs()
+        add_up.plain(tree, 3, torch.arange(8))
+        if name == "priorities.descend":
+            return descend, [tree, 3, tree[1] * torch.rand(2, 5, dtype=torch.float64)]
+        return add_up, [tree, 3, torch.tensor([1, 5])]
     if name.startswith("returns."):
         columns = [normal(STEPS, ENVS) * k for k in (1, 2, 3)]
         if name == "returns.gae":
