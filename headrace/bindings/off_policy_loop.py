@@ -30,6 +30,7 @@ from headrace.bindings.td3_manual import delay_of
 from headrace.core.fused import kernel_of, register
 from headrace.core.rng import word
 from headrace.core.timer import Timer
+from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import Replay
 from headrace.data.rollout import Rollout
 from headrace.envs.compiled.env import CompiledEnv
@@ -44,6 +45,7 @@ from headrace.kernels.learning.off_policy_run_arguments import (
     Columns,
     Learning,
     Minibatches,
+    Priorities,
     Ring,
     Steps,
 )
@@ -196,7 +198,7 @@ def _minibatches(algorithm: Any, learner: Learner, shape: tuple[int, int]) -> Mi
 
 
 ANNOUNCEMENT = "compiling the off-policy loop (once, about 8 s) ..."
-CLASSES = (OffPolicy, SAC, TD3, DDPG, DQN, Replay, Networks, Adam, Critics, *acting.CLASSES)
+CLASSES = (OffPolicy, SAC, TD3, DDPG, DQN, Replay, PrioritizedReplay, Networks, Adam, Critics, *acting.CLASSES)
 _NO_WORDS = np.zeros(1, np.uint64)
 FLAGS = ("valid", "terminated", "truncated")
 
@@ -222,7 +224,12 @@ class Loop:
             words[-3:-1] = 0, source.num_envs
         arguments = (
             *(0, queue_state(), actor.arguments),
-            *(_columns(source), _ring(replay), self.learning.batch, self.learning.learning),
+            *(
+                _columns(source),
+                _ring(replay, steps * algorithm.config.batch_size),
+                self.learning.batch,
+                self.learning.learning,
+            ),
             Steps(
                 *(self.span, np.int64(every), np.uint64(policy.num_draws), self.random.reshape(-1)),
                 *(np.uint64(address), words, actor.scratch()[0], self.spent),
@@ -297,11 +304,23 @@ def _columns(rollout: Rollout) -> Columns:
     return Columns(flat(rollout.observation), flags["valid"], number, choice, *others, *planes)
 
 
-def _ring(replay: Replay) -> Ring:
+def _ring(replay: Replay, drawn: int) -> Ring:
     ring, size = replay.ring, 1 if replay.ring.action.dim() == 2 else replay.ring.action.shape[2]
     columns = _columns(ring)
     numbers = (replay.length, replay.num_envs, ring.observation.shape[2], size)
-    return Ring(*columns[:-2], replay.written.numpy(), *map(np.uint64, numbers))
+    fields: Any = (*columns[:-2], replay.written.numpy(), *map(np.uint64, numbers), _priorities(replay, drawn))
+    return Ring(*fields)
+
+
+def _priorities(replay: Replay, drawn: int) -> Priorities:
+    """drawn: rows of a learning call's minibatches."""
+    if not isinstance(replay, PrioritizedReplay):
+        nothing = (np.zeros(1), 0.0, NOTHING, np.zeros(1), np.zeros(1, np.int64), np.zeros(1))
+        return Priorities(np.uint64(0), np.uint64(0), *nothing)
+    numbers = (replay.beta.view(1).numpy(), replay.highest.view(1).numpy())
+    memory = (np.zeros(drawn, np.int64), np.zeros(drawn))
+    sizes = (np.uint64(replay.depth), np.uint64(replay.num_steps))
+    return Priorities(*sizes, replay.tree.numpy(), float(replay.alpha), *numbers, *memory)
 
 
 _learning: Bound[Loop] = Bound()
@@ -311,7 +330,9 @@ _loops: Bound[Loop] = Bound()
 def serves(algorithm: OffPolicy[Any], number: int) -> bool:
     """Whether minibatches of this algorithm and its replay buffer are drawn and learned by the kernel."""
     replay = algorithm.replay
-    if type(replay) is not Replay or replay.ring.device.type != "cpu" or not replay.alike:
+    if not (type(replay) is Replay or (type(replay) is PrioritizedReplay and isinstance(algorithm, DQN))):
+        return False  # of other algorithms' errors no priorities follow
+    if replay.ring.device.type != "cpu" or not replay.alike:
         return False
     ring, policy = replay.ring, algorithm.policy
     if not isinstance(ring.observation, Tensor) or ring.observation.dtype != torch.float32 or number < 1:

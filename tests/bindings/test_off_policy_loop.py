@@ -1,6 +1,7 @@
 """The compiled loop of off-policy algorithms against plain functions on the same numbers, and against rollouts of one
 step."""
 
+import copy
 from contextlib import closing
 
 import gymnasium
@@ -12,6 +13,7 @@ from headrace.algorithms.off_policy import learn_from_replay
 from headrace.bindings import manual_backward, off_policy_acting, off_policy_loop, sac_manual
 from headrace.core import rng
 from headrace.core.fused import kernel_of, plain_only
+from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import DRAWS
 from headrace.parallel import learning_collector
 from headrace.parallel.learning_collector import LearningCollector
@@ -29,13 +31,17 @@ CASES = {
         "CartPole-v1",
         {"batch_size": 24, "prioritized": False, "exploration_initial": 0.2, "exploration_final": 0.2},
     ),
+    "dqn, prioritized": (
+        "CartPole-v1",
+        {"batch_size": 24, "prioritized": True, "n_steps": 3, "priority_beta": 0.4} | EXPLORATION,
+    ),
 }
 
 
 def trained(name, iterations=40, **settings):
     """A trainer after 40 iterations of the algorithm; its last metrics."""
     env, own = CASES[name]
-    trainer = Trainer(name, env, **OPTIONS | own | settings)
+    trainer = Trainer(name.partition(",")[0], env, **OPTIONS | own | settings)
     while trainer.algorithm.iteration < iterations:
         result = trainer.iterate()
     trainer.close()
@@ -54,6 +60,8 @@ def columns(trainer):
 def test_learning_while_collecting_is_what_short_rollouts_learn(name):
     """With train_freq 2 the rows and the weights have the bits of rollouts of 2 steps; the ring was overwritten."""
     settings = {"gradient_steps": 3}
+    if "prioritized" in name:
+        settings["priority_beta"] = 1.0  # as it becomes at the end, step by step or rollout by rollout
     short, _ = trained(name, num_steps=2, **settings)
     long, _ = trained(name, num_steps=20, train_freq=2, **settings)
     assert short.algorithm.updates == long.algorithm.updates > 0
@@ -78,7 +86,7 @@ def test_environments_in_python_are_stepped_between_the_parts_of_the_loop(name):
 def test_the_loop_learns_what_plain_functions_learn(name):
     """The same first rows; after a few gradient steps the same weights within rounding, and the same metrics."""
     settings = {"num_steps": 8, "train_freq": 2, "iterations": 20, "gradient_steps": 1}
-    if name != "dqn":
+    if not name.startswith("dqn"):
         settings["normalize_observation"] = True
     trainer, metrics = trained(name, **settings)
     with plain_only():
@@ -97,7 +105,7 @@ def test_an_epsilon_of_adam_that_is_edited_later_takes_effect(name, train_freq):
     def edited(eps):
         env, own = CASES[name]
         settings = OPTIONS | own | {"num_steps": 8, "gradient_steps": 1, "train_freq": train_freq}
-        trainer = Trainer(name, env, **settings)
+        trainer = Trainer(name.partition(",")[0], env, **settings)
         for iteration in range(8):
             if iteration == 4:
                 for optimizer in trainer.algorithm.optimizers.values():
@@ -113,24 +121,25 @@ def test_an_epsilon_of_adam_that_is_edited_later_takes_effect(name, train_freq):
     assert (found - edited(1e-8)).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize(("name", "n_steps"), [("sac", 1), ("td3", 4), ("dqn", 3)])
+@pytest.mark.parametrize(("name", "n_steps"), [("sac", 1), ("td3", 4), ("dqn", 3), ("dqn, prioritized", 3)])
 def test_minibatches_are_the_plain_ones(name, n_steps):
     """Rows have the bits of draw() and gather() of the same draws, masked rows included; noise is within rounding."""
     trainer, _ = trained(name, n_steps=n_steps, num_steps=2, gradient_steps=2)
     algorithm, replay = trainer.algorithm, trainer.algorithm.replay
     updates = algorithm.updates
     replay.ring.valid &= torch.rand(replay.ring.valid.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    before = copy.deepcopy(replay)
     learn_from_replay(algorithm, 2)
-    loop = off_policy_loop._learning._held[algorithm][1]
+    loop = off_policy_loop._learning.last(algorithm)
     blocks = [x.clone() for x in loop.learning.learner.given]
     shape = (2, algorithm.config.batch_size, DRAWS + algorithm.num_draws())
     random = rng.uniform(algorithm.seed, rng.Purpose.REPLAY, updates, *shape, "cpu")
-    batch = replay.gather(replay.draw(random[..., :DRAWS]), algorithm.config.gamma)
+    batch = before.gather(before.draw(random[..., :DRAWS]), algorithm.config.gamma)
     assert 0 < batch.weight.mean() < 1
     flat = [x.transpose(2, 3).flatten(1, 2)[:, : shape[1]] for x in blocks]
-    observation, following, action, *others = flat if name != "dqn" else (*flat[:2], *flat[2:])
+    observation, following, action, *others = flat
     policy = trainer.policy
-    expected = batch.action - policy.start if name == "dqn" else policy.normalize_action(batch.action)
+    expected = batch.action - policy.start if name.startswith("dqn") else policy.normalize_action(batch.action)
     pairs = [(observation, batch.observation), (following, batch.next_observation)]
     assert all(torch.equal(x, y) for x, y in pairs)
     torch.testing.assert_close(action, expected.view(action.shape).float(), rtol=1e-6, atol=1e-6)
@@ -138,6 +147,11 @@ def test_minibatches_are_the_plain_ones(name, n_steps):
     assert torch.equal(reward, batch.reward)
     assert torch.equal(discount, batch.discount)
     torch.testing.assert_close(weight, manual_backward.mean_weights(batch.weight))
+    if isinstance(before, PrioritizedReplay):
+        error = loop.learning.learner.found[1].flatten(1)[:, : shape[1]]
+        before.update(batch.rows, error)
+        torch.testing.assert_close(replay.tree, before.tree, rtol=1e-12, atol=0)
+        torch.testing.assert_close(replay.highest, before.highest, rtol=1e-12, atol=0)
     if name == "td3":
         smoothing = off_policy_loop.sac_td3_ddpg.td3_manual.target_smoothing(
             policy, random[..., DRAWS:], algorithm.config
@@ -154,7 +168,7 @@ def test_minibatches_are_the_plain_ones(name, n_steps):
 def test_acting_is_the_plain_policy(name, random):
     trainer, _ = trained(name, iterations=16, num_steps=2, gradient_steps=1, num_envs=70, buffer_size=5000)
     policy = trainer.policy
-    if name == "dqn":
+    if name.startswith("dqn"):
         policy.exploration.fill_(0.3)
     else:
         policy.random.fill_(random)
@@ -167,19 +181,20 @@ def test_acting_is_the_plain_policy(name, random):
             found, plain = policy.act(observation, None, given), act.plain(policy, observation, None, given)
             torch.testing.assert_close(found.action, plain.action, rtol=1e-5, atol=1e-5)
             assert found.action.dtype == plain.action.dtype
-            if name == "dqn":
+            if name.startswith("dqn"):
                 torch.testing.assert_close(found.value, plain.value, rtol=1e-5, atol=1e-5)
             alone = policy.act(observation[:1], None, None if given is None else given[:1])
             assert torch.equal(alone.action, found.action[:1])  # the same bits in any batch
     assert kernel_of(act, policy, observation, None, draws) is None  # where gradients may be wanted
 
 
-def test_prioritized_replay_and_own_classes_learn_by_their_own_functions():
-    trainer, _ = trained("dqn", num_steps=10, train_freq=2, prioritized=True)
+def test_own_classes_and_priorities_that_nobody_sets_learn_by_their_own_functions():
     random = torch.rand(10, 2, 2)
-    assert trainer.algorithm.updates > 0
-    assert kernel_of(learning_collector.steps, trainer.collector, random) is None
     trainer, _ = trained("sac", num_steps=10, train_freq=2)
+    algorithm, replay = trainer.algorithm, trainer.algorithm.replay
+    algorithm.replay = PrioritizedReplay(trainer.collector.rollout, 120)
+    assert kernel_of(learning_collector.steps, trainer.collector, random) is None
+    algorithm.replay = replay
     assert kernel_of(learning_collector.steps, trainer.collector, random) is off_policy_loop.collect
     trainer.algorithm.learn = lambda batches, random: {}
     assert kernel_of(learning_collector.steps, trainer.collector, random) is None

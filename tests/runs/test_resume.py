@@ -84,8 +84,8 @@ def test_a_compiled_world_resumes_bit_for_bit(monkeypatch):
         fused, "_serves", lambda name, *rest: (answer := serves(name, *rest), served.add((name, answer)))[0]
     )
     resumed = hr.train(resume=next(straight.path.glob("step_1*")))
-    assert {("ppo.learn", True), ("actor_critic.act", True)} <= served
-    assert ("ppo.learn", False) not in served
+    assert {("on_policy.process_and_learn", True), ("actor_critic.act", True)} <= served
+    assert ("on_policy.process_and_learn", False) not in served
     assert same_policy(straight, resumed) and episodes(resumed) == episodes(straight)
 
 

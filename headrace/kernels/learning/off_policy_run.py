@@ -9,6 +9,7 @@ import numpy as np
 from headrace.kernels.learning import off_policy_run_arguments as slots
 from headrace.kernels.learning.off_policy_act import act_block
 from headrace.kernels.learning.replay_rows import append, fill
+from headrace.kernels.learning.sum_tree import set_from_errors
 from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.runtime.atomics import rest
 from headrace.kernels.runtime.intrinsics import run, ticks
@@ -40,6 +41,8 @@ def _learn(ring, batch, learning, updates):
     if learning.since:
         learning.words[learning.since] = U(updates % learning.delay)
     run(learning.entry, learning.words, _0)
+    if ring.priorities.depth:
+        set_from_errors(ring, batch, learning.error)
     for place in range(len(learning.counts)):
         taken = count
         if place == 0:

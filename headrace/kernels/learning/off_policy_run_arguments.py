@@ -55,6 +55,21 @@ class Columns(NamedTuple):
     action_plane: np.uint64
 
 
+class Priorities(NamedTuple):
+    """Of prioritized replay (headrace.data.priorities). depth: of its tree, float64 [2^(depth + 1)]; 0 where rows are
+    drawn uniformly. ahead: rows of an n-step return. beta: float32 [1]; highest: float64 [1]. rows, found: memory for
+    the rows of G minibatches, int64, and their new priorities, float64."""
+
+    depth: np.uint64
+    ahead: np.uint64
+    tree: np.ndarray
+    alpha: float
+    beta: np.ndarray
+    highest: np.ndarray
+    rows: np.ndarray
+    found: np.ndarray
+
+
 class Ring(NamedTuple):
     """A replay buffer (headrace.data.replay): columns [length, N, ...], and written, int64 [N]."""
 
@@ -70,6 +85,7 @@ class Ring(NamedTuple):
     envs: np.uint64
     features: np.uint64
     actions: np.uint64
+    priorities: Priorities
 
 
 class Minibatches(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.core.rng import Purpose
+from headrace.kernels.learning.sum_tree import append_row, draw_rows
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.philox import uniforms
 from headrace.kernels.nn.policy_heads import normal
@@ -40,6 +41,8 @@ def append(columns, ring, t):
         if ring.valid[before + n] and not columns.valid[now + n] and not ring.terminated[before + n]:
             ring.truncated[before + n] = True
         ring.written[n] += 1
+        if ring.priorities.depth:
+            append_row(ring, n)
 
 
 @njit(**INNER)
@@ -132,14 +135,19 @@ def fill(ring, batch, updates):
     total = np.float64(count * np.int64(ring.envs))
     for g in range(_0, batch.steps):
         step, present = updates + g, 0
+        if ring.priorities.depth:
+            draw_rows(ring, batch, _REPLAY, step, g)
         for b in range(_0, batch.blocks):
             block, left = g * batch.blocks + b, batch.rows - b * BLOCK
             for e in range(_0, min(BLOCK, left)):
                 j = b * BLOCK + e
-                row = _drawn(ring, uniforms(batch.seed, _REPLAY, step, j, _0), U(oldest), total)
+                if ring.priorities.depth:
+                    row = U(ring.priorities.rows[g * batch.rows + j])
+                else:
+                    row = _drawn(ring, uniforms(batch.seed, _REPLAY, step, j, _0), U(oldest), total)
+                    batch.targets.loss_weight[block * BLOCK + e] = F(ring.valid[row])
                 _gather(ring, batch, row, block, e)
-                batch.targets.loss_weight[block * BLOCK + e] = F(ring.valid[row])
-                present += ring.valid[row]
+                present += batch.targets.loss_weight[block * BLOCK + e] != _ZERO
                 if batch.noises:
                     _draw_noise(batch, step, j, e)
             if batch.noises:
