@@ -84,6 +84,7 @@ class RolloutLearner:
         self.batch = np.zeros(8, np.int64)
         self.work_queue = WorkQueue()
         self.seen: tuple[Any, Tensor] = (None, self.flat)  # the column of observations of the last call, and its rows
+        self.collected: dict[str, Tensor] = {}  # what the call reads, kept until the next ones
         self.bound: tuple[Any, ...] = ()  # what the buffers and the call were made for
         self.loss: Loss  # of the last call
 
@@ -245,9 +246,9 @@ class RolloutLearner:
 
     def read(self, columns: dict[str, Tensor], **numbers: int | float) -> None:
         """Let the call read these fields of Collected."""
-        self.collected = {name: column.contiguous() for name, column in columns.items()}  # kept until the next ones
-        for name, column in self.collected.items():
-            self.call.point(self.places[name], column.data_ptr())
+        for name, column in columns.items():
+            self.collected[name] = column.contiguous()
+            self.call.point(self.places[name], self.collected[name].data_ptr())
         for name, number in numbers.items():
             self.call.put(self.places[name], number)
 
