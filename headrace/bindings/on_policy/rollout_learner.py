@@ -180,7 +180,7 @@ class RolloutLearner:
         return self.summary.tolist()
 
     def _rows_of(self, policy: Learned, rollout: Rollout) -> Tensor:
-        """encoded_rows() of a rollout's observations; the same as before where they are a view of the same column."""
+        """encoded_rows() of a rollout's observations, in the same memory as before where that is possible."""
         known, rows = self.seen
         if (
             rollout.observation is known
@@ -188,9 +188,11 @@ class RolloutLearner:
             and rows.data_ptr() == known.data_ptr()
         ):
             return rows
-        rows = encoded_rows(policy, flatten(rollout.observation[: rollout.num_steps]))
-        self.seen = rollout.observation, rows
-        return rows
+        found = encoded_rows(policy, flatten(rollout.observation[: rollout.num_steps]))
+        if type(policy.encoder) is not VectorEncoder:
+            found = rows.copy_(found) if rows.shape == found.shape else found.clone()
+        self.seen = rollout.observation, found
+        return found
 
     def _weigh(self, valid: Tensor, number: int, reduce: Reduce) -> None:
         """The weight of a row in each minibatch, from the number of valid rows that it has at all learners."""
@@ -220,10 +222,9 @@ class RolloutLearner:
         arguments = (0, queue_state(), kernel_arguments, collected, number, NO_STEP, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss = loss
-        fields = RolloutArguments._fields
-        self.loss_place, place = self.call.slot(2, fields.index("loss")), self.call.slot(5)
+        self.loss_place, place = self.call.parts(2)[RolloutArguments._fields.index("loss")], self.call.slot(5)
         self.settings = self.call.slots[place : place + len(NO_STEP)].data.cast("B")
-        self.places = {name: self.call.slot(3, place) for place, name in enumerate(Collected._fields)}
+        self.places = dict(zip(Collected._fields, self.call.parts(3), strict=True))
 
     def _take(self, rollout: Rollout, targets: Targets, normalize: bool, reduce: Reduce) -> None:
         """Point the call to the columns of a rollout and its targets."""

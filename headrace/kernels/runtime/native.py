@@ -11,6 +11,7 @@ import struct
 from array import array
 from copy import copy
 from functools import cache
+from itertools import accumulate
 from typing import TypeAlias
 
 import llvmlite.binding as llvm
@@ -73,6 +74,13 @@ class Call:
             first += len(argument_slots(within[:number]))
             within = within[number]
         return first
+
+    def parts(self, number: int) -> list[int]:
+        """The first slot of each part of argument `number`, a tuple."""
+        argument = self.arguments[number]
+        assert isinstance(argument, tuple)
+        lengths = [len(argument_slots(part)) for part in argument]
+        return list(accumulate(lengths[:-1], initial=self.slot(number)))
 
     def put(self, slot: int, argument: Argument) -> None:
         """Change a number or a tuple of numbers among the arguments, from a slot on."""
