@@ -16,7 +16,7 @@ from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
 from headrace.policies.critics import Critics
-from headrace.policies.examination import Examination, examine, last_examined
+from headrace.policies.examination import examine, last_examined
 from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout
 from headrace.policies.q_network import QNetwork
@@ -45,9 +45,9 @@ class Verdict(NamedTuple):
     flat: Tensor | None  # the one float32 buffer of which all parameters are views, as an optimizer makes it
 
 
-def verdict(policy: Policy, examined: Examination | None = None) -> Verdict:
-    """What kernels can do for this policy, as it is now. Takes some microseconds. examined: where it has just been."""
-    found = examined or examine(policy)
+def verdict(policy: Policy) -> Verdict:
+    """What kernels can do for this policy, as it is now. Takes some microseconds."""
+    found = examine(policy)
     if Verdict not in found.kept:
         acting = _why_not(policy) or found.altered
         flat = flat_buffer(found.parameters)
@@ -55,9 +55,9 @@ def verdict(policy: Policy, examined: Examination | None = None) -> Verdict:
     return found.kept[Verdict]  # type: ignore[no-any-return]
 
 
-def why_not_learn(policy: Policy, optimizer: Adam, examined: Examination | None = None) -> str | None:
+def why_not_learn(policy: Policy, optimizer: Adam) -> str | None:
     """Why kernels cannot compute this policy's gradients in the optimizer's buffer; None where they can."""
-    _, learning, flat = verdict(policy, examined)
+    _, learning, flat = verdict(policy)
     if learning is None and (flat is None or flat.data_ptr() != optimizer.flat.data_ptr()):
         return "parameters are not float32 views of the optimizer's buffer"
     return learning

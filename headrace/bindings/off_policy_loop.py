@@ -222,14 +222,10 @@ class Loop:
         address, words = (0, _NO_WORDS) if step is None else (step.function.address, step.slots)
         if step is not None:
             words[-3:-1] = 0, source.num_envs
+        ring = _ring(replay, steps * algorithm.config.batch_size)
         arguments = (
             *(0, queue_state(), actor.arguments),
-            *(
-                _columns(source),
-                _ring(replay, steps * algorithm.config.batch_size),
-                self.learning.batch,
-                self.learning.learning,
-            ),
+            *(_columns(source), ring, self.learning.batch, self.learning.learning),
             Steps(
                 *(self.span, np.int64(every), np.uint64(policy.num_draws), self.random.reshape(-1)),
                 *(np.uint64(address), words, actor.scratch()[0], self.spent),

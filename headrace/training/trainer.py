@@ -27,7 +27,6 @@ from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
-from headrace.policies.examination import unchanged
 from headrace.training.actor_speed import ActorSpeed
 from headrace.training.build import build
 from headrace.training.episodes import Episodes
@@ -81,8 +80,6 @@ class Trainer:
             self.plan = parts.plan
             self.config, self.placement, self.timer = parts.config, parts.placement, parts.timer
             self.env, self.algorithm, self.collector = parts.env, parts.algorithm, parts.collector
-            compiled, home = self.env.backend in ("cpu", "cuda"), type(self.algorithm).__module__
-            self._ours = compiled and home.startswith("headrace.") and ranks is None
             if ranks is not None:
                 self.env.fixed_params = f"learners={self.config.learners} have theirs in a process each"
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
@@ -108,11 +105,14 @@ class Trainer:
                     ranks.join(room_of(self.algorithm))
                     self.begin()
             self.timer.seconds.clear()
-            if self.placement.learn.type == "cpu" and (
-                line := spinning(self.config.threads or torch.get_num_threads())
-            ):
-                tell(line)
+            self._say_where_threads_spin()
             self._stack = stack.pop_all()
+
+    def _say_where_threads_spin(self) -> None:
+        threads = self.config.threads or torch.get_num_threads()
+        line = spinning(threads) if self.placement.learn.type == "cpu" else ""
+        if line:
+            tell(line)
 
     def begin(self) -> None:
         """With several learners: begin as one of them."""
@@ -161,8 +161,7 @@ class Trainer:
             self._before = deepcopy(self.collector.state_dict()) if may_stop and not self.collector.atomic else None
             self.collector.stop = stop
         try:
-            # where nothing that runs is the user's code, the policy is examined once
-            with self._torch_settings(), unchanged(self.policy) if self._ours else nullcontext():
+            with self._torch_settings():
                 metrics, ended = self._iterate(progress)
         except Stopped:
             self._before = self._before or self.collector.state_dict()

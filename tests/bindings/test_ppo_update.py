@@ -125,6 +125,13 @@ def test_what_is_replaced_takes_effect(change):
     assert not served(learner, rollout)
 
 
+def test_a_begin_update_of_the_users_may_change_the_policy():
+    learner, rollout = prepared(*DISCRETE)
+    assert served(learner, rollout)
+    learner.begin_update = lambda progress: frozen(learner, rollout)
+    assert not served(learner, rollout)
+
+
 def test_an_edited_part_is_what_runs(monkeypatch):
     learner, rollout = prepared(*DISCRETE)
     assert served(learner, rollout)

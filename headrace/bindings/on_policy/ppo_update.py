@@ -73,13 +73,12 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
         return False
     if not isinstance(seen, Tensor) or seen.dim() != 3 or any(name in own for name in _STEPS):
         return False
-    examined = last_examined(policy)
-    if why_not_adam(optimizer, any_beta2=True) or why_not_learn(policy, optimizer, examined):
+    if why_not_adam(optimizer, any_beta2=True) or why_not_learn(policy, optimizer):
         return False
     columns = (seen, rollout.action, rollout.log_prob, rollout.value, rollout.valid)
     others = (rollout.reward, rollout.terminated, rollout.truncated)
     memory = (optimizer.flat, optimizer.mean, optimizer.square)
-    depends_on = (examined, algorithm.config, algorithm.seed, *columns, *others, *memory)
+    depends_on = (last_examined(policy), algorithm.config, algorithm.seed, *columns, *others, *memory)
     return _updates.get(lambda: _update(algorithm, rollout), rollout, *depends_on) is not None
 
 

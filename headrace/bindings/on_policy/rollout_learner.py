@@ -222,7 +222,7 @@ class RolloutLearner:
         arguments = (0, queue_state(), kernel_arguments, collected, number, NO_STEP, self.sums.view(-1).numpy())
         self.call = Call(entry("learning.rollouts", "learn", arguments, ANNOUNCEMENT), arguments)
         self.loss = loss
-        self.loss_place, place = self.call.parts(2)[RolloutArguments._fields.index("loss")], self.call.slot(5)
+        self.loss_place, place = self.call.slot(2, RolloutArguments._fields.index("loss")), self.call.slot(5)
         self.settings = self.call.slots[place : place + len(NO_STEP)].data.cast("B")
         self.places = dict(zip(Collected._fields, self.call.parts(3), strict=True))
 
