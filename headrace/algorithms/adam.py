@@ -71,16 +71,6 @@ class Adam:
         # without a limit no division: the norm of finite gradients may be infinite
         divisor = (self.gradient.norm() / max_norm).clamp_(min=1) if max_norm < math.inf else None
         self.steps += 1 if skip is None else 1 - skip
-        self._adam_step(divisor, skip)
-        self.gradient.zero_()
-
-    def step_unclipped(self) -> None:
-        """One step along `gradient`, which stays as it is."""
-        self.steps += 1
-        self._adam_step(None, None)
-
-    def _adam_step(self, divisor: Tensor | None, skip: Tensor | None) -> None:
-        """Update parameters and moments with gradient / divisor, unless skip is 1."""
         frozen = [] if all(map(_requires_grad, self.parameters)) else self._frozen()
         before = [part.clone() for part in frozen]
         # the function that torch.optim.Adam calls; constructing torch.optim.Adam imports 800 modules
@@ -91,6 +81,7 @@ class Adam:
         torch._fused_adam_(*buffers, [], [self.steps], **options)  # type: ignore[attr-defined]
         for part, values in zip(frozen, before, strict=True):
             part.copy_(values)
+        self.gradient.zero_()
 
     def _frozen(self) -> list[Tensor]:
         """The parts of the buffers that belong to frozen parameters."""

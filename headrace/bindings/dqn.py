@@ -1,8 +1,4 @@
-"""DQN's learning call by the CPU's kernel: all gradient steps of an iteration in one call.
-
-For dueling networks, layer normalisation, and layers that are wide where the processor's registers are narrow, there is
-headrace.bindings.dqn_manual.
-"""
+"""DQN's learning call by the CPU's kernel: all gradient steps of an iteration in one call."""
 
 from __future__ import annotations
 
@@ -11,28 +7,30 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.dqn import DQNConfig, Networks
-from headrace.algorithms.reduce import Reduce, one_learner
-from headrace.bindings import dqn_manual
+from headrace.algorithms.reduce import Reduce, one_learner, size_of
+from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.manual_backward import encode, mean_weights
-from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
+from headrace.bindings.eligibility import SEVERAL_LEARNERS, why_not_adam, why_not_learn
+from headrace.bindings.off_policy_acting import layers_of, parts_of
+from headrace.bindings.replay_batches import WORTH_HELP, count, encode, lay, mean_weights
 from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.kernels.learning import dqn_arguments as slots
 from headrace.kernels.learning.dqn_arguments import DQNArguments, Settings
-from headrace.kernels.nn.activation_table import FUNCTIONS
 from headrace.kernels.nn.layout import BLOCK, WIDTH, WORKERS, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.examination import last_examined
+from headrace.policies.networks import MLP, Readout
 from headrace.policies.q_network import QNetwork
 
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
@@ -45,8 +43,7 @@ class Learner:
         (steps, rows), block = shape, int(BLOCK)
         blocks, features, actions = count(rows), policy.encoder.size, policy.out.weight.shape[0]
         lanes = _lanes(rows, kernel_threads())
-        parts = [(x.weight, x.bias) for x in (*policy.trunk.layers, policy.out)]
-        layers = dense(parts, policy.activation, optimizer.flat)
+        layers, state_value = layers_of(parts_of(policy), policy.activation, optimizer.flat)
         table, place, _ = stepwise_table(layers, 0, features * lanes, lanes=lanes)
         of_now, of_next = (torch.zeros(steps, blocks, features, block) for _ in range(2))
         columns = [torch.zeros(steps, blocks, 1, block) for _ in range(6)]
@@ -55,7 +52,7 @@ class Learner:
         self.numbers[slots.EPS] = optimizer.eps
         fields: Any = (
             *(np.uint64(x) for x in (double, blocks, lanes, -(-rows // lanes), features, actions)),
-            *(table, chunks, weights_of(optimizer, slow)),
+            *(table, np.uint64(state_value or 0), chunks, weights_of(optimizer, slow)),
             *(x.view(-1).numpy() for x in self.given),
             *(aligned(optimizer.flat.numel()), aligned(blocks * block // lanes + WORKERS, place)),
             aligned(WORKERS, gradient_scratch_size([table])),
@@ -98,13 +95,33 @@ def _lanes(rows: int, threads: int) -> int:
 
 
 _learners: Bound[Learner] = Bound()
+CLASSES = (QNetwork, MLP, Readout, Adam)  # whose methods this was written after
 
 
-def serves(networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner) -> bool:
-    """Whether the kernel is the fastest for this policy; where it is not, dqn_manual gives the reason, if any."""
-    policy = networks.policy
-    known = dqn_manual.serves(networks, batches, follow, config, reduce, FUNCTIONS) is True and not policy.dueling
-    return known and not policy.layer_norm and narrow((*policy.hidden, policy.encoder.size))
+def written_out(networks: Networks) -> bool | str:
+    """Whether the kernel computes gradients of these networks; else the reason."""
+    policy, _, _, optimizer = networks
+    if optimizer.flat.device.type != "cpu":
+        return False
+    return why_not_adam(optimizer) or why_not_learn(policy, optimizer) or True
+
+
+def serves(
+    networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
+) -> bool | str:
+    """Whether the kernel knows these networks and their optimizer; else the reason."""
+    if size_of(reduce) > 1:
+        return SEVERAL_LEARNERS
+    written = written_out(networks)
+    if written is not True:
+        return written
+    fitting = batches_fit(batches, torch.int32) and fits(follow, torch.float32, len(batches.reward))
+    return (fitting and _are_choices(networks.policy, batches.action)) or MISFIT
+
+
+def _are_choices(policy: QNetwork, action: Tensor) -> bool:
+    lowest, highest = action.aminmax()
+    return policy.start <= int(lowest) and int(highest) < policy.start + len(policy.out.bias)
 
 
 def settings_of(optimizer: Adam, config: DQNConfig) -> Settings:
@@ -112,7 +129,7 @@ def settings_of(optimizer: Adam, config: DQNConfig) -> Settings:
     return Settings(float(optimizer.steps), float(optimizer.learning_rate), float(config.max_grad_norm))
 
 
-@register("dqn.learn", serves, DIGESTS["dqn.learn"], dqn_manual.CLASSES)
+@register("dqn.learn", serves, DIGESTS["dqn.learn"], CLASSES)
 @torch.no_grad()
 def learn(
     networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
@@ -124,4 +141,6 @@ def learn(
     learner = _learners.get(lambda: Learner(policy, slow, optimizer, shape, config.double), policy, *depends_on)
     value, error = learner.learn(policy, batches, follow, settings_of(optimizer, config))
     optimizer.steps += shape[0]
-    return dqn_manual.metrics(value, error, mean_weights(batches.weight)), error
+    weight = mean_weights(batches.weight)
+    loss = smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
+    return {name: (x * weight).sum(1).mean() for name, x in (("loss", loss), ("q_value", value))}, error

@@ -89,7 +89,7 @@ def _why_not(policy: Policy) -> str | None:
         if parameter not in known:
             return f"it learns {path}, too"
     odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
-    widest = max(policy.hidden, default=0) if type(policy) is ActorCritic else 0
+    widest = max(policy.hidden, default=0)  # type: ignore[arg-type, attr-defined]
     if widest > WIDEST:
         return odd or f"hidden layers of {widest} are faster in torch; it is for up to {WIDEST}"
     return odd

@@ -30,7 +30,6 @@ from headrace.policies.normalization import ObservationNormalizer
 from headrace.policies.numpy_io import batch_size
 from headrace.policies.q_network import QNetwork
 
-WIDEST = 512  # hidden layers wider than this are faster in plain torch
 CLASSES = (ActorQ, QNetwork, PolicyOutput, MLP, Readout, VectorEncoder, ObservationNormalizer)
 Acts: TypeAlias = ActorQ | QNetwork
 NO_CHOICE, NO_NUMBER = np.empty(0, np.int32), np.empty(0, np.float32)
@@ -40,7 +39,7 @@ class Actor:
     """Acts for one policy, while nothing in it is replaced. Several threads may call it at once."""
 
     def __init__(self, policy: Acts) -> None:
-        parts = _parts(policy)
+        parts = parts_of(policy)
         self.originals: Any = [parameter for part in parts for parameter in part.parameters()]
         self.copies: Any = []  # where no optimizer has moved the parameters into one buffer
         flat = flat_buffer(self.originals)
@@ -48,7 +47,7 @@ class Actor:
             parts = deepcopy(parts)
             self.copies = [parameter for part in parts for parameter in part.parameters()]
             flat = flatten(self.copies)
-        layers, values = _layers(parts, policy.activation, flat)
+        layers, values = layers_of(parts, policy.activation, flat)
         net = network(layers)
         zero, outputs = np.uint64(0), net.layers[:, OUTPUT]
         offsets = (
@@ -103,7 +102,7 @@ class Actor:
         return acting.RowsCall("learning.off_policy_act", self.arguments, columns, self.scratch())
 
 
-def _parts(policy: Acts) -> tuple[Any, ...]:
+def parts_of(policy: Acts) -> tuple[Any, ...]:
     """The modules that actions are computed by: an MLP and its output layer; of a dueling network an MLP, and one with
     an output layer for each branch, that of the actions last."""
     if isinstance(policy, ActorQ):
@@ -113,8 +112,8 @@ def _parts(policy: Acts) -> tuple[Any, ...]:
     return policy.trunk, policy.value_branch, policy.value_out, policy.branch, policy.out
 
 
-def _layers(parts: tuple[Any, ...], activation: str, flat: Tensor) -> tuple[list[Layer], int | None]:
-    """The layers of _parts(), and the number of the one that is the value of a dueling network's state."""
+def layers_of(parts: tuple[Any, ...], activation: str, flat: Tensor) -> tuple[list[Layer], int | None]:
+    """The layers of parts_of(), and the number of the one that is the value of a dueling network's state."""
     layers: list[Layer] = []
     trunk, *branches = parts
     source, values = trunk_layers(trunk, layers, activation, flat), None
@@ -148,7 +147,7 @@ def _known(policy: Acts) -> bool:
     tensors = [*last_examined(policy).parameters, policy.exploration]
     if any(x.device.type != "cpu" or x.dtype != torch.float32 for x in tensors):
         return False
-    if max(policy.hidden, default=0) > WIDEST or policy.state_width or policy.recurrent != "none":
+    if policy.state_width or policy.recurrent != "none":
         return False
     return verdict(policy).acting is None
 

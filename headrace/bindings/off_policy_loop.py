@@ -20,13 +20,13 @@ from headrace.algorithms.off_policy import Networks, OffPolicy, learn_from_repla
 from headrace.algorithms.reduce import size_of
 from headrace.algorithms.sac import METRICS, SAC
 from headrace.algorithms.td3 import TD3
-from headrace.bindings import dqn, dqn_manual, manual_backward, sac_td3_ddpg
+from headrace.bindings import dqn, sac_td3_ddpg
 from headrace.bindings import off_policy_acting as acting
 from headrace.bindings.actor_critic_layout import normalizer_of
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.replay_batches import count, narrow
-from headrace.bindings.td3_manual import delay_of
+from headrace.bindings.replay_batches import count
+from headrace.bindings.sac_td3_ddpg import delay_of
 from headrace.core.fused import kernel_of, register
 from headrace.core.rng import word
 from headrace.core.timer import Timer
@@ -49,7 +49,6 @@ from headrace.kernels.learning.off_policy_run_arguments import (
     Ring,
     Steps,
 )
-from headrace.kernels.nn.activation_table import FUNCTIONS
 from headrace.kernels.nn.layout import BLOCK, WORKERS
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, argument_slots
@@ -129,23 +128,18 @@ _NAMES: dict[type, tuple[str, ...]] = {sac_td3_ddpg.Learner: METRICS[:2], dqn.Le
 
 
 def _learns(algorithm: OffPolicy[Any]) -> bool:
-    """Whether this is an algorithm whose learning call by the kernels is the best there is, on vectors."""
+    """Whether this is an algorithm whose learning call is compiled, on vectors."""
     policy = algorithm.policy
     if type(policy.encoder) is not VectorEncoder or "learn" in vars(algorithm):  # type: ignore[attr-defined]
         return False
     if size_of(algorithm.reduce) > 1:  # each gradient step needs the sums of the others
         return False
     if type(algorithm) is DQN:
-        networks = algorithm.networks
-        sizes, written = (*policy.hidden, policy.encoder.size), dqn_manual.written_out(networks, FUNCTIONS)  # type: ignore
-        single = not (networks.policy.dueling or networks.policy.layer_norm)
-        return written is True and single and narrow(sizes)
+        return dqn.written_out(algorithm.networks) is True
     if type(algorithm) not in (SAC, TD3, DDPG):
         return False
     others = [algorithm.temperature] if isinstance(algorithm, SAC) else []
-    sizes = (*policy.hidden, policy.encoder.size + policy.action_size)  # type: ignore
-    written = manual_backward.written_out(algorithm.networks, *others, activations=FUNCTIONS)  # type: ignore
-    return written is True and narrow(sizes)
+    return sac_td3_ddpg.written_out(algorithm.networks, *others) is True  # type: ignore[attr-defined]
 
 
 def _depends_on(algorithm: OffPolicy[Any]) -> tuple[object, ...]:

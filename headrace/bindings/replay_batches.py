@@ -17,25 +17,31 @@ from headrace.bindings.arguments import fits, whole
 from headrace.bindings.bound import place
 from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import register
+from headrace.data.rollout import flatten
 from headrace.kernels.learning.off_policy_arguments import Weights
-from headrace.kernels.nn.layout import BLOCK, aligned
-from headrace.kernels.nn.stepwise_layout import DenseLayer
+from headrace.kernels.nn.layout import BLOCK, Layer, aligned
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, SharedCall
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.q_network import QNetwork
 
 WORTH_HELP = 6e6  # floating-point operations below which waking another thread costs more than it saves
-WIDEST = 512  # layers up to which the kernels' products are faster than the library's, with AVX2 as with AVX-512
 ANNOUNCEMENT = "compiling the sum tree of prioritized replay (once, about 1 s) ..."
-
-
-def narrow(sizes: Sequence[int]) -> bool:
-    """Whether layers of these sizes are learned faster by the kernels than by the library's products."""
-    return max(sizes) <= WIDEST
 
 
 def count(rows: int) -> int:
     """Blocks that so many rows fill."""
     return -(-rows // int(BLOCK))
+
+
+def encode(policy: ActorQ | QNetwork, observation: Tensor, shape: Sequence[int]) -> Tensor:
+    """Observations [G, B, ...] as the policy's layers read them: float32 [G, B, F]. shape: [G, B]."""
+    return policy.encoder(flatten(observation)).view(*shape, -1)  # type: ignore[no-any-return]
+
+
+def mean_weights(weight: Tensor) -> Tensor:
+    """Weights [G, B] of the mean over the rows of a batch whose weight is not 0."""
+    return weight / weight.count_nonzero(1).clamp(min=1).unsqueeze(1)
 
 
 def lay(target: Tensor, column: Tensor) -> None:
@@ -48,14 +54,15 @@ def lay(target: Tensor, column: Tensor) -> None:
 
 def dense(
     parts: Sequence[tuple[Tensor, Tensor]], activation: str, flat: Tensor, inputs_first: bool = False
-) -> list[DenseLayer]:
+) -> list[Layer]:
     """Linear layers (weight, bias) one after another, of which the last has no activation. Weights are [outputs,
     inputs], or (inputs_first) [inputs, outputs]."""
     layers = []
-    for number, (weight, bias) in enumerate(parts, 1):
+    for number, (weight, bias) in enumerate(parts):
         inputs, outputs = weight.shape if inputs_first else reversed(weight.shape)
-        name = activation if number < len(parts) else "identity"
-        layers.append(DenseLayer(inputs, outputs, place(weight, flat), place(bias, flat), inputs_first, name))
+        name = activation if number < len(parts) - 1 else "identity"
+        offsets = place(weight, flat), place(bias, flat)
+        layers.append(Layer(number - 1, inputs, outputs, *offsets, name, transposed=inputs_first))
     return layers
 
 

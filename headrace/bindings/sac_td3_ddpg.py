@@ -1,8 +1,4 @@
-"""The learning calls of SAC, TD3 and DDPG by the CPU's kernel: hundreds of gradient steps in one call.
-
-Where networks are wide and the processor's registers narrow, the library's products are faster: then
-headrace.bindings.sac_manual and td3_manual serve.
-"""
+"""The learning calls of SAC, TD3 and DDPG by the CPU's kernel: hundreds of gradient steps in one call."""
 
 from __future__ import annotations
 
@@ -16,28 +12,30 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.off_policy import Networks
-from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.algorithms.reduce import Reduce, one_learner, size_of
 from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.algorithms.td3 import TD3Config
-from headrace.bindings import manual_backward, sac_manual, td3_manual
+from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.manual_backward import encode, mean_weights
-from headrace.bindings.replay_batches import WORTH_HELP, count, dense, lay, narrow
+from headrace.bindings.eligibility import SEVERAL_LEARNERS, verdict, why_not_adam
+from headrace.bindings.replay_batches import WORTH_HELP, count, dense, encode, lay, mean_weights
 from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.kernels.learning import off_policy_arguments as slots
 from headrace.kernels.learning.off_policy_arguments import Batches, OffPolicyArguments, Settings, Weights
-from headrace.kernels.nn.activation_table import FUNCTIONS
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_q import ActorQ
+from headrace.policies.critics import Critics
+from headrace.policies.distributions import box_muller
 from headrace.policies.examination import last_examined
+from headrace.policies.networks import MLP, Readout
 
 ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
 
@@ -111,6 +109,7 @@ class Learner:
 
 
 _learners: Bound[Learner] = Bound()
+CLASSES = (ActorQ, Critics, MLP, Readout, Adam)  # whose methods this was written after
 
 
 def kept_of(*optimizers: Adam) -> tuple[object, ...]:
@@ -126,19 +125,61 @@ def _learner(networks: Networks, batches: Batch, temperature: Adam | None = None
     return _learners.get(lambda: Learner(networks, shape, temperature), networks.policy, *depends_on)
 
 
-def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig | Reduce) -> bool:
-    """Whether the kernel is the best there is for these networks; what else there is says what it does not know."""
-    policy = networks.policy
-    sizes = (*policy.hidden, policy.encoder.size + policy.action_size)
-    return manual_backward.serves(networks, *call, activations=FUNCTIONS) is True and narrow(sizes)
+def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyConfig | Reduce) -> bool | str:
+    """Whether the kernel knows these networks and their optimizers; else the reason."""
+    policy, optimizers = networks.policy, [x for x in call if isinstance(x, Adam)]
+    if any(size_of(x) > 1 for x in call[-1:] if callable(x)):
+        return SEVERAL_LEARNERS
+    written = written_out(networks, *optimizers)
+    if written is not True:
+        return written
+    batches, random = next(x for x in call if isinstance(x, Batch)), [x for x in call if isinstance(x, Tensor)]
+    draws = policy.num_draws * (1 + len(optimizers))  # SAC, which has a third, draws for the current actions too
+    fitting = batches_fit(batches, torch.float32, policy.action_size)
+    return (fitting and all(fits(x, torch.float32, *batches.reward.shape, draws) for x in random)) or MISFIT
+
+
+def written_out(networks: Networks, *others: Adam) -> bool | str:
+    """Whether the kernel computes gradients of these networks; else the reason. others: further optimizers."""
+    policy, optimizers = networks.policy, (networks.actor_optimizer, networks.critic_optimizer, *others)
+    if networks.actor_optimizer.flat.device.type != "cpu":
+        return False
+    if reason := verdict(policy).learning:
+        return reason
+    if len(policy.actor.norms):
+        return "it is written for an actor without layer normalisation"
+    if reason := next(filter(None, map(why_not_adam, optimizers)), None):
+        return reason
+    if any(optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
+        return "it is written for parameters in float32"
+    return True
+
+
+def normals(policy: ActorQ, random: Tensor) -> Tensor:
+    """Normal draws [G, 2 B, K] from uniform ones [G, B, 2 D]: for the next actions, then for the current ones."""
+    steps, rows, draws = random.shape
+    uniform = random.view(steps, rows, 2, draws // 2).transpose(1, 2).reshape(-1, draws // 2)
+    return box_muller(uniform.t(), policy.action_size).t().reshape(steps, 2 * rows, -1)
+
+
+def target_smoothing(policy: ActorQ, random: Tensor, config: TD3Config) -> Tensor:
+    """Clipped noise [G, B, K] on the target's actions, from uniform draws [G, B, num_draws]."""
+    steps, rows, draws = random.shape
+    normal = box_muller(random.reshape(-1, draws).t(), policy.action_size).t().reshape(steps, rows, -1)
+    return normal.mul(config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
+
+
+def delay_of(config: OffPolicyConfig) -> int:
+    """Gradient steps of the critics for one of the actor."""
+    return getattr(config, "policy_delay", 1)
 
 
 def sac_settings(networks: Networks, temperature_optimizer: Adam, config: SACConfig) -> Settings:
     """Of SAC's next call."""
     optimizers = (networks.actor_optimizer, networks.critic_optimizer, temperature_optimizer)
     counts, rates = (float(x.steps) for x in optimizers), (float(x.learning_rate) for x in optimizers)
-    entropy = sac_manual.target_entropy(networks.policy, config)
-    numbers: Any = (*counts, *rates, entropy, int(config.learn_temperature), float(temperature_optimizer.eps))
+    entropy = -networks.policy.action_size if config.target_entropy is None else config.target_entropy
+    numbers: Any = (*counts, *rates, float(entropy), int(config.learn_temperature), float(temperature_optimizer.eps))
     return Settings(1, 0, float(config.tau), *numbers)
 
 
@@ -148,10 +189,10 @@ def td_settings(networks: Networks, since: int, config: TD3Config | DDPGConfig) 
     counts = (float(actor.steps), float(critics.steps), 0.0)
     rates = (float(actor.learning_rate), float(critics.learning_rate), 0.0)
     invert = int(config.invert_gradients)
-    return Settings(td3_manual.delay_of(config), since, float(config.tau), *counts, *rates, invert_gradients=invert)
+    return Settings(delay_of(config), since, float(config.tau), *counts, *rates, invert_gradients=invert)
 
 
-@register("sac.learn", serves, DIGESTS["sac.learn"], sac_manual.CLASSES)
+@register("sac.learn", serves, DIGESTS["sac.learn"], CLASSES)
 @torch.no_grad()
 def sac_learn(
     networks: Networks,
@@ -164,7 +205,7 @@ def sac_learn(
     """headrace.algorithms.sac.learn, with the same results within rounding."""
     policy, _, actor, critics, *_ = networks
     learner = _learner(networks, batches, temperature_optimizer)
-    steps, normal = len(random), sac_manual.normals(policy, random)
+    steps, normal = len(random), normals(policy, random)
     settings = sac_settings(networks, temperature_optimizer, config)
     found = learner.learn(policy, batches, normal, settings)
     actor.steps += steps
@@ -179,13 +220,13 @@ def _follow(
     policy, _, actor, critics, *_ = networks
     learner = _learner(networks, batches)
     found = learner.learn(policy, batches, random, td_settings(networks, since, config))
-    steps, delay = len(found), td3_manual.delay_of(config)
+    steps, delay = len(found), delay_of(config)
     critics.steps += steps
     actor.steps += (since + steps) // delay - since // delay
     return dict(zip(METRICS[:2], found.mean(0)[:2], strict=True))
 
 
-@register("td3.learn", serves, DIGESTS["td3.learn"], td3_manual.CLASSES)
+@register("td3.learn", serves, DIGESTS["td3.learn"], CLASSES)
 @torch.no_grad()
 def td3_learn(
     networks: Networks,
@@ -196,11 +237,11 @@ def td3_learn(
     reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.td3.learn, with the same results within rounding."""
-    smoothing = td3_manual.target_smoothing(networks.policy, random, config)
+    smoothing = target_smoothing(networks.policy, random, config)
     return _follow(networks, batches, smoothing, since, config)
 
 
-@register("ddpg.learn", serves, DIGESTS["ddpg.learn"], td3_manual.CLASSES)
+@register("ddpg.learn", serves, DIGESTS["ddpg.learn"], CLASSES)
 @torch.no_grad()
 def ddpg_learn(
     networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce = one_learner

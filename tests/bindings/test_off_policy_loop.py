@@ -10,7 +10,7 @@ import torch
 
 from headrace import Trainer
 from headrace.algorithms.off_policy import learn_from_replay
-from headrace.bindings import manual_backward, off_policy_acting, off_policy_loop, sac_manual
+from headrace.bindings import off_policy_acting, off_policy_loop, replay_batches, sac_td3_ddpg
 from headrace.core import rng
 from headrace.core.fused import kernel_of, plain_only
 from headrace.data.priorities import PrioritizedReplay
@@ -29,11 +29,15 @@ CASES = {
     "ddpg": ("Pendulum-v1", {"batch_size": 24}),
     "dqn": (
         "CartPole-v1",
-        {"batch_size": 24, "prioritized": False, "exploration_initial": 0.2, "exploration_final": 0.2},
+        {"batch_size": 24, "prioritized": False} | EXPLORATION,
     ),
     "dqn, prioritized": (
         "CartPole-v1",
         {"batch_size": 24, "prioritized": True, "n_steps": 3, "priority_beta": 0.4} | EXPLORATION,
+    ),
+    "dqn, dueling with layer normalisation": (
+        "CartPole-v1",
+        {"batch_size": 24, "prioritized": False, "dueling": True, "layer_norm": True} | EXPLORATION,
     ),
 }
 
@@ -146,19 +150,17 @@ def test_minibatches_are_the_plain_ones(name, n_steps):
     reward, discount, weight = (x[..., 0] for x in others[:3])
     assert torch.equal(reward, batch.reward)
     assert torch.equal(discount, batch.discount)
-    torch.testing.assert_close(weight, manual_backward.mean_weights(batch.weight))
+    torch.testing.assert_close(weight, replay_batches.mean_weights(batch.weight))
     if isinstance(before, PrioritizedReplay):
         error = loop.learning.learner.found[1].flatten(1)[:, : shape[1]]
         before.update(batch.rows, error)
         torch.testing.assert_close(replay.tree, before.tree, rtol=1e-12, atol=0)
         torch.testing.assert_close(replay.highest, before.highest, rtol=1e-12, atol=0)
     if name == "td3":
-        smoothing = off_policy_loop.sac_td3_ddpg.td3_manual.target_smoothing(
-            policy, random[..., DRAWS:], algorithm.config
-        )
+        smoothing = sac_td3_ddpg.target_smoothing(policy, random[..., DRAWS:], algorithm.config)
         torch.testing.assert_close(others[3], smoothing, rtol=1e-5, atol=1e-5)
     if name == "sac":
-        normal = sac_manual.normals(policy, random[..., DRAWS:])
+        normal = sac_td3_ddpg.normals(policy, random[..., DRAWS:])
         halves = others[3], blocks[-1].transpose(2, 3)[:, 2:].flatten(1, 2)[:, : shape[1]]
         torch.testing.assert_close(torch.cat(halves, 1), normal, rtol=1e-5, atol=1e-5)
 
@@ -202,7 +204,7 @@ def test_own_classes_and_priorities_that_nobody_sets_learn_by_their_own_function
 
 def test_plain_torch_learns_while_collecting():
     """A network without a kernel: the plain loop, with gradients by autograd."""
-    trainer, metrics = trained("sac", num_steps=10, train_freq=2, hidden=(520,), activation="elu", gradient_steps=1)
+    trainer, metrics = trained("sac", num_steps=10, train_freq=2, hidden=(1030,), activation="elu", gradient_steps=1)
     assert kernel_of(learning_collector.steps, trainer.collector, torch.rand(10, 2, 2)) is None
     assert trainer.algorithm.updates == metrics["n_updates"] > 0
     assert metrics["critic_loss"] > 0

@@ -44,6 +44,29 @@ def _take(arguments, scratch, column, block, lane):
 
 
 @njit(**INNER)
+def _forward(arguments, parameters, packed, scratch):
+    """The values of all actions at the observations in scratch, at the last layer's outputs."""
+    stepwise.forward(arguments.layers, parameters, packed, scratch)
+    if arguments.state_value:
+        _add_state_value(arguments, scratch)
+
+
+@njit(**INNER)
+def _add_state_value(arguments, scratch):
+    """Values of actions from that of the state and from advantages, Q = V + A - mean(A): Wang et al. 2016, eq. 9."""
+    lanes, output = arguments.lanes, arguments.layers[-1, col.OUTPUT]
+    value, weight = arguments.layers[arguments.state_value, col.OUTPUT], _ONE / F(arguments.actions)
+    for i in range(_0, lanes, WIDTH):
+        summed = splat(_ZERO)
+        for k in range(_0, arguments.actions):
+            summed = summed + load(scratch, output + k * lanes + i)
+        offset = load(scratch, value + i) - summed * weight
+        for k in range(_0, arguments.actions):
+            at = output + k * lanes + i
+            store(scratch, at, load(scratch, at) + offset)
+
+
+@njit(**INNER)
 def _best(arguments, own, scratch, i):
     """The value of the next actions: the target network's largest, or (double DQN, van Hasselt et al. 2016) its value
     of the action that the network prefers. Ties: the first. NaN counts as the largest, as in torch. scratch: after the
@@ -66,10 +89,10 @@ def _td_targets(arguments, own, scratch, block, lane):
     """TD targets of a part, into the rows of arguments.error."""
     weights, row = arguments.weights, block * BLOCK + lane
     _take(arguments, scratch, arguments.next_observation, block, lane)
-    stepwise.forward(arguments.layers, weights.target, weights.packed_target, scratch)
+    _forward(arguments, weights.target, weights.packed_target, scratch)
     if arguments.double:
         _take(arguments, own, arguments.next_observation, block, lane)
-        stepwise.forward(arguments.layers, weights.parameters, weights.packed, own)
+        _forward(arguments, weights.parameters, weights.packed, own)
     for i in range(_0, arguments.lanes, WIDTH):
         best, reward = _best(arguments, own, scratch, i), load(arguments.reward, row + i)
         store(arguments.error, row + i, fma(load(arguments.discount, row + i), best, reward))
@@ -77,9 +100,11 @@ def _td_targets(arguments, own, scratch, block, lane):
 
 @njit(**INNER)
 def _loss(arguments, scratch, row):
-    """TD errors of a part, and the gradient of their Huber loss at the values of the actions taken: -weight * error,
-    error clipped to +-1."""
-    lanes = arguments.lanes
+    """TD errors of a part, and the gradient of their Huber loss: g = -weight * error, error clipped to +-1, at the
+    value of the action taken. Of a dueling network -g / A at each of its A advantages, g more at that of the action
+    taken, and g at the state's value."""
+    lanes, state_value = arguments.lanes, arguments.state_value
+    share = _ONE / F(arguments.actions) if state_value else _ZERO
     output, grad_output = arguments.layers[-1, col.OUTPUT], arguments.layers[-1, col.OUTPUT_GRAD]
     for i in range(_0, lanes, WIDTH):
         at, action, value = row + i, load(arguments.action, row + i), splat(_ZERO)
@@ -89,7 +114,9 @@ def _loss(arguments, scratch, row):
         store(arguments.value, at, value), store(arguments.error, at, error)
         grad = clamp(error, -_ONE, _ONE) * load(arguments.loss_weight, at) * F(-1)
         for k in range(_0, arguments.actions):
-            store(scratch, grad_output + k * lanes + i, select(action == F(k), grad, splat(_ZERO)))
+            store(scratch, grad_output + k * lanes + i, select(action == F(k), grad, splat(_ZERO)) - grad * share)
+        if state_value:
+            store(scratch, arguments.layers[state_value, col.OUTPUT_GRAD] + i, grad)
 
 
 @njit(**INNER)
@@ -101,7 +128,7 @@ def _passes(arguments, part, worker):
     scratch = arguments.scratch[_block_rows(arguments) + worker]
     _td_targets(arguments, own, scratch, block, lane)
     _take(arguments, own, arguments.observation, block, lane)
-    stepwise.forward(arguments.layers, weights.parameters, weights.packed, own)
+    _forward(arguments, weights.parameters, weights.packed, own)
     _loss(arguments, own, block * BLOCK + lane)
     stepwise.backward(arguments.layers, weights.parameters, weights.packed, own, _1)
     stepwise.prepare_gradient(arguments.layers, own, weights.packed, _0, _1)

@@ -15,9 +15,11 @@ class DQNArguments(NamedTuple):
     """What stays from call to call, and buffers; float32 where nothing else is said.
 
     double: 1 for double DQN. blocks: B, of 64 samples, of a minibatch. lanes: L, the samples of a part: 16, 32 or 64.
-    parts: those that have samples. features, actions: F and A. layers: the network's layer table. chunks: see
-    stepwise_layout.weight_chunks. observation, next_observation [G, B, F, 64]: encoded, flat. action, reward, discount,
-    loss_weight [G, B, 64], flat: action counted from 0; loss_weight is the sample's weight / number of valid samples.
+    parts: those that have samples. features, actions: F and A. layers: the network's layer table, the actions' values
+    last. state_value: of a dueling network the layer that is the value of the state, else 0; the last one's outputs are
+    then advantages. chunks: see stepwise_layout.weight_chunks. observation, next_observation [G, B, F, 64]: encoded,
+    flat. action, reward, discount, loss_weight [G, B, 64], flat: action counted from 0; loss_weight is the sample's
+    weight / number of valid samples.
     gradient [P]. scratch [B * 64 / L + workers, *]: a row for each part of a minibatch, and for each worker.
     gradient_scratch: a row for each worker. sums [chunks]. numbers [16]: Adam's scale, eps, tau of the target's update.
     task: int64 [8]: task, minibatch. value, error [G, B, 64], flat: of the actions taken.
@@ -30,6 +32,7 @@ class DQNArguments(NamedTuple):
     features: np.uint64
     actions: np.uint64
     layers: np.ndarray
+    state_value: np.uint64
     chunks: np.ndarray
     weights: Weights
     observation: np.ndarray

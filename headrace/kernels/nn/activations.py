@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace.kernels.nn.activation_table import CODES, ROWS, Activation
-from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.simd import fma, largest, load, select, splat, sqrt, store, total
+from headrace.kernels.nn.layout import WIDTH
+from headrace.kernels.nn.simd import fma, largest, load, select, splat, sqrt, store
 from headrace.kernels.nn.vector_math import exp, normal_cdf, sigmoid, tanh  # noqa: F401 (tanh is found by its name)
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
@@ -181,49 +181,47 @@ for _activation in reversed(ROWS):
 
 
 @njit(**INNER)
-def layer_norm(scratch, first, rows, normalized, parameters, norm, norm_bias):
-    """Normalise the block at scratch[first] over its n rows; Ba et al. 2016, arXiv:1607.06450.
+def layer_norm(scratch, first, rows, normalized, parameters, norm, norm_bias, lanes):
+    """Normalise the block at scratch[first], rows of `lanes` samples, over its rows; Ba et al. 2016, arXiv:1607.06450.
 
     z = (x - mean) / sqrt(variance + 1e-5) goes to scratch[normalized], and after it a row of 1 / that root; the block
     becomes y = weight z + bias.
     """
     weight = _ONE / F(rows)
-    for i in range(_0, BLOCK, WIDTH):
+    for i in range(_0, lanes, WIDTH):
         mean, variance = splat(_ZERO), splat(_ZERO)
         for r in range(_0, rows):
-            mean = mean + load(scratch, first + r * BLOCK + i)
+            mean = mean + load(scratch, first + r * lanes + i)
         mean = mean * weight
         for r in range(_0, rows):
-            distance = load(scratch, first + r * BLOCK + i) - mean
+            distance = load(scratch, first + r * lanes + i) - mean
             variance = fma(distance, distance, variance)
         scale = _ONE / sqrt(fma(variance, splat(weight), splat(_EPSILON)))
-        store(scratch, normalized + rows * BLOCK + i, scale)
+        store(scratch, normalized + rows * lanes + i, scale)
         for r in range(_0, rows):
-            z = (load(scratch, first + r * BLOCK + i) - mean) * scale
-            store(scratch, normalized + r * BLOCK + i, z)
+            z = (load(scratch, first + r * lanes + i) - mean) * scale
+            store(scratch, normalized + r * lanes + i, z)
             y = fma(z, splat(parameters[norm + r]), splat(parameters[norm_bias + r]))
-            store(scratch, first + r * BLOCK + i, y)
+            store(scratch, first + r * lanes + i, y)
 
 
 @njit(**INNER)
-def layer_norm_backward(scratch, grad, rows, normalized, parameters, norm, gradient, norm_grad, bias_grad):
+def layer_norm_backward(scratch, grad, rows, normalized, parameters, norm, lanes):
     """From a loss's gradient at layer_norm's output, the block at scratch[grad], to that at its input, in place.
 
-    With d = grad_y * weight: grad_x = (d - mean(d) - z mean(d z)) / sqrt(variance + 1e-5). Adds the gradient of the
-    weight, sum(grad_y z), to gradient[norm_grad] on, and that of the bias, sum(grad_y), to gradient[bias_grad] on.
+    With d = grad_y * weight: grad_x = (d - mean(d) - z mean(d z)) / sqrt(variance + 1e-5). The gradient of the weight
+    is sum(grad_y z), and that of the bias sum(grad_y).
     """
     weight = _ONE / F(rows)
-    for i in range(_0, BLOCK, WIDTH):
+    for i in range(_0, lanes, WIDTH):
         mean, mean_z = splat(_ZERO), splat(_ZERO)
         for r in range(_0, rows):
-            z, d = load(scratch, normalized + r * BLOCK + i), load(scratch, grad + r * BLOCK + i)
-            gradient[norm_grad + r] += total(d * z)
-            gradient[bias_grad + r] += total(d)
+            z, d = load(scratch, normalized + r * lanes + i), load(scratch, grad + r * lanes + i)
             d = d * parameters[norm + r]
             mean, mean_z = mean + d, fma(d, z, mean_z)
         mean, mean_z = mean * weight, mean_z * weight
-        scale = load(scratch, normalized + rows * BLOCK + i)
+        scale = load(scratch, normalized + rows * lanes + i)
         for r in range(_0, rows):
-            z, d = load(scratch, normalized + r * BLOCK + i), load(scratch, grad + r * BLOCK + i)
+            z, d = load(scratch, normalized + r * lanes + i), load(scratch, grad + r * lanes + i)
             d = d * parameters[norm + r] - mean - z * mean_z
-            store(scratch, grad + r * BLOCK + i, d * scale)
+            store(scratch, grad + r * lanes + i, d * scale)

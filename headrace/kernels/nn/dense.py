@@ -123,7 +123,7 @@ else:
 
 @njit(**INNER)
 def combine(begin, bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
-    """multiply(), product() or affine(): sums begin with the TARGET, with ZERO, or with the BIAS of their row, of which
+    """Sums begin with the TARGET as in multiply(), with ZERO, or with the BIAS of their row as in affine(), of which
     weight[bias] is the first."""
     for k in range(_ZERO, count, _TERMS):
         terms, first, start = min(_TERMS, count - k), w + k * column, s + k * source_row
@@ -156,12 +156,6 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
     target_row: strides of the other two, whose columns lie side by side. width: a multiple of 16. All uint64.
     """
     combine(TARGET, w, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width)
-
-
-@njit(**INNER)
-def product(weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
-    """multiply() to a target of zeros, which is not read."""
-    combine(ZERO, w, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width)
 
 
 @njit(**INNER)

@@ -15,12 +15,13 @@ In every table:
     source_grad         offset in scratch where backward() writes the gradient at the source; NOWHERE for no gradient
     stride              distance between two rows: of the weight's gradient, and of the transposed factor
 
-In tables of layout.network(), which keep a padded gradient of all parameters:
-    clears_source_grad  1 where the layer is the first to write source_grad and clears it before
-    weight_grad         offset in the gradient, rows `stride` apart
-    bias_grad           offset in the gradient
+    clears_source_grad  1 where the layer is the first to write source_grad and does not add to it
     norm, norm_bias     offsets in the parameters of layer normalisation's weight and bias; NOWHERE without
     normalized          offset in scratch of the normalised sums, then of a row of 1 / standard deviation
+
+In tables of layout.network(), which keep a padded gradient of all parameters:
+    weight_grad         offset in the gradient, rows `stride` apart
+    bias_grad           offset in the gradient
     norm_grad           offset in the gradient of the norm's weight, then of its bias
 
 In tables of stepwise_layout.stepwise_table(), whose weights may be stored transposed:
@@ -40,13 +41,13 @@ import numpy as np
 COLUMNS = (
     *("inputs", "outputs", "weight", "bias", "activation", "source", "output"),
     *("activation_grad", "output_grad", "source_grad", "stride"),
-    *("clears_source_grad", "weight_grad", "bias_grad", "norm", "norm_bias", "normalized", "norm_grad"),
+    *("clears_source_grad", "norm", "norm_bias", "normalized", "weight_grad", "bias_grad", "norm_grad"),
     *("row_stride", "column_stride", "transposed", "packed", "packed_samples", "lanes"),
 )
 _NUMBERS = tuple(map(np.uint64, range(len(COLUMNS))))
 INPUTS, OUTPUTS, WEIGHT, BIAS, ACTIVATION, SOURCE, OUTPUT = _NUMBERS[:7]
 ACTIVATION_GRAD, OUTPUT_GRAD, SOURCE_GRAD, STRIDE = _NUMBERS[7:11]
-CLEARS_SOURCE_GRAD, WEIGHT_GRAD, BIAS_GRAD, NORM, NORM_BIAS, NORMALIZED, NORM_GRAD = _NUMBERS[11:18]
+CLEARS_SOURCE_GRAD, NORM, NORM_BIAS, NORMALIZED, WEIGHT_GRAD, BIAS_GRAD, NORM_GRAD = _NUMBERS[11:18]
 ROW_STRIDE, COLUMN_STRIDE, TRANSPOSED, PACKED, PACKED_SAMPLES, LANES = _NUMBERS[18:]
 NOWHERE = np.uint64(2**63)
 

@@ -33,7 +33,8 @@ ACTOR, CRITIC, ACTION_VALUES = 1, 2, 4  # flags of a sub-network's outputs: an a
 class Layer(NamedTuple):
     """A dense layer. source: index of the layer it reads, or OBSERVATION. weight, bias: offsets in the flat parameters
     of weight [outputs, inputs] and bias [outputs]. norm: offsets of weight and bias [outputs] of the layer
-    normalisation before the activation, or None."""
+    normalisation before the activation, or None. transposed: whether the weight is stored as [inputs, outputs], as only
+    tables of stepwise_layout may have it."""
 
     source: int
     inputs: int
@@ -42,6 +43,7 @@ class Layer(NamedTuple):
     bias: int
     activation: str = "identity"
     norm: tuple[int, int] | None = None
+    transposed: bool = False
 
 
 class Network(NamedTuple):
@@ -102,17 +104,18 @@ def network(layers: Sequence[Layer], reserved: int = 0, input_grad: bool = False
             fill_row(row, norm=layer.norm[0], norm_bias=layer.norm[1], normalized=scratch, norm_grad=gradient)
             scratch += size + block
             gradient += 2 * rounded(layer.outputs)
-    _connect(table, layers, np.uint64(inputs * block) if input_grad else NOWHERE)
+    connect(table, layers, 0, np.uint64(inputs * block) if input_grad else NOWHERE)
     widest = max(rounded(layer.inputs) for layer in layers)
     return Network(table, inputs, scratch, scratch + widest * block, gradient)
 
 
-def _connect(table: np.ndarray, layers: Sequence[Layer], input_grad: np.uint64) -> None:
-    """Fill in the columns about a layer's source."""
+def connect(table: np.ndarray, layers: Sequence[Layer], inputs: int, input_grad: int | np.uint64) -> None:
+    """Fill in the columns about each layer's source. inputs, input_grad: offsets in scratch of the observation and of
+    the gradient there."""
     written = set()
     for row, layer in reversed(list(zip(table, layers, strict=True))):
         hidden = layer.source != OBSERVATION
-        row[SOURCE] = table[layer.source, OUTPUT] if hidden else 0
+        row[SOURCE] = table[layer.source, OUTPUT] if hidden else inputs
         row[SOURCE_GRAD] = table[layer.source, OUTPUT_GRAD] if hidden else input_grad
         row[CLEARS_SOURCE_GRAD] = layer.source not in written
         written.add(layer.source)

@@ -22,7 +22,7 @@ from headrace.kernels.nn.dense import (
     whole_vectors,
 )
 from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.simd import load, store
+from headrace.kernels.nn.simd import load, store, total
 from headrace.kernels.nn.vector_math import clamp
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
@@ -56,7 +56,8 @@ def forward(layers, parameters, scratch, lanes):
             if norm == col.NOWHERE:
                 _activate(code, scratch, start, derivative + r * BLOCK, rows, lanes)
         if norm != col.NOWHERE:
-            layer_norm(scratch, output, outputs, layers[n, col.NORMALIZED], parameters, norm, layers[n, col.NORM_BIAS])
+            normalized, bias = layers[n, col.NORMALIZED], layers[n, col.NORM_BIAS]
+            layer_norm(scratch, output, outputs, normalized, parameters, norm, bias, BLOCK)
             _activate(code, scratch, output, derivative, outputs, lanes)
 
 
@@ -67,6 +68,17 @@ def _activate(code, scratch, first, derivative, rows, lanes):
     else:
         for row in range(_ZERO, rows * BLOCK, BLOCK):
             activate(code, scratch, first + row, derivative + row, lanes)
+
+
+@njit(**INNER)
+def _add_norm_gradient(scratch, grad, rows, normalized, gradient, start):
+    """Add the gradient of layer normalisation's weight to gradient[start] on, and that of its bias after it."""
+    bias = start + whole_vectors(rows)
+    for i in range(_ZERO, BLOCK, WIDTH):
+        for r in range(_ZERO, rows):
+            z, d = load(scratch, normalized + r * BLOCK + i), load(scratch, grad + r * BLOCK + i)
+            gradient[start + r] += total(d * z)
+            gradient[bias + r] += total(d)
 
 
 @njit(**MERGED)
@@ -80,9 +92,9 @@ def backward(layers, transposed, parameters, scratch, gradient):
         activation_backward(layers[n, col.ACTIVATION], scratch, grad, output, derivative, outputs * BLOCK)
         norm, start = layers[n, col.NORM], layers[n, col.NORM_GRAD]
         if norm != col.NOWHERE:
-            bias = start + whole_vectors(outputs)
             normalized = layers[n, col.NORMALIZED]
-            layer_norm_backward(scratch, grad, outputs, normalized, parameters, norm, gradient, start, bias)
+            _add_norm_gradient(scratch, grad, outputs, normalized, gradient, start)
+            layer_norm_backward(scratch, grad, outputs, normalized, parameters, norm, BLOCK)
         if inputs * outputs <= FEW:
             add_dots(scratch, grad, outputs, source, inputs, gradient, layers[n, col.WEIGHT_GRAD], stride)
         else:

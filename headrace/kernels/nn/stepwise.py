@@ -1,5 +1,6 @@
 """The stepwise MLP: dense layers on blocks of samples, forward and backward, weights stored either way round. A block
-has 64 samples, or 32 or 16, for more threads to have one: that changes no bit.
+has 64 samples, or 32 or 16, for more threads to have one: that changes no bit. Several layers may read the same source,
+as a dueling network's two branches do.
 
 Its layer table is made by headrace.kernels.nn.stepwise_layout. Unlike in headrace.kernels.nn.mlp, gradients are not
 kept: the work is shared by weight chunks, and Adam's step follows a chunk's gradient over all blocks while that is in
@@ -13,10 +14,10 @@ import math
 import numpy as np
 
 from headrace.kernels.nn import layer_table as col
-from headrace.kernels.nn.activations import activate, activation_backward
+from headrace.kernels.nn.activations import activate, activation_backward, layer_norm, layer_norm_backward
 from headrace.kernels.nn.adam_step import BETA1, BETA2, squares
 from headrace.kernels.nn.amx import TILE_SPAN, processor_has_tiles
-from headrace.kernels.nn.dense import TARGET, ZERO, affine, clear, combine, product, transpose, whole_vectors
+from headrace.kernels.nn.dense import TARGET, ZERO, affine, clear, combine, copy, transpose, whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import load, sqrt, store, total
 from headrace.kernels.nn.stepwise_amx import (
@@ -36,7 +37,7 @@ _HAS_TILES = processor_has_tiles()  # where it is False, the branches with tiles
 
 @njit(**INNER)
 def _forward_rows(layers, n, parameters, scratch, r):
-    """CHUNK_ROWS outputs of layer n of a block, from output r on."""
+    """CHUNK_ROWS outputs of layer n of a block, from output r on; before the normalisation, where there is one."""
     inputs, row, column = layers[n, col.INPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
     lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r)
     start = layers[n, col.OUTPUT] + r * lanes
@@ -44,7 +45,17 @@ def _forward_rows(layers, n, parameters, scratch, r):
         layers[n, col.BIAS] + r, parameters, layers[n, col.WEIGHT] + r * row, row, column, rows, inputs,
         scratch, layers[n, col.SOURCE], lanes, scratch, start, lanes, lanes,
     )  # fmt: skip
-    activate(layers[n, col.ACTIVATION], scratch, start, layers[n, col.ACTIVATION_GRAD] + r * lanes, rows * lanes)
+    if layers[n, col.NORM] == col.NOWHERE:
+        activate(layers[n, col.ACTIVATION], scratch, start, layers[n, col.ACTIVATION_GRAD] + r * lanes, rows * lanes)
+
+
+@njit(**INNER)
+def _normalize(layers, n, parameters, scratch):
+    """Layer normalisation of layer n's outputs in a block, and its activation."""
+    output, outputs, lanes = layers[n, col.OUTPUT], layers[n, col.OUTPUTS], layers[n, col.LANES]
+    norm, bias, normalized = layers[n, col.NORM], layers[n, col.NORM_BIAS], layers[n, col.NORMALIZED]
+    layer_norm(scratch, output, outputs, normalized, parameters, norm, bias, lanes)
+    activate(layers[n, col.ACTIVATION], scratch, output, layers[n, col.ACTIVATION_GRAD], outputs * lanes)
 
 
 @njit(**INNER)
@@ -56,14 +67,31 @@ def forward(layers, parameters, packed, scratch):
         else:
             for r in range(_0, layers[n, col.OUTPUTS], CHUNK_ROWS):
                 _forward_rows(layers, n, parameters, scratch, r)
+            if layers[n, col.NORM] != col.NOWHERE:
+                _normalize(layers, n, parameters, scratch)
 
 
 @njit(**INNER)
-def _pull_back(layers, n, scratch):
-    """Layer n's output_grad in a block: from the gradient after the activation to that before it."""
+def _pull_back(layers, n, parameters, scratch):
+    """Layer n's output_grad in a block: from the gradient after the activation to that before it, and before the
+    normalisation."""
     output, grad, derivative = layers[n, col.OUTPUT], layers[n, col.OUTPUT_GRAD], layers[n, col.ACTIVATION_GRAD]
     count = layers[n, col.OUTPUTS] * layers[n, col.LANES]
     activation_backward(layers[n, col.ACTIVATION], scratch, grad, output, derivative, count)
+    if layers[n, col.NORM] != col.NOWHERE:
+        _normalize_backward(layers, n, parameters, scratch, count)
+
+
+@njit(**INNER)
+def _normalize_backward(layers, n, parameters, scratch, count):
+    """_pull_back() through layer normalisation. Keeps what _vector_gradient() adds up: the gradient after the
+    normalisation in activation_grad, and its product with the normalised sums in normalized."""
+    kept, normalized, grad = layers[n, col.ACTIVATION_GRAD], layers[n, col.NORMALIZED], layers[n, col.OUTPUT_GRAD]
+    copy(scratch, kept, scratch, grad, count)
+    norm, outputs, lanes = layers[n, col.NORM], layers[n, col.OUTPUTS], layers[n, col.LANES]
+    layer_norm_backward(scratch, grad, outputs, normalized, parameters, norm, lanes)
+    for i in range(_0, count, WIDTH):
+        store(scratch, normalized + i, load(scratch, normalized + i) * load(scratch, kept + i))
 
 
 @njit(**INNER)
@@ -72,7 +100,8 @@ def _backward_rows(layers, n, parameters, scratch, i):
     outputs, row, column = layers[n, col.OUTPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
     lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.INPUTS] - i)
     start = layers[n, col.SOURCE_GRAD] + i * lanes
-    product(
+    combine(
+        ZERO if layers[n, col.CLEARS_SOURCE_GRAD] else TARGET, _0,
         parameters, layers[n, col.WEIGHT] + i * column, column, row, rows, outputs,
         scratch, layers[n, col.OUTPUT_GRAD], lanes, scratch, start, lanes, lanes,
     )  # fmt: skip
@@ -83,7 +112,7 @@ def backward(layers, parameters, packed, scratch, first):
     """Gradients at all layers' outputs in a block, given the last one's; and at its inputs for first = 0, else 1."""
     for back in range(_0, U(len(layers))):
         n = U(len(layers)) - _1 - back
-        _pull_back(layers, n, scratch)
+        _pull_back(layers, n, parameters, scratch)
         if n >= first:
             if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
                 backward_tiles(layers, n, packed, scratch)
@@ -166,10 +195,26 @@ def _weight_gradient(layers, n, first, scratch, buffer):
 
 
 @njit(**INNER)
-def _bias_gradient(layers, n, scratch, buffer):
-    """The gradient of layer n's biases, over blocks, the rows of scratch. Of 64 samples at a time, whether they are one
-    block, or two or four: sums are rounded alike."""
-    outputs, lanes, grad = layers[n, col.OUTPUTS], layers[n, col.LANES], layers[n, col.OUTPUT_GRAD]
+def _vectors(layers, n):
+    """How many vectors of parameters layer n has: its biases, and the weights and biases of a normalisation."""
+    return _1 if layers[n, col.NORM] == col.NOWHERE else _3
+
+
+@njit(**INNER)
+def _vector(layers, n, v):
+    """Where vector v of layer n begins in the parameters, and in scratch the rows whose sums are its gradient."""
+    if v == _0:
+        return layers[n, col.BIAS], layers[n, col.OUTPUT_GRAD]
+    if v == _1:
+        return layers[n, col.NORM], layers[n, col.NORMALIZED]
+    return layers[n, col.NORM_BIAS], layers[n, col.ACTIVATION_GRAD]
+
+
+@njit(**INNER)
+def _vector_gradient(layers, n, grad, scratch, buffer):
+    """The sums of layer n's rows at `grad` over blocks, the rows of scratch. Of 64 samples at a time, whether they are
+    one block, or two or four: sums are rounded alike."""
+    outputs, lanes = layers[n, col.OUTPUTS], layers[n, col.LANES]
     clear(buffer, _0, whole_vectors(outputs))
     for b in range(_0, U(len(scratch)), BLOCK // lanes):
         at0, at1, at2, at3 = grad, grad + WIDTH % lanes, grad + _2 * WIDTH % lanes, grad + _3 * WIDTH % lanes
@@ -191,7 +236,7 @@ def pack_chunk(layers, n, first, parameters, packed, both):
 @njit(**INNER)
 def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, tau):
     """Gradient, over blocks, the rows of scratch, and Adam's step of a chunk of layer n's weights, from row `first` on;
-    with the first chunk of the biases too. buffer: float32 for a gradient."""
+    with the first chunk of the layer's vectors too. buffer: float32 for a gradient."""
     rows, minor, stride, start = _sizes(layers, n, first)
     if _HAS_TILES and layers[n, col.PACKED] != col.NOWHERE:
         differentiate_tiles(layers, n, first, U(len(scratch)), weights.packed, buffer)
@@ -206,8 +251,10 @@ def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, ta
     if tau != F(0):
         pack_chunk(layers, n, first, weights.target, weights.packed_target, False)
     if first == _0:
-        _bias_gradient(layers, n, scratch, buffer)
-        adam_with_target(weights, layers[n, col.BIAS], buffer, _0, layers[n, col.OUTPUTS], scale, eps, tau)
+        for v in range(_0, _vectors(layers, n)):
+            vector, grad = _vector(layers, n, v)
+            _vector_gradient(layers, n, grad, scratch, buffer)
+            adam_with_target(weights, vector, buffer, _0, layers[n, col.OUTPUTS], scale, eps, tau)
 
 
 @njit(**INNER)
@@ -221,10 +268,12 @@ def chunk_gradient(layers, n, first, scratch, used, buffer, gradient):
             gradient[start + r * minor + i] = buffer[r * stride + i]
     found = squares(gradient, start, rows * minor)
     if first == _0:
-        _bias_gradient(layers, n, scratch, buffer)
-        for o in range(_0, layers[n, col.OUTPUTS]):
-            gradient[layers[n, col.BIAS] + o] = buffer[o]
-        found += squares(gradient, layers[n, col.BIAS], layers[n, col.OUTPUTS])
+        for v in range(_0, _vectors(layers, n)):
+            vector, grad = _vector(layers, n, v)
+            _vector_gradient(layers, n, grad, scratch, buffer)
+            for o in range(_0, layers[n, col.OUTPUTS]):
+                gradient[vector + o] = buffer[o]
+            found += squares(gradient, vector, layers[n, col.OUTPUTS])
     return found
 
 
@@ -238,14 +287,20 @@ def _follow(weights, start, count, tau):
 
 
 @njit(**INNER)
+def _step(weights, gradient, start, count, scale, eps, tau):
+    """chunk_step() of `count` parameters from `start` on."""
+    adam_with_target(weights, start, gradient, start, count, scale, eps, F(0))
+    if tau != F(0):
+        _follow(weights, start, count, tau)
+
+
+@njit(**INNER)
 def chunk_step(layers, n, first, gradient, weights, scale, eps, tau):
     """Adam's step of a chunk, from a gradient in the parameters' order; then, where tau is not 0, the target's
     update."""
-    (rows, minor, _, start), bias, outputs = _sizes(layers, n, first), layers[n, col.BIAS], layers[n, col.OUTPUTS]
-    adam_with_target(weights, start, gradient, start, rows * minor, scale, eps, F(0))
+    rows, minor, _, start = _sizes(layers, n, first)
+    _step(weights, gradient, start, rows * minor, scale, eps, tau)
     if first == _0:
-        adam_with_target(weights, bias, gradient, bias, outputs, scale, eps, F(0))
-    if tau != F(0):
-        _follow(weights, start, rows * minor, tau)
-        if first == _0:
-            _follow(weights, bias, outputs, tau)
+        for v in range(_0, _vectors(layers, n)):
+            vector, _ = _vector(layers, n, v)
+            _step(weights, gradient, vector, layers[n, col.OUTPUTS], scale, eps, tau)

@@ -10,21 +10,9 @@ import numpy as np
 from headrace.kernels.nn.activation_table import CODES
 from headrace.kernels.nn.amx import TILE_SPAN, tiles_pay
 from headrace.kernels.nn.layer_table import COLUMN_STRIDE, COLUMNS, INPUTS, NOWHERE, OUTPUTS, PACKED, STRIDE, fill_row
-from headrace.kernels.nn.layout import BLOCK, rounded
+from headrace.kernels.nn.layout import BLOCK, Layer, connect, rounded
 
 CHUNK_ROWS = np.uint64(24)  # rows of a weight chunk: their gradient stays in the first cache
-
-
-class DenseLayer(NamedTuple):
-    """A dense layer. weight, bias: offsets in the flat parameters. transposed: whether the weight is stored as
-    [inputs, outputs], else as [outputs, inputs]."""
-
-    inputs: int
-    outputs: int
-    weight: int
-    bias: int
-    transposed: bool
-    activation: str = "identity"
 
 
 class StepwiseTable(NamedTuple):
@@ -36,12 +24,13 @@ class StepwiseTable(NamedTuple):
 
 
 def stepwise_table(
-    layers: Sequence[DenseLayer], inputs: int, offset: int, packed: int = 0, blocks: int = 0, lanes: int = int(BLOCK)
+    layers: Sequence[Layer], inputs: int, offset: int, packed: int = 0, blocks: int = 0, lanes: int = int(BLOCK)
 ) -> StepwiseTable:
-    """The table of layers one after another. inputs: offset in scratch of what the first layer reads. offset: where the
-    MLP's part of a block's scratch begins, with the gradient at its inputs. packed: where its packed factors begin.
-    blocks: of a batch; 0 for no AMX tiles. lanes: samples of a block; with AMX tiles those of BLOCK."""
-    source, source_grad, offset = inputs, offset, offset + layers[0].inputs * lanes
+    """The table of layers, each given after the one it reads. inputs: offset in scratch of the observation. offset:
+    where the MLP's part of a block's scratch begins, with the gradient at its inputs. packed: where its packed factors
+    begin. blocks: of a batch; 0 for no AMX tiles, which are for layers one after another without normalisation. lanes:
+    samples of a block; with AMX tiles those of BLOCK."""
+    input_grad, offset = offset, offset + layers[0].inputs * lanes
     table = np.zeros((len(layers), len(COLUMNS)), np.uint64)
     for row, layer in zip(table, layers, strict=True):
         size = layer.outputs * lanes
@@ -49,15 +38,18 @@ def stepwise_table(
         stride = rounded(layer.outputs if transposed else layer.inputs)
         tiled = bool(blocks) and tiles_pay(layer.inputs, layer.outputs)
         fill_row(row, inputs=layer.inputs, outputs=layer.outputs, weight=layer.weight, bias=layer.bias)
-        fill_row(row, activation=CODES[layer.activation], source=source, source_grad=source_grad, stride=stride)
+        fill_row(row, activation=CODES[layer.activation], stride=stride, norm=NOWHERE)
         fill_row(row, output=offset, activation_grad=offset + size, output_grad=offset + 2 * size)
         fill_row(row, row_stride=1 if transposed else layer.inputs, column_stride=layer.outputs if transposed else 1)
         fill_row(row, transposed=offset + 3 * size, packed=packed if tiled else NOWHERE)
         fill_row(row, packed_samples=offset + 3 * size, lanes=lanes)
-        source, source_grad = offset, offset + 2 * size
         offset += 3 * size + max(stride, 3 * max(layer.inputs, layer.outputs) // 2 if tiled else 0) * lanes
         if tiled:
             packed += 3 * layer.inputs * layer.outputs + 3 * (layer.inputs + layer.outputs) * blocks * lanes // 2
+        if layer.norm is not None:
+            fill_row(row, norm=layer.norm[0], norm_bias=layer.norm[1], normalized=offset)
+            offset += size + lanes
+    connect(table, layers, inputs, input_grad)
     return StepwiseTable(table, offset, packed)
 
 
