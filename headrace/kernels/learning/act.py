@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace.kernels.nn.dense import whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.mlp import forward, normalize
+from headrace.kernels.nn.mlp import forward, forward_few, has_few, normalize
 from headrace.kernels.nn.policy_heads import forbid, has_choices, refresh, sample
 from headrace.kernels.nn.simd import store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
@@ -30,7 +30,10 @@ def forward_block(policy, observation, first, count, scratch):
         for k in range(_0, policy.offsets.masked):
             scratch[policy.offsets.mask + k * BLOCK + e] = rows[(policy.offsets.inputs + k) * stride + n]
     normalize(policy.normalizer, scratch)
-    forward(policy.layers, policy.parameters, scratch, lanes)
+    if has_few(policy.layers, count):
+        forward_few(policy.layers, policy.parameters, scratch)
+    else:
+        forward(policy.layers, policy.parameters, scratch, lanes)
     forbid(policy.offsets, scratch, lanes)
 
 

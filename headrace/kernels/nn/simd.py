@@ -28,7 +28,7 @@ WIDE = bool(_features.get("avx512f", False))  # registers of 512 bits
 _HALVES = X86 and _features.get("avx", False) and not WIDE  # of 256 bits
 _float, _word = ir.FloatType(), ir.IntType(32)
 vector, _words = ir.VectorType(_float, 16), ir.VectorType(_word, 16)
-_eight, _eight_words = ir.VectorType(_float, 8), ir.VectorType(_word, 8)
+eight, _eight_words = ir.VectorType(_float, 8), ir.VectorType(_word, 8)
 
 
 class _Lanes(types.Type):
@@ -68,8 +68,14 @@ def _cast(
 
 def broadcast(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """A vector of sixteen times the same float32."""
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_word, 0))
-    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), constant(0))
+    return broadcast_as(builder, value, vector)
+
+
+def broadcast_as(builder: ir.IRBuilder, value: ir.Value, kind: ir.VectorType) -> ir.Value:
+    """A vector of this kind, of the same float32 throughout."""
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(_word, 0))
+    zeros = ir.Constant(ir.VectorType(_word, kind.count), [0] * kind.count)
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
 
 
 def constant(number: int) -> ir.Constant:
@@ -79,10 +85,11 @@ def constant(number: int) -> ir.Constant:
 
 def load_vector(builder: ir.IRBuilder, data: ir.Value, index: ir.Value) -> ir.Value:
     """The vector at data[index], of a pointer to float32."""
-    return _load(builder, data, index, vector)
+    return load_as(builder, data, index, vector)
 
 
-def _load(builder: ir.IRBuilder, data: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
+def load_as(builder: ir.IRBuilder, data: ir.Value, index: ir.Value, kind: ir.VectorType) -> ir.Value:
+    """The vector of this kind at data[index]."""
     return builder.load(builder.bitcast(builder.gep(data, [index]), kind.as_pointer()), align=4)
 
 
@@ -93,7 +100,7 @@ def store_vector(builder: ir.IRBuilder, data: ir.Value, index: ir.Value, value: 
 
 def fma_vector(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
     """x * y + z, rounded once."""
-    return call_llvm(builder, "fma.v16f32", vector, x, y, z)
+    return call_llvm(builder, f"fma.v{x.type.count}f32", x.type, x, y, z)
 
 
 def _binary(symbol: Callable[..., object], result: types.Type, emit: Callable[..., ir.Value]) -> None:
@@ -149,7 +156,7 @@ def transpose_16x16(builder, array, source, source_row, target, target_row):  # 
     if _HALVES:
         for blocks in ((0, 0),), ((0, 8), (8, 0)), ((8, 8),):
             taken = [
-                [_load(builder, array, moved(at(source, source_row, i + k), j), _eight) for k in range(8)]
+                [load_as(builder, array, moved(at(source, source_row, i + k), j), eight) for k in range(8)]
                 for j, i in blocks
             ]
             for (j, i), rows in zip(blocks, taken, strict=True):
@@ -212,7 +219,7 @@ def largest(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     for first in (0, 8):
         part = ir.Constant(_eight_words, [*range(first, first + 8)])
         xs, ys = (builder.shuffle_vector(value, ir.Constant(vector, ir.Undefined), part) for value in (x, y))
-        halves.append(call_llvm(builder, "x86.avx.max.ps.256", _eight, xs, ys))
+        halves.append(call_llvm(builder, "x86.avx.max.ps.256", eight, xs, ys))
     return builder.shuffle_vector(*halves, ir.Constant(_words, [*range(16)]))
 
 
