@@ -13,6 +13,7 @@ from headrace.data.spaces import Box, Key, Sample, Space, leaves
 
 Views = list[tuple[tuple[Key, ...], np.ndarray]]
 NUMBERS = "biuf"  # kinds of NumPy dtypes: bool, integers, floats
+_NUMBER = (float, int, np.floating, np.integer, np.bool_)
 
 
 def views(space: Space, column: Value) -> Views:
@@ -43,7 +44,7 @@ def put(columns: Views, row: int, index: int, observation: Sample) -> None:
 def as_number(value: Sample, what: str) -> float:
     """A reward or a flag that an environment gave. Raises TypeError for what is not one number or bool: assignments and
     float() would take text for the number that it spells, and "False" for true."""
-    if not isinstance(value, float | int | np.floating | np.integer | np.bool_):
+    if not isinstance(value, _NUMBER):
         array = np.asarray(value)
         if array.size != 1 or array.dtype.kind not in NUMBERS:
             raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}")

@@ -3,10 +3,11 @@
 A helper that held a Python object would wait for the lock after each call, and the main thread then for the helper:
 50 to 150 us a call, on a machine of two cores.
 
-Jobs: int64 [J, LINE], a row for a worker of a call: its state, the address of the entry point, and that of its argument
-slots (kernels.runtime.native). Helpers read numbers of rows from a pipe. Whoever takes a job does it: a helper, or the
-main thread, which needs no help any more once it is done with its own. A number that is read later leads to a job that
-is not open, or to another one.
+Jobs: int64 [J, LINE], a row for a worker of a call: its state, the address of the entry point, that of its argument
+slots (kernels.runtime.native), and whether a helper watches the row. Helpers read numbers of rows from a pipe. Whoever
+takes a job does it: a helper, or the main thread, which needs no help any more once it is done with its own. A number
+that is read later leads to a job that is not open, or to another one. After a job a helper watches its row for a while
+before it waits for the pipe: to wake it takes longer than a step of many an environment.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 
 U = np.uint64
 _0, _1 = U(0), U(1)
-_STATE, _ENTRY, _SLOTS = U(0), U(1), U(2)  # words of a job
+_STATE, _ENTRY, _SLOTS, _WATCHED = U(0), U(1), U(2), U(3)  # words of a job
 _CLOSED, _OPEN, _TAKEN, _DONE, _FAILED = 0, 1, 2, 3, 4  # its states
 _WORD = 8  # bytes
 PATIENCE = 4_000  # times that the main thread looks for the end of a job before it lets other processes have the core
+WATCH = 4_000  # times that a helper looks for another job in the row of the one that it has done
 
 
 def _system(builder: ir.IRBuilder, name: str, result: ir.Type, *values: ir.Value) -> ir.Value:
@@ -65,18 +67,30 @@ def _call(builder: ir.IRBuilder, entry: ir.Value, slots: ir.Value) -> ir.Value:
     return builder.call(builder.inttoptr(entry, kind.as_pointer()), [slots])
 
 
+@njit(**INNER)
+def _watch(job):
+    """Look for another job in this row, for a while."""
+    write(job, _WATCHED, 1)
+    looked = 0
+    while looked < WATCH and read(job, _STATE) != _OPEN:
+        rest()
+        looked += 1
+    write(job, _WATCHED, 0)  # whoever opens a job after this writes to the pipe; one opened before is taken
+
+
 @njit(**ENTRY)
 def serve(pipe, jobs, received):
     """Do jobs of which a pipe says the numbers, until it says -1. received: int64 [1], of this thread alone."""
     while _receive(pipe, received, _WORD) == _WORD and received[0] >= 0:
         job = jobs[received[0]]
-        if exchange(job, _STATE, _OPEN, _TAKEN):
+        while exchange(job, _STATE, _OPEN, _TAKEN):
             status = _call(U(job[_ENTRY]), U(job[_SLOTS]))
             write(job, _STATE, _DONE if status == 0 else _FAILED)
+            _watch(job)
 
 
 @njit(**INNER)
-def _open(jobs, first, entry, slots, count, copies, threads, numbers):
+def _open(jobs, first, entry, slots, count, copies, threads):
     """A job for each worker from 1, with a copy of the slots of which the first is its number."""
     for worker in range(_1, threads):
         base = (worker - _1) * count
@@ -86,7 +100,18 @@ def _open(jobs, first, entry, slots, count, copies, threads, numbers):
         job = jobs[first + worker]
         job[_ENTRY], job[_SLOTS] = np.int64(entry), np.int64(_address(copies, base))
         write(job, _STATE, _OPEN)
-        numbers[worker - _1] = first + worker
+
+
+@njit(**INNER)
+def _announce(pipe, jobs, first, numbers, announced):
+    """Write the numbers of workers' jobs to the pipe, but of those that a helper watches."""
+    unseen = _0
+    for worker in range(_1, announced):
+        if not read(jobs[first + worker], _WATCHED):
+            numbers[unseen] = first + worker
+            unseen += _1
+    if unseen:
+        _send(pipe, numbers, unseen * U(_WORD))
 
 
 @njit(**INNER)
@@ -115,9 +140,8 @@ def share(pipe, jobs, first, numbers, entry, slots, count, state, copies, thread
     """
     for k in range(_0, U(len(state))):
         state[k] = 0
-    _open(jobs, first, entry, slots, count, copies, threads, numbers)
-    if announced > _1:
-        _send(pipe, numbers, (announced - _1) * U(_WORD))
+    _open(jobs, first, entry, slots, count, copies, threads)
+    _announce(pipe, jobs, first, numbers, announced)
     failed = _call(entry, _address(slots, _0)) != 0
     write(state, _0, -1)  # closed, however it ended: see kernels.runtime.work_queue
     for worker in range(_1, threads):

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from multiprocessing.connection import Connection, Pipe
-from queue import SimpleQueue
 
 import numpy as np
 
@@ -118,9 +117,7 @@ class _Helpers:
         reads, self._pipe = os.pipe()
         os.set_blocking(self._pipe, False)
         jobs = np.zeros((BOARDS * WORKERS, LINE), np.int64)
-        self.boards: SimpleQueue[_Board] = SimpleQueue()  # that no call is using
-        for number in range(BOARDS):
-            self.boards.put(_Board(self._pipe, jobs, number * WORKERS))
+        self._boards = [_Board(self._pipe, jobs, number * WORKERS) for number in range(BOARDS)]  # that no call is using
         self._threads: list[threading.Thread] = []
         for number in range(cores()):
             arguments = (reads, jobs, np.zeros(1, np.int64))
@@ -129,6 +126,18 @@ class _Helpers:
             thread.start()
             self._threads.append(thread)
         atexit.register(self._end, process)
+
+    def take_board(self) -> _Board:
+        """The board that was used last, whose rows a helper may watch."""
+        while True:
+            try:
+                return self._boards.pop()
+            except IndexError:  # as many calls as boards
+                time.sleep(MIN_MEASURED)
+
+    def give_back(self, board: _Board) -> None:
+        """Let other calls have a board."""
+        self._boards.append(board)
 
     def _end(self, process: int) -> None:
         """Let helpers return before the interpreter ends."""
@@ -173,8 +182,8 @@ def _alone(call: Call) -> None:
 def _run_threads(call: Call, threads: int, free: int, others: Sequence[int]) -> None:
     """free: cores. others: processes for the end of which more threads wait, up to `threads`; empty for none."""
     first = max(1, min(threads, free))
-    boards = _helpers(os.getpid()).boards
-    board = boards.get()
+    helpers = _helpers(os.getpid())
+    board = helpers.take_board()
     end: Connection | None = None
     try:
         if others and first < threads:
@@ -184,7 +193,7 @@ def _run_threads(call: Call, threads: int, free: int, others: Sequence[int]) -> 
                 threading.Thread(target=_announce_once_free, args=waiting, daemon=True).start()
         board.run(call, first if end is None else threads, first)
     finally:
-        boards.put(board)
+        helpers.give_back(board)
         if end is not None:
             end.send_bytes(b"")  # no thread waits any longer
 

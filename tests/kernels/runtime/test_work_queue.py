@@ -126,6 +126,25 @@ def test_the_main_thread_takes_back_what_no_helper_has_begun():
     assert ran == [0] and (done == 1).all()
 
 
+def test_a_helper_comes_however_soon_a_call_follows_another():
+    """It may be waking, working, watching for a call, about to stop watching, or asleep."""
+    queue = thread_pool.WorkQueue(alike=False)
+    for pause in range(300):  # us: it watches for about 100
+        began = threading.Event()
+
+        def do(worker, began=began):
+            if worker == 0:
+                assert began.wait(60)
+            began.set()
+
+        queue.alone = 0
+        queue.run(python_call(do), 2)
+        assert began.is_set()
+        end = time.perf_counter() + pause * 1e-6
+        while time.perf_counter() < end:
+            pass
+
+
 def test_a_helper_that_stops_is_known_to_the_main_thread():
     def do(worker):
         if worker:
