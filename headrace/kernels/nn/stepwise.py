@@ -143,13 +143,13 @@ def prepare_gradient(layers, scratch, packed, b, blocks):
 @njit(**INNER)
 def adam_with_target(weights, start, gradient, g, count, scale, eps, tau):
     """Adam's step of `count` parameters from `start` on, with gradient[g] on; then, where tau is not 0, the target's
-    update target += tau (parameters - target).
+    update target += tau (parameters - target), which is an exact copy for tau = 1.
 
     weights: off_policy_arguments.Weights. scale: adam_step.scales(). Unlike adam_step.adam, products and sums are
     rounded apart, so the two give different bits."""
     parameters, mean, square, target = weights.parameters, weights.mean, weights.square, weights.target
     factor, rate, correction = scale
-    keep1, keep2, take1, take2 = F(BETA1), F(BETA2), F(1.0 - BETA1), F(1.0 - BETA2)
+    keep1, keep2, take1, take2, left = F(BETA1), F(BETA2), F(1.0 - BETA1), F(1.0 - BETA2), F(1) - tau
     whole = count - count % WIDTH
     for i in range(_0, whole, WIDTH):
         at, grad = start + i, load(gradient, g + i) * factor
@@ -159,15 +159,14 @@ def adam_with_target(weights, start, gradient, g, count, scale, eps, tau):
         x = load(parameters, at) - m * rate / (sqrt(v) * correction + eps)
         store(parameters, at, x)
         if tau != F(0):
-            old = load(target, at)
-            store(target, at, old + (x - old) * tau)
+            store(target, at, x - (x - load(target, at)) * left)
     for i in range(whole, count):
         at, grad = start + i, gradient[g + i] * factor
         mean[at] = mean[at] * keep1 + grad * take1
         square[at] = square[at] * keep2 + grad * take2 * grad
         parameters[at] -= mean[at] * rate / (F(math.sqrt(square[at])) * correction + eps)
         if tau != F(0):
-            target[at] += (parameters[at] - target[at]) * tau
+            target[at] = parameters[at] - (parameters[at] - target[at]) * left
 
 
 @njit(**INNER)
@@ -278,29 +277,12 @@ def chunk_gradient(layers, n, first, scratch, used, buffer, gradient):
 
 
 @njit(**INNER)
-def _follow(weights, start, count, tau):
-    """Target parameters from `start` on: target += tau * (parameters - target); an exact copy for tau = 1."""
-    left = F(1) - tau
-    for i in range(start, start + count):
-        x = weights.parameters[i]
-        weights.target[i] = x - (x - weights.target[i]) * left
-
-
-@njit(**INNER)
-def _step(weights, gradient, start, count, scale, eps, tau):
-    """chunk_step() of `count` parameters from `start` on."""
-    adam_with_target(weights, start, gradient, start, count, scale, eps, F(0))
-    if tau != F(0):
-        _follow(weights, start, count, tau)
-
-
-@njit(**INNER)
 def chunk_step(layers, n, first, gradient, weights, scale, eps, tau):
     """Adam's step of a chunk, from a gradient in the parameters' order; then, where tau is not 0, the target's
     update."""
     rows, minor, _, start = _sizes(layers, n, first)
-    _step(weights, gradient, start, rows * minor, scale, eps, tau)
+    adam_with_target(weights, start, gradient, start, rows * minor, scale, eps, tau)
     if first == _0:
         for v in range(_0, _vectors(layers, n)):
             vector, _ = _vector(layers, n, v)
-            _step(weights, gradient, vector, layers[n, col.OUTPUTS], scale, eps, tau)
+            adam_with_target(weights, vector, gradient, vector, layers[n, col.OUTPUTS], scale, eps, tau)
