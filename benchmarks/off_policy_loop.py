@@ -1,9 +1,11 @@
-"""Gradient steps per second of whole trainings: SAC and TD3 with one environment and one update a step, compared.
+"""Gradient steps per second of whole trainings with one environment and one update a step, compared: SAC and TD3, and
+(`--algorithms`) DDPG, TQC, CrossQ and DQN with each of its options.
 
-Acting, the environment (Pendulum-v1), the replay buffer and learning all count, as in `train()`; evaluation and logs do
-not. `kernel` is Headrace with its compiled Pendulum; the others step Gymnasium's. Libraries take turns; medians over
-rounds. Each measurement is appended to results/off_policy_loop.jsonl when it is made, and the medians at the end;
-`--resume` leaves out what a former call with the same `--label` measured, and counts it.
+Acting, the environment (Pendulum-v1, of DQN CartPole-v1), the replay buffer and learning all count, as in `train()`;
+evaluation and logs do not. `kernel` is Headrace with its compiled environment, `plain` the same without kernels for
+policies and learning; the others step Gymnasium's. Libraries take turns; medians over rounds. Each measurement is
+appended to results/off_policy_loop.jsonl when it is made, and the medians at the end; `--resume` leaves out what a
+former call with the same `--label` measured, and counts it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 from common import Neighbours, Row, finish, machine, parser, read_rows, run_program, table
 from off_policy import interpreters
-from off_policy_loop_one import LIBRARIES, SIZES
+from off_policy_loop_one import LIBRARIES, SIZES, WORKS
 
 BENCHMARK = "off_policy_loop"
 COLUMNS = ("algorithm", "size", "library", "per_second", "per_second_min", "per_second_max", "kernel_ratio")
@@ -33,9 +35,9 @@ class Case(NamedTuple):
 
 def main() -> None:
     flags = parser(__doc__ or "")
-    flags.add_argument("--algorithms", nargs="+", default=["sac", "td3"])
+    flags.add_argument("--algorithms", nargs="+", default=["sac", "td3"], choices=[*WORKS])
     flags.add_argument("--sizes", nargs="+", default=[*SIZES], choices=[*SIZES])
-    flags.add_argument("--libraries", nargs="+", default=[*LIBRARIES], choices=[*LIBRARIES])
+    flags.add_argument("--libraries", nargs="+", default=[x for x in LIBRARIES if x != "plain"], choices=[*LIBRARIES])
     flags.add_argument("--rounds", type=int, default=3)
     flags.add_argument("--label", default="", help="stored with the rows")
     flags.add_argument("--resume", action="store_true", help="leave out what a call with this label measured before")
@@ -49,6 +51,8 @@ def main() -> None:
         for size in options.sizes:
             for name in options.algorithms:
                 for library, python in found.items():
+                    if library not in WORKS[name].libraries:
+                        continue
                     case = Case(number, size, name, library)
                     if case not in done:
                         arguments = (library, name, size, "--seconds", seconds)
