@@ -24,6 +24,7 @@ from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.kernels.learning import dqn_arguments as slots
 from headrace.kernels.learning.dqn_arguments import DQNArguments, Settings
+from headrace.kernels.nn.layer_table import NOWHERE
 from headrace.kernels.nn.layout import BLOCK, WIDTH, WORKERS, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
@@ -52,7 +53,7 @@ class Learner:
         self.numbers[slots.EPS] = optimizer.eps
         fields: Any = (
             *(np.uint64(x) for x in (double, blocks, lanes, -(-rows // lanes), features, actions)),
-            *(table, np.uint64(state_value or 0), chunks, weights_of(optimizer, slow)),
+            *(table, NOWHERE if state_value is None else np.uint64(state_value), chunks, weights_of(optimizer, slow)),
             *(x.view(-1).numpy() for x in self.given),
             *(aligned(optimizer.flat.numel()), aligned(blocks * block // lanes + WORKERS, place)),
             aligned(WORKERS, gradient_scratch_size([table])),

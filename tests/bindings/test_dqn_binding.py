@@ -106,7 +106,10 @@ def test_layer_normalisation(activation, dueling, double):
     compare(hidden=(16, 9), activation=activation, dueling=dueling, double=double, layer_norm=True, max_grad_norm=0.5)
 
 
-@pytest.mark.parametrize("settings", [{"hidden": ()}, {"hidden": (12,), "dueling": True}, {"hidden": (700, 20)}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"hidden": ()}, {"hidden": (), "dueling": True}, {"hidden": (12,), "dueling": True}, {"hidden": (700, 20)}],
+)
 def test_any_number_and_width_of_layers(settings):
     """Also two branches that both read the observation."""
     compare(activation="tanh", **settings)

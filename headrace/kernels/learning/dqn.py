@@ -47,7 +47,7 @@ def _take(arguments, scratch, column, block, lane):
 def _forward(arguments, parameters, packed, scratch):
     """The values of all actions at the observations in scratch, at the last layer's outputs."""
     stepwise.forward(arguments.layers, parameters, packed, scratch)
-    if arguments.state_value:
+    if arguments.state_value != col.NOWHERE:
         _add_state_value(arguments, scratch)
 
 
@@ -104,7 +104,8 @@ def _loss(arguments, scratch, row):
     value of the action taken. Of a dueling network -g / A at each of its A advantages, g more at that of the action
     taken, and g at the state's value."""
     lanes, state_value = arguments.lanes, arguments.state_value
-    share = _ONE / F(arguments.actions) if state_value else _ZERO
+    dueling = state_value != col.NOWHERE
+    share = _ONE / F(arguments.actions) if dueling else _ZERO
     output, grad_output = arguments.layers[-1, col.OUTPUT], arguments.layers[-1, col.OUTPUT_GRAD]
     for i in range(_0, lanes, WIDTH):
         at, action, value = row + i, load(arguments.action, row + i), splat(_ZERO)
@@ -115,7 +116,7 @@ def _loss(arguments, scratch, row):
         grad = clamp(error, -_ONE, _ONE) * load(arguments.loss_weight, at) * F(-1)
         for k in range(_0, arguments.actions):
             store(scratch, grad_output + k * lanes + i, select(action == F(k), grad, splat(_ZERO)) - grad * share)
-        if state_value:
+        if dueling:
             store(scratch, arguments.layers[state_value, col.OUTPUT_GRAD] + i, grad)
 
 

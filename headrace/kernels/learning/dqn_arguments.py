@@ -16,10 +16,10 @@ class DQNArguments(NamedTuple):
 
     double: 1 for double DQN. blocks: B, of 64 samples, of a minibatch. lanes: L, the samples of a part: 16, 32 or 64.
     parts: those that have samples. features, actions: F and A. layers: the network's layer table, the actions' values
-    last. state_value: of a dueling network the layer that is the value of the state, else 0; the last one's outputs are
-    then advantages. chunks: see stepwise_layout.weight_chunks. observation, next_observation [G, B, F, 64]: encoded,
-    flat. action, reward, discount, loss_weight [G, B, 64], flat: action counted from 0; loss_weight is the sample's
-    weight / number of valid samples.
+    last. state_value: of a dueling network the layer that is the value of the state, else NOWHERE; the last one's
+    outputs are then advantages. chunks: see stepwise_layout.weight_chunks. observation, next_observation [G, B, F, 64]:
+    encoded, flat. action, reward, discount, loss_weight [G, B, 64], flat: action counted from 0; loss_weight is the
+    sample's weight / number of valid samples.
     gradient [P]. scratch [B * 64 / L + workers, *]: a row for each part of a minibatch, and for each worker.
     gradient_scratch: a row for each worker. sums [chunks]. numbers [16]: Adam's scale, eps, tau of the target's update.
     task: int64 [8]: task, minibatch. value, error [G, B, 64], flat: of the actions taken.
