@@ -99,7 +99,7 @@ _learners: Bound[Learner] = Bound()
 CLASSES = (QNetwork, MLP, Readout, Adam)  # whose methods this was written after
 
 
-def written_out(networks: Networks) -> bool | str:
+def knows(networks: Networks) -> bool | str:
     """Whether the kernel computes gradients of these networks; else the reason."""
     policy, _, _, optimizer = networks
     if optimizer.flat.device.type != "cpu":
@@ -113,9 +113,9 @@ def serves(
     """Whether the kernel knows these networks and their optimizer; else the reason."""
     if size_of(reduce) > 1:
         return SEVERAL_LEARNERS
-    written = written_out(networks)
-    if written is not True:
-        return written
+    known = knows(networks)
+    if known is not True:
+        return known
     fitting = batches_fit(batches, torch.int32) and fits(follow, torch.float32, len(batches.reward))
     return (fitting and _are_choices(networks.policy, batches.action)) or MISFIT
 

@@ -135,11 +135,11 @@ def _learns(algorithm: OffPolicy[Any]) -> bool:
     if size_of(algorithm.reduce) > 1:  # each gradient step needs the sums of the others
         return False
     if type(algorithm) is DQN:
-        return dqn.written_out(algorithm.networks) is True
+        return dqn.knows(algorithm.networks) is True
     if type(algorithm) not in (SAC, TD3, DDPG):
         return False
     others = [algorithm.temperature] if isinstance(algorithm, SAC) else []
-    return sac_td3_ddpg.written_out(algorithm.networks, *others) is True  # type: ignore[attr-defined]
+    return sac_td3_ddpg.knows(algorithm.networks, *others) is True  # type: ignore[attr-defined]
 
 
 def _depends_on(algorithm: OffPolicy[Any]) -> tuple[object, ...]:

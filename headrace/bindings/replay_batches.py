@@ -1,4 +1,4 @@
-"""What the compiled learning calls of off-policy algorithms share: batches in blocks of 64 rows, layers in buffers.
+"""What the compiled learning calls of off-policy algorithms share: batches in blocks of 64 rows, optimizers' buffers.
 
 And the sum tree of prioritized replay: descend() and add_up() of headrace.data.priorities."""
 
@@ -14,12 +14,11 @@ from torch.nn.functional import pad
 
 from headrace.algorithms.adam import Adam
 from headrace.bindings.arguments import fits, whole
-from headrace.bindings.bound import place
 from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import register
 from headrace.data.rollout import flatten
 from headrace.kernels.learning.off_policy_arguments import Weights
-from headrace.kernels.nn.layout import BLOCK, Layer, aligned
+from headrace.kernels.nn.layout import BLOCK, aligned
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, SharedCall
 from headrace.policies.actor_q import ActorQ
@@ -50,20 +49,6 @@ def lay(target: Tensor, column: Tensor) -> None:
     left = target.shape[1] * int(BLOCK) - rows
     column = pad(column, (0, 0, 0, left)) if left else column
     target.copy_(column.reshape(steps, target.shape[1], int(BLOCK), -1).transpose(2, 3))
-
-
-def dense(
-    parts: Sequence[tuple[Tensor, Tensor]], activation: str, flat: Tensor, inputs_first: bool = False
-) -> list[Layer]:
-    """Linear layers (weight, bias) one after another, of which the last has no activation. Weights are [outputs,
-    inputs], or (inputs_first) [inputs, outputs]."""
-    layers = []
-    for number, (weight, bias) in enumerate(parts):
-        inputs, outputs = weight.shape if inputs_first else reversed(weight.shape)
-        name = activation if number < len(parts) - 1 else "identity"
-        offsets = place(weight, flat), place(bias, flat)
-        layers.append(Layer(number - 1, inputs, outputs, *offsets, name, transposed=inputs_first))
-    return layers
 
 
 def weights(optimizer: Adam, target: Tensor | None = None, words: int = 0) -> Weights:

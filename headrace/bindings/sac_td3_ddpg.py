@@ -17,16 +17,19 @@ from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.algorithms.td3 import TD3Config
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
+from headrace.bindings.bound import place as start_of
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import SEVERAL_LEARNERS, verdict, why_not_adam
-from headrace.bindings.replay_batches import WORTH_HELP, count, dense, encode, lay, mean_weights
+from headrace.bindings.off_policy_acting import layers_of, parts_of
+from headrace.bindings.replay_batches import WORTH_HELP, count, encode, lay, mean_weights
 from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.kernels.learning import off_policy_arguments as slots
 from headrace.kernels.learning.off_policy_arguments import Batches, OffPolicyArguments, Settings, Weights
-from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
+from headrace.kernels.nn.activation_table import IDENTITY
+from headrace.kernels.nn.layout import BLOCK, WORKERS, Layer, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
@@ -48,14 +51,11 @@ class Learner:
         steps, rows = shape
         self.steps, self.rows, self.blocks = steps, rows, count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
-        parts = [(x.weight, x.bias) for x in (*policy.actor.layers, policy.actor_out)]
-        layers = dense(parts, policy.activation, actor.flat)
+        layers, _ = layers_of(parts_of(policy), policy.activation, actor.flat)
         own, place, actor_words = stepwise_table(layers, 0, (features + actions) * block, 0, self.blocks)
         tables, words = [], 0
         for c in range(policy.critics.number):
-            pairs = zip(policy.critics.weights, policy.critics.biases, strict=True)
-            parts = [(weight[c], bias[c]) for weight, bias in pairs]
-            layers = dense(parts, policy.activation, critics.flat, inputs_first=True)
+            layers = _critic_layers(policy, c, critics.flat)
             table, place, words = stepwise_table(layers, 0, place, words, self.blocks)
             tables.append(table)
         self.given: Any = [
@@ -108,6 +108,16 @@ class Learner:
             lay(random[:, half * self.blocks : (half + 1) * self.blocks], part)
 
 
+def _critic_layers(policy: ActorQ, c: int, flat: Tensor) -> list[Layer]:
+    """The layers of critic c, whose parameters are views of `flat`; the last one has no activation."""
+    pairs, layers = list(zip(policy.critics.weights, policy.critics.biases, strict=True)), []
+    for number, (weight, bias) in enumerate(pairs, 1):
+        activation = policy.activation if number < len(pairs) else IDENTITY
+        (inputs, outputs), offsets = weight[c].shape, (start_of(weight[c], flat), start_of(bias[c], flat))
+        layers.append(Layer(number - 2, inputs, outputs, *offsets, activation, transposed=True))
+    return layers
+
+
 _learners: Bound[Learner] = Bound()
 CLASSES = (ActorQ, Critics, MLP, Readout, Adam)  # whose methods this was written after
 
@@ -130,16 +140,16 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
     policy, optimizers = networks.policy, [x for x in call if isinstance(x, Adam)]
     if any(size_of(x) > 1 for x in call[-1:] if callable(x)):
         return SEVERAL_LEARNERS
-    written = written_out(networks, *optimizers)
-    if written is not True:
-        return written
+    known = knows(networks, *optimizers)
+    if known is not True:
+        return known
     batches, random = next(x for x in call if isinstance(x, Batch)), [x for x in call if isinstance(x, Tensor)]
     draws = policy.num_draws * (1 + len(optimizers))  # SAC, which has a third, draws for the current actions too
     fitting = batches_fit(batches, torch.float32, policy.action_size)
     return (fitting and all(fits(x, torch.float32, *batches.reward.shape, draws) for x in random)) or MISFIT
 
 
-def written_out(networks: Networks, *others: Adam) -> bool | str:
+def knows(networks: Networks, *others: Adam) -> bool | str:
     """Whether the kernel computes gradients of these networks; else the reason. others: further optimizers."""
     policy, optimizers = networks.policy, (networks.actor_optimizer, networks.critic_optimizer, *others)
     if networks.actor_optimizer.flat.device.type != "cpu":

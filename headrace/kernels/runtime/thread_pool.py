@@ -27,6 +27,7 @@ WORKERS = 16  # threads of a call at most, as kernels.nn.layout has it
 ANNOUNCEMENT = "compiling the thread pool (once, about 1 s) ..."
 LONG = 5e-3  # s: threads wait to join a call that takes longer; starting one that waits costs 50 us
 BOARDS = 16  # calls at a time that have helpers; more wait
+BETWEEN_LOOKS = 1e-3  # s between two looks for a board
 LINE = 8  # words of a cache line
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}  # of the thread that gets them
 AT_EXIT = 5.0  # s at most that the end of the process waits for each helper
@@ -132,8 +133,8 @@ class _Helpers:
         while True:
             try:
                 return self._boards.pop()
-            except IndexError:  # as many calls as boards
-                time.sleep(MIN_MEASURED)
+            except IndexError:  # as many calls as boards; a LifoQueue would take longer where there is one
+                time.sleep(BETWEEN_LOOKS)
 
     def give_back(self, board: _Board) -> None:
         """Let other calls have a board."""
