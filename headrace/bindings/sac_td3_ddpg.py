@@ -56,7 +56,8 @@ class Learner:
         tables, words = [], 0
         for c in range(policy.critics.number):
             layers = _critic_layers(policy, c, critics.flat)
-            table, place, words = stepwise_table(layers, 0, place, words, self.blocks)
+            inputs, place = place, place + (features + actions) * block
+            table, place, words = stepwise_table(layers, inputs, place, words, self.blocks)
             tables.append(table)
         self.given: Any = [
             *(torch.zeros(steps, self.blocks, width, block) for width in (features, features, actions)),
@@ -72,7 +73,7 @@ class Learner:
             *(own, np.stack(tables), weight_chunks([own]), weight_chunks(tables)),
             *(weights_of(actor, slow_actor, actor_words), weights_of(critics, slow_critics, words)),
             Batches(*(x.view(-1).numpy() for x in self.given)),
-            aligned(self.blocks + WORKERS, place + (2 * actions + 2) * block),
+            aligned(self.blocks, place + (2 * actions + 1 + len(tables)) * block),
             aligned(WORKERS, gradient_scratch_size([own, *tables])),
             *(np.zeros(((len(tables) + 1) * self.blocks, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )

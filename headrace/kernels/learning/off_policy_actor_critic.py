@@ -1,7 +1,9 @@
 """The whole learning calls of SAC, TD3 and DDPG compiled: TD targets, critics, actor, temperature, Adam and targets.
 
 A gradient step is a few tasks whose parts threads share (kernels.runtime.work_queue): a part is a block of 64 samples
-in the passes through several networks, or a weight chunk with its gradient and Adam step.
+in a pass through the actor or one of the critics, or a weight chunk with its gradient and Adam step. Passes through
+different critics are different parts, ordered by critic, as weight chunks are: of two threads each keeps to one critic,
+whose weights then stay in its cache.
 """
 
 from __future__ import annotations
@@ -28,17 +30,31 @@ _0, _1, _2 = U(0), U(1), U(2)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 _CONSTANT = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
 _LOG_STD_MIN, _LOG_STD_MAX = F(-20), F(2)
-PACK, TD_TARGETS, CRITICS, CRITICS_STEP, ACTOR, ACTOR_STEP = range(6)  # tasks
+# tasks, in the order of a gradient step
+PACK, NEXT_ACTIONS, NEXT_VALUES, CRITICS, CRITICS_STEP, ACTIONS, VALUES, VALUES_BACKWARD, ACTOR, ACTOR_STEP = range(10)
 _HAS_TILES = processor_has_tiles()
 _TASK, _BATCH = _0, _1  # indices in OffPolicyArguments.task
 
 
 @njit(**INNER)
 def _rows(arguments):
-    """Offsets of the extra rows in a block's scratch: noise, unclamped, log_prob, TD target."""
+    """Offsets of the extra rows in a block's scratch: noise, unclamped, log_prob, values of the critics."""
     noise = arguments.extra_rows
     unclamped = noise + arguments.actions * BLOCK
-    return noise, unclamped, unclamped + arguments.actions * BLOCK, unclamped + (arguments.actions + _1) * BLOCK
+    log_prob = unclamped + arguments.actions * BLOCK
+    return noise, unclamped, log_prob, log_prob + BLOCK
+
+
+@njit(**INNER)
+def _place(arguments, b):
+    """Number of the current batch's block b among those of all batches."""
+    return U(arguments.task[_BATCH]) * arguments.blocks + b
+
+
+@njit(**INNER)
+def _noise(arguments, half, b):
+    """Where block b's noise begins: on the next actions for half = 0, on the current ones for 1."""
+    return ((U(arguments.task[_BATCH]) * _2 + half) * arguments.blocks + b) * arguments.actions * BLOCK
 
 
 @njit(**INNER)
@@ -79,58 +95,79 @@ def _smooth(arguments, scratch, normal):
 
 
 @njit(**INNER)
-def _values(arguments, scratch, parameters, packed, critics):
-    """Forward passes of the first critics; the outputs of their last layers are the values."""
-    for c in range(_0, critics):
-        stepwise.forward(arguments.critics[c], parameters, packed, scratch)
-
-
-@njit(**INNER)
-def _lowest(arguments, scratch, critics, i):
-    value = load(scratch, arguments.critics[_0, -1, col.OUTPUT] + i)
-    for c in range(_1, critics):
-        value = minimum(value, load(scratch, arguments.critics[c, -1, col.OUTPUT] + i))
-    return value
-
-
-@njit(**INNER)
-def _td_targets(arguments, b, worker):
-    """TD targets of a block: reward + discount * (lowest target critic, for SAC - temperature * log_prob)."""
-    critics, scratch = U(len(arguments.critics)), arguments.scratch[arguments.blocks + worker]
-    at = U(arguments.task[_BATCH]) * arguments.blocks + b
-    batches, size, action_size = arguments.batches, arguments.features * BLOCK, arguments.actions * BLOCK
-    copy(scratch, _0, batches.next_observation, at * size, size)
-    weights = arguments.actor_weights
+def _next_actions(arguments, b):
+    """Next actions of a block, behind the next observations."""
+    scratch, size, weights = arguments.scratch[b], arguments.features * BLOCK, arguments.actor_weights
+    copy(scratch, _0, arguments.batches.next_observation, _place(arguments, b) * size, size)
     if arguments.stochastic:
         stepwise.forward(arguments.actor, weights.parameters, weights.packed, scratch)
     else:
         stepwise.forward(arguments.actor, weights.target, weights.packed_target, scratch)
-    normal = (U(arguments.task[_BATCH]) * _2 * arguments.blocks + b) * action_size
-    _act(arguments, scratch, normal)
+    _act(arguments, scratch, _noise(arguments, _0, b))
     if not arguments.stochastic:
-        _smooth(arguments, scratch, normal)
-    _values(arguments, scratch, arguments.critic_weights.target, arguments.critic_weights.packed_target, critics)
-    own, (_, _, log_prob, target) = arguments.scratch[b], _rows(arguments)
-    for i in range(_0, BLOCK, WIDTH):
-        value, row = _lowest(arguments, scratch, critics, i), at * BLOCK + i
-        if arguments.stochastic:
-            value = value - load(scratch, log_prob + i) * arguments.numbers[slots.TEMPERATURE]
-        store(own, target + i, fma(load(batches.discount, row), value, load(batches.reward, row)))
-    copy(own, _0, batches.observation, at * size, size)  # the inputs of critics and actor
-    copy(own, size, batches.action, at * action_size, action_size)
+        _smooth(arguments, scratch, _noise(arguments, _0, b))
+
+
+@njit(**INNER)
+def _actions(arguments, b):
+    """The actor's actions of a block, behind the observations."""
+    scratch, size, weights = arguments.scratch[b], arguments.features * BLOCK, arguments.actor_weights
+    copy(scratch, _0, arguments.batches.observation, _place(arguments, b) * size, size)
+    stepwise.forward(arguments.actor, weights.parameters, weights.packed, scratch)
+    _act(arguments, scratch, _noise(arguments, _1, b))
+
+
+@njit(**INNER)
+def _critic(arguments, part):
+    """(number of the critic, number of the block, scratch of the block) of a part."""
+    c, b = part // arguments.blocks, part % arguments.blocks
+    return c, b, arguments.scratch[b]
+
+
+@njit(**INNER)
+def _values(arguments, part, parameters, packed):
+    """Values that one critic gives the actions of _next_actions() or _actions() in one block, into the extra rows."""
+    c, _, scratch = _critic(arguments, part)
+    layers = arguments.critics[c]
+    copy(scratch, layers[_0, col.SOURCE], scratch, _0, (arguments.features + arguments.actions) * BLOCK)
+    stepwise.forward(layers, parameters, packed, scratch)
+    copy(scratch, _rows(arguments)[3] + c * BLOCK, scratch, layers[-1, col.OUTPUT], BLOCK)
+
+
+@njit(**INNER)
+def _lowest(arguments, scratch, critics, i):
+    """The lowest value of the first critics."""
+    values = _rows(arguments)[3]
+    lowest = load(scratch, values + i)
+    for c in range(_1, critics):
+        lowest = minimum(lowest, load(scratch, values + c * BLOCK + i))
+    return lowest
+
+
+@njit(**INNER)
+def _td_target(arguments, scratch, row, i):
+    """reward + discount * (lowest target critic, for SAC - temperature * log_prob)."""
+    value = _lowest(arguments, scratch, U(len(arguments.critics)), i)
+    if arguments.stochastic:
+        value = value - load(scratch, _rows(arguments)[2] + i) * arguments.numbers[slots.TEMPERATURE]
+    return fma(load(arguments.batches.discount, row), value, load(arguments.batches.reward, row))
 
 
 @njit(**INNER)
 def _critic_forward_backward(arguments, part):
     """Forward and backward pass of one critic in one block, and its loss, the mean of error^2 (SAC: / 2)."""
-    c, b = part // arguments.blocks, part % arguments.blocks
-    scratch, layers, weights = arguments.scratch[b], arguments.critics[c], arguments.critic_weights
+    c, b, scratch = _critic(arguments, part)
+    layers, weights, batches = arguments.critics[c], arguments.critic_weights, arguments.batches
+    at = _place(arguments, b)
+    inputs, size, action_size = layers[_0, col.SOURCE], arguments.features * BLOCK, arguments.actions * BLOCK
+    copy(scratch, inputs, batches.observation, at * size, size)
+    copy(scratch, inputs + size, batches.action, at * action_size, action_size)
     stepwise.forward(layers, weights.parameters, weights.packed, scratch)
-    output, grad_output, target = layers[-1, col.OUTPUT], layers[-1, col.OUTPUT_GRAD], _rows(arguments)[3]
-    loss, row = splat(_ZERO), (U(arguments.task[_BATCH]) * arguments.blocks + b) * BLOCK
+    output, grad_output, loss = layers[-1, col.OUTPUT], layers[-1, col.OUTPUT_GRAD], splat(_ZERO)
     for i in range(_0, BLOCK, WIDTH):
-        error = load(scratch, output + i) - load(scratch, target + i)
-        grad = error * load(arguments.batches.loss_weight, row + i)
+        row = at * BLOCK + i
+        error = load(scratch, output + i) - _td_target(arguments, scratch, row, i)
+        grad = error * load(batches.loss_weight, row)
         loss = fma(error, grad, loss)
         store(scratch, grad_output + i, grad if arguments.stochastic else grad * _TWO)
     arguments.sums[part, _0] = total(loss)
@@ -139,57 +176,59 @@ def _critic_forward_backward(arguments, part):
 
 
 @njit(**INNER)
-def _critic_gradient(arguments, b, own, scratch):
-    """Gradients of the lowest critic at the actor's actions in a block, and the actor's loss, the mean of temperature *
-    log_prob - value. Critics with equal values share the gradient.
+def _judges(arguments):
+    """How many critics the actor's loss takes the lowest value of: SAC all, TD3 and DDPG the first alone."""
+    return U(len(arguments.critics)) if arguments.stochastic else _1
 
-    own: the block's scratch, after the actor's forward pass; scratch: for the critics."""
-    batch, critics = U(arguments.task[_BATCH]), U(len(arguments.critics)) if arguments.stochastic else _1
-    copy(scratch, _0, own, _0, (arguments.features + arguments.actions) * BLOCK)
-    weights = arguments.critic_weights
-    _values(arguments, scratch, weights.parameters, weights.packed, critics)
-    log_prob = _rows(arguments)[2]
-    loss, entropy, weights_sum, row = splat(_ZERO), splat(_ZERO), splat(_ZERO), (batch * arguments.blocks + b) * BLOCK
+
+@njit(**INNER)
+def _values_backward(arguments, part):
+    """Gradients, at the actor's actions in one block, of the values for which one critic is the lowest. Critics with
+    equal values share the gradient."""
+    c, b, scratch = _critic(arguments, part)
+    layers, weights, critics = arguments.critics[c], arguments.critic_weights, _judges(arguments)
+    values = _rows(arguments)[3]
     for i in range(_0, BLOCK, WIDTH):
-        weight, number = load(arguments.batches.loss_weight, row + i), splat(_ZERO)
-        value = _lowest(arguments, scratch, critics, i)
-        for c in range(_0, critics):
-            mine = load(scratch, arguments.critics[c, -1, col.OUTPUT] + i) == value
-            number = number + select(mine, splat(_ONE), splat(_ZERO))
-        for c in range(_0, critics):
-            mine = load(scratch, arguments.critics[c, -1, col.OUTPUT] + i) == value
-            store(scratch, arguments.critics[c, -1, col.OUTPUT_GRAD] + i, select(mine, weight / number, splat(_ZERO)))
-        density = load(own, log_prob + i)
+        weight = load(arguments.batches.loss_weight, _place(arguments, b) * BLOCK + i)
+        lowest, number = _lowest(arguments, scratch, critics, i), splat(_ZERO)
+        for other in range(_0, critics):
+            equal = load(scratch, values + other * BLOCK + i) == lowest
+            number = number + select(equal, splat(_ONE), splat(_ZERO))
+        mine = load(scratch, values + c * BLOCK + i) == lowest
+        store(scratch, layers[-1, col.OUTPUT_GRAD] + i, select(mine, weight / number, splat(_ZERO)))
+    stepwise.backward(layers, weights.parameters, weights.packed, scratch, _0)
+
+
+@njit(**INNER)
+def _actor_loss(arguments, b):
+    """Sums of the actor's loss, the mean of temperature * log_prob - value, of log_prob, and of weights in a block."""
+    scratch, log_prob = arguments.scratch[b], _rows(arguments)[2]
+    loss, entropy, weights_sum = splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    for i in range(_0, BLOCK, WIDTH):
+        weight = load(arguments.batches.loss_weight, _place(arguments, b) * BLOCK + i)
+        value, density = _lowest(arguments, scratch, _judges(arguments), i), load(scratch, log_prob + i)
         loss = fma(density * arguments.numbers[slots.TEMPERATURE] - value, weight, loss)
         entropy, weights_sum = fma(density, weight, entropy), weights_sum + weight
     sums = arguments.sums[U(len(arguments.critics)) * arguments.blocks + b]
     sums[_0], sums[_1], sums[_2] = total(loss), total(entropy), total(weights_sum)
-    for c in range(_0, critics):
-        stepwise.backward(arguments.critics[c], weights.parameters, weights.packed, scratch, _0)
-    return critics, row
 
 
 @njit(**INNER)
-def _actor_backward(arguments, b, worker):
-    """The actor's backward pass in a block, and its loss.
+def _actor_backward(arguments, b):
+    """The actor's backward pass in a block.
 
     With w the loss weight, a = tanh(u): grad_u = -dq/da (1 - a^2) + 2 w temperature a (SAC); grad_log_std = grad_u *
     (u - mean) - w temperature, 0 where log_std is clamped. With INVERT grad_u = -dq/da where that leads away from the
     bounds, as in headrace.policies.actor_q.InvertedTanh.
     """
-    own, scratch = arguments.scratch[b], arguments.scratch[arguments.blocks + worker]
-    normal = (U(arguments.task[_BATCH]) * _2 * arguments.blocks + arguments.blocks + b) * arguments.actions * BLOCK
-    weights = arguments.actor_weights
-    stepwise.forward(arguments.actor, weights.parameters, weights.packed, own)
-    _act(arguments, own, normal)
-    critics, row = _critic_gradient(arguments, b, own, scratch)
+    scratch, first, row = arguments.scratch[b], arguments.features * BLOCK, _place(arguments, b) * BLOCK
     grad_output, (noises, unclamped, _, _) = arguments.actor[-1, col.OUTPUT_GRAD], _rows(arguments)
     for k in range(_0, arguments.actions):
         for i in range(_0, BLOCK, WIDTH):
             at, grad = k * BLOCK + i, splat(_ZERO)
-            for c in range(_0, critics):
-                grad = grad + load(scratch, arguments.critics[c, _0, col.SOURCE_GRAD] + arguments.features * BLOCK + at)
-            action = load(own, arguments.features * BLOCK + at)
+            for c in range(_0, _judges(arguments)):
+                grad = grad + load(scratch, arguments.critics[c, _0, col.SOURCE_GRAD] + first + at)
+            action = load(scratch, first + at)
             slope = _ONE - action * action
             if arguments.numbers[slots.INVERT] > _ZERO:
                 slope = select(grad * action < _ZERO, splat(_ONE), slope)
@@ -197,11 +236,12 @@ def _actor_backward(arguments, b, worker):
             if arguments.stochastic:
                 weight = load(arguments.batches.loss_weight, row + i) * arguments.numbers[slots.TEMPERATURE]
                 grad = fma(weight * _TWO, action, grad)
-                grad_log_std = (grad * load(own, noises + at) - weight) * load(own, unclamped + at)
-                store(own, grad_output + (arguments.actions + k) * BLOCK + i, grad_log_std)
-            store(own, grad_output + at, grad)
-    stepwise.backward(arguments.actor, weights.parameters, weights.packed, own, _1)
-    stepwise.prepare_gradient(arguments.actor, own, weights.packed, b, arguments.blocks)
+                grad_log_std = (grad * load(scratch, noises + at) - weight) * load(scratch, unclamped + at)
+                store(scratch, grad_output + (arguments.actions + k) * BLOCK + i, grad_log_std)
+            store(scratch, grad_output + at, grad)
+    weights = arguments.actor_weights
+    stepwise.backward(arguments.actor, weights.parameters, weights.packed, scratch, _1)
+    stepwise.prepare_gradient(arguments.actor, scratch, weights.packed, b, arguments.blocks)
 
 
 @njit(**INNER)
@@ -236,13 +276,22 @@ def _pack_weights(arguments, part):
 @njit(**INNER)
 def _work(part, worker, arguments):
     """Do a part of the current task."""
-    task = arguments.task[_TASK]
-    if task == TD_TARGETS:
-        _td_targets(arguments, part, worker)
+    task, weights = arguments.task[_TASK], arguments.critic_weights
+    if task == NEXT_ACTIONS:
+        _next_actions(arguments, part)
+    elif task == NEXT_VALUES:
+        _values(arguments, part, weights.target, weights.packed_target)
     elif task == CRITICS:
         _critic_forward_backward(arguments, part)
+    elif task == ACTIONS:
+        _actions(arguments, part)
+    elif task == VALUES:
+        _values(arguments, part, weights.parameters, weights.packed)
+    elif task == VALUES_BACKWARD:
+        _values_backward(arguments, part)
     elif task == ACTOR:
-        _actor_backward(arguments, part, worker)
+        _actor_loss(arguments, part)
+        _actor_backward(arguments, part)
     elif task == PACK:
         _pack_weights(arguments, part)
     else:
@@ -297,7 +346,8 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
         step = settings.critics_steps + np.float64(g) + 1.0
         store_scale(numbers, slots.CRITICS_SCALE, scales(0.0, step, settings.critics_rate, 1.0, BETA2))
         numbers[slots.TAU] = F(settings.tau) if actor_too else _ZERO
-        _run(arguments, state, TD_TARGETS, arguments.blocks)
+        _run(arguments, state, NEXT_ACTIONS, arguments.blocks)
+        _run(arguments, state, NEXT_VALUES, critics)
         _run(arguments, state, CRITICS, critics)
         _run(arguments, state, CRITICS_STEP, U(len(arguments.critic_chunks)))
         half = F(0.5) if arguments.stochastic else _ONE
@@ -308,6 +358,10 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
                 numbers, slots.ACTOR_SCALE, scales(0.0, settings.actor_steps + taken, settings.actor_rate, 1.0, BETA2)
             )
             numbers[slots.ACTOR_TAU] = _ZERO if arguments.stochastic else F(settings.tau)
+            judges = _judges(arguments) * arguments.blocks
+            _run(arguments, state, ACTIONS, arguments.blocks)
+            _run(arguments, state, VALUES, judges)
+            _run(arguments, state, VALUES_BACKWARD, judges)
             _run(arguments, state, ACTOR, arguments.blocks)
             _run(arguments, state, ACTOR_STEP, U(len(arguments.actor_chunks)))
             loss = _sum(arguments, critics, arguments.blocks, _0)

@@ -49,8 +49,8 @@ class OffPolicyArguments(NamedTuple):
 
     stochastic: 1 for SAC. tiled: 1 where AMX tiles multiply some layers. actor: its layer table; critics: uint64
     [C, L, columns], theirs. actor_chunks, critic_chunks: see stepwise_layout.weight_chunks. scratch: float32
-    [B + workers, *], a row for each block, then one for each worker; the inputs lie at 0, the action behind the
-    observation, and from `extra_rows` on rows of 64: noise, unclamped (K each), log_prob, TD target.
+    [B, *], a row for each block; the actor's inputs lie at 0, its actions behind them, and from `extra_rows` on rows of
+    64: noise, unclamped (K each), log_prob, a value for each critic.
     gradient_scratch: float32, a row for each worker. sums: float32 [C * B + B, 16], losses. numbers: float32 [16], see
     above. task: int64 [8]: task, batch.
     """

@@ -14,7 +14,7 @@ from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.runtime.atomics import rest
 from headrace.kernels.runtime.intrinsics import run, ticks
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
-from headrace.kernels.runtime.work_queue import close, is_open
+from headrace.kernels.runtime.work_queue import close, is_open, take_threads
 
 F, U = np.float32, np.uint64
 _0, _1 = U(0), U(1)
@@ -93,6 +93,7 @@ def run_steps(worker, state, actor, columns, ring, batch, learning, steps):
 
     worker, state: as in headrace.kernels.learning.rollouts.learn; worker threads take part in the learning calls."""
     if worker == 0:
+        take_threads(learning.state, state)
         for t in range(steps.span[slots.FIRST], steps.span[slots.LAST]):
             _one_step(actor, columns, ring, batch, learning, steps, t)
         close(state)

@@ -20,6 +20,7 @@ from numba.core import cgutils  # noqa: TID253
 from headrace.kernels.runtime.atomics import exchange, read, rest, write
 from headrace.kernels.runtime.intrinsics import ARRAY, operation
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
+from headrace.kernels.runtime.work_queue import close, open_for
 
 U = np.uint64
 _0, _1 = U(0), U(1)
@@ -138,12 +139,11 @@ def share(pipe, jobs, first, numbers, entry, slots, count, state, copies, thread
     from whoever waits for something. numbers: int64 [threads], of which the first is then 1 where one has stopped with
     an exception, else 0.
     """
-    for k in range(_0, U(len(state))):
-        state[k] = 0
+    open_for(state, threads)
     _open(jobs, first, entry, slots, count, copies, threads)
     _announce(pipe, jobs, first, numbers, announced)
     failed = _call(entry, _address(slots, _0)) != 0
-    write(state, _0, -1)  # closed, however it ended: see kernels.runtime.work_queue
+    close(state)  # however it ended
     for worker in range(_1, threads):
         failed |= _close(jobs[first + worker])
     numbers[0] = failed

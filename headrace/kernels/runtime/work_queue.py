@@ -2,12 +2,14 @@
 
 Threads claim parts one by one, so that a worker thread that is not scheduled delays no other: the main thread does its
 parts too. The main thread takes them from the front and worker threads from the back, so that what a thread wrote in
-one task is mostly what it reads in the next. OpenMP's barriers, which wait for every thread, take milliseconds where
-other processes use the same cores. A part's result must not depend on the thread that computes it.
+one task is what it reads in the next. So that a short delay does not move that, a thread that is done with its share
+waits a while before it takes parts of the others' (_PATIENCE), unless these have taken none: then they are late.
+OpenMP's barriers, which wait for every thread, take milliseconds where other processes use the same cores. A part's
+result must not depend on the thread that computes it.
 
-State: int64 [16], zeros at first. One word holds the number of the current task, of its parts, and of the parts that
-are taken from the front and from the back: 16 bits each. A task of more parts is run as several, of which each begins
-at part _FIRST. Worker 0 is the main thread.
+State: int64 [16], zeros at first, then see open_for(). One word holds the number of the current task, of its parts, and
+of the parts that are taken from the front and from the back: 16 bits each. A task of more parts is run as several, of
+which each begins at part _FIRST. Worker 0 is the main thread.
 """
 
 from __future__ import annotations
@@ -17,12 +19,28 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace.kernels.runtime.atomics import exchange, increase, read, rest, write
+from headrace.kernels.runtime.intrinsics import ticks
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
-_WORD, _FIRST = np.uint64(0), np.uint64(1)
+_WORD, _FIRST, _THREADS = (np.uint64(i) for i in range(3))
 _DONE = np.uint64(8)  # on a cache line of its own
 _TASK, _PARTS, _BACK, _MASK = 48, 32, 16, 0xFFFF  # bits of the word
 _CLOSED = -1
+_PATIENCE = np.uint64(2)  # the time of a thread's share is divided by 2^2: so long it waits for the others
+
+
+@njit(**INNER)
+def open_for(state, threads):
+    """A queue without a task for so many threads, which share its parts."""
+    for i in range(np.uint64(0), np.uint64(len(state))):
+        state[i] = 0
+    write(state, _THREADS, np.int64(threads))
+
+
+@njit(**INNER)
+def take_threads(state, other):
+    """Share a queue's parts among as many threads as another queue's."""
+    write(state, _THREADS, read(other, _THREADS))
 
 
 @njit(**INNER)
@@ -35,16 +53,35 @@ def _publish(state, first, parts):
 
 
 @njit(**INNER)
-def _claim(state, worker):
-    """A part of the current task, which is then the caller's to do; -1 where none is left."""
+def _share(state, worker, parts):
+    """How many parts are the main thread's, or those of all worker threads together."""
+    threads = max(read(state, _THREADS), 1)
+    mine = (parts + threads - 1) // threads
+    return mine if worker == 0 else parts - mine
+
+
+@njit(**INNER)
+def _claim(state, worker, began, until):
+    """A part of the current task, which is then the caller's to do, -1 where none is left; and the new `until`.
+
+    began: the time when this thread began the task. until: the time up to which it waits with others' parts; 0 while it
+    has parts of its own."""
     while True:
         word = read(state, _WORD)
         parts, back, front = (word >> _PARTS) & _MASK, (word >> _BACK) & _MASK, word & _MASK
         if word < 0 or front + back >= parts:
-            return np.int64(-1)
+            return np.int64(-1), until
+        mine, others = (front, back) if worker == 0 else (back, front)
+        if others > 0 and mine >= _share(state, worker, parts):
+            now = ticks()
+            if until == 0:
+                until = now + ((now - began) >> _PATIENCE)
+            if now < until:
+                rest()
+                continue
         taken = word + (1 if worker == 0 else 1 << _BACK)
         if exchange(state, _WORD, word, taken):
-            return read(state, _FIRST) + (front if worker == 0 else parts - 1 - back)
+            return read(state, _FIRST) + (front if worker == 0 else parts - 1 - back), until
 
 
 @njit(**INNER)
@@ -77,11 +114,12 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
 
     @njit(**MERGED)
     def work(worker, state, arguments):
-        part = _claim(state, worker)
+        began = ticks()
+        part, until = _claim(state, worker, began, np.uint64(0))
         while part >= 0:
             do(np.uint64(part), np.uint64(worker), arguments)
             increase(state, _DONE)
-            part = _claim(state, worker)
+            part, until = _claim(state, worker, began, until)
 
     @njit(**MERGED)
     def run_task(state, parts, arguments):

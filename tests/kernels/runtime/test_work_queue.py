@@ -17,6 +17,7 @@ from numba import njit  # noqa: TID253
 from headrace.core.cores import cores
 from headrace.kernels.nn import layout
 from headrace.kernels.runtime import thread_pool, work_queue
+from headrace.kernels.runtime.intrinsics import ticks
 from headrace.kernels.runtime.machine_code import object_code
 from headrace.kernels.runtime.native import Call, Native
 
@@ -69,6 +70,57 @@ def test_a_task_may_have_more_parts_than_a_word_counts():
         arguments = (0, thread_pool.queue_state(), np.zeros(1, np.int64), parts, done, np.zeros(1, np.int64))
         thread_pool.WorkQueue().run(Call(compiled(), arguments), threads)
         assert (done == 1).all()
+
+
+@njit(nogil=True)
+def publish(state, threads, parts):
+    work_queue.open_for(state, threads)
+    work_queue._publish(state, 0, parts)
+
+
+@njit(nogil=True)
+def claim(state, worker, began):
+    return work_queue._claim(state, worker, began, np.uint64(0))
+
+
+@njit
+def now():
+    return ticks()
+
+
+NEVER = np.uint64(0)  # a task that began with the machine: a quarter of that time does not pass in a test
+
+
+@pytest.mark.skipif(now() == 0, reason="on this processor the queue cannot tell the time, and waits for nobody")
+def test_a_thread_takes_no_part_of_one_that_is_not_late():
+    state = thread_pool.queue_state()
+    publish(state, 2, 4)
+    assert [claim(state, 0, NEVER)[0] for _ in range(2)] == [0, 1]
+    assert claim(state, 1, NEVER)[0] == 3
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(claim, state, 0, NEVER)  # has done its share: part 2 is the worker thread's
+        assert claim(state, 1, NEVER)[0] == 2
+        assert waiting.result()[0] == -1
+
+
+def test_a_thread_takes_parts_of_one_that_is_late():
+    state = thread_pool.queue_state()
+    publish(state, 2, 4)
+    assert [claim(state, 0, NEVER)[0] for _ in range(3)] == [0, 1, 2]  # the worker thread has not even begun
+    publish(state, 2, 4)
+    assert [claim(state, 1, now())[0] for _ in range(3)] == [3, 2, 1]
+    publish(state, 2, 4)
+    assert claim(state, 1, now())[0] == 3
+    assert [claim(state, 0, now())[0] for _ in range(3)] == [0, 1, 2]  # has begun, but the wait ends
+    assert claim(state, 1, NEVER)[0] == -1
+
+
+def test_three_threads_share_a_task():
+    state = thread_pool.queue_state()
+    publish(state, 3, 7)
+    assert [claim(state, 0, NEVER)[0] for _ in range(3)] == [0, 1, 2]
+    assert [claim(state, worker, NEVER)[0] for worker in (1, 2, 2, 1)] == [6, 5, 4, 3]
+    assert {claim(state, worker, NEVER)[0] for worker in range(3)} == {-1}
 
 
 def test_a_busy_machine_gets_one_thread(monkeypatch):
