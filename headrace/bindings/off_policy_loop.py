@@ -229,17 +229,17 @@ class Loop:
         self.every, self.num_steps = every, source.num_steps
         self.work_queue, self.compiled, self.in_python = WorkQueue(), step is not None, 0.0  # s in environments
 
-    def run(self, first: int, last: int, flags: int) -> None:
-        """Do what the flags say for steps first .. last - 1."""
-        self.span[:3] = first, last, flags
-        calls = last // self.every - first // self.every if flags & LEARN else 0
-        self.work_queue.run(self.call, self.learning.learner.threads(calls))
+    def run(self, first: int, last: int, flags: int, threads: int = 1) -> None:
+        """Do what the flags say for steps first .. last - 1. threads: for the learning calls among them."""
+        span = self.span
+        span[0], span[1], span[2] = first, last, flags  # a slice takes longer
+        self.work_queue.run(self.call, threads)
 
     def learn(self, algorithm: OffPolicy[Any]) -> dict[str, Tensor]:
         """The gradient steps of one learning call, and their metrics."""
         self.span[slots.UPDATES] = algorithm.updates
         self.learning.begin(algorithm)
-        self.run(self.every - 1, self.every, LEARN)
+        self.run(self.every - 1, self.every, LEARN, self.learning.learner.threads())
         return self.learning.end()[0]
 
     def collect(self, collector: LearningCollector, random: Tensor) -> None:
@@ -263,18 +263,22 @@ class Loop:
         self._note_times(collector.timer, perf_counter() - began)
 
     def _steps(self, collector: LearningCollector, first: int, last: int, learn: int) -> None:
+        every, algorithm, learner = self.every, collector.algorithm, self.learning.learner
         if self.compiled:
-            self.run(first, last, ACT | STEP | APPEND | learn)
-            collector.algorithm.iteration += (last - first) // self.every
+            calls = last // every - first // every
+            self.run(first, last, ACT | STEP | APPEND | learn, learner.threads(calls) if learn else 1)
+            algorithm.iteration += calls
             return
         env, rollout = collector.env, collector.rollout
+        threads = learner.threads() if learn else 1  # once for all steps: it asks the system
         for t in range(first, last):
             self.run(t, t + 1, ACT)
             began = perf_counter()
             env.step(rollout, t)
             self.in_python += perf_counter() - began
-            self.run(t, t + 1, APPEND | learn)
-            collector.algorithm.iteration += (t + 1) % self.every == 0
+            ends = (t + 1) % every == 0
+            self.run(t, t + 1, APPEND | learn, threads if ends else 1)
+            algorithm.iteration += ends
 
     def _note_times(self, timer: Timer, seconds: float) -> None:
         """Divide the seconds of a rollout among its parts, by the processor's ticks."""
