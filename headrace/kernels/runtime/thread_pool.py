@@ -22,7 +22,7 @@ from headrace.kernels.runtime.native import STOPPED, Call
 from headrace.kernels.runtime.thread_choice import ThreadChoice
 
 BUSY = 0.6  # fraction of a call in which the main thread ran, below which other processes are using the cores
-MIN_MEASURED = 1e-3  # s: shorter calls are not measured
+MIN_MEASURED = 1e-3  # s: shorter calls are not measured, nor one on one thread that follows such a call
 WORKERS = 16  # threads of a call at most, as kernels.nn.layout has it
 ANNOUNCEMENT = "compiling the thread pool (once, about 1 s) ..."
 LONG = 5e-3  # s: threads wait to join a call that takes longer; starting one that waits costs 50 us
@@ -65,16 +65,18 @@ class WorkQueue:
         threads, others = min(threads, WORKERS), processes_computing()
         free = cores() - _number_computing(others) if others else threads
         several = not self.alone and (bool(others) or self.choice is None or self.choice.next())
-        wall, own = time.perf_counter(), time.thread_time()
+        watched = several or self.seconds > MIN_MEASURED  # asking for a thread's time takes 1 us
+        began, own = time.perf_counter(), time.thread_time() if watched else 0.0
         if several:
             _run_threads(call, threads, free, others if self.seconds > LONG else ())
         else:
             _alone(call)
-        wall, own = time.perf_counter() - wall, time.thread_time() - own
+        seconds = time.perf_counter() - began
+        waited = watched and seconds > MIN_MEASURED and time.thread_time() - own < BUSY * seconds
         if self.choice is not None and not self.alone and not others:
-            self.choice.took(several, wall)
-        self.alone, self.seconds = max(self.alone - 1, 0), wall
-        if wall > MIN_MEASURED and own < BUSY * wall and free > 0:  # else these processes are using the cores
+            self.choice.took(several, seconds)
+        self.alone, self.seconds = max(self.alone - 1, 0), seconds
+        if waited and free > 0:  # else these processes are using the cores
             self.alone = ALONE
 
 
@@ -176,7 +178,7 @@ def _state(call: Call) -> np.ndarray:
 
 
 def _alone(call: Call) -> None:
-    _state(call)[:] = 0
+    _state(call).fill(0)
     call()
 
 
