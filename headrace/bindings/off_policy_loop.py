@@ -282,9 +282,9 @@ class Loop:
 
     def _note_times(self, timer: Timer, seconds: float) -> None:
         """Divide the seconds of a rollout among its parts, by the processor's ticks."""
-        ticks = self.spent.astype(np.float64)
-        shares = ticks / ticks.sum() if ticks.any() else np.array((0.0, 0.0, 1.0))  # it may have no counter
-        inference, env, learn = ((seconds - self.in_python) * shares).tolist()
+        ticks = self.spent.tolist()
+        shares = [part / sum(ticks) for part in ticks] if any(ticks) else [0.0, 0.0, 1.0]  # it may have no counter
+        inference, env, learn = ((seconds - self.in_python) * share for share in shares)
         for part, spent in (("inference", inference), ("env", env + self.in_python), ("learning", learn)):
             timer.add(part, spent)
 

@@ -149,8 +149,10 @@ def test_nested_observations_fill_nested_columns_in_their_own_dtypes():
         (Box(-1, 2, (2,), np.float64), [[-3.0, 0.5], [1.0, 7.0]], [[-1.0, 0.5], [1.0, 2.0]]),
     ],
 )
-def test_actions_arrive_as_the_space_wants_them(space, given, handed):
-    env = InlineEnv(lambda: Counting(action_space=space), 2, "Counting")
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_actions_arrive_as_the_space_wants_them(num_envs, space, given, handed):
+    given, handed = given[:num_envs], handed[:num_envs]
+    env = InlineEnv(lambda: Counting(action_space=space), num_envs, "Counting")
     rollout = rollout_of(env, 1)
     env.reset(rollout, seed=0)
     rollout.action[0] = torch.tensor(given)

@@ -136,6 +136,23 @@ def test_a_busy_machine_gets_one_thread(monkeypatch):
     assert ran == [0]
 
 
+@pytest.mark.parametrize(("seconds", "asked"), [(1e-4, 0), (1.0, 2)])
+def test_calls_on_one_thread_are_watched_where_the_one_before_was_long(seconds, asked, monkeypatch):
+    """Asking for a thread's time takes as long as all else around a short call."""
+    now, times, work_queue = [0.0], [], thread_pool.WorkQueue()
+    work_queue.choice.several = False
+
+    def do(worker):
+        now[0] += seconds
+
+    monkeypatch.setattr(thread_pool.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(thread_pool.time, "thread_time", lambda: times.append(0.0) or 0.0)
+    work_queue.run(python_call(do), 2)
+    assert not times and not work_queue.alone
+    work_queue.run(python_call(do), 2)
+    assert len(times) == asked and work_queue.alone == (thread_pool.ALONE if asked else 0)
+
+
 def test_helpers_have_returned_when_a_call_ends():
     inside = []
 
