@@ -74,7 +74,7 @@ class DDPG(OffPolicy[DDPGConfig]):
         return learn(self.networks, batches, self.config, self.reduce)
 
 
-@fused("ddpg.learn", "headrace.bindings.sac_td3_ddpg")
+@fused("ddpg.learn", "headrace.bindings.sac_tqc_td3_ddpg")
 def learn(networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce = one_learner) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of METRICS."""
     policy, target, actor, critic, *target_flat = networks

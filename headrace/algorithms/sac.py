@@ -76,7 +76,7 @@ class SAC(OffPolicy[SACConfig]):
         return learn(self.networks, self.temperature, batches, random, self.config, self.reduce)
 
 
-@fused("sac.learn", "headrace.bindings.sac_td3_ddpg")
+@fused("sac.learn", "headrace.bindings.sac_tqc_td3_ddpg")
 def learn(
     networks: Networks,
     temperature_optimizer: Adam,

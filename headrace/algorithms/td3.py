@@ -84,7 +84,7 @@ class TD3(OffPolicy[TD3Config]):
         return learn(self.networks, batches, random, since, self.config, self.reduce)
 
 
-@fused("td3.learn", "headrace.bindings.sac_td3_ddpg")
+@fused("td3.learn", "headrace.bindings.sac_tqc_td3_ddpg")
 def learn(
     networks: Networks,
     batches: Batch,

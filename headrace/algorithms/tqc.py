@@ -1,7 +1,7 @@
 """TQC: SAC with critics of the return's distribution, the largest of whose pooled quantiles are left out of targets.
 
 Kuznetsov et al. 2020, "Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional Quantile
-Critics", arXiv:2005.04269. Acting is compiled as SAC's; learning is plain PyTorch on every device.
+Critics", arXiv:2005.04269.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from headrace.algorithms.off_policy import (
     split_batches,
 )
 from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.core.fused import fused
 from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -94,6 +95,7 @@ class TQC(OffPolicy[TQCConfig]):
         return learn(self.networks, self.temperature, batches, random, self.config, self.reduce)
 
 
+@fused("tqc.learn", "headrace.bindings.sac_tqc_td3_ddpg")
 def learn(
     networks: Networks,
     temperature_optimizer: Adam,

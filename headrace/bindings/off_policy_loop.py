@@ -20,13 +20,14 @@ from headrace.algorithms.off_policy import Networks, OffPolicy, learn_from_repla
 from headrace.algorithms.reduce import size_of
 from headrace.algorithms.sac import METRICS, SAC
 from headrace.algorithms.td3 import TD3
-from headrace.bindings import dqn, sac_td3_ddpg
+from headrace.algorithms.tqc import TQC
+from headrace.bindings import dqn, sac_tqc_td3_ddpg
 from headrace.bindings import off_policy_acting as acting
 from headrace.bindings.actor_critic_layout import normalizer_of
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.replay_batches import count
-from headrace.bindings.sac_td3_ddpg import delay_of
+from headrace.bindings.sac_tqc_td3_ddpg import delay_of
 from headrace.core.fused import kernel_of, register
 from headrace.core.rng import word
 from headrace.core.timer import Timer
@@ -62,7 +63,7 @@ from headrace.policies.critics import Critics
 from headrace.policies.examination import last_examined
 from headrace.policies.networks import VectorEncoder
 
-Learner: TypeAlias = sac_td3_ddpg.Learner | dqn.Learner
+Learner: TypeAlias = sac_tqc_td3_ddpg.Learner | dqn.Learner
 NOTHING = np.empty(0, np.float32)
 
 
@@ -76,7 +77,7 @@ class LearningCall:
         self.words = np.tile(call.slots, (WORKERS, 1))
         self.words[:, 0] = range(WORKERS)
         self.optimizers = _optimizers(algorithm)
-        self.names = METRICS if isinstance(algorithm, SAC) else _NAMES[type(self.learner)]
+        self.names = METRICS if isinstance(algorithm, SAC | TQC) else _NAMES[type(self.learner)]
         self.sums = np.zeros(slots.METRICS + 1)
         state = call.arguments[1]
         assert isinstance(state, np.ndarray)
@@ -124,7 +125,7 @@ class LearningCall:
 
 
 _SINCE, _COUNTS = 1, {"actor": 3, "critics": 4, "temperature": 5}  # fields of Settings
-_NAMES: dict[type, tuple[str, ...]] = {sac_td3_ddpg.Learner: METRICS[:2], dqn.Learner: ("loss", "q_value")}
+_NAMES: dict[type, tuple[str, ...]] = {sac_tqc_td3_ddpg.Learner: METRICS[:2], dqn.Learner: ("loss", "q_value")}
 
 
 def _learns(algorithm: OffPolicy[Any]) -> bool:
@@ -136,20 +137,20 @@ def _learns(algorithm: OffPolicy[Any]) -> bool:
         return False
     if type(algorithm) is DQN:
         return dqn.knows(algorithm.networks) is True
-    if type(algorithm) not in (SAC, TD3, DDPG):
+    if type(algorithm) not in (SAC, TQC, TD3, DDPG):
         return False
-    others = [algorithm.temperature] if isinstance(algorithm, SAC) else []
-    return sac_td3_ddpg.knows(algorithm.networks, *others) is True  # type: ignore[attr-defined]
+    others = [algorithm.temperature] if isinstance(algorithm, SAC | TQC) else []
+    return sac_tqc_td3_ddpg.knows(algorithm.networks, *others) is True  # type: ignore[attr-defined]
 
 
 def _depends_on(algorithm: OffPolicy[Any]) -> tuple[object, ...]:
     """What a LearningCall is stale without, besides the policy as it is."""
-    return (*sac_td3_ddpg.kept_of(*algorithm.optimizers.values()), *algorithm.buffers.values(), algorithm.config)
+    return (*sac_tqc_td3_ddpg.kept_of(*algorithm.optimizers.values()), *algorithm.buffers.values(), algorithm.config)
 
 
 def _optimizers(algorithm: OffPolicy[Any]) -> dict[str, Adam]:
     """Those that take steps, in the order of Learning.counts."""
-    learned = not isinstance(algorithm, SAC) or algorithm.config.learn_temperature
+    learned = not isinstance(algorithm, SAC | TQC) or algorithm.config.learn_temperature
     return {name: x for name, x in algorithm.optimizers.items() if learned or name != "temperature"}
 
 
@@ -158,16 +159,17 @@ def _make(algorithm: Any, shape: tuple[int, int]) -> Learner:
     if isinstance(algorithm, DQN):
         slow, optimizer = networks.target_flat, networks.optimizer
         return dqn.Learner(networks.policy, slow, optimizer, shape, algorithm.config.double)
-    return sac_td3_ddpg.Learner(networks, shape, algorithm.temperature if isinstance(algorithm, SAC) else None)
+    temperature = algorithm.temperature if isinstance(algorithm, SAC | TQC) else None
+    return sac_tqc_td3_ddpg.Learner(networks, shape, temperature)
 
 
 def _settings(algorithm: Any) -> Settings | dqn_arguments.Settings:
     networks, config = algorithm.networks, algorithm.config
     if isinstance(algorithm, DQN):
         return dqn.settings_of(networks.optimizer, config)
-    if isinstance(algorithm, SAC):
-        return sac_td3_ddpg.sac_settings(networks, algorithm.temperature, config)
-    return sac_td3_ddpg.td_settings(networks, 0, config)
+    if isinstance(algorithm, SAC | TQC):
+        return sac_tqc_td3_ddpg.sac_settings(networks, algorithm.temperature, config)
+    return sac_tqc_td3_ddpg.td_settings(networks, 0, config)
 
 
 def _minibatches(algorithm: Any, learner: Learner, shape: tuple[int, int]) -> Minibatches:
@@ -192,7 +194,7 @@ def _minibatches(algorithm: Any, learner: Learner, shape: tuple[int, int]) -> Mi
 
 
 ANNOUNCEMENT = "compiling the off-policy loop (once, about 8 s) ..."
-CLASSES = (OffPolicy, SAC, TD3, DDPG, DQN, Replay, PrioritizedReplay, Networks, Adam, Critics, *acting.CLASSES)
+CLASSES = (OffPolicy, SAC, TQC, TD3, DDPG, DQN, Replay, PrioritizedReplay, Networks, Adam, Critics, *acting.CLASSES)
 _NO_WORDS = np.zeros(1, np.uint64)
 FLAGS = ("valid", "terminated", "truncated")
 

@@ -10,7 +10,7 @@ import torch
 
 from headrace import Trainer
 from headrace.algorithms.off_policy import learn_from_replay
-from headrace.bindings import off_policy_acting, off_policy_loop, replay_batches, sac_td3_ddpg
+from headrace.bindings import off_policy_acting, off_policy_loop, replay_batches, sac_tqc_td3_ddpg
 from headrace.core import rng
 from headrace.core.fused import kernel_of, plain_only
 from headrace.data.priorities import PrioritizedReplay
@@ -25,6 +25,7 @@ OPTIONS = {
 EXPLORATION = {"exploration_initial": 0.2, "exploration_final": 0.2}
 CASES = {
     "sac": ("Pendulum-v1", {"batch_size": 70, "learning_rate": 1e-3}),
+    "tqc": ("Pendulum-v1", {"batch_size": 24, "critic_hidden": (16, 16), "critics": 2}),
     "td3": ("Pendulum-v1", {"batch_size": 24, "n_steps": 3}),
     "ddpg": ("Pendulum-v1", {"batch_size": 24}),
     "dqn": (
@@ -157,10 +158,10 @@ def test_minibatches_are_the_plain_ones(name, n_steps):
         torch.testing.assert_close(replay.tree, before.tree, rtol=1e-12, atol=0)
         torch.testing.assert_close(replay.highest, before.highest, rtol=1e-12, atol=0)
     if name == "td3":
-        smoothing = sac_td3_ddpg.target_smoothing(policy, random[..., DRAWS:], algorithm.config)
+        smoothing = sac_tqc_td3_ddpg.target_smoothing(policy, random[..., DRAWS:], algorithm.config)
         torch.testing.assert_close(others[3], smoothing, rtol=1e-5, atol=1e-5)
     if name == "sac":
-        normal = sac_td3_ddpg.normals(policy, random[..., DRAWS:])
+        normal = sac_tqc_td3_ddpg.normals(policy, random[..., DRAWS:])
         halves = others[3], blocks[-1].transpose(2, 3)[:, 2:].flatten(1, 2)[:, : shape[1]]
         torch.testing.assert_close(torch.cat(halves, 1), normal, rtol=1e-5, atol=1e-5)
 
@@ -233,7 +234,7 @@ class Failing(gymnasium.Wrapper):
 def test_threads_help_where_there_is_enough_to_learn(backend, worth, expected, monkeypatch):
     """A run counts the learning calls in it; without any, no thread is woken."""
     monkeypatch.setenv("HEADRACE_THREADS", "2")
-    monkeypatch.setattr("headrace.bindings.sac_td3_ddpg.WORTH_HELP", worth)
+    monkeypatch.setattr("headrace.bindings.sac_tqc_td3_ddpg.WORTH_HELP", worth)
     given = []
 
     def run(self, call, threads):

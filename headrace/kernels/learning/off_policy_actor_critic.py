@@ -1,4 +1,5 @@
-"""The whole learning calls of SAC, TD3 and DDPG compiled: TD targets, critics, actor, temperature, Adam and targets.
+"""The whole learning calls of SAC, TQC, TD3 and DDPG compiled: TD targets, critics, actor, temperature, Adam and
+target networks.
 
 A gradient step is a few tasks whose parts threads share (kernels.runtime.work_queue): a part is a block of 64 samples
 in a pass through the actor or one of the critics, or a weight chunk with its gradient and Adam step. Passes through
@@ -13,6 +14,15 @@ import math
 import numpy as np
 
 from headrace.kernels.learning import off_policy_arguments as slots
+from headrace.kernels.learning.critic_losses import (
+    critic_loss,
+    judges,
+    outputs_of,
+    rows,
+    truncated_targets,
+    value,
+    value_gradient,
+)
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn import stepwise
 from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, store_scale
@@ -21,7 +31,7 @@ from headrace.kernels.nn.dense import copy
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.split_bf16 import close_tiles, open_tiles
-from headrace.kernels.nn.vector_math import clamp, exp, log, minimum, tanh
+from headrace.kernels.nn.vector_math import clamp, exp, log, tanh
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
@@ -30,31 +40,22 @@ _0, _1, _2 = U(0), U(1), U(2)
 _ZERO, _ONE, _TWO = F(0), F(1), F(2)
 _CONSTANT = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
 _LOG_STD_MIN, _LOG_STD_MAX = F(-20), F(2)
-# tasks, in the order of a gradient step
-PACK, NEXT_ACTIONS, NEXT_VALUES, CRITICS, CRITICS_STEP, ACTIONS, VALUES, VALUES_BACKWARD, ACTOR, ACTOR_STEP = range(10)
+# tasks, in the order of a gradient step; TARGETS are TQC's
+PACK, NEXT_ACTIONS, NEXT_VALUES, TARGETS, CRITICS, CRITICS_STEP = range(6)
+ACTIONS, VALUES, VALUES_BACKWARD, ACTOR, ACTOR_STEP = range(6, 11)
 _HAS_TILES = processor_has_tiles()
-_TASK, _BATCH = _0, _1  # indices in OffPolicyArguments.task
-
-
-@njit(**INNER)
-def _rows(arguments):
-    """Offsets of the extra rows in a block's scratch: noise, unclamped, log_prob, values of the critics."""
-    noise = arguments.extra_rows
-    unclamped = noise + arguments.actions * BLOCK
-    log_prob = unclamped + arguments.actions * BLOCK
-    return noise, unclamped, log_prob, log_prob + BLOCK
 
 
 @njit(**INNER)
 def _place(arguments, b):
-    """Number of the current batch's block b among those of all batches."""
-    return U(arguments.task[_BATCH]) * arguments.blocks + b
+    """Where the rows of the current batch's block b begin among those of all batches."""
+    return (U(arguments.task[slots.BATCH]) * arguments.blocks + b) * BLOCK
 
 
 @njit(**INNER)
 def _noise(arguments, half, b):
     """Where block b's noise begins: on the next actions for half = 0, on the current ones for 1."""
-    return ((U(arguments.task[_BATCH]) * _2 + half) * arguments.blocks + b) * arguments.actions * BLOCK
+    return ((U(arguments.task[slots.BATCH]) * _2 + half) * arguments.blocks + b) * arguments.actions * BLOCK
 
 
 @njit(**INNER)
@@ -65,7 +66,7 @@ def _act(arguments, scratch, normal):
     SAC: u = mean + e^log_std * normal, action = tanh(u), log_prob = sum of -normal^2 / 2 - log_std - log(2 pi) / 2
     - log(1 - tanh(u)^2), the last as 2 log 2 - 2 log(e^u + e^-u).
     """
-    output, (noises, unclamped, log_prob, _) = arguments.actor[-1, col.OUTPUT], _rows(arguments)
+    output, (noises, unclamped, log_prob, _) = arguments.actor[-1, col.OUTPUT], rows(arguments)
     for i in range(_0, BLOCK, WIDTH):
         density = splat(_ZERO)
         for k in range(_0, arguments.actions):
@@ -97,8 +98,8 @@ def _smooth(arguments, scratch, normal):
 @njit(**INNER)
 def _next_actions(arguments, b):
     """Next actions of a block, behind the next observations."""
-    scratch, size, weights = arguments.scratch[b], arguments.features * BLOCK, arguments.actor_weights
-    copy(scratch, _0, arguments.batches.next_observation, _place(arguments, b) * size, size)
+    scratch, features, weights = arguments.scratch[b], arguments.features, arguments.actor_weights
+    copy(scratch, _0, arguments.batches.next_observation, _place(arguments, b) * features, features * BLOCK)
     if arguments.stochastic:
         stepwise.forward(arguments.actor, weights.parameters, weights.packed, scratch)
     else:
@@ -111,8 +112,8 @@ def _next_actions(arguments, b):
 @njit(**INNER)
 def _actions(arguments, b):
     """The actor's actions of a block, behind the observations."""
-    scratch, size, weights = arguments.scratch[b], arguments.features * BLOCK, arguments.actor_weights
-    copy(scratch, _0, arguments.batches.observation, _place(arguments, b) * size, size)
+    scratch, features, weights = arguments.scratch[b], arguments.features, arguments.actor_weights
+    copy(scratch, _0, arguments.batches.observation, _place(arguments, b) * features, features * BLOCK)
     stepwise.forward(arguments.actor, weights.parameters, weights.packed, scratch)
     _act(arguments, scratch, _noise(arguments, _1, b))
 
@@ -126,88 +127,47 @@ def _critic(arguments, part):
 
 @njit(**INNER)
 def _values(arguments, part, parameters, packed):
-    """Values that one critic gives the actions of _next_actions() or _actions() in one block, into the extra rows."""
+    """What one critic makes of the actions of _next_actions() or _actions() in one block, into the extra rows."""
     c, _, scratch = _critic(arguments, part)
     layers = arguments.critics[c]
     copy(scratch, layers[_0, col.SOURCE], scratch, _0, (arguments.features + arguments.actions) * BLOCK)
     stepwise.forward(layers, parameters, packed, scratch)
-    copy(scratch, _rows(arguments)[3] + c * BLOCK, scratch, layers[-1, col.OUTPUT], BLOCK)
-
-
-@njit(**INNER)
-def _lowest(arguments, scratch, critics, i):
-    """The lowest value of the first critics."""
-    values = _rows(arguments)[3]
-    lowest = load(scratch, values + i)
-    for c in range(_1, critics):
-        lowest = minimum(lowest, load(scratch, values + c * BLOCK + i))
-    return lowest
-
-
-@njit(**INNER)
-def _td_target(arguments, scratch, row, i):
-    """reward + discount * (lowest target critic, for SAC - temperature * log_prob)."""
-    value = _lowest(arguments, scratch, U(len(arguments.critics)), i)
-    if arguments.stochastic:
-        value = value - load(scratch, _rows(arguments)[2] + i) * arguments.numbers[slots.TEMPERATURE]
-    return fma(load(arguments.batches.discount, row), value, load(arguments.batches.reward, row))
+    copy(scratch, outputs_of(arguments, c), scratch, layers[-1, col.OUTPUT], arguments.quantiles * BLOCK)
 
 
 @njit(**INNER)
 def _critic_forward_backward(arguments, part):
-    """Forward and backward pass of one critic in one block, and its loss, the mean of error^2 (SAC: / 2)."""
+    """Forward and backward pass of one critic in one block, and its loss."""
     c, b, scratch = _critic(arguments, part)
     layers, weights, batches = arguments.critics[c], arguments.critic_weights, arguments.batches
-    at = _place(arguments, b)
-    inputs, size, action_size = layers[_0, col.SOURCE], arguments.features * BLOCK, arguments.actions * BLOCK
-    copy(scratch, inputs, batches.observation, at * size, size)
-    copy(scratch, inputs + size, batches.action, at * action_size, action_size)
+    features, actions, at = arguments.features, arguments.actions, _place(arguments, b)
+    inputs = layers[_0, col.SOURCE]
+    copy(scratch, inputs, batches.observation, at * features, features * BLOCK)
+    copy(scratch, inputs + features * BLOCK, batches.action, at * actions, actions * BLOCK)
     stepwise.forward(layers, weights.parameters, weights.packed, scratch)
-    output, grad_output, loss = layers[-1, col.OUTPUT], layers[-1, col.OUTPUT_GRAD], splat(_ZERO)
-    for i in range(_0, BLOCK, WIDTH):
-        row = at * BLOCK + i
-        error = load(scratch, output + i) - _td_target(arguments, scratch, row, i)
-        grad = error * load(batches.loss_weight, row)
-        loss = fma(error, grad, loss)
-        store(scratch, grad_output + i, grad if arguments.stochastic else grad * _TWO)
-    arguments.sums[part, _0] = total(loss)
+    arguments.sums[part, _0] = critic_loss(arguments, layers, scratch, at)
     stepwise.backward(layers, weights.parameters, weights.packed, scratch, _1)
     stepwise.prepare_gradient(layers, scratch, weights.packed, b, arguments.blocks)
 
 
 @njit(**INNER)
-def _judges(arguments):
-    """How many critics the actor's loss takes the lowest value of: SAC all, TD3 and DDPG the first alone."""
-    return U(len(arguments.critics)) if arguments.stochastic else _1
-
-
-@njit(**INNER)
 def _values_backward(arguments, part):
-    """Gradients, at the actor's actions in one block, of the values for which one critic is the lowest. Critics with
-    equal values share the gradient."""
+    """Gradients, at the actor's actions in one block, of one critic's part in the value of the actor's loss."""
     c, b, scratch = _critic(arguments, part)
-    layers, weights, critics = arguments.critics[c], arguments.critic_weights, _judges(arguments)
-    values = _rows(arguments)[3]
-    for i in range(_0, BLOCK, WIDTH):
-        weight = load(arguments.batches.loss_weight, _place(arguments, b) * BLOCK + i)
-        lowest, number = _lowest(arguments, scratch, critics, i), splat(_ZERO)
-        for other in range(_0, critics):
-            equal = load(scratch, values + other * BLOCK + i) == lowest
-            number = number + select(equal, splat(_ONE), splat(_ZERO))
-        mine = load(scratch, values + c * BLOCK + i) == lowest
-        store(scratch, layers[-1, col.OUTPUT_GRAD] + i, select(mine, weight / number, splat(_ZERO)))
-    stepwise.backward(layers, weights.parameters, weights.packed, scratch, _0)
+    weights = arguments.critic_weights
+    value_gradient(arguments, c, scratch, _place(arguments, b))
+    stepwise.backward(arguments.critics[c], weights.parameters, weights.packed, scratch, _0)
 
 
 @njit(**INNER)
 def _actor_loss(arguments, b):
     """Sums of the actor's loss, the mean of temperature * log_prob - value, of log_prob, and of weights in a block."""
-    scratch, log_prob = arguments.scratch[b], _rows(arguments)[2]
+    scratch, log_prob = arguments.scratch[b], rows(arguments)[2]
     loss, entropy, weights_sum = splat(_ZERO), splat(_ZERO), splat(_ZERO)
     for i in range(_0, BLOCK, WIDTH):
-        weight = load(arguments.batches.loss_weight, _place(arguments, b) * BLOCK + i)
-        value, density = _lowest(arguments, scratch, _judges(arguments), i), load(scratch, log_prob + i)
-        loss = fma(density * arguments.numbers[slots.TEMPERATURE] - value, weight, loss)
+        weight, density = load(arguments.batches.loss_weight, _place(arguments, b) + i), load(scratch, log_prob + i)
+        cost = density * arguments.numbers[slots.TEMPERATURE] - value(arguments, scratch, i)
+        loss = fma(cost, weight, loss)
         entropy, weights_sum = fma(density, weight, entropy), weights_sum + weight
     sums = arguments.sums[U(len(arguments.critics)) * arguments.blocks + b]
     sums[_0], sums[_1], sums[_2] = total(loss), total(entropy), total(weights_sum)
@@ -221,12 +181,12 @@ def _actor_backward(arguments, b):
     (u - mean) - w temperature, 0 where log_std is clamped. With INVERT grad_u = -dq/da where that leads away from the
     bounds, as in headrace.policies.actor_q.InvertedTanh.
     """
-    scratch, first, row = arguments.scratch[b], arguments.features * BLOCK, _place(arguments, b) * BLOCK
-    grad_output, (noises, unclamped, _, _) = arguments.actor[-1, col.OUTPUT_GRAD], _rows(arguments)
+    scratch, first, row = arguments.scratch[b], arguments.features * BLOCK, _place(arguments, b)
+    grad_output, (noises, unclamped, _, _) = arguments.actor[-1, col.OUTPUT_GRAD], rows(arguments)
     for k in range(_0, arguments.actions):
         for i in range(_0, BLOCK, WIDTH):
             at, grad = k * BLOCK + i, splat(_ZERO)
-            for c in range(_0, _judges(arguments)):
+            for c in range(_0, judges(arguments)):
                 grad = grad + load(scratch, arguments.critics[c, _0, col.SOURCE_GRAD] + first + at)
             action = load(scratch, first + at)
             slope = _ONE - action * action
@@ -276,11 +236,13 @@ def _pack_weights(arguments, part):
 @njit(**INNER)
 def _work(part, worker, arguments):
     """Do a part of the current task."""
-    task, weights = arguments.task[_TASK], arguments.critic_weights
+    task, weights = arguments.task[slots.TASK], arguments.critic_weights
     if task == NEXT_ACTIONS:
         _next_actions(arguments, part)
     elif task == NEXT_VALUES:
         _values(arguments, part, weights.target, weights.packed_target)
+    elif task == TARGETS:
+        truncated_targets(arguments, arguments.scratch[part], _place(arguments, part))
     elif task == CRITICS:
         _critic_forward_backward(arguments, part)
     elif task == ACTIONS:
@@ -304,7 +266,7 @@ _run_task, _serve = work_loop(_work)
 @njit(**INNER)
 def _run(arguments, state, task, parts):
     """Run a task to its end. Main thread only."""
-    arguments.task[_TASK] = task
+    arguments.task[slots.TASK] = task
     _run_task(state, parts, arguments)
 
 
@@ -336,32 +298,34 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
     """All gradient steps, one task after another. Main thread only."""
     numbers = arguments.numbers
     numbers[slots.INVERT] = F(settings.invert_gradients)
+    arguments.task[slots.KEPT] = settings.kept
     critics, loss, taken = U(len(arguments.critics)) * arguments.blocks, _ZERO, 0
     if arguments.tiled:  # others may have written the weights since the last call
         _run(arguments, state, PACK, U(len(arguments.critic_chunks) + len(arguments.actor_chunks)))
     for g in range(_0, U(len(metrics)) // U(slots.METRICS)):
         actor_too = (settings.since + np.int64(g) + 1) % settings.delay == 0
-        arguments.task[_BATCH] = np.int64(g)
+        arguments.task[slots.BATCH] = np.int64(g)
         numbers[slots.TEMPERATURE] = F(math.exp(temperature.parameters[_0])) if arguments.stochastic else _ZERO
         step = settings.critics_steps + np.float64(g) + 1.0
         store_scale(numbers, slots.CRITICS_SCALE, scales(0.0, step, settings.critics_rate, 1.0, BETA2))
         numbers[slots.TAU] = F(settings.tau) if actor_too else _ZERO
         _run(arguments, state, NEXT_ACTIONS, arguments.blocks)
         _run(arguments, state, NEXT_VALUES, critics)
+        if arguments.quantiles > _1:
+            _run(arguments, state, TARGETS, arguments.blocks)
         _run(arguments, state, CRITICS, critics)
         _run(arguments, state, CRITICS_STEP, U(len(arguments.critic_chunks)))
-        half = F(0.5) if arguments.stochastic else _ONE
-        metrics[g * U(slots.METRICS) + _1] = _sum(arguments, _0, critics, _0) * half
+        metrics[g * U(slots.METRICS) + _1] = _sum(arguments, _0, critics, _0)
         if actor_too:
             taken += 1
             store_scale(
                 numbers, slots.ACTOR_SCALE, scales(0.0, settings.actor_steps + taken, settings.actor_rate, 1.0, BETA2)
             )
             numbers[slots.ACTOR_TAU] = _ZERO if arguments.stochastic else F(settings.tau)
-            judges = _judges(arguments) * arguments.blocks
+            judging = judges(arguments) * arguments.blocks
             _run(arguments, state, ACTIONS, arguments.blocks)
-            _run(arguments, state, VALUES, judges)
-            _run(arguments, state, VALUES_BACKWARD, judges)
+            _run(arguments, state, VALUES, judging)
+            _run(arguments, state, VALUES_BACKWARD, judging)
             _run(arguments, state, ACTOR, arguments.blocks)
             _run(arguments, state, ACTOR_STEP, U(len(arguments.actor_chunks)))
             loss = _sum(arguments, critics, arguments.blocks, _0)

@@ -1,4 +1,5 @@
-"""Arguments of the kernel of SAC's, TD3's and DDPG's learning calls (kernels.learning.off_policy_actor_critic)."""
+"""Arguments of the kernel of SAC's, TQC's, TD3's and DDPG's learning calls
+(headrace.kernels.learning.off_policy_actor_critic)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 ACTOR_SCALE, CRITICS_SCALE, TAU, ACTOR_TAU, TEMPERATURE, ACTOR_EPS, CRITICS_EPS, INVERT = (
     np.uint64(i) for i in (0, 3, 6, 7, 8, 9, 10, 11)
 )
+TASK, BATCH, KEPT = (np.uint64(i) for i in range(3))  # indices in OffPolicyArguments.task
 METRICS = 4  # of each gradient step: actor's loss, critics' loss, temperature, temperature's loss
 
 
@@ -47,12 +49,12 @@ class Batches(NamedTuple):
 class OffPolicyArguments(NamedTuple):
     """What stays from call to call, and buffers.
 
-    stochastic: 1 for SAC. tiled: 1 where AMX tiles multiply some layers. actor: its layer table; critics: uint64
-    [C, L, columns], theirs. actor_chunks, critic_chunks: see stepwise_layout.weight_chunks. scratch: float32
-    [B, *], a row for each block; the actor's inputs lie at 0, its actions behind them, and from `extra_rows` on rows of
-    64: noise, unclamped (K each), log_prob, a value for each critic.
+    stochastic: 1 for SAC and TQC. tiled: 1 where AMX tiles multiply some layers. quantiles: outputs of a critic, 1
+    where that is a value. actor: its layer table; critics: uint64 [C, L, columns], theirs. actor_chunks, critic_chunks:
+    see stepwise_layout.weight_chunks. scratch: float32 [B, *], a row for each block; the actor's inputs lie at 0, its
+    actions behind them, and from `extra_rows` on rows of 64: noise, unclamped (K each), log_prob, the critics' outputs.
     gradient_scratch: float32, a row for each worker. sums: float32 [C * B + B, 16], losses. numbers: float32 [16], see
-    above. task: int64 [8]: task, batch.
+    above. task: int64 [8]: task, batch, how many of the target critics' quantiles are kept.
     """
 
     stochastic: np.uint64
@@ -60,6 +62,7 @@ class OffPolicyArguments(NamedTuple):
     blocks: np.uint64
     features: np.uint64
     actions: np.uint64
+    quantiles: np.uint64
     extra_rows: np.uint64
     actor: np.ndarray
     critics: np.ndarray
@@ -78,7 +81,8 @@ class OffPolicyArguments(NamedTuple):
 class Settings(NamedTuple):
     """Of a call; numbers are float64. delay: gradient steps from one actor step to the next; since: those done before.
     steps: Adam's steps of actor, critics and temperature before this call; rates: their learning rates.
-    invert_gradients: 1 where TD3Config.invert_gradients is set."""
+    invert_gradients: 1 where TD3Config.invert_gradients is set. kept: TQC's quantiles in the targets, of those of all
+    target critics together."""
 
     delay: int = 1
     since: int = 0
@@ -93,3 +97,4 @@ class Settings(NamedTuple):
     learn_temperature: int = 0
     temperature_eps: float = 0.0
     invert_gradients: int = 0
+    kept: int = 0

@@ -1,4 +1,4 @@
-"""Compiled learning calls of SAC, TD3 and DDPG equal the plain ones, which autograd differentiates."""
+"""Compiled learning calls of SAC, TQC, TD3 and DDPG equal the plain ones, which autograd differentiates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from helpers.off_policy_oracle import ACTIONS, OBSERVATIONS, made_up
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
-from headrace.bindings import sac_td3_ddpg
+from headrace.algorithms.tqc import TQC, TQCConfig
+from headrace.bindings import sac_tqc_td3_ddpg
 from headrace.core import fused
 from headrace.core.device import torch_threads
 from headrace.kernels.runtime.thread_pool import WorkQueue
@@ -24,7 +25,7 @@ CASES = {
     "no hidden layers": {"hidden": ()},
     "normalised": {"normalize_observation": True},
 }
-ALGORITHMS = {"sac": (SAC, SACConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig)}
+ALGORITHMS = {"sac": (SAC, SACConfig), "tqc": (TQC, TQCConfig), "td3": (TD3, TD3Config), "ddpg": (DDPG, DDPGConfig)}
 STEPS, ROWS = 5, 24
 
 
@@ -37,9 +38,10 @@ def _one_thread():
 def build(name, **options):
     """An algorithm whose actor, critics and targets differ, with statistics of what was seen."""
     kind, config = ALGORITHMS[name]
-    algorithm = kind.build(
-        config(**{"hidden": (20, 13), "learning_starts": 0, **options}), OBSERVATIONS, ACTIONS, 0, "cpu"
-    )
+    settings = {"hidden": (20, 13), "learning_starts": 0, **options}
+    if name == "tqc":
+        settings = {"critics": 3, "quantiles": 7, "critic_hidden": settings["hidden"], **settings}
+    algorithm = kind.build(config(**settings), OBSERVATIONS, ACTIONS, 0, "cpu")
     with torch.no_grad():
         algorithm.policy.actor_out.weight.mul_(50)
         for buffer in algorithm.buffers.values():
@@ -64,7 +66,7 @@ def learned(algorithm, calls=2, rows=ROWS):
     return metrics
 
 
-@pytest.mark.parametrize("name", ["sac", "td3"])
+@pytest.mark.parametrize("name", ["sac", "tqc", "td3"])
 def test_a_target_critic_of_nan_shows(name):
     """Whichever it is: the lower of a number and NaN is NaN."""
     for critic in (0, 1):
@@ -113,6 +115,25 @@ def compare(name, options, rows=ROWS, atol=2e-6):
     assert list(got) == list(wanted)
 
 
+@pytest.mark.parametrize(
+    "options", [{"dropped_quantiles": 0}, {"critics": 1}, {"quantiles": 40}, {"critic_hidden": (9,)}]
+)
+def test_truncated_critics_of_all_sizes(options):
+    compare("tqc", options)
+
+
+def test_targets_are_truncated():
+    """With one target critic far above the others, the largest quantiles are its own."""
+    ends = []
+    for dropped, plain in ((3, True), (3, False), (0, False)):
+        algorithm = build("tqc", dropped_quantiles=dropped)
+        with torch.no_grad():
+            algorithm.networks.target.critics.biases[-1][0] += torch.arange(7) * 100.0
+        with fused.plain_only() if plain else nullcontext():
+            ends.append(float(learned(algorithm, 1)["critic_loss"]))
+    assert ends[1] == pytest.approx(ends[0], rel=1e-4) and ends[2] > 1.5 * ends[1]
+
+
 def test_a_clipped_deviation_and_a_fixed_temperature():
     """Outside its bounds log_std has no slope."""
     ends = []
@@ -143,7 +164,7 @@ def test_it_says_what_it_was_not_written_for(name, monkeypatch, capsys):
 @pytest.mark.parametrize("hidden", [(48, 32), (128, 160)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
-    monkeypatch.setattr(sac_td3_ddpg, "WORTH_HELP", 0)
+    monkeypatch.setattr(sac_tqc_td3_ddpg, "WORTH_HELP", 0)
     asked, ends, run = [], [], WorkQueue.run
     monkeypatch.setattr(WorkQueue, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):

@@ -1,4 +1,4 @@
-"""The learning calls of SAC, TD3 and DDPG by the CPU's kernel: hundreds of gradient steps in one call."""
+"""The learning calls of SAC, TQC, TD3 and DDPG by the CPU's kernel: hundreds of gradient steps in one call."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from headrace.algorithms.off_policy import Networks
 from headrace.algorithms.reduce import Reduce, one_learner, size_of
 from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.algorithms.td3 import TD3Config
+from headrace.algorithms.tqc import TQCConfig
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.bound import place as start_of
@@ -44,13 +45,14 @@ ANNOUNCEMENT = "compiling the learning call (once, about 15 s) ..."
 
 
 class Learner:
-    """Learns from `steps` batches of `rows`; shape: (steps, rows). temperature: the optimizer of SAC's."""
+    """Learns from `steps` batches of `rows`; shape: (steps, rows). temperature: the optimizer of SAC's or TQC's."""
 
     def __init__(self, networks: Networks, shape: tuple[int, int], temperature: Adam | None) -> None:
         policy, _, actor, critics, slow_actor, slow_critics = networks
         steps, rows = shape
         self.steps, self.rows, self.blocks = steps, rows, count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
+        quantiles = policy.critics.weights[-1].shape[2]
         layers, _ = layers_of(parts_of(policy), policy.activation, actor.flat)
         own, place, actor_words = stepwise_table(layers, 0, (features + actions) * block, 0, self.blocks)
         tables, words = [], 0
@@ -67,13 +69,14 @@ class Learner:
         self.numbers = np.zeros(16, np.float32)
         self.numbers[int(slots.ACTOR_EPS)], self.numbers[int(slots.CRITICS_EPS)] = actor.eps, critics.eps
         tiled = actor_words + words > 0
-        sizes = (np.uint64(x) for x in (not policy.deterministic, tiled, self.blocks, features, actions, place))
+        numbers = (not policy.deterministic, tiled, self.blocks, features, actions, quantiles, place)
+        sizes = (np.uint64(x) for x in numbers)
         fields: Any = (
             *sizes,
             *(own, np.stack(tables), weight_chunks([own]), weight_chunks(tables)),
             *(weights_of(actor, slow_actor, actor_words), weights_of(critics, slow_critics, words)),
             Batches(*(x.view(-1).numpy() for x in self.given)),
-            aligned(self.blocks, place + (2 * actions + 1 + len(tables)) * block),
+            aligned(self.blocks, place + (2 * actions + 1 + quantiles * len(tables)) * block),
             aligned(WORKERS, gradient_scratch_size([own, *tables])),
             *(np.zeros(((len(tables) + 1) * self.blocks, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )
@@ -145,7 +148,7 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
     if known is not True:
         return known
     batches, random = next(x for x in call if isinstance(x, Batch)), [x for x in call if isinstance(x, Tensor)]
-    draws = policy.num_draws * (1 + len(optimizers))  # SAC, which has a third, draws for the current actions too
+    draws = policy.num_draws * (1 + len(optimizers))  # SAC and TQC, which have a third: for the current actions too
     fitting = batches_fit(batches, torch.float32, policy.action_size)
     return (fitting and all(fits(x, torch.float32, *batches.reward.shape, draws) for x in random)) or MISFIT
 
@@ -185,12 +188,16 @@ def delay_of(config: OffPolicyConfig) -> int:
     return getattr(config, "policy_delay", 1)
 
 
-def sac_settings(networks: Networks, temperature_optimizer: Adam, config: SACConfig) -> Settings:
-    """Of SAC's next call."""
+def sac_settings(networks: Networks, temperature_optimizer: Adam, config: SACConfig | TQCConfig) -> Settings:
+    """Of SAC's or TQC's next call."""
     optimizers = (networks.actor_optimizer, networks.critic_optimizer, temperature_optimizer)
     counts, rates = (float(x.steps) for x in optimizers), (float(x.learning_rate) for x in optimizers)
     entropy = -networks.policy.action_size if config.target_entropy is None else config.target_entropy
-    numbers: Any = (*counts, *rates, float(entropy), int(config.learn_temperature), float(temperature_optimizer.eps))
+    critics, kept = networks.policy.critics, 0
+    if isinstance(config, TQCConfig):
+        kept = critics.number * (critics.weights[-1].shape[2] - config.dropped_quantiles)
+    temperature = (float(entropy), int(config.learn_temperature), float(temperature_optimizer.eps))
+    numbers: Any = (*counts, *rates, *temperature, 0, kept)
     return Settings(1, 0, float(config.tau), *numbers)
 
 
@@ -201,6 +208,20 @@ def td_settings(networks: Networks, since: int, config: TD3Config | DDPGConfig) 
     rates = (float(actor.learning_rate), float(critics.learning_rate), 0.0)
     invert = int(config.invert_gradients)
     return Settings(delay_of(config), since, float(config.tau), *counts, *rates, invert_gradients=invert)
+
+
+def _learn_entropic(
+    networks: Networks, temperature: Adam, batches: Batch, random: Tensor, config: SACConfig | TQCConfig
+) -> dict[str, Tensor]:
+    """SAC's or TQC's gradient steps."""
+    policy, _, actor, critics, *_ = networks
+    learner, steps = _learner(networks, batches, temperature), len(random)
+    settings = sac_settings(networks, temperature, config)
+    found = learner.learn(policy, batches, normals(policy, random), settings)
+    actor.steps += steps
+    critics.steps += steps
+    temperature.steps += steps if config.learn_temperature else 0
+    return dict(zip(METRICS, found.mean(0), strict=True))
 
 
 @register("sac.learn", serves, DIGESTS["sac.learn"], CLASSES)
@@ -214,15 +235,21 @@ def sac_learn(
     reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.sac.learn, with the same results within rounding."""
-    policy, _, actor, critics, *_ = networks
-    learner = _learner(networks, batches, temperature_optimizer)
-    steps, normal = len(random), normals(policy, random)
-    settings = sac_settings(networks, temperature_optimizer, config)
-    found = learner.learn(policy, batches, normal, settings)
-    actor.steps += steps
-    critics.steps += steps
-    temperature_optimizer.steps += steps if config.learn_temperature else 0
-    return dict(zip(METRICS, found.mean(0), strict=True))
+    return _learn_entropic(networks, temperature_optimizer, batches, random, config)
+
+
+@register("tqc.learn", serves, DIGESTS["tqc.learn"], CLASSES)
+@torch.no_grad()
+def tqc_learn(
+    networks: Networks,
+    temperature_optimizer: Adam,
+    batches: Batch,
+    random: Tensor,
+    config: TQCConfig,
+    reduce: Reduce = one_learner,
+) -> dict[str, Tensor]:
+    """headrace.algorithms.tqc.learn, with the same results within rounding."""
+    return _learn_entropic(networks, temperature_optimizer, batches, random, config)
 
 
 def _follow(
