@@ -1,4 +1,5 @@
-"""Gradient steps per second of SAC, TD3, DDPG and DQN, and the time to solve Pendulum, compared with SB3 and SBX.
+"""Gradient steps per second of SAC, TD3, DDPG, TQC, CrossQ and DQN, and the time to solve Pendulum, compared with SB3
+(with its contrib) and SBX.
 
 Every measurement has a process of its own; libraries take turns, so that a machine that slows down slows all alike.
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 from common import Neighbours, Row, core_latency, finish, interpreter_with, parser, run_program, table
 from off_policy_one import WORKS
 
-LIBRARIES = {"headrace": "torch", "sb3": "stable_baselines3", "sbx": "sbx"}  # name -> what its interpreter can import
+LIBRARIES = {"headrace": "torch", "sb3": "sb3_contrib", "sbx": "sbx"}  # name -> what its interpreter can import
 
 
 def main() -> None:

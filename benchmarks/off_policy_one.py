@@ -27,9 +27,13 @@ WORKS = {
     "sac": Work("Pendulum-v1", (256, 256), 256),
     "td3": Work("Pendulum-v1", (256, 256), 256),
     "ddpg": Work("Pendulum-v1", (256, 256), 256),
+    "tqc": Work("Pendulum-v1", (256, 256), 256, (("critics", 2), ("critic_hidden", (256, 256)))),
+    "crossq": Work("Pendulum-v1", (256, 256), 256, (("critic_hidden", (256, 256)),)),
     # layers and batch of RL Baselines3 Zoo
     "dqn": Work("CartPole-v1", (256, 256), 64, (("double", False), ("prioritized", False), ("n_steps", 1))),
 }
+CLASSES = {"crossq": "CrossQ"}  # of SB3 and SBX, where their names are not those of the algorithms in capitals
+CONTRIB = ("tqc", "crossq")  # of SB3, in a package of their own
 FILLED = 2_000  # steps in the replay before the clock starts
 CHECK_EVERY = 500  # environment steps between two checks of a training
 MOST_STEPS = 20_000
@@ -74,7 +78,8 @@ def sb3_model(name: str, library: str, hidden: tuple[int, ...] | None = None, se
     """hidden: None for the library's own choice."""
     from importlib import import_module
 
-    kind = getattr(import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[library]), name.upper())
+    package = "sb3_contrib" if name in CONTRIB else "stable_baselines3"
+    kind = getattr(import_module({"sb3": package, "sbx": "sbx"}[library]), CLASSES.get(name, name.upper()))
     if hidden is not None:
         settings["policy_kwargs"] = {"net_arch": list(hidden)}
     return kind("MlpPolicy", WORKS[name].env, seed=seed, device="cpu", **settings)

@@ -20,9 +20,9 @@ mkdir -p "$home"
 for name in "${@:-torch jax rejax rlox}"; do
   for peer in $name; do
     case $peer in
-      torch) # Stable-Baselines3, EnvPool, TorchRL, RLtools and the plain torch program; Box2D, MuJoCo and Atari
+      torch) # Stable-Baselines3 and its contrib, EnvPool, TorchRL, RLtools and the plain torch program; Box2D, MuJoCo and Atari
         torch_into torch
-        into torch $torch stable-baselines3==2.9.2 envpool==1.2.5 "gymnasium[box2d,mujoco]==1.4.0" numpy==2.4.6 \
+        into torch $torch stable-baselines3==2.9.2 sb3-contrib==2.9.2 envpool==1.2.5 "gymnasium[box2d,mujoco]==1.4.0" numpy==2.4.6 \
           rltools==2.2.1 mkl==2026.2.0 mkl-include==2026.2.0 \
           mujoco==4.0.0 ale-py==0.12.1 opencv-python-headless==5.0.0.93 torchrl==0.14.1 \
           pandas==3.0.6 tensorboard==2.21.0 tqdm==4.70.1 ;; # these three are for Stable-Baselines3's own tests
