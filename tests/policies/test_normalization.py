@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from headrace.policies.networks import Readout
-from headrace.policies.normalization import Moments, ObservationNormalizer, ReturnNormalizer, RunningStatistics
+from headrace.policies.normalization import (
+    BatchRenorm,
+    Moments,
+    ObservationNormalizer,
+    ReturnNormalizer,
+    RunningStatistics,
+)
 
 
 def rows(seed=0, count=1000):
@@ -84,3 +90,35 @@ def test_popart_keeps_values_while_statistics_move():
         normalizer.update(returns, torch.ones(200, dtype=torch.bool), layer.weight, layer.bias)
         torch.testing.assert_close(normalizer(layer(features)), before, rtol=1e-4, atol=1e-3)
     assert normalizer.scale != 1 and layer.weight.requires_grad
+
+
+@pytest.mark.parametrize("warm_up", [0, 5])
+@pytest.mark.parametrize("shape", [(4,), (3, 1, 4)])
+def test_gradients_of_batch_renormalisation_are_those_of_autograd(shape, warm_up):
+    draw = torch.Generator().manual_seed(0)
+    norm = BatchRenorm(shape, warm_up).double()
+    rows = (*shape[:-2], 7, 4)
+    features, wanted = (torch.randn(rows, dtype=torch.float64, generator=draw) for _ in range(2))
+    weight = torch.rand(7, dtype=torch.float64, generator=draw)
+    weight[2] = 0
+    weight /= weight.sum()
+    with torch.no_grad():
+        for buffer, low in ((norm.mean, -0.5), (norm.std, 0.7), (norm.weight, 0.5), (norm.bias, -1)):
+            buffer.copy_(low + torch.rand(shape, dtype=torch.float64, generator=draw))
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    ends = []
+    for own in (True, False):
+        x = features.clone().requires_grad_()
+        if own:
+            y = norm(x, weight)
+        else:  # by the paper's algorithm 1
+            mean = (x * weight[:, None]).sum(-2, keepdim=True)
+            std = (((x - mean).square() * weight[:, None]).sum(-2, keepdim=True) + norm.eps).sqrt()
+            r, d = torch.ones(()), torch.zeros(())
+            if warm_up == 0:
+                r = (std.detach() / before["std"]).clamp(1 / norm.r_max, norm.r_max)
+                d = ((mean.detach() - before["mean"]) / before["std"]).clamp(-norm.d_max, norm.d_max)
+            y = ((x - mean) / std * r + d) * norm.weight + norm.bias
+        ends.append((y, *torch.autograd.grad((y * wanted).sum(), (x, norm.weight, norm.bias))))
+    torch.testing.assert_close(ends[0], ends[1])
+    assert norm.batches == 1 and not torch.equal(norm.mean, before["mean"])
