@@ -30,6 +30,7 @@ FLOORS = (
     "kernels.targets.cuda",
     "kernels.nn",
     "kernels.learning",
+    "kernels.off_policy",
     "kernels",
     "policies",
     "agent_groups",

@@ -1,7 +1,7 @@
 """CrossQ: SAC without target networks, whose critics normalise current and next rows as one batch.
 
 Bhatt, Palenicek et al. 2024, "CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample Efficiency
-and Simplicity", arXiv:1902.05605. Acting and learning are plain PyTorch on every device.
+and Simplicity", arXiv:1902.05605. Acting is plain PyTorch on every device.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam, backward
 from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig
 from headrace.algorithms.off_policy import OffPolicy, actor_q, check_networks, mean_weights, means, split_batches
+from headrace.core.fused import fused
 from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -82,6 +83,7 @@ class CrossQ(OffPolicy[CrossQConfig]):
         return learn(self.policy, self.optimizers, batches, random, since, self.config)
 
 
+@fused("crossq.learn", "headrace.bindings.crossq")
 def learn(
     policy: ActorQ,
     optimizers: dict[str, Adam],

@@ -16,8 +16,8 @@ from headrace.bindings.eligibility import verdict
 from headrace.bindings.off_policy_acting import NO_CHOICE, NO_NUMBER
 from headrace.core.fused import reached, register
 from headrace.data.flat_dict import FlatDict
-from headrace.kernels.learning.off_policy_run_arguments import ActorArguments
 from headrace.kernels.nn.layout import PolicyArguments
+from headrace.kernels.off_policy.off_policy_run_arguments import ActorArguments
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import queue_state
@@ -120,7 +120,7 @@ def _kernel(policy: Any) -> _Kernel | None:
     if other.copies or len(policy.exploration) != 1:  # copied before each call; or one for each environment
         return None
     fields = other.arguments, other.choices, other.size, 1, lambda: other.scratch(1), other.weights
-    return _Kernel("learning.off_policy_act", *fields)
+    return _Kernel("off_policy.off_policy_act", *fields)
 
 
 def _serves(policy: Policy, observation: Any, *_: Any) -> bool:

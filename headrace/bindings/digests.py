@@ -10,6 +10,7 @@ DIGESTS = {
     "actor_critic.value": "1f32d03994604f64",
     "actor_q.act": "3b1e405935937b5d",
     "collector.steps": "a080b73c28184736",
+    "crossq.learn": "7c44c7b37e38542f",
     "ddpg.learn": "922d3579314f27f2",
     "dqn.learn": "e50d5e938d1c7123",
     "off_policy.learn_from_replay": "60ff33bd44cf9abe",

@@ -22,11 +22,11 @@ from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
-from headrace.kernels.learning import dqn_arguments as slots
-from headrace.kernels.learning.dqn_arguments import DQNArguments, Settings
 from headrace.kernels.nn.layer_table import NOWHERE
 from headrace.kernels.nn.layout import BLOCK, WIDTH, WORKERS, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
+from headrace.kernels.off_policy import dqn_arguments as slots
+from headrace.kernels.off_policy.dqn_arguments import DQNArguments, Settings
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -62,7 +62,7 @@ class Learner:
         )
         self.follow, settings = torch.zeros(steps), Settings(0.0, 0.0, 0.0)
         arguments = (0, queue_state(), DQNArguments(*fields), settings, self.follow.numpy())
-        self.call = Call(entry("learning.dqn", "learn", arguments, ANNOUNCEMENT), arguments)
+        self.call = Call(entry("off_policy.dqn", "learn", arguments, ANNOUNCEMENT), arguments)
         self.place, self.work_queue = self.call.slot(3), WorkQueue()
         self.operations = 8 * steps * rows * optimizer.flat.numel()
 

@@ -15,10 +15,11 @@ from headrace.algorithms.adam import BETA1, BETA2, Adam
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
-from headrace.policies.critics import Critics
+from headrace.policies.critics import Critics, RenormCritics
 from headrace.policies.examination import examine, last_examined
 from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
-from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout
+from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout, RenormMLP
+from headrace.policies.normalization import BatchRenorm
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 
@@ -29,7 +30,7 @@ WIDEST = 1024
 _HEADS = (CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead)
 _ROLES: dict[type[Policy], dict[str, tuple[type, ...]]] = {  # the classes of a policy's parts
     ActorCritic: {"actor": (MLP,), "critic": (MLP,), "actor_out": (Readout,), "critic_out": (Readout,), "head": _HEADS},
-    ActorQ: {"actor": (MLP,), "actor_out": (Readout,), "critics": (Critics,)},
+    ActorQ: {"actor": (MLP, RenormMLP), "actor_out": (Readout,), "critics": (Critics, RenormCritics)},
     QNetwork: {
         **{"trunk": (MLP,), "branch": (MLP, type(None)), "value_branch": (MLP, type(None))},
         **{"out": (Readout,), "value_out": (Readout, type(None))},
@@ -49,9 +50,9 @@ def verdict(policy: Policy) -> Verdict:
     """What kernels can do for this policy, as it is now. Takes some microseconds."""
     found = examine(policy)
     if Verdict not in found.kept:
-        acting = _why_not(policy) or found.altered
-        flat = flat_buffer(found.parameters)
-        found.kept[Verdict] = Verdict(acting, acting or found.own_gradients, flat)
+        reason = _why_not(policy) or found.altered
+        acting = reason or ("batch renormalisation acts in torch" if _renormalizes(policy) else None)
+        found.kept[Verdict] = Verdict(acting, reason or found.own_gradients, flat_buffer(found.parameters))
     return found.kept[Verdict]  # type: ignore[no-any-return]
 
 
@@ -63,11 +64,11 @@ def why_not_learn(policy: Policy, optimizer: Adam) -> str | None:
     return learning
 
 
-def why_not_adam(optimizer: Any, any_beta2: bool = False) -> str | None:
+def why_not_adam(optimizer: Any, any_beta1: bool = False, any_beta2: bool = False) -> str | None:
     """Why kernels cannot take this optimizer's steps; None where they can."""
     if type(optimizer) is not Adam:
         return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
-    if optimizer.beta1 != BETA1 or not (any_beta2 or optimizer.beta2 == BETA2):
+    if not ((any_beta1 or optimizer.beta1 == BETA1) and (any_beta2 or optimizer.beta2 == BETA2)):
         return f"it is written for Adam's betas {BETA1}, {BETA2}, not for {optimizer.beta1}, {optimizer.beta2}"
     return None
 
@@ -95,6 +96,10 @@ def _why_not(policy: Policy) -> str | None:
     return odd
 
 
+def _renormalizes(policy: Policy) -> bool:
+    return isinstance(policy, ActorQ) and isinstance(policy.actor, RenormMLP)
+
+
 def _odd(name: str, part: nn.Module | None, policy: Policy) -> str | None:
     """How a part differs from what its constructor makes."""
     if not isinstance(part, MLP | Critics):
@@ -102,10 +107,11 @@ def _odd(name: str, part: nn.Module | None, policy: Policy) -> str | None:
     if part.activation != policy.activation or part._activate is not ACTIVATIONS[part.activation]:
         return f"the activation of its {name} is not {policy.activation}"
     if isinstance(part, MLP):
-        kinds = {type(layer) for layer in part.layers} - {Dense} | {type(norm) for norm in part.norms} - {nn.LayerNorm}
+        norm = BatchRenorm if isinstance(part, RenormMLP) else nn.LayerNorm
+        kinds = {type(layer) for layer in part.layers} - {Dense} | {type(one) for one in part.norms} - {norm}
         if kinds:
             return f"its {name} has a layer of class {kinds.pop().__name__}, for which there is no kernel"
-        if any(norm.eps != 1e-5 or norm.bias is None for norm in part.norms):
+        if norm is nn.LayerNorm and any(one.eps != 1e-5 or one.bias is None for one in part.norms):
             return f"its {name} has a LayerNorm of other settings"
     return None
 

@@ -16,10 +16,10 @@ from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import flat_buffer, verdict
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
-from headrace.kernels.learning import off_policy_run_arguments as slots
-from headrace.kernels.learning.off_policy_run_arguments import ActorArguments
 from headrace.kernels.nn.layer_table import OUTPUT
 from headrace.kernels.nn.layout import BLOCK, WORKERS, Layer, ScratchOffsets, aligned, network, rounded
+from headrace.kernels.off_policy import off_policy_run_arguments as slots
+from headrace.kernels.off_policy.off_policy_run_arguments import ActorArguments
 from headrace.kernels.runtime.thread_pool import WorkQueue
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import PolicyOutput
@@ -99,7 +99,7 @@ class Actor:
     def _call(self) -> acting.RowsCall:
         some, choice = np.empty(1, np.float32), np.empty(1, np.int32)  # the sizes say what is written
         columns = (choice, NO_NUMBER, some) if self.choices else (NO_CHOICE, some, NO_NUMBER)
-        return acting.RowsCall("learning.off_policy_act", self.arguments, columns, self.scratch())
+        return acting.RowsCall("off_policy.off_policy_act", self.arguments, columns, self.scratch())
 
 
 def parts_of(policy: Acts) -> tuple[Any, ...]:

@@ -35,10 +35,11 @@ from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import Replay
 from headrace.data.rollout import Rollout
 from headrace.envs.compiled.env import CompiledEnv
-from headrace.kernels.learning import dqn_arguments
-from headrace.kernels.learning import off_policy_run_arguments as slots
-from headrace.kernels.learning.off_policy_arguments import Batches, Settings
-from headrace.kernels.learning.off_policy_run_arguments import (
+from headrace.kernels.nn.layout import BLOCK, WORKERS
+from headrace.kernels.off_policy import dqn_arguments
+from headrace.kernels.off_policy import off_policy_run_arguments as slots
+from headrace.kernels.off_policy.off_policy_arguments import Batches, Settings
+from headrace.kernels.off_policy.off_policy_run_arguments import (
     ACT,
     APPEND,
     LEARN,
@@ -50,7 +51,6 @@ from headrace.kernels.learning.off_policy_run_arguments import (
     Ring,
     Steps,
 )
-from headrace.kernels.nn.layout import BLOCK, WORKERS
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, argument_slots
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -227,7 +227,7 @@ class Loop:
                 *(np.uint64(address), words, actor.scratch()[0], self.spent),
             ),
         )
-        self.call = Call(entry("learning.off_policy_run", "run_steps", arguments, ANNOUNCEMENT), arguments)
+        self.call = Call(entry("off_policy.off_policy_run", "run_steps", arguments, ANNOUNCEMENT), arguments)
         self.every, self.num_steps = every, source.num_steps
         self.work_queue, self.compiled, self.in_python = WorkQueue(), step is not None, 0.0  # s in environments
 

@@ -16,9 +16,10 @@ from headrace.algorithms.adam import Adam
 from headrace.bindings.arguments import fits, whole
 from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import register
+from headrace.data.replay import Batch
 from headrace.data.rollout import flatten
-from headrace.kernels.learning.off_policy_arguments import Weights
 from headrace.kernels.nn.layout import BLOCK, aligned
+from headrace.kernels.off_policy.off_policy_arguments import Weights
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, SharedCall
 from headrace.policies.actor_q import ActorQ
@@ -49,6 +50,30 @@ def lay(target: Tensor, column: Tensor) -> None:
     left = target.shape[1] * int(BLOCK) - rows
     column = pad(column, (0, 0, 0, left)) if left else column
     target.copy_(column.reshape(steps, target.shape[1], int(BLOCK), -1).transpose(2, 3))
+
+
+def blocks_of(steps: int, blocks: int, features: int, actions: int) -> list[Tensor]:
+    """Room for the fields of off_policy_arguments.Batches."""
+    block = int(BLOCK)
+    return [
+        *(torch.zeros(steps, blocks, width, block) for width in (features, features, actions)),
+        *(torch.zeros(steps, blocks, 1, block) for _ in range(3)),
+        torch.zeros(steps, 2 * blocks, actions, block),
+    ]
+
+
+def lay_blocks(given: list[Tensor], policy: ActorQ, batches: Batch, normal: Tensor) -> None:
+    """Lay batches [G, B] into blocks_of(), encoded and with actions normalised. normal: draws [G, R, K], R twice the
+    batch, or once."""
+    now, later, action, *columns, random = given
+    rows, blocks = batches.reward.shape[1], now.shape[1]
+    for target, part in ((now, batches.observation), (later, batches.next_observation)):
+        lay(target, encode(policy, part, batches.reward.shape))
+    lay(action, policy.normalize_action(batches.action))
+    for target, column in zip(columns, (batches.reward, batches.discount, mean_weights(batches.weight)), strict=True):
+        lay(target, column.unsqueeze(2))
+    for half in range(normal.shape[1] // rows):
+        lay(random[:, half * blocks : (half + 1) * blocks], normal[:, half * rows : (half + 1) * rows])
 
 
 def weights(optimizer: Adam, target: Tensor | None = None, words: int = 0) -> Weights:
@@ -91,4 +116,4 @@ def add_up(tree: Tensor, depth: int, rows: Tensor) -> None:
 def _call(function: str) -> SharedCall:
     tree, left, rows = np.zeros(2), np.zeros(1), np.zeros(1, np.int64)
     example: tuple[Argument, ...] = (0, 0, tree, left, rows) if function == "descend" else (0, 0, tree, rows)
-    return SharedCall(entry("learning.sum_tree", function, example, ANNOUNCEMENT), example)
+    return SharedCall(entry("off_policy.sum_tree", function, example, ANNOUNCEMENT), example)

@@ -22,16 +22,16 @@ from headrace.bindings.bound import place as start_of
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import SEVERAL_LEARNERS, verdict, why_not_adam
 from headrace.bindings.off_policy_acting import layers_of, parts_of
-from headrace.bindings.replay_batches import WORTH_HELP, count, encode, lay, mean_weights
+from headrace.bindings.replay_batches import WORTH_HELP, blocks_of, count, lay_blocks
 from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
-from headrace.kernels.learning import off_policy_arguments as slots
-from headrace.kernels.learning.off_policy_arguments import Batches, OffPolicyArguments, Settings, Weights
 from headrace.kernels.nn.activation_table import IDENTITY
 from headrace.kernels.nn.layout import BLOCK, WORKERS, Layer, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
+from headrace.kernels.off_policy import off_policy_arguments as slots
+from headrace.kernels.off_policy.off_policy_arguments import Batches, OffPolicyArguments, Settings, Weights
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -50,22 +50,18 @@ class Learner:
     def __init__(self, networks: Networks, shape: tuple[int, int], temperature: Adam | None) -> None:
         policy, _, actor, critics, slow_actor, slow_critics = networks
         steps, rows = shape
-        self.steps, self.rows, self.blocks = steps, rows, count(rows)
+        self.blocks = count(rows)
         features, actions, block = policy.encoder.size, policy.action_size, int(BLOCK)
         quantiles = policy.critics.weights[-1].shape[2]
         layers, _ = layers_of(parts_of(policy), policy.activation, actor.flat)
         own, place, actor_words = stepwise_table(layers, 0, (features + actions) * block, 0, self.blocks)
         tables, words = [], 0
         for c in range(policy.critics.number):
-            layers = _critic_layers(policy, c, critics.flat)
+            layers = critic_layers(policy, c, critics.flat)
             inputs, place = place, place + (features + actions) * block
             table, place, words = stepwise_table(layers, inputs, place, words, self.blocks)
             tables.append(table)
-        self.given: Any = [
-            *(torch.zeros(steps, self.blocks, width, block) for width in (features, features, actions)),
-            *(torch.zeros(steps, self.blocks, 1, block) for _ in range(3)),
-            torch.zeros(steps, 2 * self.blocks, actions, block),
-        ]
+        self.given = blocks_of(steps, self.blocks, features, actions)
         self.numbers = np.zeros(16, np.float32)
         self.numbers[int(slots.ACTOR_EPS)], self.numbers[int(slots.CRITICS_EPS)] = actor.eps, critics.eps
         tiled = actor_words + words > 0
@@ -83,13 +79,13 @@ class Learner:
         self.metrics = torch.zeros(steps, slots.METRICS)
         third = Weights(*np.zeros((6, 1), np.float32)) if temperature is None else weights_of(temperature)
         arguments = (0, queue_state(), OffPolicyArguments(*fields), Settings(), third, self.metrics.view(-1).numpy())
-        self.call = Call(entry("learning.off_policy_actor_critic", "learn", arguments, ANNOUNCEMENT), arguments)
+        self.call = Call(entry("off_policy.off_policy_actor_critic", "learn", arguments, ANNOUNCEMENT), arguments)
         self.place, self.work_queue = self.call.slot(3), WorkQueue()
         self.operations = 6 * steps * rows * (len(critics.flat) + len(actor.flat))
 
     def learn(self, policy: ActorQ, batches: Batch, normal: Tensor, settings: Settings) -> Tensor:
         """Metrics [G, METRICS]. normal: [G, R, K], R twice the batch, or once."""
-        self._take(policy, batches, normal)
+        lay_blocks(self.given, policy, batches, normal)
         self.call.put(self.place, settings)
         self.work_queue.run(self.call, self.threads())
         return self.metrics
@@ -98,21 +94,8 @@ class Learner:
         """The number of cores where so many calls one after another are worth waking other threads, else 1."""
         return min(kernel_threads(), WORKERS, 2 * self.blocks) if self.operations * calls > WORTH_HELP else 1
 
-    def _take(self, policy: ActorQ, batches: Batch, normal: Tensor) -> None:
-        """Lay the batches into blocks, encoded and with actions normalised."""
-        now, later, action, *columns, random = self.given
-        for target, part in ((now, batches.observation), (later, batches.next_observation)):
-            lay(target, encode(policy, part, (self.steps, self.rows)))
-        lay(action, policy.normalize_action(batches.action))
-        given = (batches.reward, batches.discount, mean_weights(batches.weight))
-        for target, column in zip(columns, given, strict=True):
-            lay(target, column.unsqueeze(2))
-        for half in range(normal.shape[1] // self.rows):
-            part = normal[:, half * self.rows : (half + 1) * self.rows]
-            lay(random[:, half * self.blocks : (half + 1) * self.blocks], part)
 
-
-def _critic_layers(policy: ActorQ, c: int, flat: Tensor) -> list[Layer]:
+def critic_layers(policy: ActorQ, c: int, flat: Tensor) -> list[Layer]:
     """The layers of critic c, whose parameters are views of `flat`; the last one has no activation."""
     pairs, layers = list(zip(policy.critics.weights, policy.critics.biases, strict=True)), []
     for number, (weight, bias) in enumerate(pairs, 1):

@@ -189,7 +189,7 @@ class BatchRenorm(nn.Module):
         if weight is None:
             scale = self.weight / self.std
             return torch.addcmul(self.bias - self.mean * scale, features, scale)
-        normalized: Tensor = _BatchRenormalized.apply(features, weight.unsqueeze(1), self.weight, self.bias, self)
+        normalized: Tensor = BatchRenormFunction.apply(features, weight.unsqueeze(1), self.weight, self.bias, self)
         return normalized
 
     @torch.no_grad()
@@ -204,7 +204,7 @@ class BatchRenorm(nn.Module):
         return r, d
 
 
-class _BatchRenormalized(torch.autograd.Function):
+class BatchRenormFunction(torch.autograd.Function):
     """BatchRenorm of rows with weights w, and its gradient, which autograd computes with thrice as many passes over the
     features.
 

@@ -23,12 +23,12 @@ def squares(gradient, first, count):
 
 
 @njit(**INNER)
-def scales(norm, steps, learning_rate, max_norm, beta2):
+def scales(norm, steps, learning_rate, max_norm, beta2, beta1=BETA1):
     """(factor of the gradient, rate, factor of the root of squares), float32: for step number `steps`, counted from 1,
     along a gradient of this norm, scaled down to max_norm where it is larger."""
     excess = norm / max_norm
     factor = 1.0 if excess <= 1.0 else 1.0 / excess  # NaN fails the comparison, and goes on to the parameters
-    return F(factor), F(learning_rate / (1.0 - BETA1**steps)), F(1.0 / math.sqrt(1.0 - beta2**steps))
+    return F(factor), F(learning_rate / (1.0 - beta1**steps)), F(1.0 / math.sqrt(1.0 - beta2**steps))
 
 
 @njit(**INNER)

@@ -32,11 +32,12 @@ from headrace.kernels.runtime.jit import INNER, njit
 
 F, U = np.float32, np.uint64
 _0, _1, _2, _3 = U(0), U(1), U(2), U(3)
+_BETAS1 = (F(BETA1), F(1.0 - BETA1))
 _HAS_TILES = processor_has_tiles()  # where it is False, the branches with tiles are not compiled
 
 
 @njit(**INNER)
-def _forward_rows(layers, n, parameters, scratch, r):
+def forward_rows(layers, n, parameters, scratch, r):
     """CHUNK_ROWS outputs of layer n of a block, from output r on; before the normalisation, where there is one."""
     inputs, row, column = layers[n, col.INPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
     lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r)
@@ -66,7 +67,7 @@ def forward(layers, parameters, packed, scratch):
             forward_tiles(layers, n, parameters, packed, scratch)
         else:
             for r in range(_0, layers[n, col.OUTPUTS], CHUNK_ROWS):
-                _forward_rows(layers, n, parameters, scratch, r)
+                forward_rows(layers, n, parameters, scratch, r)
             if layers[n, col.NORM] != col.NOWHERE:
                 _normalize(layers, n, parameters, scratch)
 
@@ -95,7 +96,7 @@ def _normalize_backward(layers, n, parameters, scratch, count):
 
 
 @njit(**INNER)
-def _backward_rows(layers, n, parameters, scratch, i):
+def backward_rows(layers, n, parameters, scratch, i):
     """Gradients at CHUNK_ROWS inputs of layer n of a block, from input i on."""
     outputs, row, column = layers[n, col.OUTPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
     lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.INPUTS] - i)
@@ -118,7 +119,7 @@ def backward(layers, parameters, packed, scratch, first):
                 backward_tiles(layers, n, packed, scratch)
             else:
                 for i in range(_0, layers[n, col.INPUTS], CHUNK_ROWS):
-                    _backward_rows(layers, n, parameters, scratch, i)
+                    backward_rows(layers, n, parameters, scratch, i)
 
 
 @njit(**INNER)
@@ -141,15 +142,15 @@ def prepare_gradient(layers, scratch, packed, b, blocks):
 
 
 @njit(**INNER)
-def adam_with_target(weights, start, gradient, g, count, scale, eps, tau):
+def adam_with_target(weights, start, gradient, g, count, scale, eps, tau, beta1=_BETAS1):
     """Adam's step of `count` parameters from `start` on, with gradient[g] on; then, where tau is not 0, the target's
     update target += tau (parameters - target), which is an exact copy for tau = 1.
 
-    weights: off_policy_arguments.Weights. scale: adam_step.scales(). Unlike adam_step.adam, products and sums are
-    rounded apart, so the two give different bits."""
+    weights: off_policy_arguments.Weights. scale: adam_step.scales(). beta1: Adam's, and 1 - beta1. Unlike
+    adam_step.adam, products and sums are rounded apart, so the two give different bits."""
     parameters, mean, square, target = weights.parameters, weights.mean, weights.square, weights.target
     factor, rate, correction = scale
-    keep1, keep2, take1, take2, left = F(BETA1), F(BETA2), F(1.0 - BETA1), F(1.0 - BETA2), F(1) - tau
+    (keep1, take1), keep2, take2, left = beta1, F(BETA2), F(1.0 - BETA2), F(1) - tau
     whole = count - count % WIDTH
     for i in range(_0, whole, WIDTH):
         at, grad = start + i, load(gradient, g + i) * factor
@@ -233,7 +234,7 @@ def pack_chunk(layers, n, first, parameters, packed, both):
 
 
 @njit(**INNER)
-def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, tau):
+def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, tau, beta1=_BETAS1):
     """Gradient, over blocks, the rows of scratch, and Adam's step of a chunk of layer n's weights, from row `first` on;
     with the first chunk of the layer's vectors too. buffer: float32 for a gradient."""
     rows, minor, stride, start = _sizes(layers, n, first)
@@ -242,10 +243,10 @@ def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, ta
     else:
         _weight_gradient(layers, n, first, scratch, buffer)
     if stride == minor:
-        adam_with_target(weights, start, buffer, _0, rows * minor, scale, eps, tau)
+        adam_with_target(weights, start, buffer, _0, rows * minor, scale, eps, tau, beta1)
     else:
         for r in range(_0, rows):
-            adam_with_target(weights, start + r * minor, buffer, r * stride, minor, scale, eps, tau)
+            adam_with_target(weights, start + r * minor, buffer, r * stride, minor, scale, eps, tau, beta1)
     pack_chunk(layers, n, first, weights.parameters, weights.packed, True)
     if tau != F(0):
         pack_chunk(layers, n, first, weights.target, weights.packed_target, False)
@@ -253,7 +254,7 @@ def backward_and_step(layers, n, first, scratch, buffer, weights, scale, eps, ta
         for v in range(_0, _vectors(layers, n)):
             vector, grad = _vector(layers, n, v)
             _vector_gradient(layers, n, grad, scratch, buffer)
-            adam_with_target(weights, vector, buffer, _0, layers[n, col.OUTPUTS], scale, eps, tau)
+            adam_with_target(weights, vector, buffer, _0, layers[n, col.OUTPUTS], scale, eps, tau, beta1)
 
 
 @njit(**INNER)

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.learning import off_policy_run_arguments as slots
-from headrace.kernels.learning.off_policy_act import act_block
-from headrace.kernels.learning.replay_rows import append, fill
-from headrace.kernels.learning.sum_tree import set_from_errors
 from headrace.kernels.nn.layout import BLOCK
+from headrace.kernels.off_policy import off_policy_run_arguments as slots
+from headrace.kernels.off_policy.off_policy_act import act_block
+from headrace.kernels.off_policy.replay_rows import append, fill
+from headrace.kernels.off_policy.sum_tree import set_from_errors
 from headrace.kernels.runtime.atomics import rest
 from headrace.kernels.runtime.intrinsics import run, ticks
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
@@ -89,7 +89,7 @@ def _one_step(actor, columns, ring, batch, learning, steps, t):
 @njit(**ENTRY)
 def run_steps(worker, state, actor, columns, ring, batch, learning, steps):
     """Steps span[FIRST] .. span[LAST] - 1, or as much of them as span[FLAGS] say: see
-    kernels.learning.off_policy_run_arguments.
+    kernels.off_policy.off_policy_run_arguments.
 
     worker, state: as in headrace.kernels.learning.rollouts.learn; worker threads take part in the learning calls."""
     if worker == 0:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.kernels.learning.off_policy_arguments import Batches
 from headrace.kernels.nn.layout import Normalizer, ScratchOffsets
+from headrace.kernels.off_policy.off_policy_arguments import Batches
 
 # kinds of policies: values of choices, an actor, an actor of mean and log standard deviation
 CHOICES, DETERMINISTIC, STOCHASTIC = (np.uint64(i) for i in range(3))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.core.rng import Purpose
-from headrace.kernels.learning.sum_tree import append_row, draw_rows
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.philox import uniforms
 from headrace.kernels.nn.policy_heads import normal
 from headrace.kernels.nn.simd import store
 from headrace.kernels.nn.vector_math import clamp
+from headrace.kernels.off_policy.sum_tree import append_row, draw_rows
 from headrace.kernels.runtime.jit import INNER, njit
 
 F, U = np.float32, np.uint64

@@ -1,4 +1,4 @@
-"""Arguments of the kernel of DQN's learning call (headrace.kernels.learning.dqn)."""
+"""Arguments of the kernel of DQN's learning call (headrace.kernels.off_policy.dqn)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.kernels.learning.off_policy_arguments import Weights
+from headrace.kernels.off_policy.off_policy_arguments import Weights
 
 SCALE, EPS, TAU = (np.uint64(i) for i in (0, 3, 4))  # indices in DQNArguments.numbers; scales take three
 

@@ -11,13 +11,13 @@ import math
 
 import numpy as np
 
-from headrace.kernels.learning import dqn_arguments as slots
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn import stepwise
 from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, store_scale
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store
 from headrace.kernels.nn.vector_math import clamp, maximum
+from headrace.kernels.off_policy import dqn_arguments as slots
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 

@@ -1,5 +1,5 @@
 """Arguments of the kernel of SAC's, TQC's, TD3's and DDPG's learning calls
-(headrace.kernels.learning.off_policy_actor_critic)."""
+(headrace.kernels.off_policy.off_policy_actor_critic)."""
 
 from __future__ import annotations
 

@@ -13,33 +13,31 @@ import math
 
 import numpy as np
 
-from headrace.kernels.learning import off_policy_arguments as slots
-from headrace.kernels.learning.critic_losses import (
-    critic_loss,
-    judges,
-    outputs_of,
-    rows,
-    truncated_targets,
-    value,
-    value_gradient,
-)
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn import stepwise
 from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, store_scale
 from headrace.kernels.nn.amx import processor_has_tiles
 from headrace.kernels.nn.dense import copy
-from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.simd import fma, load, select, splat, store, total
+from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.nn.split_bf16 import close_tiles, open_tiles
-from headrace.kernels.nn.vector_math import clamp, exp, log, tanh
+from headrace.kernels.off_policy import off_policy_arguments as slots
+from headrace.kernels.off_policy.actor_losses import (
+    act,
+    actor_gradient,
+    actor_loss,
+    noise_of,
+    place_of,
+    smooth,
+    temperature_step,
+    total_of,
+)
+from headrace.kernels.off_policy.critic_losses import critic_loss, judges, outputs_of, truncated_targets, value_gradient
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
 F, U = np.float32, np.uint64
 _0, _1, _2 = U(0), U(1), U(2)
-_ZERO, _ONE, _TWO = F(0), F(1), F(2)
-_CONSTANT = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
-_LOG_STD_MIN, _LOG_STD_MAX = F(-20), F(2)
+_ZERO = F(0)
 # tasks, in the order of a gradient step; TARGETS are TQC's
 PACK, NEXT_ACTIONS, NEXT_VALUES, TARGETS, CRITICS, CRITICS_STEP = range(6)
 ACTIONS, VALUES, VALUES_BACKWARD, ACTOR, ACTOR_STEP = range(6, 11)
@@ -47,75 +45,26 @@ _HAS_TILES = processor_has_tiles()
 
 
 @njit(**INNER)
-def _place(arguments, b):
-    """Where the rows of the current batch's block b begin among those of all batches."""
-    return (U(arguments.task[slots.BATCH]) * arguments.blocks + b) * BLOCK
-
-
-@njit(**INNER)
-def _noise(arguments, half, b):
-    """Where block b's noise begins: on the next actions for half = 0, on the current ones for 1."""
-    return ((U(arguments.task[slots.BATCH]) * _2 + half) * arguments.blocks + b) * arguments.actions * BLOCK
-
-
-@njit(**INNER)
-def _act(arguments, scratch, normal):
-    """Actions of a block after the actor's forward pass, into the critics' inputs; what their gradients need, into the
-    extra rows.
-
-    SAC: u = mean + e^log_std * normal, action = tanh(u), log_prob = sum of -normal^2 / 2 - log_std - log(2 pi) / 2
-    - log(1 - tanh(u)^2), the last as 2 log 2 - 2 log(e^u + e^-u).
-    """
-    output, (noises, unclamped, log_prob, _) = arguments.actor[-1, col.OUTPUT], rows(arguments)
-    for i in range(_0, BLOCK, WIDTH):
-        density = splat(_ZERO)
-        for k in range(_0, arguments.actions):
-            row = k * BLOCK + i
-            x = load(scratch, output + row)
-            if arguments.stochastic:
-                raw = load(scratch, output + (arguments.actions + k) * BLOCK + i)
-                draw = load(arguments.batches.normal, normal + row)
-                log_std = clamp(raw, _LOG_STD_MIN, _LOG_STD_MAX)
-                noise = exp(log_std) * draw
-                x = x + noise
-                store(scratch, noises + row, noise)
-                store(scratch, unclamped + row, select(raw == log_std, splat(_ONE), splat(_ZERO)))
-                size = select(x < _ZERO, _ZERO - x, x)
-                log_sum = size + log(exp(size * F(-2)) + _ONE)  # log(e^x + e^-x); 1 - tanh(x)^2 = 4 / (e^x + e^-x)^2
-                density = density + (log_sum * _TWO - log_std - draw * draw * F(0.5) - _CONSTANT)
-            store(scratch, arguments.features * BLOCK + row, tanh(x))
-        store(scratch, log_prob + i, density)
-
-
-@njit(**INNER)
-def _smooth(arguments, scratch, normal):
-    """Add target policy smoothing noise to a block's actions, clipped to the bounds. Fujimoto et al. 2018, eq. 14."""
-    for i in range(_0, arguments.actions * BLOCK, WIDTH):
-        at = arguments.features * BLOCK + i
-        store(scratch, at, clamp(load(scratch, at) + load(arguments.batches.normal, normal + i), -_ONE, _ONE))
-
-
-@njit(**INNER)
 def _next_actions(arguments, b):
     """Next actions of a block, behind the next observations."""
     scratch, features, weights = arguments.scratch[b], arguments.features, arguments.actor_weights
-    copy(scratch, _0, arguments.batches.next_observation, _place(arguments, b) * features, features * BLOCK)
+    copy(scratch, _0, arguments.batches.next_observation, place_of(arguments, b) * features, features * BLOCK)
     if arguments.stochastic:
         stepwise.forward(arguments.actor, weights.parameters, weights.packed, scratch)
     else:
         stepwise.forward(arguments.actor, weights.target, weights.packed_target, scratch)
-    _act(arguments, scratch, _noise(arguments, _0, b))
+    act(arguments, scratch, noise_of(arguments, _0, b))
     if not arguments.stochastic:
-        _smooth(arguments, scratch, _noise(arguments, _0, b))
+        smooth(arguments, scratch, noise_of(arguments, _0, b))
 
 
 @njit(**INNER)
 def _actions(arguments, b):
     """The actor's actions of a block, behind the observations."""
     scratch, features, weights = arguments.scratch[b], arguments.features, arguments.actor_weights
-    copy(scratch, _0, arguments.batches.observation, _place(arguments, b) * features, features * BLOCK)
+    copy(scratch, _0, arguments.batches.observation, place_of(arguments, b) * features, features * BLOCK)
     stepwise.forward(arguments.actor, weights.parameters, weights.packed, scratch)
-    _act(arguments, scratch, _noise(arguments, _1, b))
+    act(arguments, scratch, noise_of(arguments, _1, b))
 
 
 @njit(**INNER)
@@ -140,7 +89,7 @@ def _critic_forward_backward(arguments, part):
     """Forward and backward pass of one critic in one block, and its loss."""
     c, b, scratch = _critic(arguments, part)
     layers, weights, batches = arguments.critics[c], arguments.critic_weights, arguments.batches
-    features, actions, at = arguments.features, arguments.actions, _place(arguments, b)
+    features, actions, at = arguments.features, arguments.actions, place_of(arguments, b)
     inputs = layers[_0, col.SOURCE]
     copy(scratch, inputs, batches.observation, at * features, features * BLOCK)
     copy(scratch, inputs + features * BLOCK, batches.action, at * actions, actions * BLOCK)
@@ -155,51 +104,16 @@ def _values_backward(arguments, part):
     """Gradients, at the actor's actions in one block, of one critic's part in the value of the actor's loss."""
     c, b, scratch = _critic(arguments, part)
     weights = arguments.critic_weights
-    value_gradient(arguments, c, scratch, _place(arguments, b))
+    value_gradient(arguments, c, scratch, place_of(arguments, b))
     stepwise.backward(arguments.critics[c], weights.parameters, weights.packed, scratch, _0)
 
 
 @njit(**INNER)
-def _actor_loss(arguments, b):
-    """Sums of the actor's loss, the mean of temperature * log_prob - value, of log_prob, and of weights in a block."""
-    scratch, log_prob = arguments.scratch[b], rows(arguments)[2]
-    loss, entropy, weights_sum = splat(_ZERO), splat(_ZERO), splat(_ZERO)
-    for i in range(_0, BLOCK, WIDTH):
-        weight, density = load(arguments.batches.loss_weight, _place(arguments, b) + i), load(scratch, log_prob + i)
-        cost = density * arguments.numbers[slots.TEMPERATURE] - value(arguments, scratch, i)
-        loss = fma(cost, weight, loss)
-        entropy, weights_sum = fma(density, weight, entropy), weights_sum + weight
-    sums = arguments.sums[U(len(arguments.critics)) * arguments.blocks + b]
-    sums[_0], sums[_1], sums[_2] = total(loss), total(entropy), total(weights_sum)
-
-
-@njit(**INNER)
 def _actor_backward(arguments, b):
-    """The actor's backward pass in a block.
-
-    With w the loss weight, a = tanh(u): grad_u = -dq/da (1 - a^2) + 2 w temperature a (SAC); grad_log_std = grad_u *
-    (u - mean) - w temperature, 0 where log_std is clamped. With INVERT grad_u = -dq/da where that leads away from the
-    bounds, as in headrace.policies.actor_q.InvertedTanh.
-    """
-    scratch, first, row = arguments.scratch[b], arguments.features * BLOCK, _place(arguments, b)
-    grad_output, (noises, unclamped, _, _) = arguments.actor[-1, col.OUTPUT_GRAD], rows(arguments)
-    for k in range(_0, arguments.actions):
-        for i in range(_0, BLOCK, WIDTH):
-            at, grad = k * BLOCK + i, splat(_ZERO)
-            for c in range(_0, judges(arguments)):
-                grad = grad + load(scratch, arguments.critics[c, _0, col.SOURCE_GRAD] + first + at)
-            action = load(scratch, first + at)
-            slope = _ONE - action * action
-            if arguments.numbers[slots.INVERT] > _ZERO:
-                slope = select(grad * action < _ZERO, splat(_ONE), slope)
-            grad = _ZERO - grad * slope
-            if arguments.stochastic:
-                weight = load(arguments.batches.loss_weight, row + i) * arguments.numbers[slots.TEMPERATURE]
-                grad = fma(weight * _TWO, action, grad)
-                grad_log_std = (grad * load(scratch, noises + at) - weight) * load(scratch, unclamped + at)
-                store(scratch, grad_output + (arguments.actions + k) * BLOCK + i, grad_log_std)
-            store(scratch, grad_output + at, grad)
-    weights = arguments.actor_weights
+    """The actor's loss and backward pass in a block."""
+    scratch, weights = arguments.scratch[b], arguments.actor_weights
+    actor_loss(arguments, b)
+    actor_gradient(arguments, b)
     stepwise.backward(arguments.actor, weights.parameters, weights.packed, scratch, _1)
     stepwise.prepare_gradient(arguments.actor, scratch, weights.packed, b, arguments.blocks)
 
@@ -242,7 +156,7 @@ def _work(part, worker, arguments):
     elif task == NEXT_VALUES:
         _values(arguments, part, weights.target, weights.packed_target)
     elif task == TARGETS:
-        truncated_targets(arguments, arguments.scratch[part], _place(arguments, part))
+        truncated_targets(arguments, arguments.scratch[part], place_of(arguments, part))
     elif task == CRITICS:
         _critic_forward_backward(arguments, part)
     elif task == ACTIONS:
@@ -252,7 +166,6 @@ def _work(part, worker, arguments):
     elif task == VALUES_BACKWARD:
         _values_backward(arguments, part)
     elif task == ACTOR:
-        _actor_loss(arguments, part)
         _actor_backward(arguments, part)
     elif task == PACK:
         _pack_weights(arguments, part)
@@ -268,29 +181,6 @@ def _run(arguments, state, task, parts):
     """Run a task to its end. Main thread only."""
     arguments.task[slots.TASK] = task
     _run_task(state, parts, arguments)
-
-
-@njit(**INNER)
-def _sum(arguments, first, count, column):
-    found = _ZERO
-    for row in range(first, first + count):
-        found += arguments.sums[row, column]
-    return found
-
-
-@njit(**INNER)
-def _temperature_step(arguments, g, settings, temperature, metrics, first):
-    """Adam step of the temperature's logarithm: the gradient is -(mean log_prob + target_entropy). Haarnoja et al.
-    2018, arXiv:1812.05905, eq. 18, with the logarithm in index of the temperature."""
-    log_prob, weight = _sum(arguments, first, arguments.blocks, _1), _sum(arguments, first, arguments.blocks, _2)
-    entropy_error = log_prob + F(settings.target_entropy) * weight
-    metrics[g * U(slots.METRICS) + _2] = arguments.numbers[slots.TEMPERATURE]
-    metrics[g * U(slots.METRICS) + U(3)] = -temperature.parameters[_0] * entropy_error
-    if settings.learn_temperature:
-        grad = arguments.gradient_scratch[_0]
-        grad[_0] = -entropy_error
-        scale = scales(0.0, settings.temperature_steps + np.float64(g) + 1.0, settings.temperature_rate, 1.0, BETA2)
-        stepwise.adam_with_target(temperature, _0, grad, _0, _1, scale, F(settings.temperature_eps), _ZERO)
 
 
 @njit(**INNER)
@@ -315,7 +205,7 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
             _run(arguments, state, TARGETS, arguments.blocks)
         _run(arguments, state, CRITICS, critics)
         _run(arguments, state, CRITICS_STEP, U(len(arguments.critic_chunks)))
-        metrics[g * U(slots.METRICS) + _1] = _sum(arguments, _0, critics, _0)
+        metrics[g * U(slots.METRICS) + _1] = total_of(arguments, _0, critics, _0)
         if actor_too:
             taken += 1
             store_scale(
@@ -328,10 +218,10 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
             _run(arguments, state, VALUES_BACKWARD, judging)
             _run(arguments, state, ACTOR, arguments.blocks)
             _run(arguments, state, ACTOR_STEP, U(len(arguments.actor_chunks)))
-            loss = _sum(arguments, critics, arguments.blocks, _0)
+            loss = total_of(arguments, critics, arguments.blocks, _0)
         metrics[g * U(slots.METRICS)] = loss
         if arguments.stochastic:
-            _temperature_step(arguments, g, settings, temperature, metrics, critics)
+            temperature_step(arguments, g, g, settings, temperature, metrics, critics)
 
 
 @njit(**ENTRY)

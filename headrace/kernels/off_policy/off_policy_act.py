@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.kernels.learning.act import MAX_PARTS, forward_block
-from headrace.kernels.learning.off_policy_run_arguments import CHOICES, STOCHASTIC
 from headrace.kernels.nn.dense import whole_vectors
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.policy_heads import normal
 from headrace.kernels.nn.simd import fma, load, select, splat, store
 from headrace.kernels.nn.vector_math import clamp, exp, maximum, tanh
+from headrace.kernels.off_policy.off_policy_run_arguments import CHOICES, STOCHASTIC
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import single_task
 

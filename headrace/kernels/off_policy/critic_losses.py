@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.learning import off_policy_arguments as slots
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.vector_math import clamp, minimum
+from headrace.kernels.off_policy import off_policy_arguments as slots
 from headrace.kernels.runtime.jit import INNER, njit
 
 F, U = np.float32, np.uint64
@@ -50,7 +50,7 @@ def _lowest(arguments, scratch, critics, i):
 
 
 @njit(**INNER)
-def _td_target(arguments, scratch, value, at, i):
+def td_target(arguments, scratch, value, at, i):
     """reward + discount * (value, for SAC and TQC - temperature * log_prob)."""
     if arguments.stochastic:
         value = value - load(scratch, rows(arguments)[2] + i) * arguments.numbers[slots.TEMPERATURE]
@@ -82,7 +82,7 @@ def truncated_targets(arguments, scratch, at):
             count -= _1
         for k in range(_0, kept):
             row = first + k * BLOCK
-            store(scratch, row + i, _td_target(arguments, scratch, load(scratch, row + i), at, i))
+            store(scratch, row + i, td_target(arguments, scratch, load(scratch, row + i), at, i))
 
 
 @njit(**INNER)
@@ -91,7 +91,7 @@ def _squared_loss(arguments, layers, scratch, at):
     output, grad_output, loss = layers[-1, col.OUTPUT], layers[-1, col.OUTPUT_GRAD], splat(_ZERO)
     for i in range(_0, BLOCK, WIDTH):
         lowest = _lowest(arguments, scratch, U(len(arguments.critics)), i)
-        error = load(scratch, output + i) - _td_target(arguments, scratch, lowest, at, i)
+        error = load(scratch, output + i) - td_target(arguments, scratch, lowest, at, i)
         grad = error * load(arguments.batches.loss_weight, at + i)
         loss = fma(error, grad, loss)
         store(scratch, grad_output + i, grad if arguments.stochastic else grad * _TWO)
