@@ -161,13 +161,8 @@ def _beta(actor):
 @njit(**INNER)
 def _samples(arguments, part):
     """The critics' inputs in a block, of which next actions are still missing, and the samples' weights."""
-    b, block, batches, features = (
-        part % arguments.blocks,
-        arguments.scratch[part],
-        arguments.batches,
-        arguments.features,
-    )
-    at, size = place_of(arguments, b), arguments.features * BLOCK
+    b, block, batches = part % arguments.blocks, arguments.scratch[part], arguments.batches
+    features, at, size = arguments.features, place_of(arguments, b), arguments.features * BLOCK
     copy(block, arguments.weight_row, batches.loss_weight, at, BLOCK)
     if part < arguments.blocks:
         copy(block, _0, batches.observation, at * features, size)
