@@ -76,19 +76,19 @@ class Learner:
 
     def __init__(self, policy: ActorQ, optimizers: dict[str, Adam], shape: tuple[int, int]) -> None:
         steps, rows = shape
-        self.steps, self.blocks, block = steps, count(rows), int(BLOCK)
+        self.blocks, block = count(rows), int(BLOCK)
         features, actions, number = policy.encoder.size, policy.action_size, policy.critics.number
         self.norms = {"actor": Norms(policy.actor.norms), "critics": Norms(policy.critics.norms)}  # type: ignore[arg-type]
         self.given = blocks_of(steps, self.blocks, features, actions)
         self.metrics = torch.zeros(steps, slots.METRICS)
         self.numbers = np.zeros(16, np.float32)
-        self.numbers[int(slots.ACTOR_EPS)], self.numbers[int(slots.CRITICS_EPS)] = (
-            optimizers["actor"].eps, optimizers["critics"].eps,
-        )  # fmt: skip
-        actors, end = _nets([_actor_layers(policy, optimizers["actor"].flat)], optimizers["actor"],
-                            self.norms["actor"], (features + actions) * block, self.blocks, 1.0)  # fmt: skip
-        layers = [critic_layers(policy, c, optimizers["critics"].flat) for c in range(number)]
-        pair, end = _nets(layers, optimizers["critics"], self.norms["critics"], end, 2 * self.blocks, 0.5)
+        actor, critics = optimizers["actor"], optimizers["critics"]
+        self.numbers[int(slots.ACTOR_EPS)], self.numbers[int(slots.CRITICS_EPS)] = actor.eps, critics.eps
+        end = (features + actions) * block  # of the inputs, in a block's scratch
+        layers = [_actor_layers(policy, actor.flat)]
+        actors, end = _nets(layers, actor, self.norms["actor"], end, self.blocks, 1.0)
+        layers = [critic_layers(policy, c, critics.flat) for c in range(number)]
+        pair, end = _nets(layers, critics, self.norms["critics"], end, 2 * self.blocks, 0.5)
         weight_row = end + (2 * actions + 1 + number) * block
         sizes = (np.uint64(x) for x in (1, 1, self.blocks, features, actions, end, weight_row))
         fields: Any = (
@@ -102,7 +102,7 @@ class Learner:
         arguments = (0, queue_state(), CrossQArguments(*fields), CrossQSettings(), third, metrics)
         self.call = Call(entry("off_policy.crossq", "learn", arguments, ANNOUNCEMENT), arguments)
         self.place, self.work_queue = self.call.slot(3), WorkQueue()
-        self.operations = 12 * steps * rows * len(optimizers["critics"].flat)
+        self.operations = 12 * steps * rows * len(critics.flat)
 
     def learn(self, policy: ActorQ, batches: Batch, normal: Tensor, settings: CrossQSettings) -> Tensor:
         """Metrics [G, METRICS]. normal: [G, 2 B, K]."""
@@ -124,8 +124,10 @@ def _nets(
     tables, norm_tables = [], []
     for c, layers in enumerate(networks):
         table, offset, _ = stepwise_table(layers, 0, offset)
-        parts = [(_part(norm.weight, c, len(networks)), _part(norm.bias, c, len(networks))) for norm in norms.modules]
-        starts = [(place(weight, optimizer.flat), place(bias, optimizer.flat)) for weight, bias in parts]
+        starts = [
+            (_start(norm.weight, c, len(networks), optimizer), _start(norm.bias, c, len(networks), optimizer))
+            for norm in norms.modules
+        ]
         norm_table, offset = insert_norms(table, offset, starts, norms.offsets, c, len(networks))
         tables.append(table)
         norm_tables.append(norm_table)
@@ -134,9 +136,9 @@ def _nets(
     return Nets(np.stack(tables), np.stack(norm_tables), *buffers, np.uint64(blocks), np.float32(factor)), offset
 
 
-def _part(parameter: Tensor, c: int, number: int) -> Tensor:
-    """Network c's part of a parameter that several share."""
-    return parameter.view(number, -1)[c]
+def _start(parameter: Tensor, c: int, number: int, optimizer: Adam) -> int:
+    """Where network c's part of a parameter that several share begins in the optimizer's buffer."""
+    return place(parameter.view(number, -1)[c], optimizer.flat)
 
 
 def _actor_layers(policy: ActorQ, flat: Tensor) -> list[Layer]:
