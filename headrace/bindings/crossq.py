@@ -17,7 +17,7 @@ from headrace.bindings.bound import Bound, place
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict, why_not_adam
 from headrace.bindings.replay_batches import WORTH_HELP, blocks_of, count, lay_blocks, weights
-from headrace.bindings.sac_tqc_td3_ddpg import critic_layers, kept_of, normals
+from headrace.bindings.sac_tqc_td3_ddpg import critic_layers, entropic_settings, kept_of, normals
 from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
@@ -26,8 +26,8 @@ from headrace.kernels.nn.layout import BLOCK, WORKERS, Layer, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.off_policy import off_policy_arguments as slots
 from headrace.kernels.off_policy.batch_renorm_layout import Renorm, insert_norms
-from headrace.kernels.off_policy.crossq_arguments import CrossQArguments, CrossQSettings, Nets
-from headrace.kernels.off_policy.off_policy_arguments import Batches
+from headrace.kernels.off_policy.crossq_arguments import CrossQArguments, Nets
+from headrace.kernels.off_policy.off_policy_arguments import Batches, Settings
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -99,12 +99,12 @@ class Learner:
             *(np.zeros(((number + 1) * self.blocks, 16), np.float32), self.numbers, np.zeros(8, np.int64)),
         )
         metrics, third = self.metrics.view(-1).numpy(), weights(optimizers["temperature"])
-        arguments = (0, queue_state(), CrossQArguments(*fields), CrossQSettings(), third, metrics)
+        arguments = (0, queue_state(), CrossQArguments(*fields), Settings(), third, metrics)
         self.call = Call(entry("off_policy.crossq", "learn", arguments, ANNOUNCEMENT), arguments)
         self.place, self.work_queue = self.call.slot(3), WorkQueue()
         self.operations = 12 * steps * rows * len(critics.flat)
 
-    def learn(self, policy: ActorQ, batches: Batch, normal: Tensor, settings: CrossQSettings) -> Tensor:
+    def learn(self, policy: ActorQ, batches: Batch, normal: Tensor, settings: Settings) -> Tensor:
         """Metrics [G, METRICS]. normal: [G, 2 B, K]."""
         lay_blocks(self.given, policy, batches, normal)
         for norms in self.norms.values():
@@ -193,13 +193,7 @@ def learn(
     depends_on = (last_examined(policy), *kept_of(actor, critics), temperature.flat, shape)
     learner = _learners.get(lambda: Learner(policy, optimizers, shape), policy, *depends_on)
     taken = (since + shape[0]) // config.policy_delay - since // config.policy_delay
-    entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
-    numbers: Any = (
-        *(float(x.steps) for x in (actor, critics, temperature)),
-        *(float(x.learning_rate) for x in (actor, critics, temperature)),
-        *(float(entropy), int(config.learn_temperature), float(temperature.eps), actor.beta1, critics.beta1),
-    )
-    settings = CrossQSettings(config.policy_delay, since, *numbers)
+    settings = entropic_settings(policy, (actor, critics, temperature), config, config.policy_delay, since, 0.0)
     found = learner.learn(policy, batches, normals(policy, random), settings)
     critics.steps += shape[0]
     actor.steps += taken

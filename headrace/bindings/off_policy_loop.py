@@ -65,6 +65,7 @@ from headrace.policies.networks import VectorEncoder
 
 Learner: TypeAlias = sac_tqc_td3_ddpg.Learner | dqn.Learner
 NOTHING = np.empty(0, np.float32)
+ENTROPIC = (SAC, TQC)  # that learn a temperature
 
 
 class LearningCall:
@@ -77,7 +78,7 @@ class LearningCall:
         self.words = np.tile(call.slots, (WORKERS, 1))
         self.words[:, 0] = range(WORKERS)
         self.optimizers = _optimizers(algorithm)
-        self.names = METRICS if isinstance(algorithm, SAC | TQC) else _NAMES[type(self.learner)]
+        self.names = METRICS if isinstance(algorithm, ENTROPIC) else _NAMES[type(self.learner)]
         self.sums = np.zeros(slots.METRICS + 1)
         state = call.arguments[1]
         assert isinstance(state, np.ndarray)
@@ -139,7 +140,7 @@ def _learns(algorithm: OffPolicy[Any]) -> bool:
         return dqn.knows(algorithm.networks) is True
     if type(algorithm) not in (SAC, TQC, TD3, DDPG):
         return False
-    others = [algorithm.temperature] if isinstance(algorithm, SAC | TQC) else []
+    others = [algorithm.temperature] if isinstance(algorithm, ENTROPIC) else []
     return sac_tqc_td3_ddpg.knows(algorithm.networks, *others) is True  # type: ignore[attr-defined]
 
 
@@ -150,7 +151,7 @@ def _depends_on(algorithm: OffPolicy[Any]) -> tuple[object, ...]:
 
 def _optimizers(algorithm: OffPolicy[Any]) -> dict[str, Adam]:
     """Those that take steps, in the order of Learning.counts."""
-    learned = not isinstance(algorithm, SAC | TQC) or algorithm.config.learn_temperature
+    learned = not isinstance(algorithm, ENTROPIC) or algorithm.config.learn_temperature
     return {name: x for name, x in algorithm.optimizers.items() if learned or name != "temperature"}
 
 
@@ -159,7 +160,7 @@ def _make(algorithm: Any, shape: tuple[int, int]) -> Learner:
     if isinstance(algorithm, DQN):
         slow, optimizer = networks.target_flat, networks.optimizer
         return dqn.Learner(networks.policy, slow, optimizer, shape, algorithm.config.double)
-    temperature = algorithm.temperature if isinstance(algorithm, SAC | TQC) else None
+    temperature = algorithm.temperature if isinstance(algorithm, ENTROPIC) else None
     return sac_tqc_td3_ddpg.Learner(networks, shape, temperature)
 
 
@@ -167,7 +168,7 @@ def _settings(algorithm: Any) -> Settings | dqn_arguments.Settings:
     networks, config = algorithm.networks, algorithm.config
     if isinstance(algorithm, DQN):
         return dqn.settings_of(networks.optimizer, config)
-    if isinstance(algorithm, SAC | TQC):
+    if isinstance(algorithm, ENTROPIC):
         return sac_tqc_td3_ddpg.sac_settings(networks, algorithm.temperature, config)
     return sac_tqc_td3_ddpg.td_settings(networks, 0, config)
 

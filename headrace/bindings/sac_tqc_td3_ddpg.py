@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import OffPolicyConfig
+from headrace.algorithms.config_bases import EntropyConfig, OffPolicyConfig
 from headrace.algorithms.ddpg import DDPGConfig
 from headrace.algorithms.off_policy import Networks
 from headrace.algorithms.reduce import Reduce, one_learner, size_of
@@ -171,17 +171,25 @@ def delay_of(config: OffPolicyConfig) -> int:
     return getattr(config, "policy_delay", 1)
 
 
+def entropic_settings(
+    policy: ActorQ, optimizers: tuple[Adam, Adam, Adam], config: EntropyConfig, delay: int, since: int, tau: float
+) -> Settings:
+    """Of the next call of SAC, TQC or CrossQ. optimizers: of actor, critics and temperature."""
+    actor, critics, temperature = optimizers
+    counts, rates = (float(x.steps) for x in optimizers), (float(x.learning_rate) for x in optimizers)
+    entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
+    kept = 0
+    if isinstance(config, TQCConfig):
+        kept = policy.critics.number * (policy.critics.weights[-1].shape[2] - config.dropped_quantiles)
+    of_temperature = (float(entropy), int(config.learn_temperature), float(temperature.eps))
+    numbers: Any = (*counts, *rates, *of_temperature, 0, kept, float(actor.beta1), float(critics.beta1))
+    return Settings(delay, since, tau, *numbers)
+
+
 def sac_settings(networks: Networks, temperature_optimizer: Adam, config: SACConfig | TQCConfig) -> Settings:
     """Of SAC's or TQC's next call."""
     optimizers = (networks.actor_optimizer, networks.critic_optimizer, temperature_optimizer)
-    counts, rates = (float(x.steps) for x in optimizers), (float(x.learning_rate) for x in optimizers)
-    entropy = -networks.policy.action_size if config.target_entropy is None else config.target_entropy
-    critics, kept = networks.policy.critics, 0
-    if isinstance(config, TQCConfig):
-        kept = critics.number * (critics.weights[-1].shape[2] - config.dropped_quantiles)
-    temperature = (float(entropy), int(config.learn_temperature), float(temperature_optimizer.eps))
-    numbers: Any = (*counts, *rates, *temperature, 0, kept)
-    return Settings(1, 0, float(config.tau), *numbers)
+    return entropic_settings(networks.policy, optimizers, config, 1, 0, float(config.tau))
 
 
 def td_settings(networks: Networks, since: int, config: TD3Config | DDPGConfig) -> Settings:

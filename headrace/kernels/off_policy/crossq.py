@@ -55,6 +55,7 @@ def _nets(arguments):
 
 @njit(**INNER)
 def _chunks(rows):
+    """Parts of so many rows."""
     return (rows + CHUNK_ROWS - _1) // CHUNK_ROWS
 
 
@@ -134,8 +135,10 @@ def _backward_by_running(nets, c, block):
 def _step(arguments, nets, part, buffer):
     """Gradient and Adam step of a weight chunk; then of a norm's weight and bias."""
     actor, numbers = arguments.task[more.ACTOR] > 0, arguments.numbers
-    scale, eps = load_scale(numbers, slots.ACTOR_SCALE if actor else slots.CRITICS_SCALE), numbers[_eps(actor)]
-    place, weights, chunks = _beta(actor), nets.weights, U(len(nets.chunks))
+    scale = load_scale(numbers, slots.ACTOR_SCALE if actor else slots.CRITICS_SCALE)
+    eps = numbers[slots.ACTOR_EPS if actor else slots.CRITICS_EPS]
+    place = more.ACTOR_BETA if actor else more.CRITICS_BETA
+    weights, chunks = nets.weights, U(len(nets.chunks))
     betas = (numbers[place], numbers[place + _1])
     if part < chunks:
         c, n, first = nets.chunks[part]
@@ -146,16 +149,6 @@ def _step(arguments, nets, part, buffer):
     for which in (norm_col.WEIGHT, norm_col.BIAS):
         start, count = nets.norms[c, k, which], nets.norms[c, k, norm_col.FEATURES]
         stepwise.adam_with_target(weights, start, nets.gradient, start, count, scale, eps, _ZERO, betas)
-
-
-@njit(**INNER)
-def _eps(actor):
-    return slots.ACTOR_EPS if actor else slots.CRITICS_EPS
-
-
-@njit(**INNER)
-def _beta(actor):
-    return more.ACTOR_BETA if actor else more.CRITICS_BETA
 
 
 @njit(**INNER)

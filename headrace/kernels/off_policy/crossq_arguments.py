@@ -57,22 +57,3 @@ class CrossQArguments(NamedTuple):
     sums: np.ndarray
     numbers: np.ndarray
     task: np.ndarray
-
-
-class CrossQSettings(NamedTuple):
-    """Of a call, float64 but for counts. delay, since, steps, rates, target_entropy, learn_temperature: as in
-    off_policy_arguments.Settings. betas: Adam's first, of the actor and of the critics."""
-
-    delay: int = 1
-    since: int = 0
-    actor_steps: float = 0.0
-    critics_steps: float = 0.0
-    temperature_steps: float = 0.0
-    actor_rate: float = 0.0
-    critics_rate: float = 0.0
-    temperature_rate: float = 0.0
-    target_entropy: float = 0.0
-    learn_temperature: int = 0
-    temperature_eps: float = 0.0
-    actor_beta: float = 0.0
-    critics_beta: float = 0.0

@@ -79,10 +79,10 @@ class OffPolicyArguments(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Of a call; numbers are float64. delay: gradient steps from one actor step to the next; since: those done before.
-    steps: Adam's steps of actor, critics and temperature before this call; rates: their learning rates.
+    """Of a call, CrossQ's too; numbers are float64. delay: gradient steps from one actor step to the next; since: those
+    done before. steps: Adam's steps of actor, critics and temperature before this call; rates: their learning rates.
     invert_gradients: 1 where TD3Config.invert_gradients is set. kept: TQC's quantiles in the targets, of those of all
-    target critics together."""
+    target critics together. actor_beta, critics_beta: Adam's first, in CrossQ; the other kernel has adam_step.BETA1."""
 
     delay: int = 1
     since: int = 0
@@ -98,3 +98,5 @@ class Settings(NamedTuple):
     temperature_eps: float = 0.0
     invert_gradients: int = 0
     kept: int = 0
+    actor_beta: float = 0.0
+    critics_beta: float = 0.0
