@@ -61,16 +61,19 @@ def _share(state, worker, parts):
 
 
 @njit(**INNER)
-def _claim(state, worker, began, until):
-    """A part of the current task, which is then the caller's to do, -1 where none is left; and the new `until`.
+def _claim(state, worker, turn):
+    """A part of the current task, which is then the caller's to do, -1 where none is left; and the new turn.
 
-    began: the time when this thread began the task. until: the time up to which it waits with others' parts; 0 while it
-    has parts of its own."""
+    turn: the task that this thread is at, which the main thread may have ended since; the time when it began that; and
+    the time up to which it waits with others' parts, 0 while it has parts of its own."""
+    task, began, until = turn
     while True:
         word = read(state, _WORD)
         parts, back, front = (word >> _PARTS) & _MASK, (word >> _BACK) & _MASK, word & _MASK
         if word < 0 or front + back >= parts:
-            return np.int64(-1), until
+            return np.int64(-1), (task, began, until)
+        if task != word >> _TASK:
+            task, began, until = word >> _TASK, ticks(), np.uint64(0)
         mine, others = (front, back) if worker == 0 else (back, front)
         if others > 0 and mine >= _share(state, worker, parts):
             now = ticks()
@@ -81,7 +84,7 @@ def _claim(state, worker, began, until):
                 continue
         taken = word + (1 if worker == 0 else 1 << _BACK)
         if exchange(state, _WORD, word, taken):
-            return read(state, _FIRST) + (front if worker == 0 else parts - 1 - back), until
+            return read(state, _FIRST) + (front if worker == 0 else parts - 1 - back), (task, began, until)
 
 
 @njit(**INNER)
@@ -114,12 +117,11 @@ def work_loop(do: Callable[..., None]) -> tuple[Callable[..., None], Callable[..
 
     @njit(**MERGED)
     def work(worker, state, arguments):
-        began = ticks()
-        part, until = _claim(state, worker, began, np.uint64(0))
+        part, turn = _claim(state, worker, (np.int64(-1), np.uint64(0), np.uint64(0)))
         while part >= 0:
             do(np.uint64(part), np.uint64(worker), arguments)
             increase(state, _DONE)
-            part, until = _claim(state, worker, began, until)
+            part, turn = _claim(state, worker, turn)
 
     @njit(**MERGED)
     def run_task(state, parts, arguments):

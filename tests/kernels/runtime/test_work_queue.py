@@ -17,6 +17,7 @@ from numba import njit  # noqa: TID253
 from headrace.core.cores import cores
 from headrace.kernels.nn import layout
 from headrace.kernels.runtime import thread_pool, work_queue
+from headrace.kernels.runtime.atomics import read
 from headrace.kernels.runtime.intrinsics import ticks
 from headrace.kernels.runtime.machine_code import object_code
 from headrace.kernels.runtime.native import Call, Native
@@ -79,8 +80,21 @@ def publish(state, threads, parts):
 
 
 @njit(nogil=True)
+def publish_next(state, parts):
+    """The next task of the same queue."""
+    work_queue._publish(state, 0, parts)
+
+
+@njit(nogil=True)
 def claim(state, worker, began):
-    return work_queue._claim(state, worker, began, np.uint64(0))
+    task = read(state, work_queue._WORD) >> work_queue._TASK
+    return work_queue._claim(state, worker, (task, np.uint64(began), np.uint64(0)))
+
+
+@njit(nogil=True)
+def go_on(state, worker, turn):
+    task, began, until = turn
+    return work_queue._claim(state, worker, (task, np.uint64(began), np.uint64(until)))
 
 
 @njit
@@ -113,6 +127,19 @@ def test_a_thread_takes_parts_of_one_that_is_late():
     assert claim(state, 1, now())[0] == 3
     assert [claim(state, 0, now())[0] for _ in range(3)] == [0, 1, 2]  # has begun, but the wait ends
     assert claim(state, 1, NEVER)[0] == -1
+
+
+def test_a_thread_that_goes_on_with_the_next_task_waits_no_longer_for_the_one_before():
+    state = thread_pool.queue_state()
+    publish(state, 2, 4)
+    _, turn = claim(state, 1, NEVER)
+    publish_next(state, 4)
+    assert claim(state, 0, NEVER)[0] == 0
+    found = []
+    for _ in range(3):
+        part, turn = go_on(state, 1, turn)
+        found.append(part)
+    assert found == [3, 2, 1]
 
 
 def test_three_threads_share_a_task():
