@@ -47,7 +47,10 @@ COLUMNS = {
     "entities": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
     "iterations": ("num_envs", "minibatch_size", "backend", "precision", "way", "ms", "sps"),
     "learners": ("learners", "work", "way", "us", "sps"),
+    "off_policy": ("algorithm", "way", "gradient_steps_per_second"),
+    "rejax": ("num_envs", "minibatch_size", "first_iteration_s", "sps"),
 }
+OFF_POLICY = {"sac": ("Pendulum-v1", 256), "td3": ("Pendulum-v1", 256), "dqn": ("CartPole-v1", 64)}  # env, batch
 
 
 def main() -> None:
@@ -65,9 +68,11 @@ def main() -> None:
         "envs": lambda: environments(options.seconds),
         "entities": lambda: entities(options.seconds),
         "iterations": lambda: iterations(options.seconds),
+        "off_policy": lambda: off_policy(options.seconds),
         "learners": lambda: learners(options.seconds),
         "crossover": lambda: program("cpu_or_gpu.py", "--seconds", "0.2"),
         "peers": lambda: peers(options.peers_home, options.seconds),
+        "rejax": lambda: rejax(options.peers_home, options.seconds),
         "tests": tests,
     }
     result: Row = {"benchmark": "gpu", "machine": machine(), "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
@@ -211,6 +216,49 @@ def iteration(
     return milliseconds, f"refused: {graphed.refused}" if graphed.refused else "graph" if graph else "step by step"
 
 
+def off_policy(seconds: float) -> list[Row]:
+    """Gradient steps a second of whole trainings, 64 environments and 64 gradient steps an iteration."""
+    rows = []
+    for name, (env, batch_size) in OFF_POLICY.items():
+        for graphs in (True, False):
+            trainer = Trainer(
+                name,
+                env,
+                device="cuda",
+                backend="cuda" if find_spec("numba_cuda") else "torch",
+                graphs=graphs,
+                num_envs=64,
+                num_steps=1,
+                train_freq=1,
+                gradient_steps=64,
+                batch_size=batch_size,
+                hidden=(256, 256),
+                activation="relu",
+                learning_starts=640,
+                progress="none",
+            )
+            try:
+                for _ in range(16):
+                    trainer.iterate()
+                began, calls = time.perf_counter(), 0
+                while time.perf_counter() - began < 5 * seconds:
+                    trainer.iterate()
+                    calls += 1
+                torch.cuda.synchronize()
+                rate, way = 64 * calls / (time.perf_counter() - began), way_of(trainer)
+            finally:
+                trainer.close()
+            rows.append({"algorithm": name, "way": way, "gradient_steps_per_second": rate})
+    return rows
+
+
+def way_of(trainer: Trainer) -> str:
+    """How its iterations ran."""
+    if trainer._graph is None:
+        return "step by step"
+    return f"refused: {trainer._graph.refused}" if trainer._graph.refused else "graph"
+
+
 def learners(seconds: float) -> list[Row]:
     """Sums by NCCL, one by one and in a graph, and PPO by one learner and by one on each GPU. With one GPU sums are
     those of a group of one, and several learners are not measured."""
@@ -229,7 +277,7 @@ def learners(seconds: float) -> list[Row]:
                 while trainer.seconds - spent < 10 * seconds:
                     trainer.iterate()
                 rate = (trainer.steps - steps) / (trainer.seconds - spent)
-                way = "graph" if trainer._graph is not None and not trainer._graph.refused else "step by step"
+                way = way_of(trainer)
             finally:
                 trainer.close()
             rows.append({"learners": number, "work": "PPO on CartPole", "way": way, "us": None, "sps": rate})
@@ -310,6 +358,27 @@ def peers(home: Path, seconds: float) -> Row:
         return {"left_out": "gymnax is not installed"}
     flags = ("gymnax", "scan", "--env", "CartPole-v1", "--seconds", seconds, "--num-envs", *NUM_ENVS)
     return run_program(python, "env_steppers.py", *flags, timeout=150, env={"JAX_PLATFORMS": "cuda,cpu"})
+
+
+def rejax(home: Path, seconds: float) -> object:
+    """rejax's PPO on the GPU, at the sizes of `iterations`, where a Python with it and a CUDA build of JAX is found."""
+    python = interpreter_with("rejax", home)
+    if python is None:
+        print(f"rejax is not installed, here or in {home}: left out")
+        return {"left_out": "rejax is not installed"}
+    rows = []
+    for num_envs, minibatch_size in ITERATIONS:
+        flags = ("--num-envs", num_envs, "--minibatch-size", minibatch_size, "--every", 8 * num_envs * 32)
+        row = run_program(
+            python,
+            "ppo_one.py",
+            *("rejax", "--config", "large", "--seed", 0, "--threads", os.cpu_count(), *flags),
+            *("--warm", 1, "--seconds", 5 * seconds),
+            timeout=120,
+            env={"JAX_PLATFORMS": "cuda,cpu"},
+        )
+        rows.append({**row, "minibatch_size": minibatch_size, "num_envs": num_envs})
+    return rows
 
 
 if __name__ == "__main__":

@@ -52,6 +52,11 @@ def main() -> None:
     flags.add_argument("--config", choices=WORKS, required=True)
     flags.add_argument("--seed", type=int, required=True)
     flags.add_argument("--threads", type=int, required=True)
+    flags.add_argument("--num-envs", type=int, help="in place of those of the config")
+    flags.add_argument("--minibatch-size", type=int, help="in place of that of the config")
+    flags.add_argument(
+        "--every", type=int, default=CHUNK, help="steps a call, of a library that needs the number in advance"
+    )
     flags.add_argument("--warm", type=float, required=True)
     flags.add_argument("--seconds", type=float, required=True)
     options = flags.parse_args()
@@ -59,7 +64,9 @@ def main() -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     peer = import_module(f"peers.ppo_{options.library}")
     stopwatch = Stopwatch(options.warm, options.seconds)
-    facts = peer.train(WORKS[options.config], options.seed, CHUNK, stopwatch.over)
+    given = {"num_envs": options.num_envs, "minibatch_size": options.minibatch_size}
+    work = WORKS[options.config]._replace(**{name: value for name, value in given.items() if value})
+    facts = peer.train(work, options.seed, options.every, stopwatch.over)
     about = {"library": options.library, "config": options.config, "seed": options.seed, "threads": options.threads}
     print(json.dumps({**about, **stopwatch.row, "work": facts, "versions": versions()}))
 

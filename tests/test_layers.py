@@ -31,6 +31,7 @@ FLOORS = (
     "kernels.nn",
     "kernels.learning",
     "kernels.off_policy",
+    "kernels.cuda",
     "kernels",
     "policies",
     "agent_groups",

@@ -123,7 +123,7 @@ def flat_buffer(parameters: list[nn.Parameter]) -> Tensor | None:
         lies = parameter.untyped_storage().data_ptr() == storage.data_ptr() and parameter.is_contiguous()
         if not lies or parameter.dtype != torch.float32:
             return None
-    return torch.empty(0).set_(storage, 0, (storage.nbytes() // 4,), (1,))
+    return torch.empty(0, device=storage.device).set_(storage, 0, (storage.nbytes() // 4,), (1,))
 
 
 def gradient_buffer(policy: Policy, flat: Tensor) -> Tensor | None:
@@ -140,4 +140,4 @@ def gradient_buffer(policy: Policy, flat: Tensor) -> Tensor | None:
     storage = gradients[0].untyped_storage()
     if storage.data_ptr() - shift != flat.data_ptr() or storage.nbytes() != flat.nbytes:
         return None
-    return torch.empty(0).set_(storage, 0, (len(flat),), (1,))
+    return torch.empty(0, device=storage.device).set_(storage, 0, (len(flat),), (1,))

@@ -80,16 +80,18 @@ def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def register(
-    name: str, serves: Serves, digest: str | None = None, classes: Classes = ()
+    name: str, serves: Serves, digest: str | None = None, classes: Classes = (), first: bool = True
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register this function as a kernel `name` for calls where serves(*args, **kwargs) is True.
 
-    The kernel registered last is tried first. serves may return the reason why not, which is printed once on stderr.
+    The kernel registered last is tried first; last of all with first=False. serves may return the reason why not, which
+    is printed once on stderr.
     digest: reached(plain, classes).digest when the kernel was written.
     """
 
     def decorate(kernel: Callable[P, R]) -> Callable[P, R]:
-        _kernels.setdefault(name, []).insert(0, _Kernel(serves, kernel, digest, classes))
+        known = _kernels.setdefault(name, [])
+        known.insert(0 if first else len(known), _Kernel(serves, kernel, digest, classes))
         return kernel
 
     return decorate

@@ -1,0 +1,268 @@
+"""Acting and PPO's learning by CUDA kernels; importing this registers them.
+
+They are asked for before (headrace.checks.parity): a machine where they differ from plain torch does not import this.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.on_policy import Targets, normalized
+from headrace.algorithms.ppo import METRICS, PPOConfig
+from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner, size_of
+from headrace.bindings.actor_critic_layout import CLASSES, encoded_rows
+from headrace.bindings.arguments import MISFIT, fits
+from headrace.bindings.bound import place
+from headrace.bindings.digests import DIGESTS
+from headrace.bindings.eligibility import verdict, why_not_adam, why_not_learn
+from headrace.core.fused import kernel_of, register
+from headrace.data.rollout import Rollout, flatten
+from headrace.kernels.cuda.actor_critic_text import Architecture, Layer, tile_of
+from headrace.kernels.cuda.launches import Inputs, Minibatches, Step, networks
+from headrace.kernels.cuda.layers_text import ACTIVATIONS
+from headrace.kernels.targets.cuda.launch import simulated
+from headrace.parallel.collector import InlineCollector, output_columns
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import Policy, PolicyOutput
+from headrace.policies.heads import CategoricalHead, GaussianHead
+from headrace.policies.networks import VectorEncoder
+from headrace.policies.numpy_io import batch_size
+
+
+def why_not(policy: Any) -> str | None:
+    """Why the kernels do not know this policy; None where they do."""
+    if (reason := verdict(policy).acting) is not None:
+        return reason
+    if policy.shared or policy.masked or policy.layer_norm:
+        return "on a GPU it is for networks without shared layers, action masks and layer normalisation"
+    if type(policy.encoder) is not VectorEncoder:
+        return f"on a GPU it is for a VectorEncoder, not for {type(policy.encoder).__name__}"
+    if type(policy.head) not in (CategoricalHead, GaussianHead) or getattr(policy.head, "squash", False):
+        return f"on a GPU it is for one categorical choice and for Gaussians, not for {type(policy.head).__name__}"
+    if policy.activation not in ACTIVATIONS or not policy.hidden:
+        return f"on a GPU it is for hidden layers of {', '.join(ACTIVATIONS)}, not for {policy.activation}"
+    if tile_of(architecture_of(policy), simulated()) is None:
+        return f"on a GPU hidden layers of {policy.hidden} do not fit in a block's memory"
+    return None
+
+
+def architecture_of(policy: ActorCritic) -> Architecture:
+    flat = verdict(policy).flat
+    assert flat is not None
+    networks_of = [(policy.actor, policy.actor_out), (policy.critic, policy.critic_out)]
+    actor, critic = (
+        tuple(
+            Layer(layer.weight.shape[1], layer.weight.shape[0], place(layer.weight, flat), place(layer.bias, flat))
+            for layer in (*mlp.layers, out)
+        )
+        for mlp, out in networks_of
+    )
+    gaussian = isinstance(policy.head, GaussianHead)
+    log_std = place(policy.head.log_std, flat) if gaussian else None
+    return Architecture(actor, critic, policy.activation, log_std, 0 if gaussian else policy.head.start)
+
+
+def serves_acting(policy: ActorCritic, observation: Any, *others: Any) -> bool | str:
+    """Whether a batch of observations is on a GPU, and the kernels know the policy; else the reason."""
+    if not isinstance(observation, Tensor) or observation.device.type != "cuda" or not batch_size(observation):
+        return False
+    random = others[1] if len(others) > 1 else None
+    if random is not None and not fits(random, torch.float32, len(observation), policy.num_draws, device="cuda"):
+        return MISFIT
+    if observation.dtype != torch.float32 or observation[0].numel() != policy.encoder.size:
+        return MISFIT
+    return why_not(policy) or True
+
+
+@register("actor_critic.act", serves_acting, DIGESTS["actor_critic.act"], CLASSES, first=False)
+@torch.no_grad()
+def act(policy: ActorCritic, observation: Tensor, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+    """ActorCritic.act, within rounding."""
+    rows, device = len(observation), observation.device
+    discrete = isinstance(policy.head, CategoricalHead)
+    action = torch.empty(
+        1 if discrete else policy.head.num_parameters,
+        rows,
+        dtype=torch.int32 if discrete else torch.float32,
+        device=device,
+    )
+    log_prob, value = torch.empty(rows, device=device), torch.empty(rows, device=device)
+    drawn = _nothing(device)[2] if random is None else random.t().unsqueeze(0)
+    inputs = _inputs(policy, encoded_rows(policy, observation))
+    outputs = (action, log_prob, value)
+    networks(architecture_of(policy)).act(inputs, (0, rows, 0), drawn, 0, random is not None, outputs)
+    return PolicyOutput(action[0] if discrete else action.t(), log_prob, value, rnn_state)
+
+
+@register("actor_critic.value", serves_acting, DIGESTS["actor_critic.value"], CLASSES, first=False)
+@torch.no_grad()
+def value(policy: ActorCritic, observation: Tensor, rnn_state: Any = None) -> Tensor:
+    """ActorCritic.value, within rounding."""
+    rows, device = len(observation), observation.device
+    found = torch.empty(rows, device=device)
+    inputs = _inputs(policy, encoded_rows(policy, observation))
+    _values(policy, inputs, (0, rows, 0), found)
+    return found
+
+
+def serves_steps(collector: InlineCollector, first_step: int | Tensor) -> bool:
+    """Whether acting is by these kernels, which can read and write the rollout's columns where they lie."""
+    policy, rollout = collector.policy, collector.rollout
+    if rollout.device.type != "cuda" or type(policy) is not ActorCritic or rollout.num_envs != collector.env.num_envs:
+        return False
+    if type(collector).act is not InlineCollector.act or not isinstance(rollout.observation, Tensor):
+        return False
+    if output_columns(rollout) != ["action", "log_prob", "value"]:
+        return False
+    seen = rollout.observation[0]
+    return (
+        kernel_of(ActorCritic.act, policy, seen, None, None) is act
+        and kernel_of(ActorCritic.value, policy, seen) is value
+    )
+
+
+@register("collector.steps", serves_steps, DIGESTS["collector.steps"], (InlineCollector,), first=False)
+@torch.no_grad()
+def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
+    """headrace.parallel.collector.steps, within rounding: a launch for the policy and one for the environments."""
+    policy, rollout, timer, env = collector.policy, collector.rollout, collector.timer, collector.env
+    assert isinstance(policy, ActorCritic)
+    with timer("inference"):
+        random = collector._random(first_step).transpose(1, 2)
+        inputs, kernels = _inputs(policy, _rows(rollout)), networks(architecture_of(policy))
+        outputs = (_actions(rollout), flatten(rollout.log_prob), flatten(rollout.value))
+    number = rollout.num_envs
+    for t in range(rollout.num_steps):
+        with timer("inference"):
+            collector._check()
+            kernels.act(inputs, (t * number, number, t * number), random, t, True, outputs)
+        with timer("env"):
+            env.step(rollout, t)
+    with timer("inference"):
+        last = rollout.num_steps * number
+        _values(policy, inputs, (last, number, last), outputs[2])
+
+
+def serves_learning(
+    policy: Policy,
+    optimizer: Adam,
+    rollout: Rollout,
+    targets: Targets,
+    order: Tensor,
+    config: PPOConfig,
+    reduce: Reduce = one_learner,
+) -> bool | str:
+    """Whether the rollout is on a GPU, and the kernels know policy and optimizer; else the reason."""
+    if rollout.device.type != "cuda" or size_of(reduce) > 1:
+        return False
+    reason = why_not_adam(optimizer, any_beta1=True, any_beta2=True) or why_not_learn(policy, optimizer)
+    reason = reason or why_not(policy)
+    if reason is None and not all(p.requires_grad for p in optimizer.parameters):
+        reason = "on a GPU frozen parameters are left as they are by torch"
+    return reason or fits(order, torch.int64, *order.shape, device="cuda") or MISFIT
+
+
+@register("ppo.learn", serves_learning, DIGESTS["ppo.learn"], (*CLASSES, Adam), first=False)
+@torch.no_grad()
+def learn(
+    policy: ActorCritic,
+    optimizer: Adam,
+    rollout: Rollout,
+    targets: Targets,
+    permutation: Tensor,
+    config: PPOConfig,
+    reduce: Reduce = one_learner,
+) -> dict[str, Tensor]:
+    """headrace.algorithms.ppo.learn, with the same results within rounding."""
+    epochs, rows = permutation.shape
+    number = number_of_minibatches(rows, config.minibatch_size, 1, reduce)
+    size = rows // number
+    valid, advantage = flatten(targets.valid), flatten(targets.advantage)
+    if config.normalize_advantage:
+        advantage = normalized(advantage, valid, reduce)
+    counted = valid[permutation[:, : size * number]].view(epochs * number, size).sum(1, dtype=torch.float32)
+    batches = Minibatches(
+        order=permutation.flatten(),
+        action=_actions(rollout),
+        log_prob=flatten(rollout.log_prob),
+        value=flatten(rollout.value),
+        advantage=advantage.contiguous(),
+        returns=flatten(targets.returns),
+        valid=valid,
+        share=counted.clamp_(min=1).reciprocal_(),
+    )
+    adam = Step(
+        *(optimizer.flat, optimizer.mean, optimizer.square),
+        *(optimizer.steps.view(1), optimizer.learning_rate.view(1), torch.zeros(1, device=rollout.device)),
+        *(config.max_grad_norm, optimizer.eps, optimizer.beta1, optimizer.beta2),
+    )
+    starts = [epoch * rows + k * size for epoch in range(epochs) for k in range(number)]
+    coefficients = (config.clip, config.value_clip or 0.0, config.value_coef, config.entropy_coef)
+    inputs = _inputs(policy, _rows(rollout))
+    most = 1.5 * config.target_kl if config.target_kl else math.inf
+    sums = networks(architecture_of(policy)).learn(inputs, batches, size, starts, coefficients, adam, most)
+    return _metrics(sums, number, config)
+
+
+def _metrics(sums: Tensor, number: int, config: PPOConfig) -> dict[str, Tensor]:
+    """As the plain function's, from sums [minibatches, 5]."""
+    gain, error, entropy, clipped, _ = sums.mean(0)
+    loss = -gain + config.value_coef * error - config.entropy_coef * entropy
+    found = (-gain, error, -entropy, loss, clipped, sums[-number:, 4].mean())
+    return dict(zip((*METRICS, "clip_fraction", "approx_kl"), found, strict=True))
+
+
+def _values(policy: ActorCritic, inputs: Inputs, columns: tuple[int, int, int], found: Tensor) -> None:
+    """Values alone."""
+    nothing = _nothing(found.device)
+    action = nothing[3] if isinstance(policy.head, CategoricalHead) else nothing[1]
+    kernels = networks(architecture_of(policy))
+    kernels.act(inputs, columns, nothing[2], 0, False, (action, found, found), values_alone=True)
+
+
+def _rows(rollout: Rollout) -> Tensor:
+    """Observations [F, (T + 1) * N], where they lie."""
+    seen = flatten(rollout.observation)
+    return (seen if seen.dim() == 2 else seen.reshape(len(seen), -1)).t()
+
+
+def _actions(rollout: Rollout) -> Tensor:
+    """Actions [K, T * N], where they lie."""
+    action = flatten(rollout.action)
+    return action.unsqueeze(0) if action.dim() == 1 else action.t()
+
+
+def _inputs(policy: ActorCritic, observation: Tensor) -> Inputs:
+    """observation: [F, rows]."""
+    device, flat = observation.device, verdict(policy).flat
+    assert flat is not None
+    zeros, ones = _identity(policy.encoder.size, device)
+    normalizer, units = policy.encoder.normalizer, policy.return_normalizer
+    center, scale, limit = (
+        (zeros, ones, math.inf) if normalizer is None else (normalizer.center, normalizer.scale, normalizer.limit)
+    )
+    value_units = (zeros[:1], ones[:1]) if units is None else (units.center.view(1), units.scale.view(1))
+    head = policy.head
+    spread = _nothing(device)[1]
+    if isinstance(head, GaussianHead):
+        spread = torch.stack((head.center[:, 0], head.half_range[:, 0]))
+    return Inputs(flat, observation, center, scale, limit, spread, *value_units)
+
+
+@functools.cache
+def _identity(features: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Center and scale of observations that are not normalised."""
+    return torch.zeros(features, device=device), torch.ones(features, device=device)
+
+
+@functools.cache
+def _nothing(device: torch.device) -> tuple[Tensor, ...]:
+    """Floats of one to three dimensions and integers of two, in place of what is not read."""
+    floats = tuple(torch.zeros((1,) * dimensions, device=device) for dimensions in (1, 2, 3))
+    return *floats, torch.zeros(1, 1, dtype=torch.int32, device=device)

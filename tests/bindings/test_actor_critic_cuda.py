@@ -1,0 +1,154 @@
+"""Acting and PPO's learning by CUDA kernels: in Numba's simulator, as PTX, and on a GPU, against plain torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headrace.algorithms import ppo
+from headrace.algorithms.on_policy import Targets
+from headrace.core import fused
+from headrace.data.rollout import Column, Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
+from headrace.policies.actor_critic import ActorCritic
+
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the simulator, started by test_simulator")
+on_gpu = pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+SEEN, CHOICES, TORQUES = Box(-1, 1, (3,)), Discrete(3, start=2), Box(-2, 4, (3,))
+CASES = {
+    "categorical": (CHOICES, {}),
+    "gaussian": (TORQUES, {"activation": "relu"}),
+    "normalized": (CHOICES, {"activation": "elu", "normalize_observation": True, "normalize_return": True}),
+    "deep": (TORQUES, {"hidden": (7, 17, 4), "activation": "leaky_relu", "normalize_observation": True}),
+}
+SETTINGS = {
+    "defaults": {},
+    "all": {"value_clip": 0.1, "entropy_coef": 0.05, "normalize_advantage": False, "max_grad_norm": 0.02},
+    "stopped": {"target_kl": 1e-5, "epochs": 3},
+}
+
+
+@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+def test_simulator():
+    """The tests marked in_simulator, in a process of their own: Numba reads the setting when it is imported."""
+    pytest.importorskip("numba_cuda")
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert re.search(r"\d+ passed", done.stdout)
+
+
+def policy_of(case: str, device: str = "cpu", hidden: tuple[int, ...] = (9, 18)) -> ActorCritic:
+    """With statistics, and biases that are not 0."""
+    space, settings = CASES[case]
+    policy = ActorCritic(SEEN, space, **{"hidden": hidden, "seed": 3} | settings)
+    source = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=source)
+        if policy.encoder.normalizer is not None:
+            policy.encoder.normalizer.center.copy_(torch.randn(3, generator=source))
+            policy.encoder.normalizer.scale.fill_(4.0)
+            policy.encoder.normalizer.limit = 2.0
+        if policy.return_normalizer is not None:
+            policy.return_normalizer.center.fill_(0.3)
+            policy.return_normalizer.scale.fill_(1.7)
+    return policy.to(device)
+
+
+def collected(case: str, steps: int, envs: int) -> tuple[Rollout, Targets]:
+    space, _ = CASES[case]
+    own = {"action": action_column(space), "log_prob": Column(), "value": Column(bootstrap=True)}
+    rollout, source = Rollout(steps, envs, env_columns(SEEN) | own), torch.Generator().manual_seed(1)
+    rollout.observation.copy_(torch.randn(rollout.observation.shape, generator=source))
+    rollout.valid.copy_(torch.rand(rollout.valid.shape, generator=source) > 0.15)
+    policy = policy_of(case)
+    with torch.no_grad(), fused.plain_only():
+        for t in range(steps):
+            output = policy.act(rollout.observation[t], None, torch.rand(envs, policy.num_draws, generator=source))
+            rollout.action[t].copy_(output.action)
+            rollout.log_prob[t].copy_(output.log_prob + 0.3 * torch.randn(envs, generator=source))
+            rollout.value[t].copy_(output.value + 0.1 * torch.randn(envs, generator=source))
+    advantage, noise = (torch.randn(steps, envs, generator=source) for _ in range(2))
+    return rollout, Targets(advantage, rollout.value[:-1] + noise, rollout.valid[:-1])
+
+
+def assert_acting_agrees(case: str, device: str, rows: int) -> None:
+    from headrace.bindings import actor_critic_cuda
+
+    policy, source = policy_of(case), torch.Generator().manual_seed(2)
+    there = ppo.PPO(deepcopy(policy).to(device)).policy
+    seen = torch.randn(rows, 3, generator=source)
+    for random in (torch.rand(rows, policy.num_draws, generator=source), None):
+        with torch.no_grad(), fused.plain_only():
+            expected = policy.act(seen, None, random)
+        drawn = None if random is None else random.to(device)
+        found = actor_critic_cuda.act(there, seen.to(device), None, drawn)
+        assert found.action.dtype == expected.action.dtype and found.action.shape == expected.action.shape
+        for name in ("action", "log_prob", "value"):
+            torch.testing.assert_close(getattr(found, name).cpu(), getattr(expected, name), rtol=1e-4, atol=1e-5)
+        values = actor_critic_cuda.value(there, seen.to(device))
+        assert torch.equal(values, found.value)
+
+
+def assert_learning_agrees(case: str, settings: str, device: str, steps: int, envs: int, size: int) -> None:
+    from headrace.bindings import actor_critic_cuda
+
+    config = ppo.PPOConfig(num_steps=steps, minibatch_size=size, **{"epochs": 2} | SETTINGS[settings])
+    rollout, targets = collected(case, steps, envs)
+    ours, theirs = (ppo.PPO(policy_of(case), config) for _ in range(2))
+    if device != "cpu":
+        ours = ppo.PPO(policy_of(case).to(device), config)
+    source = torch.Generator().manual_seed(4)
+    order = torch.stack([torch.randperm(steps * envs, generator=source) for _ in range(config.epochs)])
+    with fused.plain_only():
+        expected = ppo.learn(theirs.policy, theirs.optimizer, rollout, targets, order, config)
+    there = Targets(*(column.to(device) for column in targets[:3]))
+    arguments = (ours.policy, ours.optimizer, rollout.to(device), there, order.to(device), config)
+    found = actor_critic_cuda.learn(*arguments)
+    for name in ("flat", "mean", "square", "steps", "gradient"):
+        mine, other = getattr(ours.optimizer, name).cpu(), getattr(theirs.optimizer, name)
+        torch.testing.assert_close(mine, other, rtol=2e-3, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+    if settings == "stopped":  # plain torch stops on the CPU, and measures no more minibatches
+        assert ours.optimizer.steps.item() < config.epochs * round(steps * envs / size)
+    else:
+        assert {*found} == {*expected}
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name].cpu(), value, rtol=2e-3, atol=2e-5)
+
+
+@in_simulator
+@pytest.mark.parametrize("case", CASES)
+def test_simulated_acting_agrees(case):
+    assert_acting_agrees(case, "cpu", 11)
+
+
+@in_simulator
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("case", CASES)
+def test_simulated_learning_agrees(case, settings):
+    assert_learning_agrees(case, settings, "cpu", 4, 6, 11)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("case", CASES)
+def test_gpu_acting_agrees(case):
+    assert_acting_agrees(case, "cuda", 1000)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("case", CASES)
+def test_gpu_learning_agrees(case, settings):
+    assert_learning_agrees(case, settings, "cuda", 8, 500, 1990)
