@@ -1,7 +1,5 @@
-"""Acting and PPO's learning by CUDA kernels; importing this registers them.
-
-They are asked for before (headrace.checks.parity): a machine where they differ from plain torch does not import this.
-"""
+"""Acting and PPO's learning by CUDA kernels. offer() registers them, where they agree with plain torch on this machine
+(headrace.checks.parity)."""
 
 from __future__ import annotations
 
@@ -33,6 +31,16 @@ from headrace.policies.base import Policy, PolicyOutput
 from headrace.policies.heads import CategoricalHead, GaussianHead
 from headrace.policies.networks import VectorEncoder
 from headrace.policies.numpy_io import batch_size
+
+
+@functools.cache
+def offer() -> None:
+    """Let these kernels serve, where no kernel of the CPU does."""
+    add = functools.partial(register, first=False)
+    add("actor_critic.act", serves_acting, DIGESTS["actor_critic.act"], CLASSES)(act)
+    add("actor_critic.value", serves_acting, DIGESTS["actor_critic.value"], CLASSES)(value)
+    add("collector.steps", serves_steps, DIGESTS["collector.steps"], (InlineCollector,))(steps)
+    add("ppo.learn", serves_learning, DIGESTS["ppo.learn"], (*CLASSES, Adam))(learn)
 
 
 def why_not(policy: Any) -> str | None:
@@ -80,7 +88,6 @@ def serves_acting(policy: ActorCritic, observation: Any, *others: Any) -> bool |
     return why_not(policy) or True
 
 
-@register("actor_critic.act", serves_acting, DIGESTS["actor_critic.act"], CLASSES, first=False)
 @torch.no_grad()
 def act(policy: ActorCritic, observation: Tensor, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
     """ActorCritic.act, within rounding."""
@@ -100,7 +107,6 @@ def act(policy: ActorCritic, observation: Tensor, rnn_state: Any, random: Tensor
     return PolicyOutput(action[0] if discrete else action.t(), log_prob, value, rnn_state)
 
 
-@register("actor_critic.value", serves_acting, DIGESTS["actor_critic.value"], CLASSES, first=False)
 @torch.no_grad()
 def value(policy: ActorCritic, observation: Tensor, rnn_state: Any = None) -> Tensor:
     """ActorCritic.value, within rounding."""
@@ -127,7 +133,6 @@ def serves_steps(collector: InlineCollector, first_step: int | Tensor) -> bool:
     )
 
 
-@register("collector.steps", serves_steps, DIGESTS["collector.steps"], (InlineCollector,), first=False)
 @torch.no_grad()
 def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
     """headrace.parallel.collector.steps, within rounding: a launch for the policy and one for the environments."""
@@ -168,7 +173,6 @@ def serves_learning(
     return reason or fits(order, torch.int64, *order.shape, device="cuda") or MISFIT
 
 
-@register("ppo.learn", serves_learning, DIGESTS["ppo.learn"], (*CLASSES, Adam), first=False)
 @torch.no_grad()
 def learn(
     policy: ActorCritic,

@@ -38,6 +38,7 @@ from headrace.kernels.targets.compare import Deviation, deviation
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import PolicyOutput
 
 ENVS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too
 NUM_ENVS, NUM_STEPS = 256, 40
@@ -85,24 +86,28 @@ def trusted(env: Env, plain: Callable[[], Env]) -> Env:
     stderr."""
     assert isinstance(env, CompiledEnv)
     name = f"{env.name} {hashlib.sha256(env.ir.code.encode()).hexdigest()[:12]}"
-    what = f"the CUDA kernel of {env.name} differs"
+    what = f"the CUDA kernel of {env.name}"
     return env if _agrees(env.device, name, partial(_env_steps, env), what, "it runs as torch instead") else plain()
 
 
 def offer_kernels(device: torch.device) -> None:
-    """Register CUDA kernels for random numbers and advantages, if numba-cuda is installed and they agree with plain
-    torch on this machine; a message on stderr if they do not."""
+    """Register CUDA kernels for random numbers, advantages, acting and learning, if numba-cuda is installed and they
+    agree with plain torch on this machine; a message on stderr if they do not."""
     if find_spec("numba_cuda") is None:
         return
-    name, what, instead = "random numbers and advantages", "CUDA kernels differ", "plain torch runs instead"
-    if _agrees(device, name, partial(_numbers, device), what, instead):
+    what, instead = "a CUDA kernel of random numbers or advantages", "plain torch runs instead"
+    if _agrees(device, "random numbers and advantages", partial(_numbers, device), what, instead):
         import_module("headrace.bindings.rng_returns_cuda")
+    if _agrees(device, "networks", partial(_networks, device), "a CUDA kernel of acting or learning", instead):
+        import_module("headrace.bindings.actor_critic_cuda").offer()
 
 
 def graphs_trusted(device: torch.device) -> bool:
     """Whether iterations replayed from a CUDA graph agree with plain ones on this machine; a message on stderr if they
     do not."""
-    return _agrees(device, "graphs", partial(_graphs, device), "CUDA graphs differ", "iterations run step by step")
+    return _agrees(
+        device, "graphs", partial(_graphs, device), "an iteration as a CUDA graph", "iterations run step by step"
+    )
 
 
 def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation], what: str, instead: str) -> bool:
@@ -111,11 +116,11 @@ def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation]
         results = stored.setdefault(json.dumps(facts(device)), {})
         if name not in results:
             found = _run(name, comparison)
-            difference = found.note if found.worst is None else f"{found.note} by {found.worst:.2g}"
-            results[name] = "" if found.passed else difference
+            differs = f"differs from plain torch on this machine ({found.note} by {found.worst or 0.0:.2g})"
+            failure = differs if found.worst is not None else f"does not run on this machine ({found.note})"
+            results[name] = "" if found.passed else failure
     if results[name]:
-        text = f"{what} from plain torch on this machine ({results[name]}): {instead}"
-        tell(f"{text}. For details run `headrace check --device cuda`")
+        tell(f"{what} {results[name]}: {instead}. For details run `headrace check --device cuda`")
     return not results[name]
 
 
@@ -158,7 +163,14 @@ def _advantages(device: torch.device, fused_gae: Callable[..., Tensor] = gae) ->
     return _difference("advantage", found, gae.plain(*columns, 0.99, 0.95), 1e-5)  # type: ignore[attr-defined]
 
 
-def _actions(device: torch.device) -> Deviation:
+def _networks(device: torch.device) -> Deviation:
+    from headrace.bindings import actor_critic_cuda
+
+    acting = _actions(device, actor_critic_cuda.act)
+    return _learning(device, actor_critic_cuda.learn) if acting.passed else acting
+
+
+def _actions(device: torch.device, act: Callable[..., PolicyOutput] = ActorCritic.act) -> Deviation:
     policy, rollout = _collected()
     random = rng.uniform.plain(3, rng.Purpose.ACTION, 0, 1, NUM_ENVS, policy.num_draws, "cpu")[0]  # type: ignore[attr-defined]
     observation = rollout.observation[0]
@@ -166,7 +178,7 @@ def _actions(device: torch.device) -> Deviation:
     with torch.no_grad():
         with fused.plain_only():
             expected = policy.act(observation, None, random)
-        found = on_device.act(observation.to(device), None, random.to(device))
+        found = act(on_device, observation.to(device), None, random.to(device))
     same = found.action.cpu() == expected.action  # rounding may decide between two actions
     if same.float().mean() < 0.99:
         return _unequal("action", found.action, expected.action)
@@ -174,7 +186,7 @@ def _actions(device: torch.device) -> Deviation:
     return max(log_prob, _difference("value", found.value, expected.value, 1e-4), key=lambda one: one.worst)
 
 
-def _learning(device: torch.device) -> Deviation:
+def _learning(device: torch.device, learn: Callable[..., dict[str, Tensor]] = ppo.learn) -> Deviation:
     policy, rollout = _collected()
     source = torch.Generator().manual_seed(1)
     made_up = (torch.randn(rollout.reward.shape, generator=source) for _ in range(2))
@@ -186,7 +198,7 @@ def _learning(device: torch.device) -> Deviation:
     with fused.plain_only():
         ppo.learn(policy, theirs.optimizer, rollout, targets, order, config)
     moved = Targets(*(column.to(device) for column in targets[:3]))
-    ppo.learn(ours.policy, ours.optimizer, rollout.to(device), moved, order.to(device), config)
+    learn(ours.policy, ours.optimizer, rollout.to(device), moved, order.to(device), config)
     return _difference("weights", ours.optimizer.flat, theirs.optimizer.flat, 1e-4)
 
 

@@ -386,6 +386,7 @@ def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Colle
     if not (config.graphs and compiled and isinstance(collector, InlineCollector)) or isinstance(algorithm, Grouped):
         return None
     if isinstance(collector, LearningCollector):
+        tell("train_freq makes no CUDA graph of an iteration: num_steps in its place learns as often, with one")
         return None
     from headrace.checks import parity
 

@@ -112,7 +112,7 @@ def test_a_result_is_stored_for_the_machine(monkeypatch, capsys):
     monkeypatch.setattr(parity, "_graphs", lambda device: next(outcomes))
     cpu = torch.device("cpu")
     assert not parity.graphs_trusted(cpu) and not parity.graphs_trusted(cpu)
-    assert "CUDA graphs differ from plain torch on this machine (weights by 0.5)" in capsys.readouterr().err
+    assert "an iteration as a CUDA graph differs from plain torch on this machine (weights by 0.5)" in capsys.readouterr().err
     monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
     assert parity.graphs_trusted(cpu)
     assert capsys.readouterr().err == ""
@@ -154,7 +154,7 @@ def test_simulated_kernels_of_random_numbers_and_advantages_are_registered_if_th
     monkeypatch.setattr(random_and_gae, "gae", lambda *columns: right(*columns) + 1)
     parity.offer_kernels(torch.device("cpu"))
     assert not offered
-    assert "CUDA kernels differ from plain torch on this machine (advantage by" in capsys.readouterr().err
+    assert "a CUDA kernel of random numbers or advantages differs from plain torch on this machine (advantage by" in capsys.readouterr().err
     monkeypatch.setattr(random_and_gae, "gae", right)
     monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
     parity.offer_kernels(torch.device("cpu"))
