@@ -21,16 +21,20 @@ from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict, why_not_adam, why_not_learn
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout, flatten
-from headrace.kernels.cuda.actor_critic_text import Architecture, Layer, tile_of
-from headrace.kernels.cuda.launches import Inputs, Minibatches, Step, networks
+from headrace.kernels.cuda import launches
+from headrace.kernels.cuda.actor_critic_text import ROWS, Architecture, Layer, tile_of
+from headrace.kernels.cuda.launches import Inputs, Minibatches, Step, multiprocessors
 from headrace.kernels.cuda.layers_text import ACTIVATIONS
-from headrace.kernels.targets.cuda.launch import simulated
 from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy, PolicyOutput
 from headrace.policies.heads import CategoricalHead, GaussianHead
 from headrace.policies.networks import VectorEncoder
 from headrace.policies.numpy_io import batch_size
+
+# rows of a minibatch from which plain torch is faster for layers that a block has 32 rows of: on an H100 an iteration
+# of 2 x 128 takes 3.5 and 7.5 ms with minibatches of 2,048 rows, 47 and 36 with 131,072; this lies between
+WIDE = 32_768
 
 
 @functools.cache
@@ -55,7 +59,7 @@ def why_not(policy: Any) -> str | None:
         return f"on a GPU it is for one categorical choice and for Gaussians, not for {type(policy.head).__name__}"
     if policy.activation not in ACTIVATIONS or not policy.hidden:
         return f"on a GPU it is for hidden layers of {', '.join(ACTIVATIONS)}, not for {policy.activation}"
-    if tile_of(architecture_of(policy), simulated()) is None:
+    if tile_of(architecture_of(policy), 1, 1) is None:
         return f"on a GPU hidden layers of {policy.hidden} do not fit in a block's memory"
     return None
 
@@ -100,10 +104,10 @@ def act(policy: ActorCritic, observation: Tensor, rnn_state: Any, random: Tensor
         device=device,
     )
     log_prob, value = torch.empty(rows, device=device), torch.empty(rows, device=device)
-    drawn = _nothing(device)[2] if random is None else random.t().unsqueeze(0)
+    drawn = _nothing(device)[2] if random is None else random.t().contiguous().unsqueeze(0)
     inputs = _inputs(policy, encoded_rows(policy, observation))
     outputs = (action, log_prob, value)
-    networks(architecture_of(policy)).act(inputs, (0, rows, 0), drawn, 0, random is not None, outputs)
+    launches.act(architecture_of(policy), inputs, (0, rows, 0), drawn, 0, random is not None, outputs)
     return PolicyOutput(action[0] if discrete else action.t(), log_prob, value, rnn_state)
 
 
@@ -140,13 +144,13 @@ def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
     assert isinstance(policy, ActorCritic)
     with timer("inference"):
         random = collector._random(first_step).transpose(1, 2)
-        inputs, kernels = _inputs(policy, _rows(rollout)), networks(architecture_of(policy))
+        inputs, architecture = _inputs(policy, _rows(rollout)), architecture_of(policy)
         outputs = (_actions(rollout), flatten(rollout.log_prob), flatten(rollout.value))
     number = rollout.num_envs
     for t in range(rollout.num_steps):
         with timer("inference"):
             collector._check()
-            kernels.act(inputs, (t * number, number, t * number), random, t, True, outputs)
+            launches.act(architecture, inputs, (t * number, number, t * number), random, t, True, outputs)
         with timer("env"):
             env.step(rollout, t)
     with timer("inference"):
@@ -170,7 +174,15 @@ def serves_learning(
     reason = reason or why_not(policy)
     if reason is None and not all(p.requires_grad for p in optimizer.parameters):
         reason = "on a GPU frozen parameters are left as they are by torch"
+    if reason is None and _too_wide(policy, min(config.minibatch_size, order.shape[1])):
+        reason = f"on a GPU hidden layers of {policy.hidden} learn from large minibatches faster in torch"
     return reason or fits(order, torch.int64, *order.shape, device="cuda") or MISFIT
+
+
+def _too_wide(policy: Any, minibatch_size: int) -> bool:
+    """Whether plain torch is faster: for wide layers, of which a block has few rows, and large minibatches."""
+    tile = tile_of(architecture_of(policy), minibatch_size, multiprocessors(policy.device))
+    return tile is not None and tile.rows < ROWS[0] and minibatch_size > WIDE
 
 
 @torch.no_grad()
@@ -210,7 +222,7 @@ def learn(
     coefficients = (config.clip, config.value_clip or 0.0, config.value_coef, config.entropy_coef)
     inputs = _inputs(policy, _rows(rollout))
     most = 1.5 * config.target_kl if config.target_kl else math.inf
-    sums = networks(architecture_of(policy)).learn(inputs, batches, size, starts, coefficients, adam, most)
+    sums = launches.learn(architecture_of(policy), inputs, batches, size, starts, coefficients, adam, most)
     return _metrics(sums, number, config)
 
 
@@ -226,8 +238,9 @@ def _values(policy: ActorCritic, inputs: Inputs, columns: tuple[int, int, int], 
     """Values alone."""
     nothing = _nothing(found.device)
     action = nothing[3] if isinstance(policy.head, CategoricalHead) else nothing[1]
-    kernels = networks(architecture_of(policy))
-    kernels.act(inputs, columns, nothing[2], 0, False, (action, found, found), values_alone=True)
+    launches.act(
+        architecture_of(policy), inputs, columns, nothing[2], 0, False, (action, found, found), values_alone=True
+    )
 
 
 def _rows(rollout: Rollout) -> Tensor:

@@ -7,16 +7,19 @@ import re
 import subprocess
 import sys
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 import torch
+from helpers.ptx import assert_lean, to_ptx
 
 from headrace.algorithms import ppo
 from headrace.algorithms.on_policy import Targets
+from headrace.bindings import actor_critic_cuda
 from headrace.core import fused
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
+from headrace.kernels.cuda import actor_critic_text, launches
+from headrace.kernels.cuda.layers_text import Tile
 from headrace.policies.actor_critic import ActorCritic
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
@@ -27,12 +30,12 @@ CASES = {
     "categorical": (CHOICES, {}),
     "gaussian": (TORQUES, {"activation": "relu"}),
     "normalized": (CHOICES, {"activation": "elu", "normalize_observation": True, "normalize_return": True}),
-    "deep": (TORQUES, {"hidden": (7, 17, 4), "activation": "leaky_relu", "normalize_observation": True}),
+    "deep": (TORQUES, {"hidden": (17, 16, 4), "activation": "leaky_relu", "normalize_observation": True}),
 }
 SETTINGS = {
-    "defaults": {},
+    "defaults": {"epochs": 1},
     "all": {"value_clip": 0.1, "entropy_coef": 0.05, "normalize_advantage": False, "max_grad_norm": 0.02},
-    "stopped": {"target_kl": 1e-5, "epochs": 3},
+    "stopped": {"target_kl": 1e-5, "epochs": 2},
 }
 
 
@@ -47,7 +50,7 @@ def test_simulator():
     assert re.search(r"\d+ passed", done.stdout)
 
 
-def policy_of(case: str, device: str = "cpu", hidden: tuple[int, ...] = (9, 18)) -> ActorCritic:
+def policy_of(case: str, device: str = "cpu", hidden: tuple[int, ...] = (5, 18)) -> ActorCritic:
     """With statistics, and biases that are not 0."""
     space, settings = CASES[case]
     policy = ActorCritic(SEEN, space, **{"hidden": hidden, "seed": 3} | settings)
@@ -83,8 +86,6 @@ def collected(case: str, steps: int, envs: int) -> tuple[Rollout, Targets]:
 
 
 def assert_acting_agrees(case: str, device: str, rows: int) -> None:
-    from headrace.bindings import actor_critic_cuda
-
     policy, source = policy_of(case), torch.Generator().manual_seed(2)
     there = ppo.PPO(deepcopy(policy).to(device)).policy
     seen = torch.randn(rows, 3, generator=source)
@@ -101,8 +102,6 @@ def assert_acting_agrees(case: str, device: str, rows: int) -> None:
 
 
 def assert_learning_agrees(case: str, settings: str, device: str, steps: int, envs: int, size: int) -> None:
-    from headrace.bindings import actor_critic_cuda
-
     config = ppo.PPOConfig(num_steps=steps, minibatch_size=size, **{"epochs": 2} | SETTINGS[settings])
     rollout, targets = collected(case, steps, envs)
     ours, theirs = (ppo.PPO(policy_of(case), config) for _ in range(2))
@@ -127,16 +126,71 @@ def assert_learning_agrees(case: str, settings: str, device: str, steps: int, en
 
 
 @in_simulator
-@pytest.mark.parametrize("case", CASES)
-def test_simulated_acting_agrees(case):
-    assert_acting_agrees(case, "cpu", 11)
+@pytest.mark.parametrize(("case", "tile"), [("normalized", (4, 2, 2)), ("deep", (4, 4, 1))])
+def test_simulated_acting_agrees(case, tile, monkeypatch):
+    monkeypatch.setattr(actor_critic_text, "SIMULATED", Tile(*tile))
+    assert_acting_agrees(case, "cpu", 9)
 
 
 @in_simulator
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("case", CASES)
-def test_simulated_learning_agrees(case, settings):
-    assert_learning_agrees(case, settings, "cpu", 4, 6, 11)
+@pytest.mark.parametrize(
+    ("case", "settings", "tile"),
+    [("normalized", "all", (4, 4, 1)), ("deep", "defaults", (4, 2, 2)), ("categorical", "stopped", (4, 2, 2))],
+)
+def test_simulated_learning_agrees(case, settings, tile, monkeypatch):
+    monkeypatch.setattr(actor_critic_text, "SIMULATED", Tile(*tile))
+    assert_learning_agrees(case, settings, "cpu", 3, 6, 9)
+
+
+@pytest.mark.skipif(SIMULATED, reason="the simulator makes no PTX")
+@pytest.mark.parametrize(
+    ("rows", "hidden", "tile"), [(256, 64, (32, 16, 2)), (65_536, 64, (32, 8, 2)), (256, 128, (32, 16, 1))]
+)
+def test_ptx_of_networks_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path, rows, hidden, tile):
+    pytest.importorskip("numba_cuda")
+    from numba import types
+
+    architecture = actor_critic_cuda.architecture_of(policy_of("gaussian", hidden=(hidden, hidden)))
+    chosen = actor_critic_text.tile_of(architecture, rows, 132)
+    assert chosen == tile
+    row, matrix, draws = types.float32[::1], types.float32[:, ::1], types.float32[:, :, ::1]
+    number, count, flags = types.float32, types.int64, types.boolean[::1]
+    signatures = {
+        "act": (
+            *(row, matrix, count, count, row, row, number, matrix, draws, count, types.boolean),
+            *(matrix, row, row, row, row, count, count, count),
+        ),
+        "gradient": (
+            *(row, matrix, matrix, types.int64[::1], count, count, count, matrix, row, row, number, matrix),
+            *(matrix, row, row, row, row, flags, row, row, row, *[number] * 4),
+        ),
+    }
+    for kernel, signature in signatures.items():
+        module = launches._actor_critic(architecture, chosen, kernel)
+        said = assert_lean(to_ptx(monkeypatch, getattr(module, kernel).py_func, signature), tmp_path)
+        registers = re.search(r"Used (\d+) registers", said)
+        assert registers is None or int(registers[1]) * chosen.threads <= 65_536
+
+
+@pytest.mark.skipif(SIMULATED, reason="the simulator makes no PTX")
+@pytest.mark.parametrize("kernel", ["add_up", "step"])
+def test_ptx_of_adam_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path, kernel):
+    pytest.importorskip("numba_cuda")
+    from numba import types
+
+    row, matrix, number = types.float32[::1], types.float32[:, ::1], types.float32
+    signature = {
+        "add_up": (matrix, row, row, matrix, matrix, types.int64, row, row, number),
+        "step": (*[row] * 5, number, row, number, number, number, row, row),
+    }[kernel]
+    assert_lean(to_ptx(monkeypatch, getattr(launches._adam(), kernel).py_func, signature), tmp_path)
+
+
+def test_wide_networks_do_not_fit():
+    assert "hidden layers of (256, 256) do not fit" in actor_critic_cuda.why_not(
+        policy_of("gaussian", hidden=(256, 256))
+    )
+    assert actor_critic_cuda.why_not(policy_of("gaussian", hidden=(128, 128))) is None
 
 
 @pytest.mark.gpu

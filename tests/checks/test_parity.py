@@ -23,6 +23,7 @@ from headrace.envs.builtin.grid_world import GridWorld
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.read import read
 from headrace.kernels.targets import compare
+from headrace.kernels.targets.compare import Deviation
 from headrace.kernels.targets.torch.env import TorchEnvs
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
@@ -112,7 +113,10 @@ def test_a_result_is_stored_for_the_machine(monkeypatch, capsys):
     monkeypatch.setattr(parity, "_graphs", lambda device: next(outcomes))
     cpu = torch.device("cpu")
     assert not parity.graphs_trusted(cpu) and not parity.graphs_trusted(cpu)
-    assert "an iteration as a CUDA graph differs from plain torch on this machine (weights by 0.5)" in capsys.readouterr().err
+    assert (
+        "an iteration as a CUDA graph differs from plain torch on this machine (weights by 0.5)"
+        in capsys.readouterr().err
+    )
     monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
     assert parity.graphs_trusted(cpu)
     assert capsys.readouterr().err == ""
@@ -148,17 +152,27 @@ def test_simulated_wrong_kernel_falls_back(monkeypatch, capsys):
 def test_simulated_kernels_of_random_numbers_and_advantages_are_registered_if_they_agree(monkeypatch, capsys):
     from headrace.kernels.targets.cuda import random_and_gae
 
-    offered = []
-    monkeypatch.setattr(parity, "import_module", offered.append)
+    offered, agreeing = [], Deviation("nothing", 0.0, 0.0)
+
+    def offer(name):
+        offered.append(name)
+        return SimpleNamespace(offer=lambda: None)
+
+    monkeypatch.setattr(parity, "import_module", offer)
+    monkeypatch.setattr(parity, "_networks", lambda device: agreeing._replace(worst=1.0))
     right = random_and_gae.gae
     monkeypatch.setattr(random_and_gae, "gae", lambda *columns: right(*columns) + 1)
     parity.offer_kernels(torch.device("cpu"))
     assert not offered
-    assert "a CUDA kernel of random numbers or advantages differs from plain torch on this machine (advantage by" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "random numbers or advantages differs from plain torch on this machine (advantage by" in said
+    assert "a CUDA kernel of acting or learning differs from plain torch on this machine (nothing by 1)" in said
     monkeypatch.setattr(random_and_gae, "gae", right)
     monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
+    monkeypatch.setattr(parity, "_networks", lambda device: agreeing)
     parity.offer_kernels(torch.device("cpu"))
-    assert offered == ["headrace.bindings.rng_returns_cuda"] and capsys.readouterr().err == ""
+    assert offered == ["headrace.bindings.rng_returns_cuda", "headrace.bindings.actor_critic_cuda"]
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.gpu

@@ -83,7 +83,7 @@ def draw(acts, r, weights, spread, random, t, n, sampled, action, row):
             pair = k if k < PAIRS else k - PAIRS
             radius = F32(math.sqrt(F32(-2.0) * F32(math.log1p(-random[t, pair, n]))))
             angle = random[t, PAIRS + pair, n] * TWO_PI
-            x = radius * (F32(math.cos(angle)) if k < PAIRS else F32(math.sin(angle)))
+            x = radius * (cos(angle) if k < PAIRS else sin(angle))
         mean = spread[U64(0), k] + acts[(OUT + k) * PITCH + r] * spread[U64(1), k]
         action[k, row] = mean + x * (F32(math.exp(log_std)) * spread[U64(1), k])
         log_prob -= F32(0.5) * x * x + log_std + F32(math.log(spread[U64(1), k]))

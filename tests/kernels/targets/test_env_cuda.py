@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers.entity_envs import Ring
 from helpers.kernel_envs import BRANCH_FREE, Medley, assert_steps_agree, rollout
+from helpers.ptx import assert_lean, to_ptx
 
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.builtin.catch import Catch
@@ -230,17 +229,7 @@ def compile_ptx(monkeypatch):
     if SIMULATED:
         pytest.skip("the simulator makes no PTX")
     pytest.importorskip("numba_cuda")
-    from numba import cuda, types
-    from numba.cuda import compiler, dispatcher
-    from numba.cuda.cudadrv.nvvm import NVVM
-
-    try:
-        NVVM()
-    except Exception as error:
-        pytest.skip(f"no NVVM: {error}")
-    capability = (9, 0)
-    for module in (compiler, dispatcher):
-        monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=capability))
+    from numba import types
 
     def compile_kernel(ir, kernel):
         write = cuda_pixel_module if kernel == "draw" else entity_cuda_module if ir.entities else cuda_module
@@ -264,8 +253,7 @@ def compile_ptx(monkeypatch):
         if kernel == "draw":
             given = given[:2]
         signature = (*packs, *arrays, *given, *[types.int64] * NUMBERS.get(kernel, 1))
-        ptx, _ = cuda.compile(getattr(module, kernel).py_func, signature, device=False, cc=capability, abi="numba")
-        return ptx
+        return to_ptx(monkeypatch, getattr(module, kernel).py_func, signature)
 
     return compile_kernel
 
@@ -285,24 +273,9 @@ def compile_ptx(monkeypatch):
     ],
 )
 def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kernel):
-    ptx = compile_ptx(read(cls), kernel)
-    assert ".f32" in ptx and ".entry" in ptx
-    assert not re.findall(r"\.f64", ptx)
-    assert not re.findall(r"\bcall\b", ptx)  # every function is inlined
-    ptxas = shutil.which("ptxas")
-    if ptxas is None:
-        return
-    file = tmp_path / "kernel.ptx"
-    file.write_text(ptx)
-    declarations = subprocess.run(
-        [ptxas, "-v", "-arch=sm_90", file, "-o", tmp_path / "cubin"], capture_output=True, text=True
-    )
-    if "Unsupported .version" in declarations.stderr:
-        pytest.skip("this ptxas is older than NVVM")
-    assert declarations.returncode == 0, declarations.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in declarations.stderr
-    if cls is Ring:  # its fields, 16 parts of a sum of floats, and how a step ended
-        assert f"{4 * (5 + 10 + 5 + 5) + 4 * 16 + 8} bytes smem" in declarations.stderr
+    said = assert_lean(compile_ptx(read(cls), kernel), tmp_path)
+    if cls is Ring and said:  # its fields, 16 parts of a sum of floats, and how a step ended
+        assert f"{4 * (5 + 10 + 5 + 5) + 4 * 16 + 8} bytes smem" in said
 
 
 def test_draws_are_never_contracted(compile_ptx):
