@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +28,7 @@ from common import HERE, Row, interpreter_with, machine, run_program, table
 
 from headrace import envs
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.checks import parity
 from headrace.core.precision import PRECISIONS, computing
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
@@ -45,7 +47,7 @@ SEVERAL = {"num_envs": 8192, "num_steps": 32, "minibatch_size": 65_536, "epochs"
 COLUMNS = {
     "envs": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
     "entities": ("env", "backend", "way", "num_envs", "block", "sps", "gb_s"),
-    "iterations": ("num_envs", "minibatch_size", "backend", "precision", "way", "ms", "sps"),
+    "iterations": ("num_envs", "minibatch_size", "networks", "precision", "way", "ms", "sps"),
     "learners": ("learners", "work", "way", "us", "sps"),
     "off_policy": ("algorithm", "way", "gradient_steps_per_second"),
     "rejax": ("num_envs", "minibatch_size", "first_iteration_s", "sps"),
@@ -180,14 +182,21 @@ def _tensors(rollout: Rollout) -> list[torch.Tensor]:
 
 
 def iterations(seconds: float) -> list[Row]:
-    """Milliseconds of a whole PPO iteration on CartPole: step by step, and replayed from a graph."""
+    """Milliseconds of a whole PPO iteration on CartPole: networks in plain torch, step by step and replayed from a
+    graph, and then by kernels of their own."""
     rows = []
-    for num_envs, minibatch_size in ITERATIONS:
-        for backend in ("cuda", "torch"):
-            for precision in PRECISIONS if backend == "cuda" else PRECISIONS[:1]:
+    serving = bool(find_spec("numba_cuda"))
+    if serving:
+        import_module("headrace.bindings.rng_returns_cuda")
+    for networks in ("plain torch", "kernels") if serving else ("plain torch",):
+        if networks == "kernels":
+            parity.offer_kernels(CUDA)
+        for num_envs, minibatch_size in ITERATIONS:
+            for precision in PRECISIONS if networks == "plain torch" else PRECISIONS[:1]:
                 for graph in (False, True):
+                    backend = "cuda" if serving else "torch"
                     milliseconds, way = iteration(num_envs, minibatch_size, backend, precision, graph, seconds)
-                    facts = {"num_envs": num_envs, "minibatch_size": minibatch_size, "backend": backend}
+                    facts = {"num_envs": num_envs, "minibatch_size": minibatch_size, "networks": networks}
                     rate = num_envs * LARGE["num_steps"] / milliseconds * 1000  # type: ignore[operator]
                     rows.append({**facts, "precision": precision, "way": way, "ms": milliseconds, "sps": rate})
     return rows
@@ -229,7 +238,6 @@ def off_policy(seconds: float) -> list[Row]:
                 graphs=graphs,
                 num_envs=64,
                 num_steps=1,
-                train_freq=1,
                 gradient_steps=64,
                 batch_size=batch_size,
                 hidden=(256, 256),

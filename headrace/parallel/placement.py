@@ -14,7 +14,7 @@ from headrace.core import device
 from headrace.core.terminal import tell
 
 # GPU -> number of weights from which learning on it is faster than on the CPU of the same machine, as measured by
-# benchmarks/cpu_or_gpu.py; results are in benchmarks/results/cpu_or_gpu.jsonl. No GPU has been measured yet.
+# benchmarks/cpu_or_gpu.py; results are in benchmarks/results/cpu_or_gpu.jsonl. It has been run on no GPU yet.
 CROSSOVER: dict[str, int] = {}
 # For a GPU that is neither in this table nor measured on this machine. An estimate: with fewer weights, a minibatch
 # takes the CPU's kernels less time than launching its hundred or so operations would take.
