@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ from headrace.core.device import kernel_threads
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.kernels.nn.layer_table import NOWHERE
-from headrace.kernels.nn.layout import BLOCK, WIDTH, WORKERS, aligned
+from headrace.kernels.nn.layout import BLOCK, WIDTH, WORKERS, Layer, aligned
 from headrace.kernels.nn.stepwise_layout import gradient_scratch_size, stepwise_table, weight_chunks
 from headrace.kernels.off_policy import dqn_arguments as slots
-from headrace.kernels.off_policy.dqn_arguments import DQNArguments, Settings
+from headrace.kernels.off_policy.dqn_arguments import SHARES, DQNArguments, Settings
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -37,14 +38,18 @@ from headrace.policies.q_network import QNetwork
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
 
 
+MANY_WEIGHTS = 128 * 128  # of a layer
+
+
 class Learner:
     """Learns from `steps` batches of `rows`; shape: (steps, rows)."""
 
     def __init__(self, policy: QNetwork, slow: Tensor, optimizer: Adam, shape: tuple[int, int], double: bool) -> None:
         (steps, rows), block = shape, int(BLOCK)
         blocks, features, actions = count(rows), policy.encoder.size, policy.out.weight.shape[0]
-        lanes = _lanes(rows, kernel_threads())
         layers, state_value = layers_of(parts_of(policy), policy.activation, optimizer.flat)
+        by_rows = state_value is None and _rows_pay(layers, rows)
+        lanes = _lanes(rows, 1 if by_rows else kernel_threads())
         table, place, _ = stepwise_table(layers, 0, features * lanes, lanes=lanes)
         of_now, of_next = (torch.zeros(steps, blocks, features, block) for _ in range(2))
         columns = [torch.zeros(steps, blocks, 1, block) for _ in range(6)]
@@ -55,14 +60,15 @@ class Learner:
             *(np.uint64(x) for x in (double, blocks, lanes, -(-rows // lanes), features, actions)),
             *(table, NOWHERE if state_value is None else np.uint64(state_value), chunks, weights_of(optimizer, slow)),
             *(x.view(-1).numpy() for x in self.given),
-            *(aligned(optimizer.flat.numel()), aligned(blocks * block // lanes + WORKERS, place)),
+            *(aligned(optimizer.flat.numel()), aligned(3 if by_rows else blocks * block // lanes + WORKERS, place)),
+            aligned(2 * int(SHARES), max(3 * actions, *policy.hidden) * lanes if by_rows else 1),
             aligned(WORKERS, gradient_scratch_size([table])),
             *(np.zeros(len(chunks), np.float32), self.numbers, np.zeros(8, np.int64)),
             *(x.view(-1).numpy() for x in self.found),
         )
         self.follow, settings = torch.zeros(steps), Settings(0.0, 0.0, 0.0)
         arguments = (0, queue_state(), DQNArguments(*fields), settings, self.follow.numpy())
-        self.call = Call(entry("off_policy.dqn", "learn", arguments, ANNOUNCEMENT), arguments)
+        self.call = Call(entry(f"off_policy.dqn{'_rows' * by_rows}", "learn", arguments, ANNOUNCEMENT), arguments)
         self.place, self.work_queue = self.call.slot(3), WorkQueue()
         self.operations = 8 * steps * rows * optimizer.flat.numel()
 
@@ -85,6 +91,14 @@ class Learner:
     def threads(self, calls: int = 1) -> int:
         """The number of cores where so many calls one after another are worth waking other threads, else 1."""
         return min(kernel_threads(), WORKERS) if self.operations * calls > WORTH_HELP else 1
+
+
+def _rows_pay(layers: Sequence[Layer], rows: int) -> bool:
+    """Whether parts are rows of layers, and not samples: for a minibatch of one block and layers whose weights are most
+    of what threads would exchange."""
+    *hidden, _ = layers
+    plain = all(layer.norm is None for layer in layers)
+    return plain and rows <= BLOCK and max(layer.inputs * layer.outputs for layer in hidden) >= MANY_WEIGHTS
 
 
 def _lanes(rows: int, threads: int) -> int:

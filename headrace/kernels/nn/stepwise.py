@@ -39,8 +39,14 @@ _HAS_TILES = processor_has_tiles()  # where it is False, the branches with tiles
 @njit(**INNER)
 def forward_rows(layers, n, parameters, scratch, r):
     """CHUNK_ROWS outputs of layer n of a block, from output r on; before the normalisation, where there is one."""
+    forward_some(layers, n, parameters, scratch, r, min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r))
+
+
+@njit(**INNER)
+def forward_some(layers, n, parameters, scratch, r, rows):
+    """forward_rows() of so many rows."""
     inputs, row, column = layers[n, col.INPUTS], layers[n, col.ROW_STRIDE], layers[n, col.COLUMN_STRIDE]
-    lanes, rows = layers[n, col.LANES], min(CHUNK_ROWS, layers[n, col.OUTPUTS] - r)
+    lanes = layers[n, col.LANES]
     start = layers[n, col.OUTPUT] + r * lanes
     affine(
         layers[n, col.BIAS] + r, parameters, layers[n, col.WEIGHT] + r * row, row, column, rows, inputs,

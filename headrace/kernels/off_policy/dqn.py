@@ -35,7 +35,7 @@ def _block_rows(arguments):
 
 
 @njit(**INNER)
-def _take(arguments, scratch, column, block, lane):
+def take_inputs(arguments, scratch, column, block, lane):
     """The inputs of a part: the samples from `lane` on of a block of observations, of which `column` has all."""
     for f in range(_0, arguments.features):
         start = (block * arguments.features + f) * BLOCK + lane
@@ -67,7 +67,7 @@ def _add_state_value(arguments, scratch):
 
 
 @njit(**INNER)
-def _best(arguments, own, scratch, i):
+def best_value(arguments, own, scratch, i):
     """The value of the next actions: the target network's largest, or (double DQN, van Hasselt et al. 2016) its value
     of the action that the network prefers. Ties: the first. NaN counts as the largest, as in torch. scratch: after the
     target network's forward pass; own: after the network's."""
@@ -88,18 +88,18 @@ def _best(arguments, own, scratch, i):
 def _td_targets(arguments, own, scratch, block, lane):
     """TD targets of a part, into the rows of arguments.error."""
     weights, row = arguments.weights, block * BLOCK + lane
-    _take(arguments, scratch, arguments.next_observation, block, lane)
+    take_inputs(arguments, scratch, arguments.next_observation, block, lane)
     _forward(arguments, weights.target, weights.packed_target, scratch)
     if arguments.double:
-        _take(arguments, own, arguments.next_observation, block, lane)
+        take_inputs(arguments, own, arguments.next_observation, block, lane)
         _forward(arguments, weights.parameters, weights.packed, own)
     for i in range(_0, arguments.lanes, WIDTH):
-        best, reward = _best(arguments, own, scratch, i), load(arguments.reward, row + i)
+        best, reward = best_value(arguments, own, scratch, i), load(arguments.reward, row + i)
         store(arguments.error, row + i, fma(load(arguments.discount, row + i), best, reward))
 
 
 @njit(**INNER)
-def _loss(arguments, scratch, row):
+def loss(arguments, scratch, row):
     """TD errors of a part, and the gradient of their Huber loss: g = -weight * error, error clipped to +-1, at the
     value of the action taken. Of a dueling network -g / A at each of its A advantages, g more at that of the action
     taken, and g at the state's value."""
@@ -128,9 +128,9 @@ def _passes(arguments, part, worker):
     lane, weights, own = part % shares * arguments.lanes, arguments.weights, arguments.scratch[part]
     scratch = arguments.scratch[_block_rows(arguments) + worker]
     _td_targets(arguments, own, scratch, block, lane)
-    _take(arguments, own, arguments.observation, block, lane)
+    take_inputs(arguments, own, arguments.observation, block, lane)
     _forward(arguments, weights.parameters, weights.packed, own)
-    _loss(arguments, own, block * BLOCK + lane)
+    loss(arguments, own, block * BLOCK + lane)
     stepwise.backward(arguments.layers, weights.parameters, weights.packed, own, _1)
     stepwise.prepare_gradient(arguments.layers, own, weights.packed, _0, _1)
 

@@ -1,0 +1,309 @@
+"""The learning call of DQN for a minibatch of one block, whose parts are rows of layers.
+
+Of a small minibatch the weights are most of what a gradient step reads and writes. So a thread keeps to its share of
+every hidden layer: it computes these outputs for all samples, their weights' gradient and Adam's step, and no other
+thread ever reads or writes these weights. Threads exchange what belongs to samples: outputs of hidden layers and, where
+a sum is over rows of several shares, each share's part of it. (kernels.off_policy.dqn divides samples, and its Adam
+waits for each weight that the other thread has read.) The last layer, with few outputs, is shared by its inputs.
+
+There are always SHARES, whatever the number of threads, which changes no bit.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headrace.kernels.nn import layer_table as col
+from headrace.kernels.nn.activations import activation_backward
+from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, squares, store_scale
+from headrace.kernels.nn.dense import ZERO, combine, transpose
+from headrace.kernels.nn.layout import WIDTH
+from headrace.kernels.nn.simd import fma, load, splat, store, total
+from headrace.kernels.nn.stepwise import adam_with_target, forward_some
+from headrace.kernels.nn.stepwise_layout import CHUNK_ROWS
+from headrace.kernels.off_policy import dqn_arguments as slots
+from headrace.kernels.off_policy.dqn import best_value, loss, take_inputs
+from headrace.kernels.off_policy.dqn_arguments import SHARES
+from headrace.kernels.runtime.jit import ENTRY, INNER, njit
+from headrace.kernels.runtime.work_queue import close, work_loop
+
+F, U = np.float32, np.uint64
+_0, _1, _2 = U(0), U(1), U(2)
+_ZERO = F(0)
+FORWARD, BACKWARD, ADAM = range(3)  # tasks
+_TASK, _BATCH, _LAYER = _0, _1, _2  # indices in DQNArguments.task
+NOW, NEXT, PREFERRED = _0, _1, _2  # rows of scratch: the network on observations, its target and itself on next ones
+
+
+@njit(**INNER)
+def _last(arguments):
+    """The number of the last layer."""
+    return U(len(arguments.layers)) - _1
+
+
+@njit(**INNER)
+def _passes(arguments):
+    """How many networks are evaluated on a block."""
+    return U(2) + arguments.double
+
+
+@njit(**INNER)
+def _range(count, share):
+    """The first of a share's rows, of so many, and the one after its last: whole vectors."""
+    size = (count + SHARES * WIDTH - _1) // (SHARES * WIDTH) * WIDTH
+    return min(share * size, count), min((share + _1) * size, count)
+
+
+@njit(**INNER)
+def _parameters(arguments, which):
+    return arguments.weights.target if which == NEXT else arguments.weights.parameters
+
+
+@njit(**INNER)
+def _forward(arguments, share):
+    """A share's outputs of layer task[LAYER] in all networks; behind the last hidden layer, its part of the values."""
+    layers, n = arguments.layers, U(arguments.task[_LAYER])
+    lanes, (first, end), last = arguments.lanes, _range(layers[n, col.OUTPUTS], share), _last(arguments)
+    for which in range(_0, _passes(arguments)):
+        block, parameters = arguments.scratch[which], _parameters(arguments, which)
+        for r in range(first, end, CHUNK_ROWS):
+            forward_some(layers, n, parameters, block, r, min(CHUNK_ROWS, end - r))
+        if n + _1 == last:
+            combine(
+                ZERO, _0, parameters, layers[last, col.WEIGHT] + first, layers[last, col.INPUTS], _1,
+                arguments.actions, end - first, block, layers[n, col.OUTPUT] + first * lanes, lanes,
+                arguments.partial[share], which * arguments.actions * lanes, lanes, lanes,
+            )  # fmt: skip
+    if first < end:  # as the factor of the next layer's gradient
+        block, target = arguments.scratch[NOW], layers[n + _1, col.TRANSPOSED] + first
+        source = layers[n, col.OUTPUT] + first * lanes
+        transpose(block, source, end - first, target, layers[n + _1, col.STRIDE], lanes)
+
+
+@njit(**INNER)
+def _values(arguments):
+    """The last layer's outputs, from all shares' parts of them."""
+    layers, last, lanes = arguments.layers, _last(arguments), arguments.lanes
+    for which in range(_0, _passes(arguments)):
+        block, parameters = arguments.scratch[which], _parameters(arguments, which)
+        for k in range(_0, arguments.actions):
+            bias, row = parameters[layers[last, col.BIAS] + k], (which * arguments.actions + k) * lanes
+            for i in range(_0, lanes, WIDTH):
+                value = splat(bias)
+                for share in range(_0, SHARES):
+                    value = value + load(arguments.partial[share], row + i)
+                store(block, layers[last, col.OUTPUT] + k * lanes + i, value)
+
+
+@njit(**INNER)
+def _errors(arguments):
+    """TD errors, and the gradient of their loss at the last layer's outputs."""
+    _values(arguments)
+    row, target = U(arguments.task[_BATCH]) * U(64), arguments.scratch[NEXT]
+    preferred = arguments.scratch[PREFERRED if arguments.double else NEXT]
+    for i in range(_0, arguments.lanes, WIDTH):
+        best, reward = best_value(arguments, preferred, target, i), load(arguments.reward, row + i)
+        store(arguments.error, row + i, fma(load(arguments.discount, row + i), best, reward))
+    loss(arguments, arguments.scratch[NOW], row)
+
+
+@njit(**INNER)
+def _parts(arguments, n):
+    """All shares' parts of the gradient at layer n's outputs: apart from those of the layer before, which a share may
+    write while another one reads these."""
+    return arguments.partial[n % _2 * SHARES : (n % _2 + _1) * SHARES]
+
+
+@njit(**INNER)
+def _add_parts(arguments, n, first, count):
+    """Gradients at outputs of hidden layer n, from all shares' parts of them."""
+    block, parts, grad = arguments.scratch[NOW], _parts(arguments, n), arguments.layers[n, col.OUTPUT_GRAD]
+    for i in range(first, first + count, WIDTH):
+        value = load(parts[_0], i)
+        for share in range(_1, SHARES):
+            value = value + load(parts[share], i)
+        store(block, grad + i, value)
+
+
+@njit(**INNER)
+def _at_outputs(arguments, n, first, end):
+    """A share's gradients before the activation of layer n."""
+    layers, block, lanes, last = arguments.layers, arguments.scratch[NOW], arguments.lanes, _last(arguments)
+    grad, row, count = layers[n, col.OUTPUT_GRAD], first * lanes, (end - first) * lanes
+    if n + _1 == last:
+        combine(
+            ZERO, _0, arguments.weights.parameters, layers[last, col.WEIGHT] + first, _1, layers[last, col.INPUTS],
+            end - first, arguments.actions, block, layers[last, col.OUTPUT_GRAD], lanes,
+            block, grad + row, lanes, lanes,
+        )  # fmt: skip
+    else:
+        _add_parts(arguments, n, row, count)
+    output, derivative = layers[n, col.OUTPUT] + row, layers[n, col.ACTIVATION_GRAD] + row
+    activation_backward(layers[n, col.ACTIVATION], block, grad + row, output, derivative, count)
+
+
+@njit(**INNER)
+def _product(arguments, n, grad, rows, column, width, start, buffer):
+    """The gradient of some of layer n's weights: of `rows` outputs, whose gradients begin at `grad`, and of `width`
+    inputs from `column` on, into arguments.gradient[start:]; the sum of its squares."""
+    layers, block, lanes, gradient = arguments.layers, arguments.scratch[NOW], arguments.lanes, arguments.gradient
+    inputs, stride, found = layers[n, col.INPUTS], layers[n, col.STRIDE], _ZERO
+    source, whole = layers[n, col.TRANSPOSED] + column, (width + WIDTH - _1) // WIDTH * WIDTH
+    if whole == width:
+        combine(
+            ZERO, _0, block, grad, lanes, _1, rows, lanes, block, source, stride, gradient, start, inputs, width,
+        )  # fmt: skip
+    else:
+        combine(
+            ZERO, _0, block, grad, lanes, _1, rows, lanes, block, source, stride, buffer, _0, whole, whole,
+        )  # fmt: skip
+        for r in range(_0, rows):
+            for i in range(_0, width):
+                gradient[start + r * inputs + i] = buffer[r * whole + i]
+    for r in range(_0, rows):
+        found += squares(gradient, start + r * inputs, width)
+    return found
+
+
+@njit(**INNER)
+def _bias_gradient(arguments, n, first, end):
+    """The gradient of layer n's biases; the sum of its squares."""
+    layers, lanes, block = arguments.layers, arguments.lanes, arguments.scratch[NOW]
+    bias, found = layers[n, col.BIAS], _ZERO
+    for r in range(first, end):
+        at = layers[n, col.OUTPUT_GRAD] + r * lanes
+        summed = load(block, at)
+        for i in range(WIDTH, lanes, WIDTH):
+            summed = summed + load(block, at + i)
+        value = total(summed)
+        arguments.gradient[bias + r] = value
+        found += value * value
+    return found
+
+
+@njit(**INNER)
+def _gradient(arguments, n, first, end, buffer):
+    """The gradient of a share's weights and biases of a hidden layer; the sum of its squares."""
+    layers, found = arguments.layers, _bias_gradient(arguments, n, first, end)
+    inputs = layers[n, col.INPUTS]
+    for r in range(first, end, CHUNK_ROWS):
+        rows, grad = min(CHUNK_ROWS, end - r), layers[n, col.OUTPUT_GRAD] + r * arguments.lanes
+        found += _product(arguments, n, grad, rows, _0, inputs, layers[n, col.WEIGHT] + r * inputs, buffer)
+    return found
+
+
+@njit(**INNER)
+def _backward(arguments, share, buffer):
+    """From the gradient at the outputs of layer task[LAYER]: that of a share's weights, and its part of the gradient
+    at the inputs."""
+    layers, n = arguments.layers, U(arguments.task[_LAYER])
+    lanes, (first, end), last = arguments.lanes, _range(layers[n, col.OUTPUTS], share), _last(arguments)
+    _at_outputs(arguments, n, first, end)
+    found = _gradient(arguments, n, first, end, buffer)
+    if n + _1 == last:
+        for k in range(_0, arguments.actions, CHUNK_ROWS):
+            grad, rows = layers[last, col.OUTPUT_GRAD] + k * lanes, min(CHUNK_ROWS, arguments.actions - k)
+            start = layers[last, col.WEIGHT] + k * layers[last, col.INPUTS] + first
+            found += _product(arguments, last, grad, rows, first, end - first, start, buffer)
+        if share == _0:
+            found += _bias_gradient(arguments, last, _0, arguments.actions)
+        arguments.sums[share] = found
+    else:
+        arguments.sums[share] += found
+    if n == _0:
+        return
+    inputs, part = layers[n, col.INPUTS], _parts(arguments, n - _1)[share]
+    for i in range(_0, inputs, CHUNK_ROWS):
+        combine(
+            ZERO, _0, arguments.weights.parameters, layers[n, col.WEIGHT] + first * inputs + i, _1, inputs,
+            min(CHUNK_ROWS, inputs - i), end - first, arguments.scratch[NOW],
+            layers[n, col.OUTPUT_GRAD] + first * lanes, lanes, part, i * lanes, lanes, lanes,
+        )  # fmt: skip
+
+
+@njit(**INNER)
+def _adam(arguments, share):
+    """Adam's step of a share's weights, and where tau is not 0 the target's update."""
+    layers, gradient, weights, numbers = arguments.layers, arguments.gradient, arguments.weights, arguments.numbers
+    scale, eps, tau, last = load_scale(numbers, slots.SCALE), numbers[slots.EPS], numbers[slots.TAU], _last(arguments)
+    for n in range(_0, last):
+        first, end = _range(layers[n, col.OUTPUTS], share)
+        inputs, bias = layers[n, col.INPUTS], layers[n, col.BIAS] + first
+        start = layers[n, col.WEIGHT] + first * inputs
+        adam_with_target(weights, start, gradient, start, (end - first) * inputs, scale, eps, tau)
+        adam_with_target(weights, bias, gradient, bias, end - first, scale, eps, tau)
+    first, end = _range(layers[last, col.INPUTS], share)
+    for k in range(_0, arguments.actions):
+        start = layers[last, col.WEIGHT] + k * layers[last, col.INPUTS] + first
+        adam_with_target(weights, start, gradient, start, end - first, scale, eps, tau)
+    if share == _0:
+        bias = layers[last, col.BIAS]
+        adam_with_target(weights, bias, gradient, bias, arguments.actions, scale, eps, tau)
+
+
+@njit(**INNER)
+def _work(part, worker, arguments):
+    """Do a share of the current task."""
+    task = arguments.task[_TASK]
+    if task == FORWARD:
+        _forward(arguments, part)
+    elif task == BACKWARD:
+        _backward(arguments, part, arguments.gradient_scratch[worker])
+    else:
+        _adam(arguments, part)
+
+
+_run_task, _serve = work_loop(_work)
+
+
+@njit(**INNER)
+def _run(arguments, state, task, layer):
+    """Run a task to its end. Main thread only, as what follows."""
+    arguments.task[_TASK], arguments.task[_LAYER] = task, np.int64(layer)
+    _run_task(state, SHARES, arguments)
+
+
+@njit(**INNER)
+def _take(arguments, g):
+    """The inputs of all networks."""
+    take_inputs(arguments, arguments.scratch[NOW], arguments.observation, g, _0)
+    for which in range(_1, _passes(arguments)):
+        take_inputs(arguments, arguments.scratch[which], arguments.next_observation, g, _0)
+    layers, block = arguments.layers, arguments.scratch[NOW]
+    transpose(
+        block, layers[_0, col.SOURCE], arguments.features, layers[_0, col.TRANSPOSED], layers[_0, col.STRIDE],
+        arguments.lanes,
+    )  # fmt: skip
+
+
+@njit(**INNER)
+def _step(arguments, state, g, settings, tau):
+    """A gradient step on minibatch g."""
+    arguments.task[_BATCH], last = np.int64(g), _last(arguments)
+    _take(arguments, g)
+    for n in range(_0, last):
+        _run(arguments, state, FORWARD, n)
+    _errors(arguments)
+    for back in range(_0, last):
+        _run(arguments, state, BACKWARD, last - _1 - back)
+    found = _ZERO
+    for share in range(_0, SHARES):
+        found += arguments.sums[share]
+    step = settings.steps + np.float64(g) + 1.0
+    scale = scales(math.sqrt(found), step, settings.learning_rate, settings.max_norm, BETA2)
+    store_scale(arguments.numbers, slots.SCALE, scale)
+    arguments.numbers[slots.TAU] = tau
+    _run(arguments, state, ADAM, _0)
+
+
+@njit(**ENTRY)
+def learn(worker, state, arguments, settings, update):
+    """As kernels.off_policy.dqn.learn()."""
+    if worker != 0:
+        _serve(worker, state, arguments)
+        return
+    for g in range(_0, U(len(update))):
+        _step(arguments, state, g, settings, update[g])
+    close(state)
