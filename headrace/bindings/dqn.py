@@ -96,9 +96,9 @@ class Learner:
 def _rows_pay(layers: Sequence[Layer], rows: int) -> bool:
     """Whether parts are rows of layers, and not samples: for a minibatch of one block and layers whose weights are most
     of what threads would exchange."""
-    *hidden, _ = layers
     plain = all(layer.norm is None for layer in layers)
-    return plain and rows <= BLOCK and max(layer.inputs * layer.outputs for layer in hidden) >= MANY_WEIGHTS
+    most = max((layer.inputs * layer.outputs for layer in layers[:-1]), default=0)
+    return plain and rows <= int(BLOCK) and most >= MANY_WEIGHTS
 
 
 def _lanes(rows: int, threads: int) -> int:

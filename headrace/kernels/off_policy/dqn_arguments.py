@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.kernels.off_policy.off_policy_arguments import Weights
 
-SHARES = np.uint64(2)  # of each layer, where a minibatch's parts are rows of layers
+SHARES = np.uint64(4)  # of each layer, where a minibatch's parts are rows of layers
 SCALE, EPS, TAU = (np.uint64(i) for i in (0, 3, 4))  # indices in DQNArguments.numbers; scales take three
 
 

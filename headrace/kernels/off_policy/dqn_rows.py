@@ -18,7 +18,7 @@ import numpy as np
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activation_backward
 from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, squares, store_scale
-from headrace.kernels.nn.dense import ZERO, combine, transpose
+from headrace.kernels.nn.dense import ZERO, clear, combine, transpose
 from headrace.kernels.nn.layout import WIDTH
 from headrace.kernels.nn.simd import fma, load, splat, store, total
 from headrace.kernels.nn.stepwise import adam_with_target, forward_some
@@ -32,7 +32,7 @@ from headrace.kernels.runtime.work_queue import close, work_loop
 F, U = np.float32, np.uint64
 _0, _1, _2 = U(0), U(1), U(2)
 _ZERO = F(0)
-FORWARD, BACKWARD, ADAM = range(3)  # tasks
+FORWARD, BACKWARD, ADAM, GO_ON = range(4)  # tasks; GO_ON: ADAM, and FORWARD of the next minibatch
 _TASK, _BATCH, _LAYER = _0, _1, _2  # indices in DQNArguments.task
 NOW, NEXT, PREFERRED = _0, _1, _2  # rows of scratch: the network on observations, its target and itself on next ones
 
@@ -62,6 +62,15 @@ def _parameters(arguments, which):
 
 
 @njit(**INNER)
+def _sum_over_share(weight, w, row, column, rows, count, source, s, target, t, lanes):
+    """A share's part of a product, as in dense.multiply(), whose sums are over so many of its rows: 0 of none."""
+    if count == _0:
+        clear(target, t, rows * lanes)
+    else:
+        combine(ZERO, _0, weight, w, row, column, rows, count, source, s, lanes, target, t, lanes, lanes)
+
+
+@njit(**INNER)
 def _forward(arguments, share):
     """A share's outputs of layer task[LAYER] in all networks; behind the last hidden layer, its part of the values."""
     layers, n = arguments.layers, U(arguments.task[_LAYER])
@@ -71,10 +80,10 @@ def _forward(arguments, share):
         for r in range(first, end, CHUNK_ROWS):
             forward_some(layers, n, parameters, block, r, min(CHUNK_ROWS, end - r))
         if n + _1 == last:
-            combine(
-                ZERO, _0, parameters, layers[last, col.WEIGHT] + first, layers[last, col.INPUTS], _1,
-                arguments.actions, end - first, block, layers[n, col.OUTPUT] + first * lanes, lanes,
-                arguments.partial[share], which * arguments.actions * lanes, lanes, lanes,
+            row, width = which * arguments.actions * lanes, layers[last, col.INPUTS]
+            _sum_over_share(
+                parameters, layers[last, col.WEIGHT] + first, width, _1, arguments.actions, end - first,
+                block, layers[n, col.OUTPUT] + first * lanes, arguments.partial[share], row, lanes,
             )  # fmt: skip
     if first < end:  # as the factor of the next layer's gradient
         block, target = arguments.scratch[NOW], layers[n + _1, col.TRANSPOSED] + first
@@ -216,10 +225,10 @@ def _backward(arguments, share, buffer):
         return
     inputs, part = layers[n, col.INPUTS], _parts(arguments, n - _1)[share]
     for i in range(_0, inputs, CHUNK_ROWS):
-        combine(
-            ZERO, _0, arguments.weights.parameters, layers[n, col.WEIGHT] + first * inputs + i, _1, inputs,
-            min(CHUNK_ROWS, inputs - i), end - first, arguments.scratch[NOW],
-            layers[n, col.OUTPUT_GRAD] + first * lanes, lanes, part, i * lanes, lanes, lanes,
+        _sum_over_share(
+            arguments.weights.parameters, layers[n, col.WEIGHT] + first * inputs + i, _1, inputs,
+            min(CHUNK_ROWS, inputs - i), end - first,
+            arguments.scratch[NOW], layers[n, col.OUTPUT_GRAD] + first * lanes, part, i * lanes, lanes,
         )  # fmt: skip
 
 
@@ -253,6 +262,8 @@ def _work(part, worker, arguments):
         _backward(arguments, part, arguments.gradient_scratch[worker])
     else:
         _adam(arguments, part)
+        if task == GO_ON:
+            _forward(arguments, part)
 
 
 _run_task, _serve = work_loop(_work)
@@ -279,11 +290,10 @@ def _take(arguments, g):
 
 
 @njit(**INNER)
-def _step(arguments, state, g, settings, tau):
-    """A gradient step on minibatch g."""
+def _step(arguments, state, g, settings, tau, last_one):
+    """A gradient step on minibatch g, of which the first layer is done, and the first layer of the next."""
     arguments.task[_BATCH], last = np.int64(g), _last(arguments)
-    _take(arguments, g)
-    for n in range(_0, last):
+    for n in range(_1, last):
         _run(arguments, state, FORWARD, n)
     _errors(arguments)
     for back in range(_0, last):
@@ -295,7 +305,9 @@ def _step(arguments, state, g, settings, tau):
     scale = scales(math.sqrt(found), step, settings.learning_rate, settings.max_norm, BETA2)
     store_scale(arguments.numbers, slots.SCALE, scale)
     arguments.numbers[slots.TAU] = tau
-    _run(arguments, state, ADAM, _0)
+    if not last_one:
+        _take(arguments, g + _1)
+    _run(arguments, state, ADAM if last_one else GO_ON, _0)
 
 
 @njit(**ENTRY)
@@ -304,6 +316,9 @@ def learn(worker, state, arguments, settings, update):
     if worker != 0:
         _serve(worker, state, arguments)
         return
-    for g in range(_0, U(len(update))):
-        _step(arguments, state, g, settings, update[g])
+    steps = U(len(update))
+    _take(arguments, _0)
+    _run(arguments, state, FORWARD, _0)
+    for g in range(_0, steps):
+        _step(arguments, state, g, settings, update[g], g + _1 == steps)
     close(state)
