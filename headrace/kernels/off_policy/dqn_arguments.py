@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.kernels.off_policy.off_policy_arguments import Weights
 
-SHARES = np.uint64(4)  # of each layer, where a minibatch's parts are rows of layers
+SHARES = np.uint64(4)  # of each layer, where parts are rows of layers: kernels.off_policy.dqn_rows adds four
 SCALE, EPS, TAU = (np.uint64(i) for i in (0, 3, 4))  # indices in DQNArguments.numbers; scales take three
 
 
@@ -23,7 +23,8 @@ class DQNArguments(NamedTuple):
     sample's weight / number of valid samples.
     gradient [P]. scratch [B * 64 / L + workers, *]: a row for each part of a minibatch, and for each worker.
     gradient_scratch: a row for each worker. sums [chunks]. numbers [16]: Adam's scale, eps, tau of the target's update.
-    task: int64 [8]: task, minibatch, layer. value, error [G, B, 64], flat: of the actions taken.
+    task: int64 [8]: task, minibatch, layer, whether a part is a pair of shares. value, error [G, B, 64], flat: of the
+    actions taken.
     For parts that are rows of layers (kernels.off_policy.dqn_rows) B is 1, L all samples of the block, scratch [3, *]:
     a row for each pass through a network, and partial [2 * SHARES, *]: sums over a share's rows, of which its outputs'
     gradients are the shares' sum.

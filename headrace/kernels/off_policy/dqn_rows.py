@@ -6,7 +6,8 @@ thread ever reads or writes these weights. Threads exchange what belongs to samp
 a sum is over rows of several shares, each share's part of it. (kernels.off_policy.dqn divides samples, and its Adam
 waits for each weight that the other thread has read.) The last layer, with few outputs, is shared by its inputs.
 
-There are always SHARES, whatever the number of threads, which changes no bit.
+There are always SHARES, of which two threads have two each. Then a thread adds up its two shares' parts of a sum, and
+the other one reads half as much; the sums are the same: the number of threads changes no bit.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activation_backward
 from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, squares, store_scale
-from headrace.kernels.nn.dense import ZERO, clear, combine, transpose
+from headrace.kernels.nn.dense import ZERO, add, clear, combine, transpose
 from headrace.kernels.nn.layout import WIDTH
 from headrace.kernels.nn.simd import fma, load, splat, store, total
 from headrace.kernels.nn.stepwise import adam_with_target, forward_some
@@ -27,13 +28,13 @@ from headrace.kernels.off_policy import dqn_arguments as slots
 from headrace.kernels.off_policy.dqn import best_value, loss, take_inputs
 from headrace.kernels.off_policy.dqn_arguments import SHARES
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
-from headrace.kernels.runtime.work_queue import close, work_loop
+from headrace.kernels.runtime.work_queue import close, threads_of, work_loop
 
 F, U = np.float32, np.uint64
-_0, _1, _2 = U(0), U(1), U(2)
+_0, _1, _2, _3 = U(0), U(1), U(2), U(3)
 _ZERO = F(0)
 FORWARD, BACKWARD, ADAM, GO_ON = range(4)  # tasks; GO_ON: ADAM, and FORWARD of the next minibatch
-_TASK, _BATCH, _LAYER = _0, _1, _2  # indices in DQNArguments.task
+_TASK, _BATCH, _LAYER, _PAIRS = _0, _1, _2, _3  # indices in DQNArguments.task
 NOW, NEXT, PREFERRED = _0, _1, _2  # rows of scratch: the network on observations, its target and itself on next ones
 
 
@@ -129,11 +130,12 @@ def _parts(arguments, n):
 def _add_parts(arguments, n, first, count):
     """Gradients at outputs of hidden layer n, from all shares' parts of them."""
     block, parts, grad = arguments.scratch[NOW], _parts(arguments, n), arguments.layers[n, col.OUTPUT_GRAD]
+    paired = arguments.task[_PAIRS] > 0
     for i in range(first, first + count, WIDTH):
-        value = load(parts[_0], i)
-        for share in range(_1, SHARES):
-            value = value + load(parts[share], i)
-        store(block, grad + i, value)
+        value, other = load(parts[_0], i), load(parts[_2], i)
+        if not paired:
+            value, other = value + load(parts[_1], i), other + load(parts[_3], i)
+        store(block, grad + i, value + other)
 
 
 @njit(**INNER)
@@ -253,17 +255,31 @@ def _adam(arguments, share):
 
 
 @njit(**INNER)
-def _work(part, worker, arguments):
-    """Do a share of the current task."""
+def _do(arguments, share, buffer):
+    """A share of the current task."""
     task = arguments.task[_TASK]
     if task == FORWARD:
-        _forward(arguments, part)
+        _forward(arguments, share)
     elif task == BACKWARD:
-        _backward(arguments, part, arguments.gradient_scratch[worker])
+        _backward(arguments, share, buffer)
     else:
-        _adam(arguments, part)
+        _adam(arguments, share)
         if task == GO_ON:
-            _forward(arguments, part)
+            _forward(arguments, share)
+
+
+@njit(**INNER)
+def _work(part, worker, arguments):
+    """Do a share, or a pair of shares, of the current task."""
+    buffer, n = arguments.gradient_scratch[worker], U(arguments.task[_LAYER])
+    if arguments.task[_PAIRS] == 0:
+        _do(arguments, part, buffer)
+        return
+    _do(arguments, part * _2, buffer)
+    _do(arguments, part * _2 + _1, buffer)
+    if arguments.task[_TASK] == BACKWARD and n > _0:
+        parts = _parts(arguments, n - _1)
+        add(parts[part * _2], parts[part * _2 + _1], _0, arguments.layers[n, col.INPUTS] * arguments.lanes)
 
 
 _run_task, _serve = work_loop(_work)
@@ -273,7 +289,7 @@ _run_task, _serve = work_loop(_work)
 def _run(arguments, state, task, layer):
     """Run a task to its end. Main thread only, as what follows."""
     arguments.task[_TASK], arguments.task[_LAYER] = task, np.int64(layer)
-    _run_task(state, SHARES, arguments)
+    _run_task(state, SHARES // _2 if arguments.task[_PAIRS] else SHARES, arguments)
 
 
 @njit(**INNER)
@@ -316,7 +332,7 @@ def learn(worker, state, arguments, settings, update):
     if worker != 0:
         _serve(worker, state, arguments)
         return
-    steps = U(len(update))
+    steps, arguments.task[_PAIRS] = U(len(update)), np.int64(threads_of(state) <= 2)
     _take(arguments, _0)
     _run(arguments, state, FORWARD, _0)
     for g in range(_0, steps):
