@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from headrace.kernels.cuda.layers_text import ACTIVATIONS
 from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy, PolicyOutput
+from headrace.policies.examination import last_examined
 from headrace.policies.heads import CategoricalHead, GaussianHead
 from headrace.policies.networks import VectorEncoder
 from headrace.policies.numpy_io import batch_size
@@ -47,10 +48,28 @@ def offer() -> None:
     add("ppo.learn", serves_learning, DIGESTS["ppo.learn"], (*CLASSES, Adam))(learn)
 
 
-def why_not(policy: Any) -> str | None:
-    """Why the kernels do not know this policy; None where they do."""
-    if (reason := verdict(policy).acting) is not None:
-        return reason
+class Known(NamedTuple):
+    """What these kernels make of a policy as it is now: why they do not know it, or what they are made for."""
+
+    reason: str | None
+    architecture: Architecture | None  # None also where its parameters are not in one buffer
+
+
+def known(policy: Any) -> Known:
+    """Takes some microseconds where nothing in the policy has changed."""
+    found = verdict(policy)
+    kept = last_examined(policy).kept
+    if Known not in kept:
+        reason = found.acting or _why_not(policy)
+        architecture = None if reason or found.flat is None else architecture_of(policy, found.flat)
+        if architecture is not None and tile_of(architecture, 1, 1) is None:
+            reason = f"on a GPU hidden layers of {policy.hidden} do not fit in a block's memory"
+        kept[Known] = Known(reason, architecture)
+    return kept[Known]  # type: ignore[no-any-return]
+
+
+def _why_not(policy: Any) -> str | None:
+    """What the kernels lack of what those of the CPU know."""
     if policy.shared or policy.masked or policy.layer_norm:
         return "on a GPU it is for networks without shared layers, action masks and layer normalisation"
     if type(policy.encoder) is not VectorEncoder:
@@ -59,37 +78,44 @@ def why_not(policy: Any) -> str | None:
         return f"on a GPU it is for one categorical choice and for Gaussians, not for {type(policy.head).__name__}"
     if policy.activation not in ACTIVATIONS or not policy.hidden:
         return f"on a GPU it is for hidden layers of {', '.join(ACTIVATIONS)}, not for {policy.activation}"
-    if tile_of(architecture_of(policy), 1, 1) is None:
-        return f"on a GPU hidden layers of {policy.hidden} do not fit in a block's memory"
     return None
 
 
-def architecture_of(policy: ActorCritic) -> Architecture:
-    flat = verdict(policy).flat
-    assert flat is not None
-    networks_of = [(policy.actor, policy.actor_out), (policy.critic, policy.critic_out)]
+def architecture_of(policy: ActorCritic, flat: Tensor) -> Architecture:
+    """That of a policy whose parameters are views of `flat`."""
+    networks = [(policy.actor, policy.actor_out), (policy.critic, policy.critic_out)]
     actor, critic = (
         tuple(
             Layer(layer.weight.shape[1], layer.weight.shape[0], place(layer.weight, flat), place(layer.bias, flat))
             for layer in (*mlp.layers, out)
         )
-        for mlp, out in networks_of
+        for mlp, out in networks
     )
     gaussian = isinstance(policy.head, GaussianHead)
     log_std = place(policy.head.log_std, flat) if gaussian else None
     return Architecture(actor, critic, policy.activation, log_std, 0 if gaussian else policy.head.start)
 
 
+def _architecture(policy: ActorCritic) -> Architecture:
+    """Of a policy that the kernels know."""
+    found = known(policy).architecture
+    assert found is not None  # else it was refused
+    return found
+
+
 def serves_acting(policy: ActorCritic, observation: Any, *others: Any) -> bool | str:
     """Whether a batch of observations is on a GPU, and the kernels know the policy; else the reason."""
     if not isinstance(observation, Tensor) or observation.device.type != "cuda" or not batch_size(observation):
         return False
+    if torch.is_grad_enabled() or policy.critic_out.weight.device != observation.device:
+        return False
     random = others[1] if len(others) > 1 else None
     if random is not None and not fits(random, torch.float32, len(observation), policy.num_draws, device="cuda"):
         return MISFIT
-    if observation.dtype != torch.float32 or observation[0].numel() != policy.encoder.size:
+    found = known(policy)
+    if found.reason is None and (observation.dtype != torch.float32 or observation[0].numel() != policy.encoder.size):
         return MISFIT
-    return why_not(policy) or True
+    return found.reason or found.architecture is not None
 
 
 @torch.no_grad()
@@ -107,7 +133,7 @@ def act(policy: ActorCritic, observation: Tensor, rnn_state: Any, random: Tensor
     drawn = _nothing(device)[2] if random is None else random.t().contiguous().unsqueeze(0)
     inputs = _inputs(policy, encoded_rows(policy, observation))
     outputs = (action, log_prob, value)
-    launches.act(architecture_of(policy), inputs, (0, rows, 0), drawn, 0, random is not None, outputs)
+    launches.act(_architecture(policy), inputs, (0, rows, 0), drawn, 0, random is not None, outputs)
     return PolicyOutput(action[0] if discrete else action.t(), log_prob, value, rnn_state)
 
 
@@ -130,6 +156,8 @@ def serves_steps(collector: InlineCollector, first_step: int | Tensor) -> bool:
         return False
     if output_columns(rollout) != ["action", "log_prob", "value"]:
         return False
+    if _rows(rollout).data_ptr() != rollout.observation.data_ptr():
+        return False
     seen = rollout.observation[0]
     return (
         kernel_of(ActorCritic.act, policy, seen, None, None) is act
@@ -144,7 +172,7 @@ def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
     assert isinstance(policy, ActorCritic)
     with timer("inference"):
         random = collector._random(first_step).transpose(1, 2)
-        inputs, architecture = _inputs(policy, _rows(rollout)), architecture_of(policy)
+        inputs, architecture = _inputs(policy, _rows(rollout)), _architecture(policy)
         outputs = (_actions(rollout), flatten(rollout.log_prob), flatten(rollout.value))
     number = rollout.num_envs
     for t in range(rollout.num_steps):
@@ -171,17 +199,31 @@ def serves_learning(
     if rollout.device.type != "cuda" or size_of(reduce) > 1:
         return False
     reason = why_not_adam(optimizer, any_beta1=True, any_beta2=True) or why_not_learn(policy, optimizer)
-    reason = reason or why_not(policy)
+    reason = reason or known(policy).reason
     if reason is None and not all(p.requires_grad for p in optimizer.parameters):
         reason = "on a GPU frozen parameters are left as they are by torch"
     if reason is None and _too_wide(policy, min(config.minibatch_size, order.shape[1])):
         reason = f"on a GPU hidden layers of {policy.hidden} learn from large minibatches faster in torch"
-    return reason or fits(order, torch.int64, *order.shape, device="cuda") or MISFIT
+    return reason or _fit(rollout, targets, order) or MISFIT
+
+
+def _fit(rollout: Rollout, targets: Targets, order: Tensor) -> bool:
+    """Whether all columns are of the dtypes and shapes that the kernel reads."""
+    shape, on = rollout.reward.shape, rollout.reward.device
+    numbers = (rollout.log_prob, rollout.value[: rollout.num_steps], targets.advantage, targets.returns)
+    return (
+        fits(order, torch.int64, *order.shape, device=on)
+        and fits(targets.valid, torch.bool, *shape, device=on)
+        and fits(rollout.observation, torch.float32, *rollout.observation.shape, device=on)
+        and all(fits(x, torch.float32, *shape, device=on) for x in numbers)
+        and order.dim() == 2
+        and order.shape[1] == rollout.reward.numel()
+    )
 
 
 def _too_wide(policy: Any, minibatch_size: int) -> bool:
     """Whether plain torch is faster: for wide layers, of which a block has few rows, and large minibatches."""
-    tile = tile_of(architecture_of(policy), minibatch_size, multiprocessors(policy.device))
+    tile = tile_of(_architecture(policy), minibatch_size, multiprocessors(policy.device))
     return tile is not None and tile.rows < ROWS[0] and minibatch_size > WIDE
 
 
@@ -219,10 +261,10 @@ def learn(
         *(config.max_grad_norm, optimizer.eps, optimizer.beta1, optimizer.beta2),
     )
     starts = [epoch * rows + k * size for epoch in range(epochs) for k in range(number)]
-    coefficients = (config.clip, config.value_clip or 0.0, config.value_coef, config.entropy_coef)
+    coefficients = (config.clip, config.value_clip, config.value_coef, config.entropy_coef)
     inputs = _inputs(policy, _rows(rollout))
     most = 1.5 * config.target_kl if config.target_kl else math.inf
-    sums = launches.learn(architecture_of(policy), inputs, batches, size, starts, coefficients, adam, most)
+    sums = launches.learn(_architecture(policy), inputs, batches, size, starts, coefficients, adam, most)
     return _metrics(sums, number, config)
 
 
@@ -239,7 +281,7 @@ def _values(policy: ActorCritic, inputs: Inputs, columns: tuple[int, int, int], 
     nothing = _nothing(found.device)
     action = nothing[3] if isinstance(policy.head, CategoricalHead) else nothing[1]
     launches.act(
-        architecture_of(policy), inputs, columns, nothing[2], 0, False, (action, found, found), values_alone=True
+        _architecture(policy), inputs, columns, nothing[2], 0, False, (action, found, found), values_alone=True
     )
 
 

@@ -17,7 +17,7 @@ from headrace.algorithms.on_policy import Targets
 from headrace.bindings import actor_critic_cuda
 from headrace.core import fused
 from headrace.data.rollout import Column, Rollout
-from headrace.data.spaces import Box, Discrete, action_column, env_columns
+from headrace.data.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns
 from headrace.kernels.cuda import actor_critic_text, launches
 from headrace.kernels.cuda.layers_text import Tile
 from headrace.policies.actor_critic import ActorCritic
@@ -113,6 +113,8 @@ def assert_learning_agrees(case: str, settings: str, device: str, steps: int, en
         expected = ppo.learn(theirs.policy, theirs.optimizer, rollout, targets, order, config)
     there = Targets(*(column.to(device) for column in targets[:3]))
     arguments = (ours.policy, ours.optimizer, rollout.to(device), there, order.to(device), config)
+    assert actor_critic_cuda.serves_learning(*arguments) is (device == "cuda")
+    assert actor_critic_cuda._fit(*arguments[2:5])
     found = actor_critic_cuda.learn(*arguments)
     for name in ("flat", "mean", "square", "steps", "gradient"):
         mine, other = getattr(ours.optimizer, name).cpu(), getattr(theirs.optimizer, name)
@@ -150,7 +152,7 @@ def test_ptx_of_networks_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path
     pytest.importorskip("numba_cuda")
     from numba import types
 
-    architecture = actor_critic_cuda.architecture_of(policy_of("gaussian", hidden=(hidden, hidden)))
+    architecture = actor_critic_cuda.known(policy_of("gaussian", hidden=(hidden, hidden))).architecture
     chosen = actor_critic_text.tile_of(architecture, rows, 132)
     assert chosen == tile
     row, matrix, draws = types.float32[::1], types.float32[:, ::1], types.float32[:, :, ::1]
@@ -186,11 +188,33 @@ def test_ptx_of_adam_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path, ke
     assert_lean(to_ptx(monkeypatch, getattr(launches._adam(), kernel).py_func, signature), tmp_path)
 
 
-def test_wide_networks_do_not_fit():
-    assert "hidden layers of (256, 256) do not fit" in actor_critic_cuda.why_not(
-        policy_of("gaussian", hidden=(256, 256))
-    )
-    assert actor_critic_cuda.why_not(policy_of("gaussian", hidden=(128, 128))) is None
+@pytest.mark.parametrize(
+    ("space", "settings", "reason"),
+    [
+        (TORQUES, {"hidden": (256, 256)}, r"hidden layers of \(256, 256\) do not fit"),
+        (TORQUES, {"shared": True}, "without shared layers"),
+        (CHOICES, {"layer_norm": True}, "layer normalisation"),
+        (TORQUES, {"distribution": "squashed"}, "not for GaussianHead"),
+        (MultiDiscrete([2, 3]), {}, "not for MultiCategoricalHead"),
+        (CHOICES, {"activation": "gelu"}, "not for gelu"),
+        (CHOICES, {"hidden": ()}, "hidden layers of"),
+    ],
+)
+def test_policies_that_the_kernels_do_not_know(space, settings, reason):
+    found = actor_critic_cuda.known(ActorCritic(SEEN, space, **settings))
+    assert found.architecture is None or "fit" in reason
+    assert re.search(reason, found.reason)
+
+
+def test_known_policies_follow_what_is_replaced():
+    policy = policy_of("categorical")
+    assert actor_critic_cuda.known(policy).reason is None
+    policy.actor.layers[0].register_forward_hook(lambda *call: None)
+    assert actor_critic_cuda.known(policy).reason is not None
+    apart = deepcopy(policy_of("categorical"))
+    for parameter in apart.parameters():  # as .to() of another device leaves them: not in one buffer
+        parameter.data = parameter.data.clone()
+    assert actor_critic_cuda.known(apart) == (None, None)
 
 
 @pytest.mark.gpu
