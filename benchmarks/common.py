@@ -151,7 +151,9 @@ def run_program(
     where it fails or does not end in time.
     """
     command = [python, str(HERE / program), *map(str, arguments)]
-    settings = {**os.environ, "JAX_PLATFORMS": "cpu", **(env or {}), "HEADRACE_BENCHMARK_START": repr(time.time())}
+    # modules run from bytecode, as those of an installed package do: without, Headrace compiles its own at each start
+    settings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    settings |= {"JAX_PLATFORMS": "cpu", **(env or {}), "HEADRACE_BENCHMARK_START": repr(time.time())}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=settings)
     except subprocess.TimeoutExpired:
