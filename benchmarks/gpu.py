@@ -248,12 +248,7 @@ def off_policy(seconds: float) -> list[Row]:
             try:
                 for _ in range(16):
                     trainer.iterate()
-                began, calls = time.perf_counter(), 0
-                while time.perf_counter() - began < 5 * seconds:
-                    trainer.iterate()
-                    calls += 1
-                torch.cuda.synchronize()
-                rate, way = 64 * calls / (time.perf_counter() - began), way_of(trainer)
+                rate, way = 64 / timed(trainer.iterate, seconds), way_of(trainer)
             finally:
                 trainer.close()
             rows.append({"algorithm": name, "way": way, "gradient_steps_per_second": rate})

@@ -36,9 +36,7 @@ from headrace.policies.networks import MLP, Readout
 from headrace.policies.q_network import QNetwork
 
 ANNOUNCEMENT = "compiling DQN's learning call (once, about 7 s) ..."
-
-
-MANY_WEIGHTS = 128 * 128  # of a layer
+MANY_WEIGHTS = 128 * 128  # of a layer, from which a minibatch of one block is shared by rows of layers
 
 
 class Learner:

@@ -99,7 +99,7 @@ def offer_kernels(device: torch.device) -> None:
     if _agrees(device, "random numbers and advantages", partial(_numbers, device), what, instead):
         import_module("headrace.bindings.rng_returns_cuda")
     if _agrees(device, "networks", partial(_networks, device), "a CUDA kernel of acting or learning", instead):
-        import_module("headrace.bindings.actor_critic_cuda").offer()
+        import_module("headrace.bindings.on_policy.actor_critic_cuda").offer()
 
 
 def graphs_trusted(device: torch.device) -> bool:
@@ -116,12 +116,16 @@ def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation]
         results = stored.setdefault(json.dumps(facts(device)), {})
         if name not in results:
             found = _run(name, comparison)
-            differs = f"differs from plain torch on this machine ({found.note} by {found.worst or 0.0:.2g})"
-            failure = differs if found.worst is not None else f"does not run on this machine ({found.note})"
-            results[name] = "" if found.passed else failure
+            results[name] = "" if found.passed else _failure(found)
     if results[name]:
         tell(f"{what} {results[name]}: {instead}. For details run `headrace check --device cuda`")
     return not results[name]
+
+
+def _failure(found: Check) -> str:
+    if found.worst is None:
+        return f"does not run on this machine ({found.note})"
+    return f"differs from plain torch on this machine ({found.note} by {found.worst:.2g})"
 
 
 def facts(device: torch.device) -> dict[str, str]:
@@ -164,7 +168,7 @@ def _advantages(device: torch.device, fused_gae: Callable[..., Tensor] = gae) ->
 
 
 def _networks(device: torch.device) -> Deviation:
-    from headrace.bindings import actor_critic_cuda
+    from headrace.bindings.on_policy import actor_critic_cuda
 
     acting = _actions(device, actor_critic_cuda.act)
     return _learning(device, actor_critic_cuda.learn) if acting.passed else acting

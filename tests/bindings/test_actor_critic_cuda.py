@@ -14,7 +14,7 @@ from helpers.ptx import assert_lean, to_ptx
 
 from headrace.algorithms import ppo
 from headrace.algorithms.on_policy import Targets
-from headrace.bindings import actor_critic_cuda
+from headrace.bindings.on_policy import actor_critic_cuda
 from headrace.core import fused
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns
@@ -114,7 +114,7 @@ def assert_learning_agrees(case: str, settings: str, device: str, steps: int, en
     there = Targets(*(column.to(device) for column in targets[:3]))
     arguments = (ours.policy, ours.optimizer, rollout.to(device), there, order.to(device), config)
     assert actor_critic_cuda.serves_learning(*arguments) is (device == "cuda")
-    assert actor_critic_cuda._fit(*arguments[2:5])
+    assert actor_critic_cuda._fit(ours.policy, *arguments[2:5])
     found = actor_critic_cuda.learn(*arguments)
     for name in ("flat", "mean", "square", "steps", "gradient"):
         mine, other = getattr(ours.optimizer, name).cpu(), getattr(theirs.optimizer, name)

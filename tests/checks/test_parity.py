@@ -171,7 +171,7 @@ def test_simulated_kernels_of_random_numbers_and_advantages_are_registered_if_th
     monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
     monkeypatch.setattr(parity, "_networks", lambda device: agreeing)
     parity.offer_kernels(torch.device("cpu"))
-    assert offered == ["headrace.bindings.rng_returns_cuda", "headrace.bindings.actor_critic_cuda"]
+    assert offered == ["headrace.bindings.rng_returns_cuda", "headrace.bindings.on_policy.actor_critic_cuda"]
     assert capsys.readouterr().err == ""
 
 

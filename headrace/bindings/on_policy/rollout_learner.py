@@ -20,7 +20,7 @@ from headrace.bindings.actor_critic_layout import Compiled, Encoded, encoded_row
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.eligibility import why_not_adam, why_not_learn
-from headrace.core.device import kernel_threads
+from headrace.core.device import Device, kernel_threads
 from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.learning.rollouts_arguments import (
     ADDED_BY_OTHERS,
@@ -302,12 +302,12 @@ def settings_of(optimizer: Adam, max_grad_norm: float, target_kl: float = 0.0) -
     return (*at, float(optimizer.eps), float(optimizer.beta2), float(max_grad_norm), float(target_kl))
 
 
-def columns_fit(policy: Learned, rollout: Rollout, *columns: Tensor) -> bool:
-    """Whether the columns [T, N], and the actions of this policy, are what the kernel reads."""
+def columns_fit(policy: Learned, rollout: Rollout, *columns: Tensor, device: Device = "cpu") -> bool:
+    """Whether the columns [T, N], and the actions of this policy, are what a kernel for the device reads."""
     shape, rows = rollout.reward.shape, rollout.reward.numel()
     head: Any = getattr(policy, "head", None)
     kind = torch.float32 if isinstance(head, GaussianHead) else torch.int32
-    floats = all(fits(x, torch.float32, *shape) for x in (*columns, rollout.value[: rollout.num_steps]))
+    floats = all(fits(x, torch.float32, *shape, device=device) for x in (*columns, rollout.value[: rollout.num_steps]))
     several = isinstance(head, GaussianHead | BernoulliHead)
     components = head.num_parameters if several else len(getattr(head, "sizes", (0,)))
     return floats and rollout.action.dtype == kind and rollout.action.numel() == rows * components

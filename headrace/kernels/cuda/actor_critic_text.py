@@ -13,28 +13,19 @@ from typing import NamedTuple
 
 from headrace.kernels.cuda.heads_text import CATEGORICAL, GAUSSIAN
 from headrace.kernels.cuda.layers_text import Tile, layers_text
+from headrace.kernels.nn.layout import Layer
 
 LARGEST = 88.0  # as headrace.algorithms.ppo.LARGEST
 SHARED = 48 * 1024  # bytes of shared memory that every GPU gives a block
 SUMS = 5  # of a minibatch: gain, error of values, entropy, clipped, divergence
 
 
-class Layer(NamedTuple):
-    """A dense layer: sizes, and where its weights and biases begin among the parameters."""
-
-    inputs: int
-    outputs: int
-    at: int
-    biases: int
-
-
 class Architecture(NamedTuple):
-    """What the kernels are made for. actor, critic: hidden layers and the last one. log_std: where the Gaussian's
-    parameters are; None for a categorical distribution. start: the number of the first choice."""
+    """What the kernels are made for. actor, critic: hidden layers, of one activation, and the last one. log_std: where
+    the Gaussian's parameters are; None for a categorical distribution. start: the number of the first choice."""
 
     actor: tuple[Layer, ...]
     critic: tuple[Layer, ...]
-    activation: str
     log_std: int | None
     start: int
 
@@ -70,10 +61,10 @@ def actor_critic_text(architecture: Architecture, tile: Tile, kernel: str) -> st
     """The text of a kernel, which follows that of headrace.kernels.language.ops.prelude(). kernel: "act" or
     "gradient"."""
     actor, critic = architecture.actor, architecture.critic
-    out = actor[0].inputs + sum(layer.outputs for layer in actor[:-1])
+    out, value = (_places(layers)[-1][1] for layers in (actor, critic))
     constants = f"""\
 FEATURES, CHOICES, START = U64({actor[0].inputs}), U64({architecture.choices}), I32({architecture.start})
-OUT, SPARE, VALUE = U64({out}), U64({out + architecture.choices}), U64({_out(critic)})
+OUT, SPARE, VALUE = U64({out}), U64({out + architecture.choices}), U64({value})
 LOG_STD, FLOATS = U64({architecture.log_std or 0}), {architecture.entries() * (tile.rows + 1)}
 LARGEST = F32({LARGEST})
 """
@@ -92,12 +83,7 @@ LARGEST = F32({LARGEST})
         ACT if kernel == "act" else GRADIENT,
         flags=re.M,
     )
-    return layers_text(tile, architecture.activation) + constants + head + text
-
-
-def _out(layers: tuple[Layer, ...]) -> int:
-    """The entry of the last layer's first output."""
-    return layers[0].inputs + sum(layer.outputs for layer in layers[:-1])
+    return layers_text(tile, actor[0].activation) + constants + head + text
 
 
 def _places(layers: tuple[Layer, ...]) -> list[tuple[int, int]]:
@@ -113,7 +99,7 @@ def _forward(layers: tuple[Layer, ...]) -> list[str]:
     lines = []
     for layer, (source, target) in zip(layers, _places(layers), strict=True):
         name = "readout" if layer is layers[-1] else "hidden"
-        sizes = _numbers(source, target), _numbers(layer.at, layer.biases, layer.inputs, layer.outputs)
+        sizes = _numbers(source, target), _numbers(layer.weight, layer.bias, layer.inputs, layer.outputs)
         lines += [f"{name}(acts, {sizes[0]}, weights, {sizes[1]})", "cuda.syncthreads()"]
     return lines
 
@@ -122,10 +108,10 @@ def _backward(layers: tuple[Layer, ...]) -> list[str]:
     lines = []
     for layer, (source, target) in reversed([*zip(layers, _places(layers), strict=True)]):
         places = _numbers(source, target)
-        sizes = _numbers(layer.at, layer.biases, layer.inputs, layer.outputs)
+        sizes = _numbers(layer.weight, layer.bias, layer.inputs, layer.outputs)
         lines += [f"layer_gradient(acts, {places}, partial[worker], {sizes}, add)", "cuda.syncthreads()"]
         if layer is not layers[0]:
-            sizes = _numbers(layer.at, layer.inputs, layer.outputs)
+            sizes = _numbers(layer.weight, layer.inputs, layer.outputs)
             lines += [f"hidden_gradient(acts, {places}, weights, {sizes})", "cuda.syncthreads()"]
     return lines
 

@@ -108,28 +108,27 @@ def learn(
     workers = min(-(-size // tile.rows), max(1, multiprocessors(device) * BLOCKS // 2))
     blocks = -(-number // PARAMETERS)
     new = functools.partial(torch.empty, device=device)
-    partial, sums, gradient, squares = new(workers, number), new(workers, 5), new(number), new(blocks)
     totals = new(len(starts), 5)
-    read = [array(x) for x in inputs[:4]]
-    rest = *(array(x) for x in batches[1:]), array(inputs.value_center), array(inputs.value_scale)
-    own = [array(x) for x in (partial, sums, gradient, squares, totals)]
-    state = [array(x) for x in adam[:6]]
-    settings = [np.float32(x) for x in (adam.max_norm, adam.eps, adam.beta1, adam.beta2)]
-    order, spread, limit = array(batches.order), array(inputs.spread), np.float32(inputs.limit)
-    module = _adam()
+    buffers = (new(workers, number), new(workers, 5), new(number), new(blocks), totals)
+    partial, sums, gradient, squares, added = map(array, buffers)
+    weights, mean, square, steps, learning_rate, skip = map(array, adam[:6])
+    max_norm, eps, beta1, beta2 = map(np.float32, adam[6:])
+    order, *columns = map(array, batches)
+    seen, units = map(array, inputs[1:4]), map(array, inputs[6:])
+    read = (*seen, np.float32(inputs.limit), array(inputs.spread), *columns, *units, *map(np.float32, coefficients))
+    module, divergence = _adam(), np.float32(most_divergence)
     for minibatch, start in enumerate(starts):
         _launch(
             *(own_module, "gradient", 2 * workers, tile.threads, device),
-            *(read[0], *own[:2], order, start, size, minibatch, *read[1:], limit, spread),
-            *(*rest, *map(np.float32, coefficients)),
+            *(weights, partial, sums, order, start, size, minibatch, *read),
         )
         _launch(
             *(module, "add_up", blocks, THREADS, device),
-            *(own[0], own[2], own[3], own[1], own[4], minibatch, state[3], state[5], np.float32(most_divergence)),
+            *(partial, gradient, squares, sums, added, minibatch, steps, skip, divergence),
         )
         _launch(
             *(module, "step", -(-number // THREADS), THREADS, device),
-            *(state[0], own[2], *state[1:3], own[3], settings[0], state[4], *settings[1:], state[3], state[5]),
+            *(weights, gradient, mean, square, squares, max_norm, learning_rate, eps, beta1, beta2, steps, skip),
         )
     return totals
 

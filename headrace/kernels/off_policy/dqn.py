@@ -164,18 +164,24 @@ def _run(arguments, state, task, parts):
 
 
 @njit(**INNER)
-def _step(arguments, state, g, settings, tau):
-    """A gradient step on minibatch g. Main thread only."""
-    arguments.task[_BATCH], chunks = np.int64(g), U(len(arguments.chunks))
-    _run(arguments, state, PASSES, arguments.parts)
-    _run(arguments, state, GRADIENT, chunks)
+def prepare_adam(arguments, g, settings, tau, parts):
+    """What Adam's step on minibatch g needs. parts: of the gradient, whose sums of squares are in arguments.sums."""
     squares = _ZERO
-    for part in range(_0, chunks):
+    for part in range(_0, parts):
         squares += arguments.sums[part]
     step = settings.steps + np.float64(g) + 1.0
     scale = scales(math.sqrt(squares), step, settings.learning_rate, settings.max_norm, BETA2)
     store_scale(arguments.numbers, slots.SCALE, scale)
     arguments.numbers[slots.TAU] = tau
+
+
+@njit(**INNER)
+def _step(arguments, state, g, settings, tau):
+    """A gradient step on minibatch g. Main thread only."""
+    arguments.task[_BATCH], chunks = np.int64(g), U(len(arguments.chunks))
+    _run(arguments, state, PASSES, arguments.parts)
+    _run(arguments, state, GRADIENT, chunks)
+    prepare_adam(arguments, g, settings, tau, chunks)
     _run(arguments, state, ADAM, chunks)
 
 

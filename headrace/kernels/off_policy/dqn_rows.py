@@ -12,20 +12,18 @@ the other one reads half as much; the sums are the same: the number of threads c
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from headrace.kernels.nn import layer_table as col
 from headrace.kernels.nn.activations import activation_backward
-from headrace.kernels.nn.adam_step import BETA2, load_scale, scales, squares, store_scale
+from headrace.kernels.nn.adam_step import load_scale, squares
 from headrace.kernels.nn.dense import ZERO, add, clear, combine, transpose
-from headrace.kernels.nn.layout import WIDTH
+from headrace.kernels.nn.layout import BLOCK, WIDTH
 from headrace.kernels.nn.simd import fma, load, splat, store, total
 from headrace.kernels.nn.stepwise import adam_with_target, forward_some
 from headrace.kernels.nn.stepwise_layout import CHUNK_ROWS
 from headrace.kernels.off_policy import dqn_arguments as slots
-from headrace.kernels.off_policy.dqn import best_value, loss, take_inputs
+from headrace.kernels.off_policy.dqn import best_value, loss, prepare_adam, take_inputs
 from headrace.kernels.off_policy.dqn_arguments import SHARES
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, threads_of, work_loop
@@ -111,7 +109,7 @@ def _values(arguments):
 def _errors(arguments):
     """TD errors, and the gradient of their loss at the last layer's outputs."""
     _values(arguments)
-    row, target = U(arguments.task[_BATCH]) * U(64), arguments.scratch[NEXT]
+    row, target = U(arguments.task[_BATCH]) * BLOCK, arguments.scratch[NEXT]
     preferred = arguments.scratch[PREFERRED if arguments.double else NEXT]
     for i in range(_0, arguments.lanes, WIDTH):
         best, reward = best_value(arguments, preferred, target, i), load(arguments.reward, row + i)
@@ -314,13 +312,7 @@ def _step(arguments, state, g, settings, tau, last_one):
     _errors(arguments)
     for back in range(_0, last):
         _run(arguments, state, BACKWARD, last - _1 - back)
-    found = _ZERO
-    for share in range(_0, SHARES):
-        found += arguments.sums[share]
-    step = settings.steps + np.float64(g) + 1.0
-    scale = scales(math.sqrt(found), step, settings.learning_rate, settings.max_norm, BETA2)
-    store_scale(arguments.numbers, slots.SCALE, scale)
-    arguments.numbers[slots.TAU] = tau
+    prepare_adam(arguments, g, settings, tau, SHARES)
     if not last_one:
         _take(arguments, g + _1)
     _run(arguments, state, ADAM if last_one else GO_ON, _0)

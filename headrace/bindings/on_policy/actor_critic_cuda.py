@@ -14,17 +14,20 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets, normalized
 from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner, size_of
-from headrace.bindings.actor_critic_layout import CLASSES, encoded_rows
+from headrace.bindings.actor_critic_layout import CLASSES, dense_layer, encoded_rows, trunk_layers
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import place
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict, why_not_adam, why_not_learn
+from headrace.bindings.on_policy.rollout_learner import columns_fit
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.cuda import launches
-from headrace.kernels.cuda.actor_critic_text import ROWS, Architecture, Layer, tile_of
+from headrace.kernels.cuda.actor_critic_text import ROWS, Architecture, tile_of
 from headrace.kernels.cuda.launches import Inputs, Minibatches, Step, multiprocessors
 from headrace.kernels.cuda.layers_text import ACTIVATIONS
+from headrace.kernels.nn.activation_table import IDENTITY
+from headrace.kernels.nn.layout import Layer
 from headrace.parallel.collector import InlineCollector, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy, PolicyOutput
@@ -83,17 +86,12 @@ def _why_not(policy: Any) -> str | None:
 
 def architecture_of(policy: ActorCritic, flat: Tensor) -> Architecture:
     """That of a policy whose parameters are views of `flat`."""
-    networks = [(policy.actor, policy.actor_out), (policy.critic, policy.critic_out)]
-    actor, critic = (
-        tuple(
-            Layer(layer.weight.shape[1], layer.weight.shape[0], place(layer.weight, flat), place(layer.bias, flat))
-            for layer in (*mlp.layers, out)
-        )
-        for mlp, out in networks
-    )
+    actor, critic = list[Layer](), list[Layer]()
+    for mlp, out, layers in ((policy.actor, policy.actor_out, actor), (policy.critic, policy.critic_out, critic)):
+        dense_layer(out, trunk_layers(mlp, layers, policy.activation, flat), IDENTITY, layers, flat)
     gaussian = isinstance(policy.head, GaussianHead)
     log_std = place(policy.head.log_std, flat) if gaussian else None
-    return Architecture(actor, critic, policy.activation, log_std, 0 if gaussian else policy.head.start)
+    return Architecture(tuple(actor), tuple(critic), log_std, 0 if gaussian else policy.head.start)
 
 
 def _architecture(policy: ActorCritic) -> Architecture:
@@ -103,13 +101,14 @@ def _architecture(policy: ActorCritic) -> Architecture:
     return found
 
 
-def serves_acting(policy: ActorCritic, observation: Any, *others: Any) -> bool | str:
+def serves_acting(
+    policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None
+) -> bool | str:
     """Whether a batch of observations is on a GPU, and the kernels know the policy; else the reason."""
     if not isinstance(observation, Tensor) or observation.device.type != "cuda" or not batch_size(observation):
         return False
     if torch.is_grad_enabled() or policy.critic_out.weight.device != observation.device:
         return False
-    random = others[1] if len(others) > 1 else None
     if random is not None and not fits(random, torch.float32, len(observation), policy.num_draws, device="cuda"):
         return MISFIT
     found = known(policy)
@@ -204,20 +203,18 @@ def serves_learning(
         reason = "on a GPU frozen parameters are left as they are by torch"
     if reason is None and _too_wide(policy, min(config.minibatch_size, order.shape[1])):
         reason = f"on a GPU hidden layers of {policy.hidden} learn from large minibatches faster in torch"
-    return reason or _fit(rollout, targets, order) or MISFIT
+    return reason or _fit(policy, rollout, targets, order) or MISFIT
 
 
-def _fit(rollout: Rollout, targets: Targets, order: Tensor) -> bool:
+def _fit(policy: Any, rollout: Rollout, targets: Targets, order: Tensor) -> bool:
     """Whether all columns are of the dtypes and shapes that the kernel reads."""
     shape, on = rollout.reward.shape, rollout.reward.device
-    numbers = (rollout.log_prob, rollout.value[: rollout.num_steps], targets.advantage, targets.returns)
     return (
-        fits(order, torch.int64, *order.shape, device=on)
-        and fits(targets.valid, torch.bool, *shape, device=on)
+        fits(targets.valid, torch.bool, *shape, device=on)
         and fits(rollout.observation, torch.float32, *rollout.observation.shape, device=on)
-        and all(fits(x, torch.float32, *shape, device=on) for x in numbers)
+        and columns_fit(policy, rollout, rollout.log_prob, targets.advantage, targets.returns, device=on)
         and order.dim() == 2
-        and order.shape[1] == rollout.reward.numel()
+        and fits(order, torch.int64, len(order), rollout.reward.numel(), device=on)
     )
 
 
