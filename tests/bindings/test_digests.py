@@ -1,5 +1,6 @@
 """Every function and constant that a plain function reaches counts: edited, the kernel steps back and says so."""
 
+import os
 import pydoc
 import re
 import sys
@@ -11,10 +12,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where this is run as a program
 from helpers.fused_calls import call
 
+import headrace
 from headrace.bindings import digests
 from headrace.core import closure, fused
 
-APART = ("core/fused.py", "core/closure.py", "core/timer.py", "headrace/kernels/")  # of no plain function
+PACKAGE = os.path.join(os.path.dirname(headrace.__file__), "")  # of any name: a checkout's parents may be called alike
+APART = tuple(PACKAGE + name for name in ("core/fused.py", "core/closure.py", "core/timer.py", "kernels/"))
 NAMES = tuple(digests.DIGESTS)
 
 
@@ -40,13 +43,13 @@ def test_digests_are_the_same_in_every_version_of_python(name):
 
 
 def executed(name, plain):
-    """Code of the package that a call runs."""
+    """Code of the package that a call runs, without what belongs to no plain function (APART)."""
     function, arguments = call(name)
     codes = set()
 
     def note(frame, event, _):
         file = frame.f_code.co_filename
-        if event == "call" and "/headrace/" in file and not any(part in file for part in APART):
+        if event == "call" and file.startswith(PACKAGE) and not file.startswith(APART):
             codes.add(frame.f_code)
 
     before = torch.is_grad_enabled()
