@@ -52,7 +52,10 @@ INSTEAD = {  # names in other libraries -> what there is instead
 
 def no_setting(name: str, known: Collection[str]) -> str:
     """A message for a name that is no setting: Headrace's name for it, or the known names closest to it."""
-    return f"there is no setting {name!r}{name_here(name, known) or did_you_mean(name, known)}"
+    of_env = (
+        f"; is it an argument of the environment? give env_kwargs={{{name!r}: ...}}" if "env_kwargs" in known else ""
+    )
+    return f"there is no setting {name!r}{name_here(name, known) or did_you_mean(name, known) or of_env}"
 
 
 def name_here(name: str, known: Collection[str]) -> str:

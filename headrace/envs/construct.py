@@ -54,6 +54,7 @@ def make(
     reward_scale: float = 1.0,
     info_mask: bool = False,
     first_env: int = 0,
+    env_kwargs: Settings | None = None,
     **kwargs: Any,
 ) -> Env:
     """N environments behind one Env.
@@ -81,12 +82,14 @@ def make(
     first_env: number of the first environment, where these are a part of a larger set: they begin the episodes, and
     draw the random numbers, that the same environments of the whole set would. Not for workers and vectors.
     threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
-    wrappers (functions, or their names, file.py:Class) and kwargs for those that are not: kwargs go to gymnasium.make,
-    the class or the function, and with "vector" to what makes the vector.
+    wrappers (functions, or their names, file.py:Class) and env_kwargs for those that are not. env_kwargs are the
+    arguments of gymnasium.make, the class or the function, and with "vector" of what makes the vector: any names.
+    kwargs: further ones of these, whose names are none of the above.
 
     Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a file, module or
-    extra that is missing; TypeError for spaces that are not supported.
+    extra that is missing; TypeError for spaces that are not supported, and a name in both env_kwargs and kwargs.
     """
+    kwargs = sources.arguments_of(env_kwargs, kwargs)
     if num_envs < 1:
         raise ValueError(f"num_envs must be at least 1, got {num_envs}")
     if backend not in BACKENDS:
@@ -160,6 +163,7 @@ def factory(
     info_mask: bool = False,
     params: Settings | None = None,
     compiled: bool = False,
+    env_kwargs: Settings | None = None,
     **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
     """A function that makes one gymnasium.Env of a source: the reference of a port, or the KernelEnv in plain Python.
@@ -167,7 +171,7 @@ def factory(
     compiled: a KernelEnv is stepped by its kernels instead. So is a port with params, always, and its reference draws
     it. The other options are those of make().
     """
-    known = spec(source)
+    known, kwargs = spec(source), sources.arguments_of(env_kwargs, kwargs)
     entry, wrapping = _entry(known), Wrapping(frame_stack, time_limit, ignore=tuple(ignore), info_mask=info_mask)
     if params:
         if not sources.is_kernel(entry):
@@ -307,7 +311,7 @@ def _vector(
         raise TypeError(f"{name} comes as a vector of environments, which takes no wrappers: leave them out")
     where = resolve(device)
     env = libraries.make(name, entry, num_envs, kwargs)
-    env.made_with = kwargs
+    env.made_with = {"env_kwargs": kwargs} if kwargs else {}
     return _seen_from(where, env)
 
 
@@ -368,12 +372,12 @@ def factory_elsewhere(
     known: Spec, wrappers: Functions, kwargs: Settings, wrapping: Wrapping
 ) -> Callable[[], gymnasium.Env]:
     """As _factory(), for another process, which loads a source file again."""
-    place = elsewhere(known)
+    place, name = elsewhere(known), known.name
     if not isinstance(place, str):
-        return _factory(known.name, _entry(known), wrappers, kwargs, wrapping)
+        return _factory(name, _entry(known), wrappers, kwargs, wrapping)
 
-    def build() -> gymnasium.Env:
-        return _factory(known.name, sources.find(place), wrappers, kwargs, wrapping)()
+    def build() -> gymnasium.Env:  # without `known`, whose class the other process may not import by its module's name
+        return _factory(name, sources.find(place), wrappers, kwargs, wrapping)()
 
     return build
 

@@ -35,7 +35,7 @@ def part_maker(
 ) -> Callable[[int, int], Env]:
     """A function for another process: given n and the number of the first, it makes n of the environments there.
 
-    The options are those of make(); env_kwargs: its kwargs.
+    The options are those of make().
     Raises ValueError for environments that come as a vector, and for other backends
     than "auto", "cpu" and "inline".
     """
@@ -53,7 +53,7 @@ def part_maker(
     if sources.is_kernel(found) and backend != "inline":
         resolve_annotations(found)
         given = entry if isinstance(entry, str) else found
-        options = {"group_by": group_by, "params": params, "wrappers": wrappers, **(env_kwargs or {}), **wrapping}
+        options = {"group_by": group_by, "params": params, "wrappers": wrappers, "env_kwargs": env_kwargs, **wrapping}
         return partial(_compiled, given, known.name, options)
     if backend == "cpu":
         raise ValueError(f"{known.name} is a Gymnasium environment, which backend='cpu' cannot compile: leave it out")

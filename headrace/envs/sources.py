@@ -7,13 +7,14 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import gymnasium
 
+from headrace.core.text import shown
 from headrace.core.types import Settings
 from headrace.core.user_names import import_user_module, is_from_file
 from headrace.envs.base import MultiAgentEnv
@@ -76,6 +77,17 @@ def reference(thing: Callable) -> str:
     if path is not None and (thing.__module__ == "__main__" or is_from_file(module)):
         return f"{path}:{name}"
     return f"{thing.__module__}:{name}"
+
+
+def arguments_of(env_kwargs: Settings | None, kwargs: Settings) -> dict[str, Any]:
+    """The arguments of what makes an environment: env_kwargs, and keywords that are no settings of make().
+
+    Raises TypeError for a name in both, and for env_kwargs that are no dict."""
+    if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
+        raise TypeError(f"env_kwargs is {shown(env_kwargs, 60)}: give a dict, the environment's arguments by name")
+    if twice := sorted({*(env_kwargs or {})} & {*kwargs}):
+        raise TypeError(f"{', '.join(twice)} is given both in env_kwargs and as a keyword: leave one of them out")
+    return {**(env_kwargs or {}), **kwargs}
 
 
 def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:

@@ -99,9 +99,9 @@ def evaluate(
     deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
     With several agents, the return of an episode is the mean over agents, and its length that of the longest.
     workers: a number of processes, or a headrace.Workers; None steps in this process. The results do not depend on it.
-    frame_stack, time_limit, info_mask, params, ignore, agent_info: as in training, see make() and Trainer; env_kwargs,
-    wrapper: make()'s kwargs and wrappers. Of params and agent_info with an entry for each environment, episode i has
-    that of environment i modulo their number.
+    frame_stack, time_limit, info_mask, params, env_kwargs, ignore, agent_info: as in training, see make() and Trainer;
+    wrapper: make()'s wrappers. Of params and agent_info with an entry for each environment, episode i has that of
+    environment i modulo their number.
     most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
     27,000 where that is longer. reference: whether ports are Gymnasium's, or else compiled.
     watch: called with the numbers of episodes that have ended and of steps: every few steps, and before each of
@@ -125,7 +125,7 @@ def evaluate(
         **({"time_limit": time_limit} if time_limit is not None else {}),
         **({"ignore": ignore} if ignore else {}),
         **({"wrappers": wrapper} if wrapper else {}),
-        **(env_kwargs or {}),
+        **({"env_kwargs": env_kwargs} if env_kwargs else {}),
         **({"info_mask": True} if info_mask else {}),
     }
     if params := params or remade.get("params"):

@@ -89,8 +89,9 @@ def play(
     if isinstance(env, str | list | tuple) or callable(env):
         _allow_headless()
         options: Json = {"frame_stack": frame_stack, "time_limit": time_limit, "params": params, "ignore": ignore}
-        options |= {"wrappers": wrapper, "info_mask": info_mask, **(env_kwargs or {})}
-        factory = envs.factory(env, render_mode="rgb_array", compiled=True, **options)
+        options |= {"wrappers": wrapper, "info_mask": info_mask}
+        own = {**(env_kwargs or {}), "render_mode": "rgb_array"}
+        factory = envs.factory(env, compiled=True, env_kwargs=own, **options)
         with closing(factory()) as made:
             return play(policy, made, target, episodes, seed, deterministic, max_steps)
     frames: list[Frame] = []

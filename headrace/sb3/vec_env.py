@@ -256,7 +256,8 @@ def make_vec_env(
         raise ValueError(f"vec_env_cls={kind} has no counterpart in headrace.sb3: leave it out, and give workers=2")
     if kind == "SubprocVecEnv" and workers is None:
         workers = min(cores(), n_envs)
-    options = {**(env_kwargs or {}), **(vec_env_kwargs or {}), **({} if workers is None else {"workers": workers})}
+    options = {**(vec_env_kwargs or {}), **({} if workers is None else {"workers": workers})}
+    options |= {"env_kwargs": env_kwargs} if env_kwargs else {}
     if wrapper_class is not None and wrapper_kwargs:
         wrapper_class = partial(wrapper_class, **wrapper_kwargs)
     wrappers = () if wrapper_class is None else (wrapper_class,)

@@ -189,8 +189,12 @@ def _part_maker(plan: TrainPlan) -> MakePart:
     config = plan.config
     assert plan.source is not None
     options = {name: getattr(config, name) for name in (*WRAPPING, "reward_scale", "backend", "on_error", "group_by")}
-    making = {"params": config.params or None, "wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
-    return part_maker(plan.source, **making, **options)  # type: ignore[arg-type]
+    return part_maker(plan.source, **_making(config), **options)  # type: ignore[arg-type]
+
+
+def _making(config: TrainConfig) -> Json:
+    """What make() and part_maker() take of the settings that have other names or values there."""
+    return {"params": config.params or None, "wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
 
 
 def _after(make_part: MakePart, first: int, number: int, place: int) -> Env:
@@ -233,7 +237,7 @@ def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None
     """The environments by a backend, or a part of them; as plain torch where this machine's CUDA kernel cannot be
     trusted."""
     options: Json = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
-    options |= {"params": plan.config.params or None, "wrappers": plan.config.wrapper, **plan.config.env_kwargs}
+    options |= _making(plan.config)
     options["workers"] = plan.borrowed or plan.config.workers
     assert plan.source is not None
     number, options["first_env"] = (plan.config.num_envs, 0) if part is None else (part.size, part.first)
@@ -294,7 +298,7 @@ def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env) -> None:
     factory = env.factory
     if factory is None and plan.source is not None:
         entry: Any = envs.entry_of(plan.source)
-        own = {"wrappers": plan.config.wrapper, **plan.config.env_kwargs}
+        own = {"wrappers": plan.config.wrapper, "env_kwargs": plan.config.env_kwargs}
         factory = entry if is_kernel(entry) else envs.factory(plan.source, **own)  # type: ignore[arg-type]
     algorithm.goals = goals_of(env, factory)  # type: ignore[attr-defined]
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.core.setting_types import fit, fit_fields, hints_of, no_setting
+from headrace.core.text import shown
 from headrace.core.types import Json, Settings
 
 # settings of make() that evaluation and videos use too
 WRAPPING = ("frame_stack", "time_limit", "ignore", "info_mask")
-OF_MAKING = ("params", "env_kwargs", "wrapper")  # of which make() has env_kwargs as its kwargs, wrapper as wrappers
+OF_MAKING = ("params", "env_kwargs", "wrapper")  # of which make() has wrapper as wrappers
 EVAL_ENV_SETTINGS = (*WRAPPING, *OF_MAKING)
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *WRAPPING, "reward_scale")  # of make()
 COUNTS = (
@@ -166,12 +167,23 @@ def read_toml(path: str | Path) -> Json:
 
 
 def to_toml(**settings: Any) -> str:
-    """Settings as TOML that read_toml() and merge_settings() take back: "none" for None, dataclasses flattened in."""
+    """Settings as TOML that read_toml() and merge_settings() take back: "none" for None, dataclasses flattened in.
+
+    Raises TypeError for values that TOML cannot hold: env_kwargs may have any.
+    """
     import tomli_w
 
     flat: Json = {}
     for name, value in settings.items():
         flat |= asdict(value) if hasattr(value, "__dataclass_fields__") else {name: value}
+    for name, value in flat.get("env_kwargs", {}).items():
+        try:
+            tomli_w.dumps({name: value})
+        except TypeError as error:
+            raise TypeError(
+                f"env_kwargs has {name}={shown(value, 60)}, and the files of a run hold numbers, text, bools, lists "
+                f"and dicts: train on a function that makes the environment, such as `lambda: Env({name}=...)`"
+            ) from error
     return tomli_w.dumps({name: "none" if value is None else value for name, value in flat.items()})
 
 

@@ -110,7 +110,8 @@ class Task:
         step = None
         if not compiled and not vector:
             wrapping = {name: getattr(config, name) for name in WRAPPING}
-            factory = envs.factory(plan.source, wrappers=config.wrapper, **wrapping, **config.env_kwargs)  # type: ignore[arg-type]
+            own = {"wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
+            factory = envs.factory(plan.source, **own, **wrapping)  # type: ignore[arg-type]
             step = step_time(factory, config.seed)
         base = Candidate.of(config)
         if config.device == "auto":

@@ -37,6 +37,7 @@ def make_vec(
     wrappers: Wrappers = (),
     frame_stack: int = 1,
     time_limit: int | None = None,
+    env_kwargs: Settings | None = None,
     **kwargs: Any,
 ) -> VectorEnv:
     """N environments as a gymnasium.vector.VectorEnv, for training loops that were written for Gymnasium.
@@ -52,19 +53,24 @@ def make_vec(
     output: "numpy" or "torch"; the two share memory, so that neither costs a copy. copy: whether outputs are copies, or
     memory that is overwritten. DISABLED autoreset is for environments that are not compiled.
     device, backend ("auto", "cpu", "cuda", "torch", "inline"), threads, params, wrappers, frame_stack, time_limit,
-    step_timeout and kwargs: as for make().
+    step_timeout, env_kwargs and kwargs: as for make().
 
     Raises what make() raises; ValueError for several agents, for sources that come as a vector already, and for a
     function that gives the same environment again. step() raises TypeError for rewards and flags that are no numbers.
     """
-    known = spec(source)
+    known, kwargs = spec(source), sources.arguments_of(env_kwargs, kwargs)
     entry = entry_of(source)
     if output not in ("numpy", "torch"):
         raise ValueError(f"output must be 'numpy' or 'torch', got {output!r}")
     if sources.comes_as_vector(known.name, entry):
         raise ValueError(f"{known.name} comes as a vector of environments already: make it with gymnasium.make_vec()")
     if sources.is_kernel(entry) and backend != "inline" and workers is None:
-        options: Settings = {**kwargs, "wrappers": wrappers, "frame_stack": frame_stack, "time_limit": time_limit}
+        options: Settings = {
+            "env_kwargs": kwargs,
+            "wrappers": wrappers,
+            "frame_stack": frame_stack,
+            "time_limit": time_limit,
+        }
         from headrace.envs.compiled.env import CompiledEnv
         from headrace.envs.vector_env.compiled_vector import CompiledVectorEnv
 
@@ -77,7 +83,7 @@ def make_vec(
     if workers is None:
         from headrace.envs.vector_env.step_numbers import StepNumbers
 
-        single = factory_of(source, wrappers=wrappers, **wrapping, **kwargs)  # type: ignore[arg-type]
+        single = factory_of(source, wrappers=wrappers, env_kwargs=kwargs, **wrapping)  # type: ignore[arg-type]
         made = Made(known.name)
         functions = [lambda: StepNumbers(made.new(single()))] * num_envs
         vector = SyncVectorEnv(functions, copy, autoreset_mode=autoreset_mode)
