@@ -46,6 +46,10 @@ class FlatDict(Box):
             arrays.append(array.reshape(*array.shape[: array.ndim - len(shape)], -1))
         return np.concatenate(arrays, -1)
 
+    def order(self) -> str:
+        """Names and numbers of entries, in words."""
+        return ", ".join(f"{name} ({part.stop - part.start})" for name, part in self.slices.items())
+
     def split(self, vector: Any) -> dict[str, Any]:
         """The members [..., F] of vectors, by name: views, flat."""
         return {name: vector[..., part] for name, part in self.slices.items()}

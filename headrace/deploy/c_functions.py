@@ -48,6 +48,13 @@ static inline void PREFIX_clip(const float *low, const float *high, int size, co
     for (int i = 0; i < size; i++) y[i] = fminf(fmaxf(x[i], low[i]), high[i]);
 }
 """,
+    "forbid": """
+static inline void PREFIX_forbid(int or_all, int size, const float *x, const float *mask, float *y) {
+    int any = 0;
+    for (int i = 0; i < size; i++) any |= mask[i] != 0.0f;
+    for (int i = 0; i < size; i++) y[i] = mask[i] != 0.0f || (or_all && !any) ? x[i] : -1e9f;
+}
+""",
     "minimum": """
 static inline void PREFIX_minimum(int size, const float *x, float *y) {
     for (int i = 0; i < size; i++) y[i] = fminf(x[i], y[i]);

@@ -7,6 +7,7 @@ import re
 from string import Template
 
 from headrace.core.packages import installed
+from headrace.data.flat_dict import FlatDict
 from headrace.data.spaces import describe
 from headrace.deploy.c_functions import NOT_CALLED, sources
 from headrace.deploy.graph import STATE, Array, Graph, Node, Value
@@ -95,6 +96,8 @@ def size(value: Value) -> int:
 
 
 def _observed(graph: Graph) -> str:
+    if isinstance(graph.observation_space, FlatDict):
+        return f"{graph.observation_space.order()}, one after the other"
     if not graph.inputs[0].keys:
         return describe(graph.observation_space)
     parts = (f"{'.'.join(map(str, part.keys))} ({size(part.value)})" for part in graph.inputs)
@@ -147,6 +150,9 @@ def _statements(node: Node, prefix: str) -> list[str]:
             return lines + _cell(node, prefix)
         case "concat" | "number":
             return lines + _copies(node, prefix)
+        case "forbid":
+            or_all, mask = int(node.settings["or_all"]), node.inputs[1].name
+            return [*lines, f"{prefix}_forbid({or_all}, {count}, {x}, {mask}, {y});"]
         case "minimum":
             others = [f"{prefix}_minimum({count}, {other.name}, {y});" for other in node.inputs[1:]]
             return [*lines, f"{prefix}_copy({count}, {x}, {y});", *others]

@@ -1,4 +1,4 @@
-"""Whether an exported policy computes what the policy does: on a thousand observations, recurrent states included."""
+"""Whether an exported policy computes what the policy does: in batches of four sizes, recurrent states included."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.data.flat_dict import ACTION_MASK
 from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, is_image, members
 from headrace.deploy import traced
 from headrace.deploy.graph import STATE, Array, Graph
@@ -21,17 +22,22 @@ from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
 from headrace.policies.heads import GaussianHead
+from headrace.policies.masks import forbid, mask_of, or_all
 from headrace.policies.networks import DictEncoder, VectorEncoder
 from headrace.policies.numpy_io import to_batch
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.policies.rnn import RecurrentEncoder, step
 
-ROWS, STEPS = 50, 20  # environments that take steps: a thousand observations
+OBSERVATIONS = 1000  # at least, in all batches together
 TOLERANCE = 1e-5  # times max(1, |y|)
 LAST_BITS = 16  # times the change of an output by the last bits of the weights, where that is more: sums round, too
 NUDGES = 8  # weights that differ so, of which the largest change counts: one alone may leave an output as it is
 WIDE = 1e4  # bounds further out say nothing of the observations
+TRACED = (  # of files by torch.onnx
+    "torch.onnx runs a policy's Python code once and keeps what an `if`, len() or float() gave: write it with tensors "
+    "(x.shape[0], torch.where), or serve policy.predict()"
+)
 
 
 @dataclass(frozen=True)
@@ -67,15 +73,22 @@ class Differences:
     def __init__(self, policy: Policy, graph: Graph) -> None:
         self.policy, self.graph = policy, graph
         self.largest, self.rounding = dict[str, float](), dict[str, float]()
+        self.advice = TRACED if graph.traced else "Please report it"
 
     def add(self, name: str, found: Array, expected: Array, observation: Any, state: Tensor | None) -> None:
         """Compare an output of a batch. Raises ArithmeticError where it differs by more than is allowed."""
         if found.shape != expected.shape:
-            raise ArithmeticError(f"the exported {name} has the shape {found.shape}, the policy's {expected.shape}")
+            raise ArithmeticError(
+                f"the exported policy differs from the policy: {name} has the shape {found.shape} where the policy has "
+                f"{expected.shape}; nothing was written. {self.advice}"
+            )
         apart = np.abs(found.astype(np.float64) - expected)
-        if name == "action" and self.graph.action_space.dtype.kind != "f":  # type: ignore[union-attr]
+        tolerance = TOLERANCE
+        if expected.dtype.kind == "f":
+            tolerance = max(tolerance, float(np.finfo(expected.dtype).eps))  # actions may be float16
+        else:
             apart = np.maximum(apart - 1, 0)  # rounded: a mean between two whole numbers may become either
-        allowed = TOLERANCE * np.maximum(1, np.abs(expected))
+        allowed = tolerance * np.maximum(1, np.abs(expected.astype(np.float64)))
         if not (apart <= allowed).all():
             change = max(self._change(name, expected, observation, state, nudged) for nudged in self.nudged)
             self.rounding[name] = max(self.rounding.get(name, 0.0), change)
@@ -84,7 +97,8 @@ class Differences:
             worst = np.unravel_index(np.argmax(np.nan_to_num(apart - allowed, nan=np.inf)), apart.shape)
             raise ArithmeticError(
                 f"the exported policy differs from the policy: {name} is {found[worst]:.9g} where the policy has "
-                f"{expected[worst]:.9g}, and {allowed[worst]:.1e} is allowed; nothing was written. Please report it"
+                f"{expected[worst]:.9g}, and {allowed[worst]:.1e} is allowed, in a batch of {len(found)}; nothing was "
+                f"written. {self.advice}"
             )
         self.largest[name] = max(self.largest.get(name, 0.0), float(apart.max(initial=0)))
 
@@ -112,24 +126,45 @@ def _last_bits(policy: Policy, seed: int) -> Policy:
 def compare(policy: Policy, graph: Graph, reader: Reader, seed: int = 0) -> Comparison:
     """Compare an exported policy with the policy it was made from, on the CPU.
 
+    Batches are of 1, block, block + 1 and 2 block + 3 observations, since the policy pads its own to whole blocks.
     Raises ArithmeticError where an output differs by more than 1e-5 max(1, |y|), and by more than rounding explains.
     """
     policy = policy if _device(policy).type == "cpu" else copy.deepcopy(policy).cpu()
     generator, differences = np.random.default_rng(seed), Differences(policy, graph)
-    state, exported_state, ties = None, graph_state(graph, ROWS), 0
-    for _ in range(STEPS):
-        observation = sample(policy.observation_space, policy.encoder, ROWS, generator)
+    sizes = (1, policy.block, policy.block + 1, 2 * policy.block + 3)
+    steps = -(-OBSERVATIONS // sum(sizes))
+    ties = sum(_compare_steps(rows, steps, reader, differences, generator) for rows in sizes)
+    return Comparison(sum(sizes) * steps, differences.largest, differences.rounding, ties)
+
+
+def _compare_steps(
+    rows: int, steps: int, reader: Reader, differences: Differences, generator: np.random.Generator
+) -> int:
+    """Compare consecutive steps of `rows` environments; returns how many choices differ, all of which are ties."""
+    policy, graph = differences.policy, differences.graph
+    state, exported_state, ties = None, graph_state(graph, rows), 0
+    for _ in range(steps):
+        observation = observations(policy, rows, generator)
         expected, after = reference(graph, policy, observation, state)
-        found = reader(observation, exported_state)
+        found = _read(reader, observation, exported_state, rows, differences.advice)
+        choices = not isinstance(graph.action_space, Box)
         for name in graph.outputs:  # before the choices, which are judged by the differences of their scores
-            if name != "action" or isinstance(graph.action_space, Box):
+            if name != "action" or not choices:
                 differences.add(name, found[name], _part(graph, name, expected), observation, state)
-        ties += (
-            0 if isinstance(graph.action_space, Box) else _check_choices(graph, found["action"], expected, differences)
-        )
+        ties += _check_choices(graph, found["action"], expected, differences) if choices else 0
         state, exported_state = after, found.get(STATE)
-    _check_single(graph, reader, observation)
-    return Comparison(ROWS * STEPS, differences.largest, differences.rounding, ties)
+    return ties
+
+
+def _read(reader: Reader, observation: Any, state: Array | None, rows: int, advice: str) -> Outputs:
+    """The outputs of a batch. Raises ArithmeticError where the exported policy cannot be run on it."""
+    try:
+        return reader(observation, state)
+    except Exception as error:
+        raise ArithmeticError(
+            f"the exported policy differs from the policy: it fails with {rows} observations "
+            f"({str(error).strip().splitlines()[-1]}); nothing was written. {advice}"
+        ) from error
 
 
 def _part(graph: Graph, name: str, outputs: Outputs) -> Array:
@@ -181,18 +216,15 @@ def _gap(scores: Array, begin: int, chosen: Array, wanted: Array) -> Array:
     return np.asarray(np.abs(scores[rows, begin + chosen] - scores[rows, begin + wanted]))
 
 
-def _check_single(graph: Graph, reader: Reader, observation: Any) -> None:
-    """Raise ArithmeticError where a batch of one gives other shapes or numbers than the same row in a larger batch."""
-    one, two = (reader(_rows(observation, n), graph_state(graph, n)) for n in (1, 2))
-    for name, array in one.items():
-        if array.shape != (1, *two[name].shape[1:]) or not np.allclose(array, two[name][:1], 1e-4, 1e-4):
-            raise ArithmeticError(f"the exported {name} of one observation is not that of the same one in a batch")
-
-
-def _rows(observation: Any, rows: int) -> Any:
-    if isinstance(observation, dict):
-        return {key: _rows(part, rows) for key, part in observation.items()}
-    return tuple(_rows(part, rows) for part in observation) if isinstance(observation, tuple) else observation[:rows]
+def observations(policy: Policy, rows: int, generator: np.random.Generator) -> Any:
+    """Observations of a policy's space, as sample() makes them; with action masks at random, some of which allow
+    nothing."""
+    found = sample(policy.observation_space, policy.encoder, rows, generator)
+    if not getattr(policy, "masked", False):
+        return found
+    mask = found[ACTION_MASK] if isinstance(found, dict) else found[:, policy.observation_space.features :]  # type: ignore[attr-defined]
+    mask[...] = (generator.random(mask.shape) < 0.5) & (generator.random((rows, 1)) < 0.9)
+    return found
 
 
 def sample(space: Space, encoder: Any, rows: int, generator: np.random.Generator) -> Any:
@@ -247,6 +279,9 @@ def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None)
         return {"action": action, name: found.numpy(), "value": policy.value(batch).unsqueeze(1).numpy()}, None
     before = policy.initial_state(len(action)) if state is None else state
     scores, value, after = REFERENCES[type(policy)](policy, batch, before)
+    if getattr(policy, "masked", False):
+        mask = mask_of(policy.observation_space, batch)
+        scores = forbid(scores, or_all(mask) if isinstance(policy, QNetwork) else mask)
     head = getattr(policy, "head", None)
     kind = "q_values" if isinstance(policy, QNetwork) else "mean" if isinstance(policy.action_space, Box) else "logits"
     if isinstance(head, GaussianHead) and not head.squash:

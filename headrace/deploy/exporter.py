@@ -49,9 +49,9 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
     "numpy", one file of Python that needs NumPy alone; "c", one C99 header. Normalisation, scaling and bounds of
     actions and recurrent state are in the file. output: the file, replaced if it exists; None for policy.onnx,
     policy.py or policy.h, or the first free name of policy_2.onnx ... value: write the critic's value, too.
-    A policy of your own class, derived from one of Headrace's without recurrent state, and one with an action mask are
-    exported to onnx alone, by torch.onnx.
-    The file is compared with the policy on 1,000 observations before it is written.
+    A policy of your own class, derived from one of Headrace's without recurrent state, is exported to onnx alone, by
+    torch.onnx.
+    The file is compared with the policy before it is written: on 1,000 observations or more, in batches of four sizes.
     Raises TypeError or ValueError for what cannot be exported, ArithmeticError where the file differs from the policy
     by more than 1e-5 max(1, |y|), ImportError without onnx, FileNotFoundError without a C compiler.
     """

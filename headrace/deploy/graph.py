@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -56,6 +57,7 @@ OPERATIONS = {  # what the writers implement; x: the first input
     "affine": "x * scale + offset",
     "clip": "limited to low and high of each feature",
     "rint": "to the nearest whole number, halves to even",
+    "forbid": "x where the mask, the second input, is not 0, else FORBIDDEN; or_all: all x where the whole mask is 0",
     "minimum": "the smallest of the inputs",
     "gru": "the next state, from features and state; weights of the reset, update and new gates, in this order",
     "lstm": "the next output and cell state, from features and both; input, forget, cell and output gates",
@@ -101,6 +103,17 @@ class Graph:
         given = {name: to_array(weight) for name, weight in (weights or {}).items()}
         self.nodes.append(Node(operation, inputs, output, given, settings))
         return output
+
+    def add_input(self, space: Space, keys: tuple[Key, ...], dtype: npt.DTypeLike) -> Value:
+        """Append the input for a member of the observation. Its name is an identifier in Python and C."""
+        name = base = "_".join(re.sub(r"\W", "_", str(key), flags=re.ASCII) for key in ("observation", *keys))
+        taken, number = {part.value.name for part in self.inputs}, 1
+        while name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        value = Value(name, tuple(map(int, space.shape or ())))
+        self.inputs.append(Input(value, keys, np.dtype(dtype)))
+        return value
 
     @property
     def state(self) -> Value:

@@ -109,6 +109,7 @@ def _image_encoder(graph: Graph, module: Any, x: Value) -> Value:
 def _vector_encoder(graph: Graph, module: Any, x: Value) -> Value:
     if len(x.shape) != 1:
         x = graph.add("flatten", x, shape=(module.size,))
+    x = part(graph, x, 0, module.size)  # without an action mask, which comes last
     if module.normalizer is None:
         return x
     weights = {"center": module.normalizer.center, "scale": module.normalizer.scale}
@@ -199,8 +200,14 @@ def return_units(graph: Graph, normalizer: ReturnNormalizer | None, value: Value
     return affine(graph, value, normalizer.scale.cpu(), normalizer.center.cpu())
 
 
-def act(graph: Graph, head: Any, x: Value) -> None:
+def forbid(graph: Graph, x: Value, mask: Value | None, or_all: bool = False) -> Value:
+    """Logits or values x, with masks.FORBIDDEN where a mask is 0; x itself without a mask."""
+    return x if mask is None else graph.add("forbid", x, mask, shape=x.shape, or_all=or_all)
+
+
+def act(graph: Graph, head: Any, x: Value, mask: Value | None = None) -> None:
     """Set the outputs `action`, and `logits` or `mean`, from the output x of a network for a head."""
+    x = forbid(graph, x, mask)
     match head:
         case heads.CategoricalHead():
             graph.outputs |= {"action": choose(graph, x, head.start), "logits": x}

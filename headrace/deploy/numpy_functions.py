@@ -51,6 +51,13 @@ def rint(x):
     return np.rint(x)
 
 
+def forbid(x, mask, or_all):
+    allowed = mask != 0
+    if or_all:
+        allowed = allowed | ~allowed.any(1, keepdims=True)
+    return np.where(allowed, x, np.float32(-1e9))
+
+
 def minimum(*parts):
     return np.minimum.reduce(parts)
 

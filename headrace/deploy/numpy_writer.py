@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.packages import installed
+from headrace.data.flat_dict import FlatDict
 from headrace.data.spaces import describe
 from headrace.deploy import numpy_functions
 from headrace.deploy.graph import STATE, Array, Graph, Input, Node
@@ -90,7 +91,7 @@ def write(graph: Graph) -> bytes:
         described=graph.described,
         version=installed("headrace", "(not installed)"),
         example=_example(recurrent),
-        observation="\n".join(map(_described, graph.inputs)),
+        observation=_observed(graph),
         action=f"{graph.action_space.dtype} {graph.outputs['action'].shape}, {describe(graph.action_space)}",
         state=f"state: float32 (N, {graph.state_size}), zeros at the start of an episode\n" if recurrent else "",
         imports="import base64\n" + ("import math\n" if "math." in functions else ""),
@@ -120,6 +121,11 @@ def _example(recurrent: bool) -> str:
 def _described(part: Input) -> str:
     keys = "".join(f"[{key!r}]" for key in part.keys)
     return f"observation{keys}: {part.dtype} {part.value.shape}"
+
+
+def _observed(graph: Graph) -> str:
+    lines = "\n".join(map(_described, graph.inputs))
+    return f"{lines}: {graph.observation_space.order()}" if isinstance(graph.observation_space, FlatDict) else lines
 
 
 def _inputs(graph: Graph) -> str:

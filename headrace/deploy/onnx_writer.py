@@ -11,6 +11,7 @@ import numpy as np
 from headrace.core.packages import installed, require
 from headrace.data.spaces import to_json
 from headrace.deploy.graph import STATE, Array, Graph, Node, Value
+from headrace.policies.masks import FORBIDDEN
 
 OPSET = 17  # the first with LayerNormalization; runtimes from 2022 on read it
 IR_VERSION = 8  # the one of that opset
@@ -169,6 +170,18 @@ def _clip(model: Model, node: Node, inputs: list[str]) -> None:
     model.call("Min", [model.call("Max", [x, low], f"{node.output.name}.low_end"), high], node.output.name)
 
 
+def _forbid(model: Model, node: Node, inputs: list[str]) -> None:
+    x, mask = inputs
+    y = node.output.name
+    allowed = model.call("Cast", [mask], f"{y}.allowed", to=_BOOL)
+    if node.settings["or_all"]:
+        number = model.call("Cast", [allowed], f"{y}.number", to=_FLOAT)  # opset 17 has no reduction of bools
+        most = model.call("ReduceMax", [number], f"{y}.most", axes=[1])
+        none = model.call("Not", [model.call("Cast", [most], f"{y}.any", to=_BOOL)], f"{y}.none")
+        allowed = model.call("Or", [allowed, none], f"{y}.allowed_or_all")
+    model.call("Where", [allowed, x, model.weight(f"{y}.forbidden", np.array(FORBIDDEN, np.float32))], y)
+
+
 def _gates(model: Model, node: Node, inputs: list[str], state: str) -> tuple[str, str]:
     x, _, weight_input, weight_hidden, bias_input, bias_hidden = inputs
     y = node.output.name
@@ -246,7 +259,7 @@ def _same(kind: str, **attributes: Any) -> Callable[[Model, Node, list[str]], No
     return lambda model, node, inputs: (model.call(kind, inputs, node.output.name, **attributes), None)[1]
 
 
-_FLOAT, _INT64 = 1, 7  # TensorProto.FLOAT and INT64
+_FLOAT, _INT64, _BOOL = 1, 7, 9  # TensorProto.FLOAT, INT64 and BOOL
 WRITERS: dict[str, Callable[[Model, Node, list[str]], None]] = {
     "normalize": _normalize,
     "dense": _dense,
@@ -260,6 +273,7 @@ WRITERS: dict[str, Callable[[Model, Node, list[str]], None]] = {
     "affine": _affine,
     "clip": _clip,
     "rint": _same("Round"),
+    "forbid": _forbid,
     "minimum": _same("Min"),
     "gru": _gru,
     "lstm": _lstm,

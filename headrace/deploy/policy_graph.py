@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from headrace.agent_groups.group_policy import GroupedPolicy
+from headrace.data.flat_dict import ACTION_MASK
 from headrace.data.spaces import Dict, Space, Tuple, is_image, members
-from headrace.deploy.graph import Graph, Input, Value
+from headrace.deploy.graph import Graph, Value
 from headrace.deploy.module_nodes import (
     act,
     activation,
@@ -18,6 +19,7 @@ from headrace.deploy.module_nodes import (
     cell,
     choose,
     encode,
+    forbid,
     layer,
     part,
     return_units,
@@ -46,8 +48,6 @@ def describe(policy: Any, value: bool = False) -> Graph:
         raise TypeError(
             f"a {type(policy).__name__} cannot be exported by Headrace's own writers, which take {known}: use predict()"
         )
-    if getattr(policy, "masked", False):
-        raise TypeError("an action mask cannot be exported by Headrace's own writers: use predict(), which applies it")
     altered = examine(policy).altered
     if altered:
         raise TypeError(
@@ -66,16 +66,23 @@ def _observation(graph: Graph, space: Space, keys: tuple[Any, ...] = ()) -> Any:
         return {name: _observation(graph, member, (*keys, key)) for name, key, member in members(space)}
     assert space.dtype is not None and space.shape is not None
     plain = space.dtype.kind in "iub" and (is_image(space) or not hasattr(space, "low"))
-    name = "_".join(["observation", *map(str, keys)])
-    value = Value(name, tuple(map(int, space.shape)))
-    graph.inputs.append(Input(value, keys, np.dtype(space.dtype) if plain else np.dtype(np.float32)))
-    return value
+    return graph.add_input(space, keys, space.dtype if plain else np.float32)
+
+
+def _mask(graph: Graph, policy: Any, observation: Any) -> Value | None:
+    """The action mask in an observation; None where there is none."""
+    if not policy.masked:
+        return None
+    if isinstance(observation, dict):
+        mask: Value = observation[ACTION_MASK]
+        return mask
+    return part(graph, observation, policy.observation_space.features, *observation.shape)
 
 
 def _actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
     encoded = encode(graph, policy.encoder, observation)
     features = layer(graph, policy.actor, encoded)
-    act(graph, policy.head, layer(graph, policy.actor_out, features))
+    act(graph, policy.head, layer(graph, policy.actor_out, features), _mask(graph, policy, observation))
     if value:
         features = features if policy.shared else layer(graph, policy.critic, encoded)
         critic = layer(graph, policy.critic_out, features)
@@ -91,7 +98,7 @@ def _recurrent_actor_critic(graph: Graph, policy: Any, observation: Any, value: 
         features, after = cell(graph, policy.rnn, copy, layer(graph, policy.trunks[copy], encoded), before)
         states.append(after)
         if copy == 0:
-            act(graph, policy.head, layer(graph, policy.actor_out, features))
+            act(graph, policy.head, layer(graph, policy.actor_out, features), _mask(graph, policy, observation))
     joined = graph.add("concat", *states, shape=(graph.state_size,)) if len(states) > 1 else states[0]
     graph.outputs["state"] = joined
     if value:
@@ -114,6 +121,7 @@ def _q_network(graph: Graph, policy: Any, observation: Any, value: bool) -> None
             shape=(len(policy.out.bias),),
             weights=_dueling(policy),
         )
+    q_values = forbid(graph, q_values, _mask(graph, policy, observation), or_all=True)
     graph.outputs |= {"action": choose(graph, q_values, policy.start), "q_values": q_values}
     if value:
         raise ValueError("a QNetwork has q_values, of which the largest is the value: leave out --value")

@@ -1,4 +1,4 @@
-"""Policies that policy_graph cannot describe, traced by torch.onnx: networks of a user's own, and action masks."""
+"""Policies that policy_graph cannot describe, traced by torch.onnx: those of a user's own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from headrace.core.fused import plain_only
 from headrace.core.packages import require
 from headrace.data.rollout import Group
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, members, observation_column, to_json
-from headrace.deploy.graph import Graph, Input, Node, Value
+from headrace.deploy.graph import Graph, Node, Value
 from headrace.deploy.onnx_writer import BATCH, NEEDED, OPSET
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
+from headrace.policies.base import Policy
 from headrace.policies.distributions import Bernoulli, Categorical, MultiCategorical, SquashedGaussian
-from headrace.policies.masks import forbid, mask_of
+from headrace.policies.masks import forbid, mask_of, or_all
 from headrace.policies.q_network import QNetwork
 
 
@@ -36,8 +37,9 @@ def scores(policy: Any, observation: Any) -> tuple[str, Tensor]:
         return "mean", policy.actor_output(policy.encoder(observation))[: policy.action_size].t()
     if isinstance(policy, QNetwork):
         values = policy(observation)
-        masked = forbid(values, mask_of(policy.observation_space, observation)) if policy.masked else values
-        return "q_values", masked.t()
+        if policy.masked:
+            values = forbid(values, or_all(mask_of(policy.observation_space, observation)))
+        return "q_values", values.t()
     found = policy.distribution(observation)
     match found:
         case Categorical():
@@ -82,8 +84,11 @@ def trace(policy: Any, value: bool) -> tuple[Graph, bytes]:
     operation, ImportError without the package onnx."""
     require("onnx", NEEDED)
     policy = copy.deepcopy(policy).cpu().eval()
+    for part in policy.modules():
+        if isinstance(part, Policy):
+            part.__dict__["block"] = 1  # rows that were padded to a number of rows would be that number in the model
     graph = Graph(policy.observation_space, policy.action_space, 0, type(policy).__name__, traced=True)
-    example = _inputs(graph, policy.observation_space, policy.block)
+    example = _inputs(graph, policy.observation_space, 3 * policy.block)
     if isinstance(policy, QNetwork) and value:
         raise ValueError("a QNetwork has q_values, of which the largest is the value: leave out --value")
     with torch.no_grad():
@@ -121,9 +126,8 @@ def _inputs(graph: Graph, space: Space, rows: int, keys: tuple[Any, ...] = ()) -
     """Append the inputs for a space; returns an observation of zeros for each."""
     if isinstance(space, Dict | Tuple):
         return [x for _, key, member in members(space) for x in _inputs(graph, member, rows, (*keys, key))]
-    value = Value("_".join(["observation", *map(str, keys)]), tuple(map(int, space.shape or ())))
-    zeros = torch.zeros(rows, *value.shape, dtype=observation_column(space).dtype)  # type: ignore[union-attr]
-    graph.inputs.append(Input(value, keys, zeros.numpy().dtype))
+    zeros = torch.zeros(rows, *(space.shape or ()), dtype=observation_column(space).dtype)  # type: ignore[union-attr]
+    graph.add_input(space, keys, zeros.numpy().dtype)
     return [zeros]
 
 

@@ -108,8 +108,9 @@ class ActorCritic(Policy):
         if kernel is not None:
             return kernel(self, observation, rnn_state, None).action, rnn_state
         rows = batch_size(observation)
-        padded = pad(self.block, observation)[0] if rows % self.block else observation
-        return self.distribution(padded).mode()[:rows], rnn_state
+        if rows % self.block:
+            return self.distribution(pad(self.block, observation)[0]).mode()[:rows], rnn_state
+        return self.distribution(observation).mode(), rnn_state
 
     @fused("actor_critic.value", "headrace.bindings.acting")
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:

@@ -68,7 +68,12 @@ def best_value(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     Of a final observation no action may be allowed; then all count, since nothing is learned from them.
     """
     lowest = torch.finfo(values.dtype).min
-    return torch.where(mask | ~mask.any(0), values, lowest).max(0)  # type: ignore[return-value]
+    return torch.where(or_all(mask), values, lowest).max(0)  # type: ignore[return-value]
+
+
+def or_all(mask: Tensor) -> Tensor:
+    """The mask [A, N], with all actions allowed where it allows none."""
+    return mask | ~mask.any(0)
 
 
 def random_choice(mask: Tensor, random: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def batch_size(observation: Any) -> int:
             f"act() and value() take tensors [N, ...], got {type(observation).__name__}: predict() takes NumPy arrays, "
             "and torch.tensor(observation, dtype=torch.float32) makes a tensor of one"
         )
-    return len(observation)
+    return observation.shape[0]  # a tensor to a tracer, where len() is a constant
 
 
 def pad(block: int, *parts: Any) -> list[Any]:

@@ -112,11 +112,13 @@ class QNetwork(Policy):
         rows = batch_size(observation)
         if rnn_state is None:
             rnn_state = self.initial_state(rows)
-        if rows % self.block:
+        padded = rows % self.block
+        if padded:
             observation, rnn_state = pad(self.block, observation, rnn_state)
         features, rnn_state = step(self.encoder, observation, rnn_state)
         value, action = self.best(self.values(features), observation)
-        action = action[:rows]
+        if padded:
+            value, action, rnn_state = (tree_map(lambda x: x[:rows], part) for part in (value, action, rnn_state))
         if random is not None:
             epsilon = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
             if self.masked:
@@ -124,8 +126,7 @@ class QNetwork(Policy):
             else:
                 explored = (random[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
             action = torch.where(random[:, 0] < epsilon, explored, action)
-        rnn_state = tree_map(lambda x: x[:rows], rnn_state)
-        return PolicyOutput((action + self.start).to(torch.int32), None, value[:rows], rnn_state)
+        return PolicyOutput((action + self.start).to(torch.int32), None, value, rnn_state)
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         """Value of the best action, [N], in units of return."""
