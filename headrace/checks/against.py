@@ -107,7 +107,7 @@ def _visit(reference: Reference, env: gymnasium.Env, steps: int, seed: int) -> I
             action = env.action_space.sample()
         observation, reward, terminated, truncated, _ = env.step(action)
         outcome = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
-        arrays = {name: np.asarray(value) for name, value in outcome.items()}
+        arrays = {name: np.array(value) for name, value in outcome.items()}  # copies: it may write into them again
         yield Visited(before, length, np.asarray(action), reference.state(), arrays)
         length += 1
         if terminated or truncated:

@@ -17,6 +17,7 @@ from headrace.checks.space_mismatch import Sample, mismatch
 from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import describe
+from headrace.envs.gym.columns import copied
 
 MIN_REPEATED, MAX_REPEATED = 5, 200  # steps of a trajectory that is repeated
 REPEATED_SECONDS = 0.5  # s to spend on each such trajectory
@@ -154,10 +155,10 @@ def trajectory(env: gymnasium.Env, seed: int, steps: int, action_seed: int | Non
     """First observation and (observation, reward, terminated, truncated) of each step of an episode, by random actions
     from the same seed or from `action_seed`."""
     env.action_space.seed(seed if action_seed is None else action_seed)
-    outcomes: list[Sample] = [env.reset(seed=seed)[0]]
+    outcomes: list[Sample] = [copied(env.reset(seed=seed)[0])]
     for _ in range(steps):
         observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-        outcomes.append((observation, reward, terminated, truncated))
+        outcomes.append(copied((observation, reward, terminated, truncated)))
         if terminated or truncated:
             break
     return outcomes

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, Union
+from typing import Any, TypeAlias, TypeVar, Union, overload
 
 import numpy as np
 import torch
@@ -75,7 +75,9 @@ def each_column(columns: Columns, *values: Rollout | Group) -> Iterator[tuple[An
 
 
 class Group:
-    """Columns under one name, such as a Dict observation: attributes, and indexing that reaches each of them."""
+    """Columns under one name, such as a Dict observation: attributes, and indexing that reaches each of them.
+
+    group["name"] is a member, too, as of a Gymnasium observation."""
 
     def __init__(self, members: Mapping[str, Value]) -> None:
         self.__dict__.update(members)
@@ -83,7 +85,13 @@ class Group:
     def __iter__(self) -> Iterator[tuple[str, Value]]:
         return iter(self.__dict__.items())
 
-    def __getitem__(self, index: Index) -> Group:
+    @overload
+    def __getitem__(self, index: str) -> Value: ...
+    @overload
+    def __getitem__(self, index: Index) -> Group: ...
+    def __getitem__(self, index: Index | str) -> Value:
+        if isinstance(index, str):
+            return self.__dict__[index]  # type: ignore[no-any-return]
         return Group({name: member[index] for name, member in self})
 
     def __setitem__(self, index: Index, value: Group) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -86,6 +87,7 @@ class Env(Protocol):
         """
         if self.fixed_params:
             raise ValueError(f"set_params({', '.join(params)}) does not reach the environments: {self.fixed_params}")
+        params = deepcopy(params)  # which are kept: the caller may change arrays in place
         self._set_params(params)
         self.changed_params = {**self.changed_params, **params}
 

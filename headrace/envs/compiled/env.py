@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from importlib import import_module
 
 import torch
@@ -45,7 +46,7 @@ class CompiledEnv(Env):
             raise ValueError(f"backend {backend!r} is not known: give one of {', '.join(TARGETS)}")
         if threads is not None and backend != "cpu":
             raise ValueError(f"threads={threads} is for the CPU; the backend is {backend!r}")
-        self.ir, self._params = read(cls), dict(params or {})
+        self.ir, self._params = read(cls), deepcopy(dict(params or {}))
         self.name = name or cls.gymnasium_id or cls.__name__
         self.backend, self.max_steps = backend, self.ir.max_steps
         self.agents, self.groups, self.factory = self.ir.agents, self.ir.groups, cls

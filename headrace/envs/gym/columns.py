@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
 from headrace.core.text import shown
 from headrace.data.rollout import Value
@@ -39,6 +40,19 @@ def put(columns: Views, row: int, index: int, observation: Sample) -> None:
         if values.dtype.kind not in NUMBERS:  # an assignment would take text for the number that it spells
             raise TypeError(f"its entries are of dtype {values.dtype}, not numbers")
         column[row, index] = values
+
+
+def copied(value: Sample) -> Sample:
+    """A value that an environment gave, to be kept for longer than a step: the environment may write into its arrays
+    again. Objects other than arrays, tensors, dicts, tuples and lists stay as they are."""
+    if isinstance(value, Mapping):
+        return {key: copied(member) for key, member in value.items()}
+    if isinstance(value, tuple | list):
+        members = map(copied, value)
+        return list(members) if isinstance(value, list) else tuple(members)
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    return np.array(value) if hasattr(value, "__array__") and not isinstance(value, np.generic) else value
 
 
 def as_number(value: Sample, what: str) -> float:

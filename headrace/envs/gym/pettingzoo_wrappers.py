@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
 from gymnasium.spaces import Space
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from pettingzoo import ParallelEnv
 from pettingzoo.utils import BaseParallelWrapper
 
 from headrace.core.types import Json
 from headrace.data.spaces import Sample
+from headrace.envs.gym.frames import pushed, stacked_space
 from headrace.envs.gym.wrapping import Wrapping
 
 ByAgent = dict[str, Sample]
@@ -20,7 +19,7 @@ ByAgent = dict[str, Sample]
 class AgentsWrapped(BaseParallelWrapper):
     """See Wrapping. At the time limit all remaining agents are truncated and removed.
 
-    An agent's first observation fills its whole stack, as Gymnasium's FrameStackObservation has it with "reset".
+    An agent's first observation fills its whole stack.
     """
 
     def __init__(self, env: ParallelEnv, wrapping: Wrapping) -> None:
@@ -34,7 +33,7 @@ class AgentsWrapped(BaseParallelWrapper):
         """An agent's space, stacked. The same object at each call."""
         if agent not in self._spaces:
             space, frames = self.env.observation_space(agent), self.wrapping.frame_stack
-            self._spaces[agent] = space if frames == 1 else batch_space(space, frames)
+            self._spaces[agent] = space if frames == 1 else stacked_space(space, frames)
         return self._spaces[agent]
 
     def reset(self, seed: int | None = None, options: Json | None = None) -> tuple[ByAgent, ByAgent]:
@@ -60,11 +59,9 @@ class AgentsWrapped(BaseParallelWrapper):
         frames = self.wrapping.frame_stack
         if frames == 1:
             return observations
-        stacked = {}
-        for agent, observation in observations.items():
-            seen = self._seen.setdefault(agent, deque([observation] * frames, maxlen=frames))
-            seen.append(observation)
-            space = self.env.observation_space(agent)
-            out = create_empty_array(space, frames, np.empty)
-            stacked[agent] = concatenate(space, list(seen), out)  # type: ignore[arg-type]
-        return stacked
+        return {
+            agent: pushed(
+                self._seen.setdefault(agent, deque(maxlen=frames)), self.env.observation_space(agent), observation
+            )
+            for agent, observation in observations.items()
+        }

@@ -24,18 +24,20 @@ from torch import Tensor
 from headrace.core.text import shown
 from headrace.core.types import StateDict
 from headrace.envs.gym.columns import NUMBERS
-from headrace.envs.gym.wrappers import FramesAsChannels, ScaledReward
+from headrace.envs.gym.frames import StackedFrames
+from headrace.envs.gym.wrappers import ScaledReward
 
 # wrappers whose state is known: the attributes that change
 CHANGING: dict[type, tuple[str, ...]] = {
     wrappers.TimeLimit: ("_elapsed_steps",),
     wrappers.OrderEnforcing: ("_has_reset",),
     wrappers.FrameStackObservation: ("obs_queue", "padding_value"),
+    StackedFrames: ("frames",),
     wrappers.TimeAwareObservation: ("timesteps",),
     wrappers.RecordEpisodeStatistics: ("episode_count", "episode_returns", "episode_lengths"),
     **dict.fromkeys(
         (
-            *(wrappers.PassiveEnvChecker, ScaledReward, FramesAsChannels, wrappers.ClipAction, wrappers.RescaleAction),
+            *(wrappers.PassiveEnvChecker, ScaledReward, wrappers.ClipAction, wrappers.RescaleAction),
             *(wrappers.ClipReward, wrappers.FlattenObservation, wrappers.FilterObservation, wrappers.DtypeObservation),
             *(wrappers.GrayscaleObservation, wrappers.ResizeObservation, wrappers.ReshapeObservation),
             *(wrappers.RescaleObservation,),

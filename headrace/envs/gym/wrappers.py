@@ -5,20 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import gymnasium
-import numpy as np
-from gymnasium.spaces import Box, Dict
-from gymnasium.wrappers import (
-    FilterObservation,
-    FrameStackObservation,
-    TimeLimit,
-    TransformObservation,
-    TransformReward,
-)
+from gymnasium.spaces import Dict
+from gymnasium.wrappers import FilterObservation, TimeLimit, TransformReward
 
 from headrace.core.user_names import member
-from headrace.data.spaces import channels_first, is_image
 from headrace.envs.base import MultiAgentEnv
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.gym.frames import StackedFrames
 from headrace.envs.gym.info_mask import InfoMask
 from headrace.envs.gym.wrapping import Wrapping
 
@@ -50,7 +43,7 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
     if wrapping.ignore:
         env = _without(env, wrapping.ignore)
     if wrapping.frame_stack > 1:
-        env = _frames_as_channels(FrameStackObservation(env, wrapping.frame_stack))
+        env = StackedFrames(env, wrapping.frame_stack)
     env = InfoMask(env) if wrapping.info_mask else env
     return env if wrapping.reward_scale == 1.0 else ScaledReward(env, wrapping.reward_scale)
 
@@ -87,25 +80,6 @@ class ScaledReward(TransformReward):
     def __init__(self, env: gymnasium.Env, scale: float) -> None:
         super().__init__(env, lambda reward: float(reward) * scale)
         self.headrace_reward_scale = scale
-
-
-class FramesAsChannels(TransformObservation):
-    """Stacked images as one image: without a state."""
-
-
-def _frames_as_channels(env: gymnasium.Env) -> gymnasium.Env:
-    """Stacked images with channels, [S, H, W, C] or [S, C, H, W], as images of more channels, [S * C, H, W]."""
-    space = env.observation_space
-    if not is_image(space) or len(space.shape) != 4:
-        return env
-    in_front, (channels, height, width) = channels_first(space.shape[1:])
-    shape = (space.shape[0] * channels, height, width)
-
-    def stacked(images: np.ndarray) -> np.ndarray:
-        pixels = np.asarray(images)
-        return (pixels if in_front else pixels.transpose(0, 3, 1, 2)).reshape(shape)
-
-    return FramesAsChannels(env, stacked, Box(0, 255, shape, np.uint8))
 
 
 def limited(cls: type[KernelEnv], time_limit: int) -> type[KernelEnv]:

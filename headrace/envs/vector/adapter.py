@@ -133,6 +133,8 @@ class VectorAdapter(Env):
             self._warn(truncated)
             terminated, truncated = ended, torch.zeros_like(truncated)
         if some:
+            # reset_some() may write into the library's arrays
+            reward, terminated, truncated = (x.clone() for x in (reward, terminated, truncated))
             reset = self._see_some(rollout, t, outcome, ended)
             self._account_for_some(rollout, t, reward, ended, reset)
             reward, terminated, truncated = (x * valid for x in (reward, terminated, truncated))
@@ -149,13 +151,13 @@ class VectorAdapter(Env):
         """Write the row after one with masked environments; return those that were reset here, bool [N]."""
         source, valid = self.source, rollout.valid[t]
         next_step = source.autoreset is Autoreset.NEXT_STEP
-        seen = self._last_seen(outcome, ended & valid)
+        row = rollout.observation[t + 1]
+        row.copy_(self._last_seen(outcome, ended & valid))  # before reset_some() may write into the same arrays
         reset = ~valid & ~self._ended if next_step else ~valid
         if not source.resets_some:
             reset = torch.zeros_like(reset)
         elif not self._on_cpu or bool(reset.any()):
-            seen = _where(reset, self._observed(source.reset_some(reset), "the observation"), seen)
-        rollout.observation[t + 1].copy_(seen)
+            row.copy_(_where(reset, self._observed(source.reset_some(reset), "the observation"), row))
         # environments that the library reset in this row have begun an episode
         rollout.valid[t + 1] = reset | ~ended if next_step else ~valid | ~ended
         return reset

@@ -1,4 +1,4 @@
-"""A wrapper that lets rewards and flags through which are numbers."""
+"""A wrapper between one environment and a vector of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ from typing import Any
 
 import gymnasium
 
-from headrace.envs.gym.columns import outcome_of
+from headrace.core.types import Json
+from headrace.envs.gym.columns import copied, outcome_of
 
 
 class StepNumbers(gymnasium.Wrapper):
-    """Gives rewards as floats and flags as bools. Raises TypeError for anything else: arrays would take text for
-    the number that it spells, "False" for true, and None for NaN or false."""
+    """Gives rewards as floats, flags as bools, and copies of observations and of the infos of final steps: a vector
+    keeps them while other environments are stepped, or the same one is reset, which may write into the same arrays.
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    Raises TypeError for rewards and flags that are anything else: arrays would take text for the number that it spells,
+    "False" for true, and None for NaN or false."""
+
+    def reset(self, *, seed: int | None = None, options: Json | None = None) -> tuple[Any, Json]:
+        """Begin an episode."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return copied(observation), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Json]:
         """A step of the environment."""
-        return outcome_of(self.env.step(action))
+        observation, reward, terminated, truncated, info = outcome_of(self.env.step(action))
+        return copied(observation), reward, terminated, truncated, copied(info) if terminated or truncated else info

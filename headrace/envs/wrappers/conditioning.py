@@ -150,7 +150,7 @@ def _parsed(given: AgentInfo | str, num_envs: int) -> tuple[Space, Tensor | None
         raise TypeError(f"this run was trained with {NAME}: give it again, as in train(resume=..., {NAME}=...)")
     if isinstance(given, str | Space):
         raise TypeError(f"{NAME} is numbers [N, ...], or a Box, Discrete or MultiDiscrete space, got {shown(given)}")
-    numbers = torch.as_tensor(given)
+    numbers = torch.as_tensor(given).clone()
     if numbers.dim() < 1 or len(numbers) != num_envs:
         raise ValueError(f"{NAME} needs one entry for each of {num_envs} envs, got the shape {tuple(numbers.shape)}")
     if numbers.dim() == 1 and not numbers.is_floating_point():
