@@ -1,6 +1,7 @@
 # `make demo` and `make test` are all a newcomer needs: each makes .venv itself, once.
 #   PYTHON=python3.12      which Python makes .venv (3.11 to 3.13)
-#   TORCH="..."            how pip gets torch: by default the build pip finds; see README.md for CPU and CUDA builds
+#   TORCH="torch OPTIONS"  how pip gets torch: by default the build that it finds, on Linux for CUDA (2 to 3 GB); the
+#                          options that pytorch.org gives get the CPU build (190 MB)
 #   RUNS=runs/demo         where the demo writes
 
 SHELL := /bin/bash
@@ -13,7 +14,7 @@ BENCHMARKS := env_throughput ppo_throughput solve step_time work_per_step return
 
 BIN := .venv/bin
 INSTALLED := .venv/installed
-LATEST = $$(ls -td $(RUNS)/ppo/CartPole-v1_* | head -1)
+LATEST = "$$(ls -td "$(RUNS)"/ppo/CartPole-v1_* | head -1)"
 
 # pip's output as a line per large download, instead of silence or of pages
 BRIEFLY := | awk '/Downloading .*MB\)/ { split($$2, name, "-"); print "  downloading", name[1], name[2], $$3, $$4 } \
@@ -22,7 +23,7 @@ BRIEFLY := | awk '/Downloading .*MB\)/ { split($$2, name, "-"); print "  downloa
 .PHONY: help demo test test-slow docs bench lint format clean
 
 help:
-	@echo "make demo       train PPO on CartPole-v1, evaluate it on Gymnasium's own, write a GIF and a learning curve"
+	@echo "make demo       train PPO on CartPole-v1, evaluate it on Gymnasium's own, write a learning curve, a GIF, a policy.py"
 	@echo "make test       lint, types and the fast tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make docs       the documentation site, in site/"
@@ -32,10 +33,11 @@ help:
 	@echo "make clean      remove .venv, caches and build files (runs/ stays)"
 
 demo: $(INSTALLED)
-	$(BIN)/headrace train ppo CartPole-v1 --log-folder $(RUNS) --final-episodes 0
-	@$(BIN)/headrace eval $(LATEST) --episodes 100
-	@$(BIN)/headrace play $(LATEST) --output $(LATEST)/play.gif
+	$(BIN)/headrace train ppo CartPole-v1 --log-folder "$(RUNS)" --final-episodes 0
+	@$(BIN)/headrace eval $(LATEST)
 	@$(BIN)/headrace plot $(LATEST) --output $(LATEST)/curves.png
+	@$(BIN)/headrace play $(LATEST) --output $(LATEST)/play.gif
+	@$(BIN)/headrace export $(LATEST) --to numpy --output $(LATEST)/policy.py
 
 test: lint
 	$(BIN)/pytest -n 2 --dist loadfile
@@ -44,7 +46,7 @@ test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 1800
 
 docs: $(INSTALLED)
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "site/index.html"
 
 bench: $(INSTALLED)

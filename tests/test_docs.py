@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import glob
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -30,7 +31,6 @@ DOCUMENTS = [
 OTHER_FILES = {
     "my_algorithm.py",  # the reader's, and one of Gymnasium's
     *(
-        "walk.py",
         "chase.py",
         "herd.py",
         "hover.py",
@@ -170,10 +170,10 @@ def prose(document: Path) -> str:
     return re.sub(r"\]\([^)]*\)", "]", document.read_text())
 
 
-def commands() -> dict[str, str]:
-    """Each `headrace` command without placeholders -> the first document that has it."""
+def commands(*documents: Path) -> dict[str, str]:
+    """Each `headrace` command without placeholders -> the first document that has it; of all documents by default."""
     found: dict[str, str] = {}
-    for document in DOCUMENTS:
+    for document in documents or DOCUMENTS:
         text = document.read_text()
         lines = [
             re.sub(r"^\s*(\$ )?|\s+#.*$", "", line)
@@ -239,7 +239,6 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "examples").symlink_to(ROOT / "examples")
     shown = {
-        "README.md": "walk.py",
         "docs/environments.md": "chase.py",
         "docs/tutorials/your-environment.md": "hover.py",
     }
@@ -280,6 +279,44 @@ def test_a_command_of_the_documents_is_understood(command, folder, monkeypatch, 
     if "train" in words and ".py:" in command and "gymnasium" not in command:
         small += ["--backend", "torch"]  # without compiling
     assert main([*words, *small]) == 0, capsys.readouterr().err
+
+
+def test_the_commands_of_the_readme_need_only_what_it_installs(folder, monkeypatch, capsys):
+    readme = (ROOT / "README.md").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (asked,) = re.findall(r'pip install -e "\.\[([\w,]+)\]"', readme)
+    wanted = {packages(extra, extras) for extra in asked.split(",")}
+    for extra in extras.keys() - {"dev"}:
+        for package in packages(extra, extras) - frozenset().union(*wanted):
+            monkeypatch.setitem(sys.modules, package, None)  # importing it is an ImportError
+    monkeypatch.chdir(folder)
+    tried = [command for command in commands(ROOT / "README.md") if "diagnose" not in command]
+    assert {command.split()[1] for command in tried} >= {"train", "eval", "plot", "play", "export"}
+    for command in tried:
+        verb, *rest = shlex.split(command)[1:]
+        assert main([verb, *rest, *SMALL.get(verb, "").split()]) == 0, capsys.readouterr().err
+
+
+def packages(extra: str, extras: dict[str, list[str]]) -> frozenset[str]:
+    """The packages of an extra that can be imported by their own names."""
+    distributions = {re.split(r"[\[<>=; ]", needed)[0].lower() for needed in extras[extra]} - {"gymnasium", "numpy"}
+    found = importlib.metadata.packages_distributions().items()
+    return frozenset(name for name, homes in found if distributions & {home.lower() for home in homes})
+
+
+def test_make_demo_runs_the_commands_of_the_readme():
+    done = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
+    verbs = re.findall(r"bin/headrace (\w+)", done.stdout)
+    assert verbs == [command.split()[1] for command in commands(ROOT / "README.md") if "CartPole" in command]
+
+
+def test_the_readme_is_easy_to_read():
+    for name, most in {"README.md": 120, "CHANGELOG.md": 80}.items():
+        lines = (ROOT / name).read_text().splitlines()
+        assert len(lines) <= most and max(map(len, lines)) <= 120, name
+    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
+    cells = [re.sub(r"\(\S*\)|`.*?`", "", cell) for row in rows for cell in row.split("|")]  # without links and code
+    assert not [cell for cell in cells if len(re.findall(r"(?<![\w.-])\d[\d,.]*", cell)) > 1]
 
 
 def test_the_python_of_the_documents_runs(tmp_path, folder):

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from gymnasium.spaces import Dict, Discrete, MultiDiscrete
 
-import headrace as hr
 from headrace.envs import listing
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -120,14 +119,8 @@ print(hr.train("ppo", envs, num_steps=16, total_steps=128))
     assert "ended by total_steps" in done.stdout
 
 
-def test_the_environment_of_the_readme(tmp_path):
-    (tmp_path / "walk.py").write_text(python_block("README.md", "from typing import NamedTuple"))
-    env = hr.make(f"{tmp_path / 'walk.py'}:Walk", 4, backend="torch")
-    assert env.observation_space.shape == (1,)
-
-
-def test_the_readme_lists_the_environments():
-    readme = (EXAMPLES.parent / "README.md").read_text()
+def test_the_documents_list_the_environments():
+    page = (EXAMPLES.parent / "docs" / "builtin.md").read_text()
     for known in listing():
         seen, actions = known.observation_space, known.action_space
         size = " x ".join(map(str, (seen["observation"] if isinstance(seen, Dict) else seen).shape))
@@ -138,4 +131,4 @@ def test_the_readme_lists_the_environments():
                 count = " x ".join(map(str, actions.nvec))
             case _:
                 count = f"{actions.shape[0]}, continuous"
-        assert re.search(rf"\| {known.name} \| {size}(, [^|]*)? \| {count} \|", readme), known.name
+        assert re.search(rf"\| {known.name} \| {size}(, [^|]*)? \| {count} \|", page), known.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import shlex
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +59,7 @@ def main(arguments: list[str], train: Train) -> None:
     if missing := sorted({*seeds} - {one.seed for one in done}):
         say(f"not begun: seeds {', '.join(map(str, missing))}")
     if done:
-        say(f"  headrace plot {' '.join(str(one.path) for one in done)}")
+        say(f"  headrace plot {shlex.join(str(one.path) for one in done)}")
 
 
 def parsed(text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import say
 from headrace.core.types import Json
+from headrace.envs import can_render
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs import checkpoint
 from headrace.runs.progress import EvaluationLines
@@ -112,7 +114,8 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not the body
     run, evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
-        say("\n".join(f"  headrace {verb} {run.path}" for verb in ("eval", "play", "plot")))
+        verbs = ("eval", "play", "plot") if can_render(str(run.env)) else ("eval", "plot")
+        say("\n".join(f"  {shlex.join(['headrace', verb, str(run.path)])}" for verb in verbs))
     return run, evaluation
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> None:
     say(_report(found))  # before the file, which may fail
     with replacing(output, "the settings") as fresh:
         fresh.write_text(found.toml(), encoding="utf-8")
-    say(f"wrote {output}\n  headrace train --config {output}")
+    say(f"wrote {output}\n  headrace train --config {shlex.quote(str(output))}")
 
 
 def _check_folder(folder: Path) -> None:

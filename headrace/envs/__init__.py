@@ -5,6 +5,7 @@ from headrace.envs.base import Env as Env
 from headrace.envs.compiled.kernel_env import KernelEnv as KernelEnv
 from headrace.envs.construct import Listing as Listing
 from headrace.envs.construct import adapted as adapted
+from headrace.envs.construct import can_render as can_render
 from headrace.envs.construct import comes_as_vector as comes_as_vector
 from headrace.envs.construct import entry_of as entry_of
 from headrace.envs.construct import factory as factory

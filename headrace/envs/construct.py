@@ -212,6 +212,12 @@ def entry_of(source: Source) -> Entry | str:
     return _entry(spec(source))
 
 
+def can_render(source: Source) -> bool:
+    """Whether a video can be made of a source's environments, as far as its class or its parameters tell."""
+    known = spec(source)
+    return sources.can_render(known.name, _entry(known))
+
+
 def comes_as_vector(source: Source) -> bool:
     """Whether make() gives a source's environments as one vector of them, rather than one by one."""
     known = spec(source)

@@ -57,6 +57,23 @@ def registered(name: str) -> EnvSpec | None:
     return gymnasium.registry.get(name)
 
 
+def can_render(name: str, entry: Entry | str) -> bool:
+    """Whether its environments give images, as far as render modes of a class and parameters of a function tell."""
+    if is_kernel(entry):
+        if entry.gymnasium_id is None:
+            return hasattr(entry, "render") or hasattr(entry, "pixel")
+        entry = gymnasium.registry[entry.gymnasium_id]
+    if isinstance(entry, EnvSpec):
+        if isinstance(entry := entry.entry_point or "", str):
+            entry = gymnasium.envs.registration.load_env_creator(entry)
+    elif comes_as_vector(name, entry):
+        return False
+    if inspect.isclass(entry) and "rgb_array" not in getattr(entry, "metadata", {}).get("render_modes", ()):
+        return False
+    taken = inspect.signature(entry).parameters if callable(entry) else {}
+    return "render_mode" in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+
+
 def comes_as_vector(name: str, entry: Entry | str) -> bool:
     """Whether this makes a vector environment: an id with a vector entry point, a task of EnvPool, a
     gymnasium.vector.VectorEnv class, or another class or function with a parameter `num_envs`."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import signal
 import statistics
 import subprocess
@@ -24,6 +25,18 @@ from headrace.runs import checkpoint
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["--num-envs", "8", "--num-steps", "32", "--hidden", "8", "--progress", "plain", "--target-return", "None"]
+
+
+BLIND = """
+import gymnasium
+class Blind(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, True, False, {}
+"""
 
 
 def command(text: str, *more: str) -> int:
@@ -176,6 +189,21 @@ def test_train_evaluates_and_names_the_next_commands(tmp_path, capsys):
     assert "over 3 episodes" in printed
     for verb in ("eval", "play", "plot"):
         assert f"headrace {verb} {tmp_path}/ppo/Catch_1" in printed
+
+
+def test_next_commands_can_be_typed_and_a_video_is_offered_where_one_can_be_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blind.py").write_text(BLIND)
+    offered = {"CartPoleHidden": "eval plot", "blind.py:Blind": "eval plot", "Catch": "eval play plot"}
+    for env, verbs in offered.items():
+        flags = ["--total-steps", "8", "--final-episodes", "0", "--log-folder", "all runs"]
+        assert command("train ppo", env, *flags, *SMALL) == 0
+        shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  headrace ")]
+        assert [line.split()[1] for line in shown] == verbs.split(), env
+        for line in shown:
+            path = Path(shlex.split(line)[2])
+            assert (path / "last").is_dir() and path.parts[0] == "all runs"
+    assert command("eval", path, "--episodes", "1") == 0
 
 
 def test_resume_goes_on(run, capsys):

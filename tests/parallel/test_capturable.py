@@ -59,6 +59,12 @@ def test_it_is_found(name):
     assert "test_capturable.py:" in str(caught.value)
 
 
+def test_a_folder_whose_name_begins_as_torchs_is_not_torch():
+    file = f"{torch.__path__[0]}_extras/loop.py"
+    with Capturable(), pytest.raises(NotCapturable, match=re.escape(f"{file}:2: ")):
+        exec(compile("\nx.item()", file, "exec"), {"x": X[0]})
+
+
 @pytest.mark.parametrize("name", ALLOWED)
 def test_it_is_left_alone(name):
     with Capturable():

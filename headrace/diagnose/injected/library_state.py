@@ -44,7 +44,7 @@ def of_stack(frame, sizes):
     counters = {}
     while frame is not None:
         name = frame.f_code.co_name
-        if name in _FORWARD and "torch/nn/modules" in frame.f_code.co_filename.replace("\\", "/"):
+        if name in _FORWARD and frame.f_globals.get("__name__", "").startswith("torch.nn.modules."):
             counters.update(_of_forward(variables.read(frame, "self"), variables.read(frame, "args"), sizes))
         elif name in ("step", "step_wait", "step_async", "_step", "send", "recv"):
             own = _attributes(variables.read(frame, "self"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sysconfig
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -15,7 +16,9 @@ from headrace.diagnose.profile.source_context import Purpose
 from headrace.diagnose.profile.spinning import spins
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
 
-INSTALLED = ("site-packages", "dist-packages", "lib/python3", "<frozen", "<string>", "<eval_with_key>", "<__array_func")
+PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")  # whole folders: a user's may have such words in their names
+STANDARD = re.compile(r"/lib(64)?/python3\.\d+t?/")  # of whichever Python runs the script
+GENERATED = ("<frozen", "<string>", "<eval_with_key>", "<__array_func")
 CELL = "<ipython-input"  # begins the name that IPython gives a cell in a terminal
 PART_OF = {  # role -> roles of callers that it is counted as a part of
     Role.FORWARD: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER),
@@ -142,11 +145,12 @@ def names(code: Code) -> tuple[str, ...]:
 @cache
 def is_own(file: str) -> bool:
     """Whether a file is the user's rather than an installed library's or Python's."""
-    standard = sysconfig.get_paths()["stdlib"]
+    standard = sysconfig.get_paths()["stdlib"].replace("\\", "/")
     plain = file.replace("\\", "/")
     if plain.startswith(CELL):
         return True
-    return not plain.startswith((standard, "<")) and not any(part in plain for part in INSTALLED)
+    generated = plain.startswith("<") or any(part in plain for part in GENERATED)
+    return not (generated or plain.startswith(f"{standard}/") or PACKAGES.search(plain) or STANDARD.search(plain))
 
 
 def title(code: Code) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role, Site
-from headrace.diagnose.profile.roles import Classifier, is_own, title
+from headrace.diagnose.profile.roles import PACKAGES, Classifier, is_own, title
 from headrace.diagnose.profile.spool import Place, Sample, Stack
 
 MOST = 40  # sites of a lane
@@ -39,6 +39,6 @@ def _place(stack: Stack, role: Role, detail: str) -> Place:
         return stack[min(inside + 1, len(stack) - 1)]
     for place in stack:
         foundation = place.code.module.partition(".")[0] in FOUNDATIONS or place.code.file.startswith("<")
-        if is_own(place.code.file) or ("-packages" in place.code.file and not foundation):
+        if is_own(place.code.file) or (PACKAGES.search(place.code.file) and not foundation):
             return place
     return stack[-1]

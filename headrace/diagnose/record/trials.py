@@ -101,7 +101,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="headrace-try-") as made:
         copy = Path(made) / "folder"
         copy_folder(Path.cwd(), copy)
-        here = [_relative(word) for word in command]
+        here = [_within(copy, word) for word in command]
         for turn in range(max(turns, most)):
             wide = [change for change in tried if turn < turns or _is_wide(change, rates)]
             if not wide:
@@ -154,11 +154,13 @@ def copy_folder(source: Path, target: Path) -> None:
     )
 
 
-def _relative(word: str) -> str:
-    """A path inside of the working folder as one that holds in its copy, too."""
+def _within(copy: Path, word: str) -> str:
+    """A path of the command as one that holds in the copy of the working folder: a script's leads into the copy; that
+    of a file without a copy, such as .venv/bin/python, to the original."""
     path = Path(word)
-    inside = path.is_absolute() and path.is_relative_to(Path.cwd()) and path.suffix == ".py"
-    return str(path.relative_to(Path.cwd())) if inside else word
+    if path.is_absolute() and path.is_relative_to(Path.cwd()) and path.suffix == ".py":
+        return str(path.relative_to(Path.cwd()))
+    return str(path.absolute()) if path.is_file() and not (copy / path).exists() else word
 
 
 def _measured(command: list[str], change: str, folder: Path, seconds: float) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def outcome(trial: Trial) -> str:
 def command_line(profile: Profile) -> str:
     """The command, with the names of programs instead of their paths."""
     first, *rest = profile.command or [""]
-    return " ".join([Path(first).name if Path(first).is_absolute() else first, *rest])
+    return shlex.join([Path(first).name if Path(first).is_absolute() else first, *rest])
 
 
 def speed_text(facts: Facts) -> str:

@@ -13,7 +13,7 @@ from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Profile, Rol
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not mentioned
 SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
-IN_PROCESSES = ("SubprocVecEnv", "subproc_vec_env", "AsyncVectorEnv", "async_vector_env")
+IN_PROCESSES = {"SubprocVecEnv": "subproc_vec_env", "AsyncVectorEnv": "async_vector_env"}  # class -> its file
 UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # Headrace's classes that step Gymnasium environments
 BUILT_IN = {  # Gymnasium's classes of which Headrace has compiled versions -> their ids
     "CartPoleEnv": "CartPole-v1",
@@ -97,7 +97,7 @@ class Facts:
             return False
         waited_for = self.spent(Role.WAIT) > NOTICEABLE * self.total  # other sleepers are a library's services
         asleep = waited_for and lane.spent(Role.IDLE) > NOTICEABLE * self.total  # an environment that sleeps
-        serving = any(word in site.file for site in lane.sites for word in IN_PROCESSES)  # steps too short to see
+        serving = any(map(_in_processes, lane.sites))  # steps too short to see
         return asleep or serving or lane.spent(Role.ENVIRONMENT) > 0
 
     @cached_property
@@ -136,9 +136,10 @@ class Facts:
         """Whether other processes step the environments, but no sample of them shows it."""
         if self.env_workers:
             return False
-        details = (span.detail for span in self.profile.training_thread.spans)
-        files = (site.file for site in self.profile.training_thread.sites)
-        return any(word in name for name in (*details, *files) for word in IN_PROCESSES)
+        thread = self.profile.training_thread
+        return any(map(_in_processes, thread.sites)) or any(
+            name in span.detail for span in thread.spans for name in IN_PROCESSES
+        )
 
     @property
     def knows_waiting(self) -> bool:
@@ -293,6 +294,11 @@ class Facts:
         pools = (lane for lane in self.profile.lanes if lane.kind is Kind.POOL)
         threads = Counter(lane.pid for lane in pools if lane.cpu_seconds > NOTICEABLE * self.total)
         return {pid: number + 1 for pid, number in threads.items()}
+
+
+def _in_processes(site: Site) -> bool:
+    """Whether a line is of a library's file that steps environments in processes; other files of a user are not."""
+    return site.file.replace("\\", "/").rpartition("/")[2].removesuffix(".py") in IN_PROCESSES.values()
 
 
 def overlaps(begin: float, end: float, columns: int) -> Iterator[tuple[int, float]]:

@@ -21,8 +21,11 @@ def snippet(facts: Facts, name: str, **values: str | int) -> str:
 
 def _algorithm(facts: Facts) -> str:
     """The class of Stable-Baselines3 that learns."""
-    functions = (site.function.partition(".") for site in facts.profile.training_thread.sites if f"{SB3}/" in site.file)
-    return next((owner for owner, _, method in functions if method == "train"), "PPO")
+    for site in facts.profile.training_thread.sites:
+        owner, _, method = site.function.partition(".")
+        if method == "train" and Path(site.file).parts[-3:] == (SB3, owner.lower(), f"{owner.lower()}.py"):
+            return owner
+    return "PPO"
 
 
 def instead(site: Site | None, code: str) -> str:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -153,7 +154,7 @@ class EnvIR(Declarations, Lowered):
         said = f"compiling {self.name} {where} (once, about 5 s) ..."
         if self.cls.__module__.startswith("headrace."):
             return said
-        check = f"headrace check {self.functions[-1].file}:{self.name}"
+        check = f"headrace check {shlex.quote(f'{self.functions[-1].file}:{self.name}')}"
         return f"{said} it will run without a check of indices and loops: `{check}` has one"
 
     @property

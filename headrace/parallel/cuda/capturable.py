@@ -6,6 +6,7 @@ device, copy one to it, have shapes that depend on data, or keep a tensor that t
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,7 +25,7 @@ READS = (torch.Tag.data_dependent_output,)
 SHAPES = (torch.Tag.dynamic_output_shape,)
 # checked by their indices: only a boolean one has a shape that depends on data
 INDEXING = ("index", "index_put", "index_put_")
-_OURS = (__file__, torch.__path__[0])
+_OURS = (__file__, os.path.join(torch.__path__[0], ""))
 
 
 class NotCapturable(RuntimeError):

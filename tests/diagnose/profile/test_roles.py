@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import sysconfig
 import textwrap
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import headrace
 from headrace.diagnose.injected.stacks import ENV_CLASS
-from headrace.diagnose.profile import sites, source_context
+from headrace.diagnose.profile import roles, sites, source_context
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import OWN, Hints, read_roles
 from headrace.diagnose.profile.roles import Classifier
@@ -201,7 +202,7 @@ def test_the_arguments_of_print_are_logging(tmp_path: Path) -> None:
     path.write_text("def go(kept):\n" + line)
     code, encoder = (
         Code(str(path), "go", "__main__", 1, ()),
-        Code("/lib/python3/json/encoder.py", "encode", "json", 1, ()),
+        Code("/lib/python3.12/json/encoder.py", "encode", "json", 1, ()),
     )
     printed = Place(code, 2, 2, 10, 10 + len("json.dumps({'n': 1})"))
     assert source_context.calls_around(printed) == ("print",)
@@ -240,3 +241,21 @@ def test_every_pattern_of_headrace_matches_one_of_its_functions() -> None:
     every = [pattern for patterns in read_roles(OWN).values() for pattern in patterns]
     patterns = [pattern for pattern in every if pattern.startswith("headrace.")]
     assert patterns and [pattern for pattern in patterns if not fnmatch.filter(names, pattern)] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    {
+        "/home/me/site-packages-study/train.py": True,
+        "/home/me/my-packages/train.py": True,
+        "/home/me/lib/python3-course/train.py": True,
+        f"{sysconfig.get_paths()['stdlib']}-mine/train.py": True,
+        "/home/me/ü b/train.py": True,
+        "/x/lib/python3.12/json/encoder.py": False,
+        "/usr/lib/python3/dist-packages/torch/nn/linear.py": False,
+        "C:\\Python\\Lib\\site-packages\\torch\\nn\\linear.py": False,
+        "<frozen importlib._bootstrap>": False,
+    }.items(),
+)
+def test_whole_names_of_folders_say_whose_a_file_is(file: str, own: bool) -> None:
+    assert roles.is_own(file) is own

@@ -50,6 +50,22 @@ def test_what_a_script_sets_itself_is_not_tried(monkeypatch: pytest.MonkeyPatch)
     assert trials.changes(profile(), "set_num_threads")[0] == []
 
 
+def test_paths_of_the_command_hold_in_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, copy = tmp_path / "a b", tmp_path / "copy"
+    for path in ("train.py", "run.sh", ".venv/bin/python", "runs/1/model.zip"):
+        (here / path).parent.mkdir(parents=True, exist_ok=True)
+        (here / path).touch()
+    monkeypatch.chdir(here)
+    trials.copy_folder(here, copy)
+    expected = {
+        ".venv/bin/python": str(here / ".venv/bin/python"),
+        "runs/1/model.zip": str(here / "runs/1/model.zip"),
+        str(here / "train.py"): "train.py",
+        **{word: word for word in ("train.py", "./run.sh", "--log-folder", "runs", "python")},
+    }
+    assert {word: trials._within(copy, word) for word in expected} == expected
+
+
 @pytest.mark.slow
 def test_runs_are_compared_in_a_copy_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(TORCH)

@@ -299,3 +299,5 @@ def test_changes_name_the_algorithm_that_is_at_work():
         "SAC.train",
     )
     assert "SAC(" in named(remedies(Facts(made)), "fused").change
+    made.training_thread.sites[0].file = "/home/me/stable_baselines3/agents/train.py"  # a folder called alike
+    assert "PPO(" in named(remedies(Facts(made)), "fused").change

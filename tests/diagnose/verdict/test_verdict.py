@@ -211,6 +211,8 @@ def test_workers_with_steps_too_short_to_be_sampled_are_counted():
     workers[1].sites[0].file = "/x/stable_baselines3/common/vec_env/subproc_vec_env.py"
     assert "2 processes step the environments" in judge(facts(*workers, WAIT=0.5, FORWARD=0.5)).where
     assert "Another process steps the environments" in judge(facts(workers[0], WAIT=0.5, FORWARD=0.5)).where
+    workers[1].sites[0].file = "/home/me/subproc_vec_env/serve.py"  # a folder called alike
+    assert "Another process steps the environments" in judge(facts(*workers, WAIT=0.5, FORWARD=0.5)).where
 
 
 def test_several_trainers_get_no_figure():
