@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
 EXAMPLES = """# Examples
 
-Scripts of at most 50 lines.
+Short scripts, and PPO in one file.
 
 | | |
 |---|---|

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import glob
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -18,16 +17,12 @@ from pathlib import Path
 
 import pytest
 import tyro
+from helpers.documents import DOCUMENTS, ROOT, SMALL, blocks, commands, name
 
 import headrace
 from headrace.cli import seeds
-from headrace.cli.main import VERBS, main
+from headrace.cli.main import main
 
-ROOT = Path(__file__).parents[1]
-DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "benchmarks/README.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
 OTHER_FILES = {
     "my_algorithm.py",  # the reader's, and one of Gymnasium's
     *(
@@ -61,13 +56,6 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "herd.py": "takes seconds; test_entity_envs.py steps it",
     "check --": "takes a minute",
     "--help": "prints and exits",
-}
-SMALL = {
-    "train": "--total-steps 1 --final-episodes 1 --progress plain",
-    "eval": "--episodes 2",
-    "play": "--max-steps 10",
-    "sweep": "--trials 1 --total-steps 50 --num-envs 4 --hidden 8 --final-episodes 1",
-    "check": "--steps 20 --measure 0",
 }
 SMALLER = "import runpy\nimport headrace as hr\ntrain_, evaluate_ = hr.train, hr.evaluate\n" + (
     "hr.train = lambda *args, **options: train_(*args, **options | {'total_steps': 1, 'num_steps': 8})\n"
@@ -161,35 +149,9 @@ SUBSTITUTES = {  # smaller, and without packages that need not be there
 }
 
 
-def name(document: Path) -> str:
-    return str(document.relative_to(ROOT))
-
-
 def prose(document: Path) -> str:
     """A document without what its links lead to."""
     return re.sub(r"\]\([^)]*\)", "]", document.read_text())
-
-
-def commands(*documents: Path) -> dict[str, str]:
-    """Each `headrace` command without placeholders -> the first document that has it; of all documents by default."""
-    found: dict[str, str] = {}
-    for document in documents or DOCUMENTS:
-        text = document.read_text()
-        lines = [
-            re.sub(r"^\s*(\$ )?|\s+#.*$", "", line)
-            for line in text.splitlines()
-            if re.match(r" {4}|\$ |headrace", line)
-        ]
-        for command in [*lines, *re.findall(r"`(headrace \w+ [^`]+)`", text)]:
-            words = command.split()
-            placeholder = "..." in command or any(word.isupper() and word.isalpha() for word in words)
-            if words[:1] == ["headrace"] and words[1:2] and words[1] in VERBS and not placeholder:
-                found.setdefault(command, name(document))
-    return found
-
-
-def blocks(document: Path) -> list[str]:
-    return [rest.split("```")[0] for rest in document.read_text().split("```python\n")[1:]]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
@@ -279,44 +241,6 @@ def test_a_command_of_the_documents_is_understood(command, folder, monkeypatch, 
     if "train" in words and ".py:" in command and "gymnasium" not in command:
         small += ["--backend", "torch"]  # without compiling
     assert main([*words, *small]) == 0, capsys.readouterr().err
-
-
-def test_the_commands_of_the_readme_need_only_what_it_installs(folder, monkeypatch, capsys):
-    readme = (ROOT / "README.md").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (asked,) = re.findall(r'pip install -e "\.\[([\w,]+)\]"', readme)
-    wanted = {packages(extra, extras) for extra in asked.split(",")}
-    for extra in extras.keys() - {"dev"}:
-        for package in packages(extra, extras) - frozenset().union(*wanted):
-            monkeypatch.setitem(sys.modules, package, None)  # importing it is an ImportError
-    monkeypatch.chdir(folder)
-    tried = [command for command in commands(ROOT / "README.md") if "diagnose" not in command]
-    assert {command.split()[1] for command in tried} >= {"train", "eval", "plot", "play", "export"}
-    for command in tried:
-        verb, *rest = shlex.split(command)[1:]
-        assert main([verb, *rest, *SMALL.get(verb, "").split()]) == 0, capsys.readouterr().err
-
-
-def packages(extra: str, extras: dict[str, list[str]]) -> frozenset[str]:
-    """The packages of an extra that can be imported by their own names."""
-    distributions = {re.split(r"[\[<>=; ]", needed)[0].lower() for needed in extras[extra]} - {"gymnasium", "numpy"}
-    found = importlib.metadata.packages_distributions().items()
-    return frozenset(name for name, homes in found if distributions & {home.lower() for home in homes})
-
-
-def test_make_demo_runs_the_commands_of_the_readme():
-    done = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True)
-    verbs = re.findall(r"bin/headrace (\w+)", done.stdout)
-    assert verbs == [command.split()[1] for command in commands(ROOT / "README.md") if "CartPole" in command]
-
-
-def test_the_readme_is_easy_to_read():
-    for name, most in {"README.md": 120, "CHANGELOG.md": 80}.items():
-        lines = (ROOT / name).read_text().splitlines()
-        assert len(lines) <= most and max(map(len, lines)) <= 120, name
-    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
-    cells = [re.sub(r"\(\S*\)|`.*?`", "", cell) for row in rows for cell in row.split("|")]  # without links and code
-    assert not [cell for cell in cells if len(re.findall(r"(?<![\w.-])\d[\d,.]*", cell)) > 1]
 
 
 def test_the_python_of_the_documents_runs(tmp_path, folder):
