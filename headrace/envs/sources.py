@@ -63,14 +63,15 @@ def can_render(name: str, entry: Entry | str) -> bool:
         if entry.gymnasium_id is None:
             return hasattr(entry, "render") or hasattr(entry, "pixel")
         entry = gymnasium.registry[entry.gymnasium_id]
+    maker: object = entry
     if isinstance(entry, EnvSpec):
-        if isinstance(entry := entry.entry_point or "", str):
-            entry = gymnasium.envs.registration.load_env_creator(entry)
+        point = entry.entry_point
+        maker = gymnasium.envs.registration.load_env_creator(point) if isinstance(point, str) else point
     elif comes_as_vector(name, entry):
         return False
-    if inspect.isclass(entry) and "rgb_array" not in getattr(entry, "metadata", {}).get("render_modes", ()):
+    if inspect.isclass(maker) and "rgb_array" not in getattr(maker, "metadata", {}).get("render_modes", ()):
         return False
-    taken = inspect.signature(entry).parameters if callable(entry) else {}
+    taken = inspect.signature(maker).parameters if callable(maker) else {}
     return "render_mode" in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
 
 
