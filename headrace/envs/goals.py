@@ -9,15 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.text import shown
 from headrace.data.flat_dict import ACHIEVED_GOAL, DESIRED_GOAL, FlatDict
 from headrace.data.hindsight import Goals, OfGoals
 from headrace.envs import sources
 from headrace.envs.base import Env
+from headrace.envs.gym.columns import NUMBERS
 
 
 def goals_of(env: Env, factory: Callable[[], Any] | None) -> Goals:
     """The goals of an environment: a KernelEnv's compute_reward(achieved, desired), of tensors [B, g], or that of a
     Gymnasium environment, compute_reward(achieved, desired, info), of arrays; and likewise compute_terminated, if any.
+    What gives one number for a batch is called for each goal: it may be written for one, or be a constant.
 
     factory: makes one of the environments, or is their KernelEnv; None where that is not known.
     Raises ValueError where observations are no Dict of vectors with achieved_goal and desired_goal of one size, or
@@ -41,22 +44,38 @@ def goals_of(env: Env, factory: Callable[[], Any] | None) -> Goals:
 
 def _function(env: str, factory: Callable[[], Any] | None, name: str) -> OfGoals | None:
     """An environment's function of goals; None where it has none."""
-    if factory is None or sources.is_kernel(factory):
-        return getattr(factory, name, None)
-    own = _own(factory(), name)
+    if factory is None:
+        return None
+    of_tensors = sources.is_kernel(factory)
+    own = getattr(factory, name, None) if of_tensors else _own(factory(), name)
     if own is None:
         return None
 
-    def of_arrays(achieved: Tensor, desired: Tensor) -> Tensor:
-        found = own(achieved.cpu().numpy(), desired.cpu().numpy(), {})
-        if np.shape(found) != (len(achieved),):
+    def of_goals(achieved: Tensor, desired: Tensor) -> Tensor:
+        given = [x if of_tensors else x.cpu().numpy() for x in (achieved, desired)]
+        more = () if of_tensors else ({},)
+        found = _numbers(own(*given, *more), f"{name} of {env}")
+        if len(achieved) > 1 and found.numel() == 1:  # it is of one goal, or a constant
+            each = [own(*pair, *more) for pair in zip(*given, strict=True)]
+            found = torch.stack([_numbers(one, f"{name} of {env}").reshape(()) for one in each])
+        if found.numel() != len(achieved):
             raise ValueError(
-                f"{name} of {env} gave shape {np.shape(found)} for {len(achieved)} goals: let it take batches [B, g] "
-                "and give [B]"
+                f"{name} of {env} gave shape {tuple(found.shape)} for {len(achieved)} goals: let it take batches "
+                "[B, g] and give [B], or take one goal [g] and give a number"
             )
-        return torch.as_tensor(np.asarray(found), device=achieved.device)
+        return found.reshape(-1).to(achieved.device)
 
-    return of_arrays
+    return of_goals
+
+
+def _numbers(found: Any, what: str) -> Tensor:
+    """What a function of goals gave, as a tensor. Raises TypeError for what are no numbers."""
+    if isinstance(found, Tensor):
+        return found
+    array = np.array(found)  # a copy: the array may be used again
+    if array.dtype.kind not in NUMBERS:
+        raise TypeError(f"{what} gave {shown(found, 60)}: let it give a number for each goal")
+    return torch.as_tensor(array)
 
 
 def _own(made: Any, name: str) -> Any:

@@ -113,7 +113,7 @@ class Walk(gymnasium.Env):
 
     def compute_reward(self, achieved, desired, info):
         far = (np.abs(achieved - desired) > 0.6).any(-1)
-        return -1.0 if self.single else -far.astype(np.float32) if np.ndim(far) else -float(far)
+        return np.ones(3) if self.single and np.ndim(far) else -far.astype(np.float32) if np.ndim(far) else -float(far)
 
 
 OPTIONS = {"total_steps": 240, "num_envs": 4, "progress": "none", "hidden": (8,), "learning_starts": 40}
@@ -148,6 +148,42 @@ def test_goals_of_a_gymnasium_environment():
     goals = goals_of(env, env.factory)
     rewards = goals.reward(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.5], [3.0]]))
     assert rewards.tolist() == [0, -1] and goals.terminated is None
+
+
+@pytest.mark.parametrize(
+    ("reward", "wanted"),
+    [
+        (lambda a, d, info: -np.linalg.norm(a - d), [-0.5, -2.0]),  # written for one goal
+        (lambda a, d, info: -np.linalg.norm(a - d, axis=-1, keepdims=True), [-0.5, -2.0]),
+        (lambda a, d, info: [-float(abs(x - y)[0]) for x, y in zip(a, d, strict=True)], [-0.5, -2.0]),
+        (lambda a, d, info: -1, [-1, -1]),
+        (lambda a, d, info: np.float64(0.25), [0.25, 0.25]),
+        (lambda a, d, info: np.array(True), [1, 1]),
+        (lambda a, d, info: np.abs(a - d)[..., 0] > 1, [0, 1]),
+        (lambda a, d, info: torch.as_tensor(a)[..., 0], [0, 1]),
+    ],
+)
+def test_functions_of_goals_give_numbers_in_any_form(reward, wanted):
+    class Other(Walk):
+        def compute_reward(self, achieved, desired, info):
+            return reward(achieved, desired, info)
+
+        compute_terminated = compute_reward
+
+    env = hr.make(Other, 2)
+    goals = goals_of(env, env.factory)
+    for function in (goals.reward, goals.terminated):
+        assert function(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.5], [3.0]])).tolist() == wanted
+        assert function(torch.tensor([[1.0]]), torch.tensor([[3.0]])).tolist() == wanted[1:]
+
+
+def test_an_environment_that_never_terminates_by_its_goals_learns_from_them(tmp_path):
+    class Endless(Walk):
+        def compute_terminated(self, achieved, desired, info):
+            return False
+
+    run = hr.train("sac", lambda: Endless(True), log_folder=str(tmp_path), **OPTIONS)
+    assert np.isfinite(run.metrics["critic_loss"])
 
 
 def test_what_cannot_be_relabelled_is_refused(tmp_path):
