@@ -18,6 +18,7 @@ from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import describe
 from headrace.envs.gym.columns import copied
+from headrace.envs.gym.unread import Unread, unread_end, unread_mask
 
 MIN_REPEATED, MAX_REPEATED = 5, 200  # steps of a trajectory that is repeated
 REPEATED_SECONDS = 0.5  # s to spend on each such trajectory
@@ -47,6 +48,7 @@ class RandomRollout:
     resets: list[float] = field(default_factory=list)
     endings: list[str] = field(default_factory=list)  # "terminated", "truncated" of each episode
     errors: dict[str, str] = field(default_factory=dict)  # check -> the first error
+    unread: list[Unread] = field(default_factory=list)  # in infos, at the first reset and the first end
 
     def note(self, check: str, found: str) -> None:
         """Keep the first error of a check; an empty text is none."""
@@ -68,6 +70,8 @@ def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRoll
             if not (isinstance(outcome, tuple) and len(outcome) == 2):
                 raise TypeError(f"reset() returned {shown(outcome)}: it must return (observation, info)")
             seen.note("reset()", _wrong_info(outcome[1]))
+            if len(seen.resets) == 1 and isinstance(outcome[1], dict):
+                seen.unread += unread_mask(outcome[1], env.observation_space, env.action_space)
             seen.note("observations", mismatch(env.observation_space, outcome[0], "the observation of reset()"))
             _episode(env, seen, steps, began + seconds)
             reset_seed = None
@@ -95,6 +99,8 @@ def _episode(env: gymnasium.Env, seen: RandomRollout, steps: int, until: float) 
                 seen.note("endings", f"{name} is {shown(flag, 60)}, a {type(flag).__name__}")
         seen.note("info", _wrong_info(info))
         if terminated or truncated:
+            if not seen.endings and isinstance(info, dict):
+                seen.unread += unread_end(info, bool(truncated))
             seen.endings.append("terminated" if terminated else "truncated")
             return
 
@@ -123,7 +129,7 @@ def findings(seen: RandomRollout, env: gymnasium.Env) -> list[Finding]:
     if not seen.endings and time_limit(env) is None and "endings" not in seen.errors:
         advice = "if episodes may never end, add a time limit: gymnasium.wrappers.TimeLimit, or max_episode_steps"
         found[2] = Finding("endings", "note", f"no episode ended in {len(seen.steps):,} steps", advice)
-    return found
+    return [*found, *(Finding("info", "note", *unread) for unread in seen.unread)]
 
 
 def seeding(factory: Callable[[], gymnasium.Env], env: gymnasium.Env, seed: int, step_seconds: float) -> list[Finding]:

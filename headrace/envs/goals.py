@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.text import shown
+from headrace.core.types import Json
 from headrace.data.flat_dict import ACHIEVED_GOAL, DESIRED_GOAL, FlatDict
 from headrace.data.hindsight import Goals, OfGoals
 from headrace.envs import sources
@@ -53,7 +54,7 @@ def _function(env: str, factory: Callable[[], Any] | None, name: str) -> OfGoals
 
     def of_goals(achieved: Tensor, desired: Tensor) -> Tensor:
         given = [x if of_tensors else x.cpu().numpy() for x in (achieved, desired)]
-        more = () if of_tensors else ({},)
+        more: tuple[Json, ...] = () if of_tensors else ({},)
         found = _numbers(own(*given, *more), f"{name} of {env}")
         if len(achieved) > 1 and found.numel() == 1:  # it is of one goal, or a constant
             each = [own(*pair, *more) for pair in zip(*given, strict=True)]

@@ -138,6 +138,8 @@ def _plain(env: Any) -> Json:
 class Successes(gymnasium.Wrapper):
     """Appends info["is_success"] of the last step of each episode to a list."""
 
+    headrace_logs = ("is_success",)
+
     def __init__(self, env: gymnasium.Env, successes: deque[float] | None) -> None:
         super().__init__(env)
         self.successes = successes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from headrace.core.text import shown
-from headrace.core.types import Settings, StateDict
+from headrace.core.types import Json, Settings, StateDict
 from headrace.data.flat_dict import ACTION_MASK, FlatDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Sample, Space, action_column, observation_column
@@ -25,6 +25,7 @@ from headrace.envs.gym.columns import action_caster, logged, outcome_of, put, vi
 from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
 from headrace.envs.gym.saving import restore, savable, state_of
 from headrace.envs.gym.several import Made, Several, check_same_spaces, factory_of
+from headrace.envs.gym.unread import tell_unread, unread_end, unread_mask
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
 EPISODES = (
@@ -97,6 +98,7 @@ class InlineEnv(Env):
         self._seed = 0
         self._reset_all = False
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
+        self._looked = True  # at what infos say that nothing reads: once, in training, at those of environment 0
         self._infos: dict[str, np.ndarray] = {}  # columns of the info of an episode's last step that is logged
         self._last_infos: list[list[float]] = [[] for _ in range(num_envs)]  # of the last episode, in their order
 
@@ -229,10 +231,17 @@ class InlineEnv(Env):
 
     def _first_observation(self, index: int) -> Sample:
         """The observation of a new episode."""
-        if index not in self._unseeded:
-            return observation_of(self.envs[index].reset())
+        seed: Json = {"seed": self._seed_of(index)} if index in self._unseeded else {}
         self._unseeded.discard(index)
-        return observation_of(self.envs[index].reset(seed=self._seed_of(index)))
+        observation, info = began(self.envs[index].reset(**seed))
+        if not self._looked and index == 0:
+            self._tell_of_masks(info)
+        return observation
+
+    def _tell_of_masks(self, info: Any) -> None:
+        """Say where an info has an action mask that is not read."""
+        if isinstance(info, Mapping):
+            tell_unread(self.name, unread_mask(info, self.observation_space, self.action_space))
 
     def _begin_one(self, index: int, row: int) -> None:
         self._observe(row, index, self._first_observation(index), final=False)
@@ -247,7 +256,15 @@ class InlineEnv(Env):
         self._observe(t + 1, index, observation, terminated or truncated)
         if self._infos and (terminated or truncated):
             self._last_infos[index] = logged(info, self._infos)
+        if not self._looked and index == 0 and not self._valid[t + 1, index] and isinstance(info, Mapping):
+            self._looked = True
+            tell_unread(self.name, unread_end(info, truncated, [*self._infos, *self._logged_elsewhere()]))
         self._lengths[index] += 1
+
+    def _logged_elsewhere(self) -> Sequence[str]:
+        """Names of infos that a wrapper takes for the logs of Stable-Baselines3's interface."""
+        env = self.envs[0]
+        return env.get_wrapper_attr("headrace_logs") if env.has_wrapper_attr("headrace_logs") else ()
 
     def _reset_one(self, index: int, t: int) -> None:
         self._begin_one(index, t + 1)
@@ -275,6 +292,8 @@ class InlineEnv(Env):
 
     def _bind(self, rollout: Rollout) -> None:
         """NumPy views of a rollout's columns: made once, because indexing tensors is ten times slower."""
+        if self._rollout is None and self.first_env == 0:  # rollouts that are not learned from have these columns alone
+            self._looked = rollout.columns.keys() <= self.columns().keys()
         self._rollout = rollout
         self._bind_spaces(rollout)
         self._valid = rollout.valid.numpy()
@@ -361,8 +380,8 @@ def env_seed(seed: int, index: int, times_remade: int = 0) -> int:
     return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
-def observation_of(outcome: Sample) -> Sample:
-    """The observation that reset() returned."""
+def began(outcome: Sample) -> tuple[Sample, Any]:
+    """The observation and the info that reset() returned."""
     if not (isinstance(outcome, tuple) and len(outcome) == 2):
         raise TypeError(f"reset() gave {shown(outcome)}: it must give (observation, info)")
-    return outcome[0]
+    return outcome

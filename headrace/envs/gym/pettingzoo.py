@@ -21,6 +21,7 @@ from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_ag
 from headrace.envs.gym.columns import Views, action_caster, as_number, put, views
 from headrace.envs.gym.inline import InlineEnv, made
 from headrace.envs.gym.several import factory_of
+from headrace.envs.gym.unread import IN_OBSERVATIONS, tell_unread, unread_mask
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -144,6 +145,13 @@ class PettingZooEnv(InlineEnv):
         for place in self._places:
             self._valid[row, place.first + index] = place.agent in here
             self._see(place, index, row, seen, must=place.agent in here)
+
+    def _tell_of_masks(self, info: Any) -> None:
+        infos = info if isinstance(info, Mapping) else {}
+        for group, (observation, action) in self.spaces.items():
+            own = infos.get(self.groups[group][0])
+            if isinstance(own, Mapping):
+                tell_unread(self.name, unread_mask(own, observation, action, IN_OBSERVATIONS))
 
     def _end_episode(self, number: int, index: int, t: int) -> None:
         """Write a masked row: an agent's finished episode, or 0 where that was reported before."""

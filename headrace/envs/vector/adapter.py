@@ -21,6 +21,7 @@ from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout, Value, tree_map
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
+from headrace.envs.gym.unread import IN_OBSERVATIONS, tell_unread, unread_end, unread_mask
 from headrace.envs.vector.infos import EndingInfos
 
 SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many give environment i the seed + i
@@ -94,6 +95,7 @@ class VectorAdapter(Env):
         self.max_steps = source.max_steps
         self._on_cpu = self.device.type == "cpu"
         self._reset_all = self._warned = False
+        self._looked = self.device.type != "cpu"  # at infos that nothing reads: elsewhere that would wait for them
         self._clear()
 
     def _clear(self) -> None:
@@ -126,6 +128,8 @@ class VectorAdapter(Env):
         terminated = self._numbers(outcome.terminated, "terminated").bool()
         truncated = self._numbers(outcome.truncated, "truncated").bool()
         ended = terminated | truncated
+        if not self._looked:
+            self._look(rollout, outcome.infos or {}, bool(ended.any()))
         if "info" in rollout.columns:
             self._infos.put(rollout, t, self._every)
             self._infos.keep(outcome.infos, ended & valid, self._every)
@@ -146,6 +150,16 @@ class VectorAdapter(Env):
             self._lengths += 1
         rollout.reward[t] = reward if self.clip_reward is None else reward.clamp(*self.clip_reward)
         rollout.terminated[t], rollout.truncated[t] = terminated, truncated
+
+    def _look(self, rollout: Rollout, infos: Mapping[str, Sample], ended: bool) -> None:
+        """Say what infos have that is not read: once, in a training, whose rollouts have more columns than these."""
+        if not (training := rollout.columns.keys() > self.columns().keys()) or ended:
+            self._looked = True
+        if not training:
+            return
+        tell_unread(self.name, unread_mask(infos, self.observation_space, self.action_space, IN_OBSERVATIONS))
+        if ended and "is_success" in infos.get("final_info", infos) and "info" not in rollout.columns:
+            tell_unread(self.name, unread_end({"is_success": True}, False))
 
     def _see_some(self, rollout: Rollout, t: int, outcome: Outcome, ended: Tensor) -> Tensor:
         """Write the row after one with masked environments; return those that were reset here, bool [N]."""

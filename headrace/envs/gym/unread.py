@@ -1,0 +1,56 @@
+"""Infos that an environment gives and that nothing reads: what to say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from gymnasium.spaces import Discrete, MultiDiscrete, Space
+
+from headrace.core.terminal import tell
+from headrace.data.flat_dict import ACTION_MASK
+
+FINALS = ("terminal_observation", "final_observation", "final_obs")  # names of final observations in infos
+IN_OBSERVATIONS = "give it as a member 'action_mask' of a Dict observation, and policies take what it allows"
+INFO_MASK = "with info_mask=True (--info-mask) policies take the actions that it allows"
+LOG_INFO = "log_info=['is_success'] (--log-info is_success) logs the success rate"
+LATE = "return truncated=True and terminated=False there, or the value of the last state counts as 0"
+OWN_RESET = "return that one from step(), and begin the next episode in reset()"
+
+_told: set[tuple[str, str]] = set()
+
+
+class Unread(NamedTuple):
+    """Something that an environment says in its infos, and what to do about it."""
+
+    found: str
+    advice: str
+
+
+def unread_mask(info: Mapping[str, Any], observation: Space, action: Space, instead: str = INFO_MASK) -> list[Unread]:
+    """An action mask in an info, where observations have none. instead: how to have it read."""
+    seen = ACTION_MASK in getattr(observation, "spaces", getattr(observation, "slices", ()))
+    if ACTION_MASK not in info or seen or not isinstance(action, Discrete | MultiDiscrete):
+        return []
+    return [Unread(f"info has {ACTION_MASK!r}, which is not read", instead)]
+
+
+def unread_end(info: Mapping[str, Any], truncated: bool, logs: Collection[str] = ()) -> list[Unread]:
+    """What the info of an episode's last step says beyond the step's flags. logs: names of infos that are logged."""
+    found = []
+    if info.get("TimeLimit.truncated") is True and not truncated:
+        found.append(Unread("an episode ended with info['TimeLimit.truncated'] and truncated=False", LATE))
+    found += [
+        Unread(f"an episode's final observation is in info[{name!r}]", OWN_RESET) for name in FINALS if name in info
+    ]
+    if "is_success" in info and "is_success" not in logs:
+        found.append(Unread("info has 'is_success', which is not logged", LOG_INFO))
+    return found
+
+
+def tell_unread(name: str, found: Collection[Unread]) -> None:
+    """Print a line about each, once in this process."""
+    for one in found:
+        if (name, one.found) not in _told:
+            _told.add((name, one.found))
+            tell(f"{name}: {one.found}: {one.advice}")
