@@ -75,12 +75,19 @@ class GroupedPolicy(Policy):
         return getattr(value, slot.name) if self.nested else value[slot.columns(total, self.num_agents)]
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+        return self._act("act", observation, rnn_state, random)
+
+    def act_without_exploration(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+        return self._act("act_without_exploration", observation, rnn_state, random)
+
+    def _act(self, how: str, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+        """The outputs of this method of each group's policy."""
         total, outputs = self._total(observation), []
         for slot in self.slots:
             rows = slot.columns(total, self.num_agents)
             draws = None if random is None else random[rows, : slot.policy.num_draws]
             seen, before = self.part(slot, observation, total), self._rnn_state(slot, rnn_state, rows)
-            outputs.append(slot.policy.act(seen, before, draws))
+            outputs.append(getattr(slot.policy, how)(seen, before, draws))
         actions = {slot.name: output.action for slot, output in zip(self.slots, outputs, strict=True)}
         action: Any = Group(actions) if self.nested else torch.cat(list(actions.values()))
         log_prob, value = (_joined([output[k] for output in outputs]) for k in (1, 2))

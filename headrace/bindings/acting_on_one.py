@@ -117,9 +117,10 @@ def _kernel(policy: Any) -> _Kernel | None:
     if not off_policy_acting.known(policy):
         return None
     other = off_policy_acting.actor_of(policy)
-    if other.copies or len(policy.exploration) != 1:  # copied before each call; or one for each environment
+    if other.copies:  # before each call
         return None
-    fields = other.arguments, other.choices, other.size, 1, lambda: other.scratch(1), other.weights
+    not_explored = other.arguments._replace(exploration=np.zeros(1, np.float32), random=np.zeros(1, np.float32))
+    fields = not_explored, other.choices, other.size, 1, lambda: other.scratch(1), other.weights
     return _Kernel("off_policy.off_policy_act", *fields)
 
 
@@ -139,6 +140,6 @@ def _serves(policy: Policy, observation: Any, *_: Any) -> bool:
 
 @register("policy.act_on_one", _serves)
 def act_on_one(policy: Policy, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
-    """predict() of one observation, with the bits of act()."""
+    """predict() of one observation, with the bits of act_without_exploration()."""
     one = last_examined(policy).kept.get(ActingOnOne)  # None where another thread has just changed the policy
     return None if one is None else one.act(observation, deterministic, generator)

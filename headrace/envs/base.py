@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -96,6 +96,14 @@ class Env(Protocol):
         raise ValueError(
             f"the environments of {self.name} are of the backend {self.backend!r}, and have no set_params()"
         )
+
+    def apply(self, function: Callable[[Any], Any], indices: Iterable[int] | None = None) -> list[Any]:
+        """What a function returns for each of some environments, or of all, called where they are: in a worker process
+        with copies of what it refers to. It is given a gymnasium.Env, in its wrappers.
+
+        Raises what the function raises; ValueError for environments that are no objects.
+        """
+        raise ValueError(f"the environments of {self.name} are of the backend {self.backend!r}, and no objects")
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action."""
@@ -197,6 +205,9 @@ class EnvWrapper(Env):
     def _set_params(self, params: Settings) -> None:
         self.env.set_params(**params)
         self._params = self.env.params
+
+    def apply(self, function: Callable[[Any], Any], indices: Iterable[int] | None = None) -> list[Any]:
+        return self.env.apply(function, indices)
 
     @property
     def restarts(self) -> int:

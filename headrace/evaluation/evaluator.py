@@ -254,7 +254,8 @@ def _first_episodes(
         for t in range(rows):
             if slow and watch(num_envs - int(running.sum()), first + t):
                 raise Stopped
-            output = policy.act(rollout.observation[t], rnn_state, None if random is None else random[t])
+            draws = None if random is None else random[t]
+            output = policy.act_without_exploration(rollout.observation[t], rnn_state, draws)
             rollout.action[t], rnn_state = output.action, output.rnn_state
             env.step(rollout, t)
         # before an agent joins, its steps are masked too, with length 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ class ActorQ(Policy):
         self.observation_space, self.action_space = observation_space, action_space
         is_masked(observation_space, action_space)  # which it refuses for such actions
         self.hidden, self.activation, self.deterministic = tuple(hidden), activation, deterministic
+        self.samples = not deterministic
         self.noise_autocorrelation, self.recurrent, self.quantiles = noise_autocorrelation, recurrent, quantiles
         self.sequence_length = 1 if recurrent == "none" else sequence_length
         self.block = inference_block(observation_space, recurrent)
@@ -147,6 +149,13 @@ class ActorQ(Policy):
         if encoder_state is not None and rnn_state is not None:
             rnn_state = torch.cat((encoder_state, rnn_state[:, self.encoder.width :]), 1)
         return PolicyOutput(action, None, None, rnn_state)
+
+    def act_without_exploration(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+        if random is None or not self.samples or not bool(self.random):
+            return super().act_without_exploration(observation, rnn_state, random)
+        sampling = copy(self)  # on the same tensors but for one: a training may go on meanwhile
+        sampling._buffers = {**self._buffers, "random": torch.zeros_like(self.random)}
+        return sampling.act(observation, rnn_state, random)
 
     def _explore(self, encoded: Tensor, rnn_state: Tensor | None, random: Tensor) -> tuple[Tensor, Tensor | None]:
         """Normalised actions [N, K] with noise, and the recurrent state with that noise in its last K columns."""

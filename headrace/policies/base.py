@@ -54,11 +54,13 @@ class Policy(nn.Module):
     Actions of Discrete and MultiDiscrete spaces are the numbers of the space: they count from its `start`.
     Policies with exploration besides their distribution have a tensor `exploration`, [N] or [1], which their algorithm
     writes: the probability of a random action (DQN), the standard deviation of noise in half ranges (DDPG, TD3).
+    It belongs to the training: act() explores, and predict() and evaluations do not.
     """
 
     observation_space: Space
     action_space: Space
     num_draws: int  # uniform draws for one action
+    samples: bool = True  # whether actions are drawn from a distribution; others differ by exploration alone
     sequence_length: int = 1  # consecutive steps of one environment that follow each other in rows()
     block: int = 1  # act() and value() pad a batch to a multiple of this number of rows
     recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
@@ -73,6 +75,10 @@ class Policy(nn.Module):
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """Actions for N environments: sampled with `random` [N, num_draws], or the most likely ones for None."""
         raise NotImplementedError
+
+    def act_without_exploration(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+        """act() for those who use the policy: sampled from its distribution, without what a training explores by."""
+        return self.act(observation, rnn_state, random if self.samples else None)
 
     def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> LogProbEntropyValue:
         """log_prob, entropy and value of B actions, for B rows of inputs() (observations, unless the policy is
@@ -141,7 +147,8 @@ class Policy(nn.Module):
         observation: one, or a batch; a dict of arrays for a Dict space. Returns actions in the action space's dtype and
         bounds, [...] for one observation or [N, ...] for a batch, and the next state. state: the one that the previous
         call returned; None at the start of an episode, and always for a policy that is not recurrent.
-        deterministic: the most likely action; otherwise sampled with `generator` (torch's default where None).
+        deterministic: the most likely action; otherwise sampled with `generator` (torch's default where None), which is
+        the same for policies without a distribution: those of DQN, PQN, DDPG and TD3.
         episode_start: bool [N], where an episode begins, whose recurrent state is then the one of initial_state().
         Raises ValueError for an observation whose shape differs from the space's.
         """
@@ -157,7 +164,7 @@ class Policy(nn.Module):
                 action, after = self.most_likely(batch, state)
             else:
                 random = torch.rand(batch_size(batch), self.num_draws, generator=generator).to(device)
-                action, _, _, after = self.act(batch, state, random)
+                action, _, _, after = self.act_without_exploration(batch, state, random)
         return to_action(self.action_space, action.detach().cpu().numpy(), single), after
 
     @fused("policy.act_on_one", "headrace.bindings.acting_on_one")

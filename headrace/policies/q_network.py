@@ -28,11 +28,12 @@ class QNetwork(Policy):
     al. 2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalization.py. images: see
     convolutions.ImageEncoder. recurrent: "gru" or "lstm", an RNN cell of rnn_size before the layers, which learns from
     sequences of sequence_length steps after burn_in steps: see rnn.RecurrentEncoder. The seed determines the weights.
-    `exploration`, [1] or [N], is the probability of a random action; it is not saved, and 0 in a loaded policy.
+    `exploration`, [1] or [N], is the probability of a random action in act(); it is not saved, and 0 once loaded.
     Raises TypeError for unsupported spaces, ValueError for an unknown activation.
     """
 
     num_draws = 2  # whether to explore, and the random action
+    samples = False
     exploration: Tensor
 
     def __init__(

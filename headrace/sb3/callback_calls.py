@@ -6,10 +6,6 @@ import dis
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.core.stopping import Stopped
-from headrace.data.rollout import Rollout
-from headrace.envs.base import Env, EnvWrapper
-
 # callbacks of Stable-Baselines3 whose _on_step() acts at a multiple of their frequency, by class name
 FREQUENCIES = {"EvalCallback": "eval_freq", "CheckpointCallback": "save_freq"}
 PROGRESS_BAR = "ProgressBarCallback"  # its _on_step() counts the steps of one call
@@ -115,20 +111,6 @@ class FunctionCallback:
         """A function has none of these."""
 
     on_rollout_end = on_training_end = on_rollout_start
-
-
-class SteppedEnv(EnvWrapper):
-    """An Env that calls a function after each step: after(rollout, t)."""
-
-    def __init__(self, env: Env, after: Callable[[Rollout, int], bool]) -> None:
-        super().__init__(env)
-        self.after = after
-
-    def step(self, rollout: Rollout, t: int) -> None:
-        """Raises Stopped where the function returns False."""
-        self.env.step(rollout, t)
-        if not self.after(rollout, t):
-            raise Stopped
 
 
 def _as_callback(item: Any) -> Any:

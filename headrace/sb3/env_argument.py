@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.envs import sources
 from headrace.envs.construct import entry_of, make
+from headrace.envs.gym.inline import InlineEnv
+from headrace.envs.vector_env.compiled_vector import CompiledVectorEnv
 from headrace.sb3.vec_env import VecEnv
+from headrace.sb3.watched import Watched, success_of
 from headrace.training.config import MAKE_SETTINGS
 
 # wrappers that gymnasium.make(id) puts around an environment, and those that only record
@@ -25,32 +28,39 @@ LOOKED = 50  # steps after which what an environment's attributes hold is taken 
 
 
 class Given(NamedTuple):
-    """Environments to train in."""
+    """Environments to train in.
+
+    vec_env: what get_env() returns. objects: the user's environments in place of which others are compiled. made:
+    whether vec_env and what it holds were made here.
+    """
 
     source: EnvArgument  # for Trainer
     num_envs: int
     settings: Settings  # of TrainConfig
-    vec_env: Callable[[], Any]  # makes what get_env() returns; or returns what was given
+    vec_env: Any
+    objects: Sequence[gymnasium.Env] = ()
+    made: bool = False
 
 
-def given(env: Any, successes: deque[float] | None = None) -> Given:
+def given(env: Any) -> Given:
     """The environments that an `env` argument stands for: an id, a class or a function, a gymnasium.Env, a VecEnv of
     headrace.sb3 or of Stable-Baselines3.
 
     An environment that gymnasium.make(id) gives, without wrappers, arguments or attributes of its own, is made again by
-    its id where that is compiled. Everything else is stepped as it is; then info["is_success"] of ended episodes is
-    appended to successes.
+    its id where that is compiled. Everything else is stepped as it is.
     Raises TypeError for other objects.
     """
     if isinstance(env, VecEnv):
         return _of_own(env)
     if isinstance(env, gymnasium.Env):
-        found = plain_id(env)
-        return Given(found or (lambda: Successes(env, successes)), 1, {}, lambda: VecEnv(lambda: env, 1))
+        return _of_objects([env], VecEnv(lambda: env, 1))
     if hasattr(env, "step_async") and hasattr(env, "env_method"):
-        return _of_sb3(env, successes)
+        inner = getattr(env, "envs", None)
+        if type(env).__name__ == "DummyVecEnv" and inner:
+            return _of_objects(inner, env)
+        return Given(OtherVecEnv(env), env.num_envs, {}, env)
     if isinstance(env, str) or callable(env):
-        return Given(env, 1, {}, lambda: VecEnv(env, 1))
+        return _of_own(VecEnv(env, 1))._replace(made=True)
     raise TypeError(
         f"env must be an id, a gymnasium.Env, a function that makes one, or a VecEnv, got {env!r}; a "
         "gymnasium.vector.VectorEnv is for headrace.Trainer"
@@ -58,29 +68,39 @@ def given(env: Any, successes: deque[float] | None = None) -> Given:
 
 
 def _of_own(env: VecEnv) -> Given:
-    options = {name: value for name, value in env.options.items() if value not in (None, ())}
+    """What a VecEnv steps in this process is trained in; of what is compiled, or in workers, others like it."""
+    inner = env.envs.unwrapped
     if env.source is None:
         raise TypeError(f"{env.envs} was made by you: give VecEnv what makes it, an id, a class or a function")
-    if options.keys() <= set(MAKE_SETTINGS):
-        return Given(env.source, env.num_envs, options, lambda: env)
-    return Given(make(env.source, env.num_envs, **options), env.num_envs, {}, lambda: env)
+    options = {name: value for name, value in env.options.items() if value not in (None, ())}
+    if isinstance(inner, CompiledVectorEnv):
+        if options.keys() <= set(MAKE_SETTINGS):
+            return Given(env.source, env.num_envs, options, env)
+        return Given(make(env.source, env.num_envs, **options), env.num_envs, {}, env)
+    if isinstance(inner, SyncVectorEnv):
+        return Given(in_turn(inner.envs), env.num_envs, {}, env)
+    wrappers = (*options.pop("wrappers", ()), Watched)
+    return Given(make(env.source, env.num_envs, wrappers=wrappers, **options), env.num_envs, {}, env)
 
 
-def _of_sb3(env: Any, successes: deque[float] | None) -> Given:
-    """Environments of Stable-Baselines3's VecEnv: one by one those of a DummyVecEnv, others as a vector."""
-    inner = getattr(env, "envs", None)
-    if type(env).__name__ == "DummyVecEnv" and inner:
-        ids = {plain_id(one) for one in inner}
-        if len(ids) == 1 and (name := ids.pop()) is not None:
-            return Given(name, len(inner), {}, lambda: env)
-        return Given(_in_turn([Successes(one, successes) for one in inner]), len(inner), {}, lambda: env)
-    return Given(OtherVecEnv(env, successes), env.num_envs, {}, lambda: env)
+def _of_objects(envs: Sequence[gymnasium.Env], vec_env: Any) -> Given:
+    """A user's environments: compiled if all are of one such id."""
+    ids = {plain_id(one) for one in envs}
+    name = ids.pop() if len(ids) == 1 else None
+    source = in_turn(envs) if name is None else name
+    return Given(source, len(envs), {}, vec_env, () if name is None else tuple(envs))
 
 
-def _in_turn(envs: list[gymnasium.Env]) -> Callable[[], gymnasium.Env]:
-    """A function that gives environments that exist already, one after another."""
-    remaining = iter(list(envs))
+def in_turn(envs: Sequence[gymnasium.Env]) -> Callable[[], gymnasium.Env]:
+    """A function that gives environments that exist already, and are closed elsewhere, one after another."""
+    remaining = iter([Watched(env, closes=False) for env in envs])
     return lambda: next(remaining)
+
+
+def spaces_of(env: Any) -> tuple[Space, Space]:
+    """The spaces of observations and actions of an env argument."""
+    known = env if hasattr(env, "action_space") else given(env).vec_env
+    return known.observation_space, known.action_space
 
 
 def plain_id(env: gymnasium.Env) -> str | None:
@@ -103,15 +123,29 @@ def plain_id(env: gymnasium.Env) -> str | None:
     same_limit = limits == ([] if known.max_episode_steps is None else [known.max_episode_steps])
     if own != usual or not same_limit:
         return None
-    if changed := _changed(one, made.id):
-        print(f"{made.id} is stepped in Python, because its {changed} is {getattr(one, changed)!r}", file=sys.stderr)
-    return None if changed else made.id
+    return None if was_changed(one, made.id) else made.id
 
 
-def _changed(env: gymnasium.Env, name: str) -> str | None:
-    """An attribute that has another value than gymnasium.make(name) gives it, and was no state; None if none has."""
-    values = _settings_of(name)
-    return next((key for key, value in _plain(env).items() if values.get(key, value) != value), None)
+def was_changed(env: gymnasium.Env, name: str) -> bool:
+    """Whether an attribute has another value than gymnasium.make(name) gives it; a line says which. One of the state
+    has none."""
+    own, values = env.unwrapped, _settings_of(name)
+    changed = next((key for key, value in _plain(own).items() if values.get(key, value) != value), None)
+    if changed is not None:
+        print(f"{name} is stepped in Python, because its {changed} is {getattr(own, changed)!r}", file=sys.stderr)
+    return changed is not None
+
+
+def changed_since(found: Given, seed: int) -> InlineEnv | None:
+    """The user's environments themselves, to begin new episodes in, once attributes of theirs have changed in whose
+    place others were compiled."""
+    name = str(found.source)
+    if not any(was_changed(env, name) for env in found.objects):
+        return None
+    env = InlineEnv(in_turn(found.objects), found.num_envs, name)
+    env.take_over(seed, 0)
+    env.load_state_dict({})
+    return env
 
 
 @lru_cache
@@ -135,38 +169,13 @@ def _plain(env: Any) -> Json:
     return {key: value for key, value in found.items() if isinstance(value, bool | int | float | str | np.number)}
 
 
-class Successes(gymnasium.Wrapper):
-    """Appends info["is_success"] of the last step of each episode to a list."""
-
-    headrace_logs = ("is_success",)
-
-    def __init__(self, env: gymnasium.Env, successes: deque[float] | None) -> None:
-        super().__init__(env)
-        self.successes = successes
-
-    def reset(self, **how: Any) -> tuple[Any, Json]:
-        """Begin an episode, with the arguments that are given alone: some environments know no options."""
-        return self.env.reset(**how)
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Json]:
-        """A step."""
-        outcome = self.env.step(action)
-        if len(outcome) == 5 and (outcome[2] or outcome[3]):  # others are refused by what reads them
-            _note(outcome[4], self.successes)
-        return outcome
-
-
-def _note(info: Json, successes: deque[float] | None) -> None:
-    if successes is not None and "is_success" in info:
-        successes.append(float(info["is_success"]))
-
-
 class OtherVecEnv(VectorEnv):
     """A VecEnv of Stable-Baselines3, such as SubprocVecEnv or one in VecNormalize, as a gymnasium.vector.VectorEnv."""
 
-    def __init__(self, env: Any, successes: deque[float] | None = None) -> None:
-        self.env, self.successes = env, successes
-        self.num_envs = env.num_envs
+    def __init__(self, env: Any) -> None:
+        self.env, self.num_envs = env, env.num_envs
+        self.infos: list[Json] = [{} for _ in range(self.num_envs)]  # of the last step
+        self.successes: list[float] = []  # of episodes that have ended
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.observation_space = batch_space(env.observation_space, self.num_envs)
         self.action_space = batch_space(env.action_space, self.num_envs)
@@ -181,10 +190,11 @@ class OtherVecEnv(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Json]:
         """A step of all environments."""
         observation, reward, done, each = self.env.step(actions)
+        self.infos = each
         infos: Json = {}
         late = np.zeros(self.num_envs, bool)
         for index in np.flatnonzero(done):  # some give infos at the ends of episodes alone
-            _note(each[index], self.successes)
+            self.successes += success_of(each[index])
             late[index] = each[index].get("TimeLimit.truncated", False)
             infos = self._add_info(infos, {"final_obs": each[index]["terminal_observation"]}, int(index))
         return observation, reward, done & ~late, late, infos

@@ -40,7 +40,8 @@ def parse(members: dict[str, bytes]) -> tuple[Any, ...]:
     spaces = [_space(data.get(name)) for name in ("observation_space", "action_space")]
     pair = None if None in spaces else tuple(spaces)
     steps, num_envs = int(data.get("num_timesteps", 0)), int(data.get("n_envs", 1))
-    return algorithm, "MlpPolicy", arguments, num_envs, steps, pair, None, weights
+    rate = data.get("exploration_rate")
+    return algorithm, "MlpPolicy", arguments, num_envs, steps, pair, None, weights, rate
 
 
 def _arguments(data: Json) -> Json:

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from gymnasium.spaces import Space
-from torch import Tensor
 
 from headrace.agent_groups.group_policy import check_spaces
 from headrace.algorithms.base import Algorithm
@@ -25,16 +24,19 @@ from headrace.core.device import resolve
 from headrace.core.rng import word
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json
-from headrace.data.rollout import Rollout, tree_map
+from headrace.data.rollout import Rollout
 from headrace.envs.base import Env
 from headrace.policies.base import Policy
 from headrace.sb3 import parameters, zip_files
-from headrace.sb3.callback_calls import COST, Callbacks, SteppedEnv
-from headrace.sb3.env_argument import Given, given
+from headrace.sb3.callback_calls import COST, Callbacks
+from headrace.sb3.env_argument import Given, changed_since, given, spaces_of
 from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.logger import Logger, new_folder
-from headrace.sb3.parameters import without_replay
+from headrace.sb3.parameters import explore_from, without_replay
+from headrace.sb3.steps import SteppedEnv, Steps
 from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, train_settings, translate
+from headrace.sb3.vec_env import VecEnv
+from headrace.sb3.watched import successes
 from headrace.training.trainer import Trainer
 
 TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
@@ -70,6 +72,7 @@ class Model:
         self._set_logger(Logger(self.verbose > 0, None))
         self._trainer: Trainer | None = None
         self._vec_env: Any = None
+        self._given = Given("", 0, {}, None)
         if env is not None:
             self.set_env(env)
             if seed is not None:
@@ -88,10 +91,9 @@ class Model:
 
         Raises ValueError for environments with other spaces.
         """
-        found = given(env, self.ep_success_buffer)
+        found = given(env)
         before: Algorithm | None = getattr(self, "algorithm", None)
-        vec_env = found.vec_env()
-        trainer = self._make_trainer(found, vec_env)
+        trainer = self._make_trainer(found)
         if self.translation.log_std is not None:
             head: Any = trainer.algorithm.policy.head
             torch.nn.init.constant_(head.log_std, self.translation.log_std)
@@ -104,12 +106,14 @@ class Model:
             trainer.algorithm.load_state_dict(without_replay(before))
         if self._trainer is not None:
             self._trainer.close()
-        self._trainer, self._vec_env = trainer, vec_env
+        self._trainer, self._vec_env, self._given = trainer, found.vec_env, found
+        if isinstance(found.vec_env, VecEnv):
+            found.vec_env.train(trainer.env)
         self._take(trainer.algorithm, trainer.env.num_envs)
 
-    def _make_trainer(self, found: Given, vec_env: Any) -> Trainer:
+    def _make_trainer(self, found: Given) -> Trainer:
         """A Trainer for these environments, with the settings that the arguments mean."""
-        env = found.source
+        env, vec_env = found.source, found.vec_env
         self.translation = self._translate((vec_env.observation_space, vec_env.action_space), found.num_envs)
         own = {name: getattr(self.translation.config, name) for name in self.translation.config.__dataclass_fields__}
         own |= train_settings(
@@ -135,14 +139,26 @@ class Model:
         self.observation_space, self.action_space = self.policy.observation_space, self.policy.action_space
 
     def get_env(self) -> Any:
-        """A VecEnv like the environments that the model trains in: the one that was given, or one of the env that was
-        given. None for a model without environments. Its episodes are not those of the training."""
+        """A VecEnv of the environments that the model trains in: the one that was given, or one of the env that was
+        given. None for a model without environments. Its attributes and methods are those of the training; the steps of
+        compiled environments, and of workers, are its own."""
         return self._vec_env
 
     @property
     def env(self) -> Any:
         """get_env()."""
         return self.get_env()
+
+    def _follow_objects(self) -> None:
+        """Step the user's environments where compiled ones took their place, and are not like them any more."""
+        env = changed_since(self._given, self.seed)
+        if env is None:
+            return
+        trainer = self._ready()
+        collector: Any = trainer.collector
+        stepped = collector.env if isinstance(collector.env, SteppedEnv) else collector
+        trainer.env = stepped.env = env
+        self._given = self._given._replace(objects=())
 
     def get_vec_normalize_env(self) -> Any:
         """The VecNormalize of Stable-Baselines3 around the environments, None where there is none."""
@@ -178,6 +194,7 @@ class Model:
         limits = LearnLimits(trainer, self.num_timesteps, int(total_timesteps))
         trainer.limits = limits
         self._total_timesteps = limits.total
+        explore_from(self.algorithm, 1.0 - limits.remaining(self.num_timesteps))
         self.start_time, self._steps_at_start = time.time_ns(), self.num_timesteps
         if self.tensorboard_log is not None:
             name = tb_log_name or type(self).__name__
@@ -200,6 +217,7 @@ class Model:
         iterations = logged = episodes = 0
         while self.num_timesteps < limits.total:
             self._apply_schedules(limits.remaining(self.num_timesteps))
+            self._follow_objects()
             callbacks.rollout_start()
             try:
                 result = trainer.iterate()
@@ -209,6 +227,7 @@ class Model:
             iterations, episodes = iterations + 1, episodes + len(result.returns)
             for length, value in zip(result.lengths, result.returns, strict=True):
                 self.ep_info_buffer.append({"r": value, "l": length, "t": (time.time_ns() - self.start_time) / 1e9})
+            self.ep_success_buffer.extend(successes(trainer.env))
             for name in TRAIN & result.metrics.keys():
                 self.logger.record(f"train/{name}", float(result.metrics[name]))
             count = iterations if self.algorithm_name in ON_POLICY else episodes
@@ -242,16 +261,14 @@ class Model:
         """Have callbacks called after each step of the environments; say what that costs."""
         print(COST.format(names=callbacks.names, num_envs=self.n_envs), file=sys.stderr)
 
-        held: dict[int, Json] = {}  # of episodes that ended in steps without a call
+        steps = Steps(env, begins=env.backend == "inline" or not trainer.steps)
 
         def after(rollout: Rollout, t: int) -> bool:
-            held.update(_episodes_of(rollout, t))
-            if not rollout.valid[t].any():
-                return True
-            self.num_timesteps += int(rollout.valid[t].sum())
-            goes_on = callbacks.step(_locals_of(rollout, t, held))
-            held.clear()
-            return goes_on
+            found = steps.locals_of(rollout, t)
+            stepped = int(rollout.valid[t].sum())
+            self.num_timesteps += stepped
+            self._follow_objects()
+            return not stepped or callbacks.step({"self": self, "env": self._vec_env, **found})
 
         trainer._graph = None  # a captured iteration has no steps that could be seen
         trainer.collector.env = SteppedEnv(env, after)  # type: ignore[attr-defined]
@@ -353,7 +370,7 @@ class Model:
         arguments = {name: value for name, value in saved.arguments.items() if name in known}
         arguments |= {name: value for name, value in (custom_objects or {}).items() if name in known}
         model = cls(saved.policy, None, **arguments | kwargs | {"device": device})
-        spaces = saved.spaces() if env is None else _spaces_of(env)
+        spaces = saved.spaces() if env is None else spaces_of(env)
         model.translation = model._translate(spaces, 1)
         where = resolve("cpu" if str(device) == "auto" else str(model.arguments["device"]))
         model._take(saved.make(model.translation.config, spaces, model.seed, where), saved.n_envs)
@@ -366,30 +383,8 @@ class Model:
         """End what the training holds, such as worker processes."""
         if self._trainer is not None:
             self._trainer.close()
-
-
-def _episodes_of(rollout: Rollout, t: int) -> dict[int, Json]:
-    """The statistics of episodes by environment: those that a masked step has, which resets an environment."""
-    ended = torch.nonzero(~rollout.valid[t] & (rollout.episode_length[t] > 0)).flatten().tolist()
-    each = ((index, rollout.episode_return[t, index].item(), int(rollout.episode_length[t, index])) for index in ended)
-    return {index: {"episode": {"r": total, "l": length}} for index, total, length in each}
-
-
-def _locals_of(rollout: Rollout, t: int, episodes: dict[int, Json]) -> dict[str, Any]:
-    """What callbacks find under the names that Stable-Baselines3's loop gives them."""
-    return {
-        "rewards": rollout.reward[t].numpy(force=True).copy(),
-        "dones": (rollout.terminated[t] | rollout.truncated[t]).numpy(force=True),
-        "infos": [episodes.get(index, {}) for index in range(rollout.num_envs)],
-        "actions": rollout.action[t].numpy(force=True).copy(),
-        "new_obs": tree_map(Tensor.clone, rollout.observation[t + 1]),
-    }
-
-
-def _spaces_of(env: Any) -> tuple[Space, Space]:
-    """The spaces of observations and actions of an env argument."""
-    known = env if hasattr(env, "action_space") else given(env).vec_env()
-    return known.observation_space, known.action_space
+        if self._given.made:
+            self._vec_env.close()
 
 
 def present(device: Any) -> Any:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from headrace.sb3.model import Model
 from headrace.sb3.translation import Schedule
 
@@ -196,3 +198,21 @@ class DQN(Model):
         _init_setup_model: bool = True,
     ) -> None:
         super().__init__(policy, env, locals())
+
+    @property
+    def exploration_rate(self) -> float:
+        """The fraction of random actions of predict(deterministic=False): that of the training, 0 before it."""
+        exploration: Any = self.policy.exploration
+        return float(exploration.mean()) if self.num_timesteps else 0.0
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """As that of the other models; unless deterministic, random actions by exploration_rate, drawn once for a
+        batch."""
+        action, after = super().predict(observation, state, episode_start, deterministic)
+        if deterministic or torch.rand(1, generator=self._generator).item() >= self.exploration_rate:
+            return action, after
+        space: Any = self.action_space
+        drawn = torch.randint(int(space.n), action.shape, generator=self._generator).numpy() + space.start
+        return drawn.astype(action.dtype), after

@@ -6,6 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.algorithms.base import Algorithm
+from headrace.algorithms.dqn import DQN
+from headrace.algorithms.off_policy import OffPolicy
+
+EXPLORATION = {"exploration", "random"}  # buffers of a policy that belong to its training, see policies.base.Policy
+
+
+def explore_from(algorithm: Algorithm, progress: float) -> None:
+    """Explore as at this fraction of a training, 0 .. 1, which begins or goes on."""
+    if isinstance(algorithm, OffPolicy):
+        if isinstance(algorithm, DQN):
+            algorithm.progress = progress
+        algorithm.explore()
 
 
 def without_replay(algorithm: Algorithm) -> dict[str, Any]:
@@ -23,7 +35,8 @@ def without_replay(algorithm: Algorithm) -> dict[str, Any]:
 def get_parameters(algorithm: Algorithm) -> dict[str, dict[str, Any]]:
     """Copies of the policy's tensors, and of the optimizers'."""
     state = without_replay(algorithm)
-    return {"policy": state["policy"], "optimizer": state[_optimizers(state)]}
+    policy = {name: tensor for name, tensor in state["policy"].items() if name not in EXPLORATION}
+    return {"policy": policy, "optimizer": state[_optimizers(state)]}
 
 
 def set_parameters(algorithm: Algorithm, given: Mapping[str, Mapping[str, Any]], exact_match: bool) -> None:
@@ -38,7 +51,8 @@ def set_parameters(algorithm: Algorithm, given: Mapping[str, Mapping[str, Any]],
     state = without_replay(algorithm)
     names = {"policy": "policy", "optimizer": _optimizers(state)}
     for part, tensors in given.items():
-        missing = state[names[part]].keys() - tensors.keys()
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in EXPLORATION}
+        missing = state[names[part]].keys() - tensors.keys() - EXPLORATION
         if missing and exact_match:
             raise RuntimeError(f"{part} lacks {', '.join(sorted(missing))}; exact_match=False takes a part")
         state[names[part]] = {**state[names[part]], **tensors}

@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from headrace.core.cores import cores
 from headrace.core.types import EnvArgument, Json
 from headrace.envs import sources
+from headrace.envs.base import Env
+from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.construct import entry_of
 from headrace.envs.vector_env.compiled_vector import CompiledVectorEnv
 from headrace.envs.vector_env.construct_vector import make_vec
-from headrace.envs.vector_env.vector_stepping import called
 from headrace.envs.vector_env.worker_vector import WorkerVectorEnv
+from headrace.sb3.env_attributes import env_method, get_attr, set_attr
 
 Indices = int | Iterable[int] | None
 
@@ -59,6 +61,7 @@ class VecEnv:
         self._seed: int | None = seed
         self._options: Json = {}
         self._actions: Any = None
+        self._vectors: list[Any] = [self.envs.unwrapped]  # whose attributes are set; that of a training last
         _register(type(self))
 
     @property
@@ -136,10 +139,20 @@ class VecEnv:
                 each[index][key] = members[index]
         return each
 
+    def train(self, env: Env) -> None:
+        """A model trains in this Env. Where its environments are others than those of this VecEnv, being compiled or in
+        workers, get_attr(), set_attr() and env_method() are theirs; the last two act on those of this VecEnv, too."""
+        own: Any = self.envs.unwrapped
+        trained: Any = None
+        if isinstance(own, CompiledVectorEnv) and isinstance(env, CompiledEnv):
+            trained = CompiledVectorEnv(env, AutoresetMode.SAME_STEP, own.output)
+        elif isinstance(own, WorkerVectorEnv):
+            trained = env
+        self._vectors = [own] if trained is None else [own, trained]
+
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """An attribute of some environments, or of all."""
-        found = self.envs.unwrapped.get_attr(attr_name)  # type: ignore[attr-defined]
-        return [found[index] for index in self._indices(indices)]
+        return get_attr(self._vectors[-1], attr_name, list(self._indices(indices)))
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether the environments have an attribute."""
@@ -151,30 +164,16 @@ class VecEnv:
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set an attribute of some environments, or of all, to one value."""
-        chosen = set(self._indices(indices))
-        if len(chosen) == self.num_envs:
-            values = [value] * self.num_envs
-        else:
-            before = self.envs.unwrapped.get_attr(attr_name)  # type: ignore[attr-defined]
-            values = [value if index in chosen else before[index] for index in range(self.num_envs)]
-        self.envs.unwrapped.set_attr(attr_name, values)  # type: ignore[attr-defined]
+        for vector in self._vectors:
+            set_attr(vector, attr_name, value, list(self._indices(indices)))
 
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
         """What a method of some environments, or of all, returns. It is called for no others.
 
         Raises ValueError where a vector made elsewhere calls methods of all environments alone.
         """
-        chosen, envs = list(self._indices(indices)), self.envs.unwrapped
-        if isinstance(envs, SyncVectorEnv):
-            return [called(envs.envs[index], method_name, method_args, method_kwargs) for index in chosen]
-        if isinstance(envs, WorkerVectorEnv):
-            return envs.call_some(chosen, method_name, *method_args, **method_kwargs)
-        # compiled environments have static functions, which change none of them
-        if not isinstance(envs, CompiledVectorEnv) and chosen != [*range(self.num_envs)]:
-            kind = type(envs).__name__
-            raise ValueError(f"{kind} calls {method_name}() of all {self.num_envs} environments: leave out indices")
-        found = envs.call(method_name, *method_args, **method_kwargs)  # type: ignore[attr-defined]
-        return [found[index] for index in chosen]
+        chosen, how = list(self._indices(indices)), (method_name, method_args, method_kwargs)
+        return [env_method(vector, chosen, *how) for vector in self._vectors][-1]
 
     def env_is_wrapped(self, wrapper_class: type, indices: Indices = None) -> list[bool]:
         """Whether environments have this wrapper. True for Monitor, whose statistics are always in the infos."""

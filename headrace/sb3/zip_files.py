@@ -30,7 +30,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file holds. state: of the algorithm; weights: in its place, of Stable-Baselines3's policy."""
+    """What a file holds. state: of the algorithm; weights: in its place, of Stable-Baselines3's policy, with the
+    exploration_rate of a DQN."""
 
     algorithm: str
     policy: str  # the policy argument
@@ -40,6 +41,7 @@ class Saved:
     pair: tuple[Space, Space] | None  # spaces of observations and actions, None where the file has no readable ones
     state: Json | None
     weights: Json | None
+    exploration_rate: float | None = None
 
     def check(self, algorithm: str, path: str | Path) -> None:
         """Raise ValueError where it is of another algorithm."""
@@ -63,6 +65,8 @@ class Saved:
         algorithm: Algorithm = kind(policy.to(device), config, seed)
         if self.state is not None:
             algorithm.load_state_dict(self.state)
+        elif self.exploration_rate is not None:
+            policy.exploration.fill_(self.exploration_rate)
         return algorithm
 
     def policy_for(self, policy: Policy) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -105,6 +105,9 @@ class InlineEnv(Env):
     def _set_params(self, params: Settings) -> None:
         for env in self.envs:
             change_params(env, params)
+
+    def apply(self, function: Callable[[Any], Any], indices: Iterable[int] | None = None) -> list[Any]:
+        return [function(self.envs[index]) for index in (range(self.num_copies) if indices is None else indices)]
 
     def _make_others(self) -> None:
         """Make the environments after the first; say how far that is, where it takes long."""

@@ -239,15 +239,21 @@ class CompiledVectorEnv(VectorEnv):
         return (getattr(own, name),) * self.num_envs
 
     def set_attr(self, name: str, values: Sequence[Any] | Any) -> None:
-        """Set a field of State: one value, or one for each environment. The observation follows with the next step.
+        """Set a parameter (see headrace.envs.base.Env.set_params) or a field of State: one value, or one for each
+        environment. The observation follows with the next step.
 
-        Raises AttributeError for anything else: parameters are given when the environments are made.
+        Raises AttributeError for anything else.
         """
-        state = self.env.target.state()
+        state, params = self.env.target.state(), [param.name for param in self.env.ir.params]
+        if name in params:
+            numbers = np.asarray(values)
+            alike = numbers.ndim and (numbers == numbers[0]).all()
+            self.env.set_params(**{name: numbers[0] if alike else values})
+            return
         if name not in state:
             raise AttributeError(
-                f"{name!r} is no field of the state of {self.env.name}, which are {', '.join(state)}; parameters are "
-                f"given before: make_vec(..., params={{{name!r}: ...}})"
+                f"{name!r} is no parameter of {self.env.name} ({', '.join(params) or 'it has none'}), and no field of "
+                f"its state ({', '.join(state)})"
             )
         given = torch.as_tensor(np.asarray(values), device=self.env.device).to(state[name].dtype)
         state[name] = given.expand_as(state[name]) if given.dim() < state[name].dim() else given

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 
 from headrace.core.types import Json
+from headrace.envs.gym.attributes import set_attribute
 from headrace.envs.gym.columns import copied, outcome_of
 
 
@@ -26,3 +27,9 @@ class StepNumbers(gymnasium.Wrapper):
         """A step of the environment."""
         observation, reward, terminated, truncated, info = outcome_of(self.env.step(action))
         return copied(observation), reward, terminated, truncated, copied(info) if terminated or truncated else info
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute of the environment: this wrapper has none."""
+        if force:
+            set_attribute(self.env, name, value)
+        return force or self.env.set_wrapper_attr(name, value, force=False)

@@ -16,6 +16,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from headrace.core.types import Json
 from headrace.data.shared_memory import Memory, padded
+from headrace.envs.gym.attributes import set_attribute
 from headrace.envs.gym.several import Made
 from headrace.envs.vector_env.batches import Leaves, batch_bytes, batch_in, nested, write
 from headrace.envs.vector_env.step_numbers import StepNumbers
@@ -94,7 +95,7 @@ class VectorStepping:
         elif what == SET:
             name, values = self.orders.recv()
             for env, value in zip(self.envs, values, strict=True):
-                env.set_wrapper_attr(name, value)
+                set_attribute(env, name, value)
         else:
             self._attach(*self.orders.recv())
             return None

@@ -6,10 +6,11 @@ Processes exchange a dozen bytes per step and worker: the row, and that it is do
 
 from __future__ import annotations
 
+import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import gymnasium
@@ -26,6 +27,7 @@ from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Message, Task
 from headrace.envs.workers.resources import MEGABYTE, check_processes, check_rollout, in_words
 from headrace.envs.workers.stepping import (
+    APPLY,
     BIND,
     CUT_OFF,
     PARAMS,
@@ -35,6 +37,7 @@ from headrace.envs.workers.stepping import (
     STEP,
     TAKE_OVER,
     UNBIND,
+    Raised,
     Stepping,
 )
 from headrace.envs.workers.transport import Order, Transport
@@ -193,21 +196,33 @@ class WorkerEnv(AsyncEnv):
         self._asked = params
         self._do(PARAMS, 0, 0, (dict(params),))
 
+    def apply(self, function: Callable[[Any], Any], indices: Iterable[int] | None = None) -> list[Any]:
+        wanted, sent = [*range(self.num_copies)] if indices is None else [*indices], sendable(function)
+        parts = [range(*part.indices(self.num_copies)) for part in self.parts]
+        counted = [*self._transport.answers]  # the last answers to steps, which `restarts` counts
+        self._do(APPLY, 0, 0, [(sent, [number for number in wanted if number in part]) for part in parts])
+        answers, self._transport.answers[:] = [*map(pickle.loads, self._transport.answers)], counted
+        for answer in answers:
+            if isinstance(answer, Raised):
+                raise answer.error
+        return [answers[place].pop(0) for number in wanted for place, part in enumerate(parts) if number in part]
+
     def close(self) -> None:
         self._close()
 
-    def _do(self, what: int, number: int, t: int, message: Message = None) -> None:
-        """Give all workers an order for row t of a rollout, and wait for them."""
+    def _do(self, what: int, number: int, t: int, message: Message | list[Message] = None) -> None:
+        """Give all workers an order for row t of a rollout, and wait for them. message: a list has one for each."""
         while self._transport.orders:  # steps that were started and not waited for
             self.get()
         for worker in range(len(self.parts)):
-            self._transport.start(worker, what, number * ROWS + t, message)
+            own = message[worker] if isinstance(message, list) else message
+            self._transport.start(worker, what, number * ROWS + t, own)
         while self._transport.orders:
             self.get()
 
     def _replace(self, worker: int, order: Order) -> None:
         """Start another process in the place of a lost one, whose order it carries out; or raise why it was lost."""
-        if not self.restart:
+        if not self.restart or order.what == APPLY:  # what was asked of environments that are gone is not known
             raise self._transport.failure(worker)
         part = self.parts[worker]
         self._lost[worker] += self._transport.answers[worker] + part.stop - part.start

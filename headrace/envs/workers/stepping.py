@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.core.types import Settings
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from headrace.data.rollout import Columns, Rollout
     from headrace.envs.gym.agent_groups import AgentGroups
 
-BIND, UNBIND, RESET, STEP, CUT_OFF, RESET_ALL, TAKE_OVER, PARAMS = range(8)
+BIND, UNBIND, RESET, STEP, CUT_OFF, RESET_ALL, TAKE_OVER, PARAMS, APPLY = range(9)
 ROWS = 2**32  # a rollout's number is stored in the bits above its row
 
 
@@ -26,6 +27,12 @@ class EnvFacts(NamedTuple):
     action_space: Space
     max_steps: int | None
     agent_groups: AgentGroups | None  # of several agents
+
+
+class Raised(NamedTuple):
+    """An exception of a function of apply()."""
+
+    error: Exception
 
 
 class Stepping:
@@ -43,7 +50,7 @@ class Stepping:
         self.rollouts: dict[int, Rollout] = {}
         self.facts = EnvFacts(env.observation_space, env.action_space, env.max_steps, env.agent_groups)
 
-    def carry_out(self, what: int, where: int) -> int | None:
+    def carry_out(self, what: int, where: int) -> Any:
         """Carry out one of the orders above, for a rollout's row."""
         number, t = divmod(where, ROWS)
         if what == STEP:
@@ -54,6 +61,8 @@ class Stepping:
             self.env.step(self.rollouts[number], t, lost=True)
         elif what == PARAMS:
             self.env.set_params(**self.orders.recv()[0])
+        elif what == APPLY:
+            return self._applied(*self.orders.recv())
         else:
             if what == BIND:
                 self._bind(where, *self.orders.recv())
@@ -67,6 +76,19 @@ class Stepping:
                 self.env.load_state_dict({})  # RESET_ALL
             return None
         return self.env.restarts
+
+    def _applied(self, function: bytes, numbers: list[int]) -> bytes:
+        """What a function returns for some of the environments, pickled; or the exception that it raised, in a Raised.
+        The environments stay as they are."""
+        try:
+            found: Any = self.env.apply(pickle.loads(function), [number - self.env.first_env for number in numbers])
+            return pickle.dumps(found)
+        except Exception as error:
+            try:
+                pickle.loads(pickled := pickle.dumps(Raised(error)))
+            except Exception:  # some exceptions cannot be pickled or unpickled
+                return pickle.dumps(Raised(RuntimeError("".join(traceback.format_exception(error)))))
+            return pickled
 
     def _bind(self, number: int, num_steps: int, num_envs: int, columns: Columns, size: int) -> None:
         """Write into this rollout from now on. Its memory follows the message."""

@@ -1,0 +1,27 @@
+"""Attributes of a Gymnasium environment under its wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+
+NOT_OF_USERS = ("gymnasium", "headrace", "stable_baselines3")  # packages whose wrappers read no new attributes
+
+
+def set_attribute(env: gymnasium.Env, name: str, value: Any) -> None:
+    """Set an attribute where it is: on the outermost wrapper that has it, or on the environment. A new one is set on
+    the outermost wrapper of the user's, where there is one, as Gymnasium's set_wrapper_attr() does without others."""
+    every = [*_layers(env)]
+    has = next((layer for layer in every if hasattr(layer, name)), None)
+    of_user = next((layer for layer in every if type(layer).__module__.split(".")[0] not in NOT_OF_USERS), every[-1])
+    setattr(has or of_user, name, value)
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """The wrappers of an environment from the outermost on, and it itself."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
