@@ -155,15 +155,19 @@ def test_outputs_are_copies_or_share_memory():
         observation = following
 
 
-def test_state_is_read_and_set_and_parameters_are_read():
+def test_state_and_parameters_are_read_and_set():
     ours = hr.make_vec("CartPole-v1", 2, params={"gravity": 3.0})
     ours.reset(seed=0)
     assert ours.get_attr("gravity") == (3.0, 3.0) and ours.get_attr("force") == (10.0, 10.0)
     name = next(iter(ours.env.target.state()))
     ours.set_attr(name, [0.25, -0.5])
     assert ours.get_attr(name) == (0.25, -0.5)
-    with pytest.raises(AttributeError, match=r"make_vec\(..., params="):
-        ours.set_attr("gravity", 1.0)
+    ours.set_attr("gravity", [1.0, 1.0])
+    assert ours.get_attr("gravity") == (1.0, 1.0) == tuple([ours.params["gravity"]] * 2)
+    with pytest.raises(ValueError, match="gravity"):
+        ours.set_attr("gravity", [1.0, 2.0])  # they were made with one number
+    with pytest.raises(AttributeError, match=r"'colour' is no parameter of CartPole-v1 \(gravity, .*its state \("):
+        ours.set_attr("colour", 1.0)
     with pytest.raises(AttributeError, match=r"params cannot be set: make them with make_vec"):
         ours.params = {"gravity": 1.0}
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
@@ -384,3 +388,44 @@ def test_nor_is_it_in_a_worker():
         role.envs[0].step(0)
     with pytest.raises(TypeError, match="dtype <U1, not numbers"):
         write([((), np.zeros((1, 2)))], 0, np.array(["1", "2"]))
+
+
+class Bonus(gymnasium.Env):
+    """Rewards an attribute that it does not have at first."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), float(getattr(self, "bonus", 0.0)), False, False, {}
+
+
+class OfUser(gymnasium.RewardWrapper):
+    """A wrapper with an attribute of its own, and one that it lacks at first."""
+
+    bonus = 0.5
+
+    def reward(self, reward):
+        return reward + self.bonus + getattr(self, "more", 0.0)
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("standard", [False, True])
+def test_a_new_attribute_is_set_on_the_environment(workers, standard):
+    """Below the wrappers of Gymnasium's and ours; on the user's own wrapper, where there is one."""
+    wrappers = [lambda env: gymnasium.wrappers.TimeLimit(env, 50)] if standard else []
+    envs = hr.make_vec(Bonus, 2, workers=workers, wrappers=wrappers)
+    envs.reset(seed=0)
+    envs.set_attr("bonus", [1.0, 2.0])
+    assert envs.step(np.zeros(2, int))[1].tolist() == [1.0, 2.0] and envs.get_attr("bonus") == (1.0, 2.0)
+    envs.set_attr("bonus", 3.0)
+    assert envs.step(np.zeros(2, int))[1].tolist() == [3.0, 3.0]
+    envs.close()
+    envs = hr.make_vec(Bonus, 2, workers=workers, wrappers=[OfUser, *wrappers])
+    envs.reset(seed=0)
+    envs.set_attr("bonus", [1.0, 2.0])  # the wrapper has it already
+    envs.set_attr("more", 10.0)
+    assert envs.step(np.zeros(2, int))[1].tolist() == [11.0, 12.0]
+    envs.close()
