@@ -1,156 +1,322 @@
-"""What a plain function reaches within its package: functions, methods and constants, and a digest of their source.
+"""What a plain function reaches: functions, methods and values, and a digest of all of them.
 
 Names in the code of a function are looked up in its module, in modules of the package that it names, and as attributes
-of the classes that are given; so are those of the functions found. Nothing is run.
+of the classes that are given or found; so are those of the functions found. A function counts by its syntax tree, and
+by what its closure, its defaults and its attributes hold. This package, the package of the plain function and whatever
+else is the user's are followed. Functions and classes of other packages count by name, and, for a plain function of
+the user's, by the version of their package. Nothing is run. Imports within functions, and names that are put together
+at run time, are not followed.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from enum import EnumMeta
-from operator import getitem
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import NamedTuple, TypeAlias
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from inspect import getmro
+from itertools import chain
+from operator import attrgetter, getitem, is_
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any, TypeAlias
 
-from headrace.core.source_text import source_text, without_comments
+from headrace.core.packages import installed
+from headrace.core.source_text import bare_text, tree_text
+from headrace.core.value_text import Changing, describe
 
 Space: TypeAlias = Mapping[str, object]  # of a module or class: name -> value
-WRAPPERS = ("headrace.core.fused", "torch")  # whose decorators leave a function what it is
+OWN = "headrace"
+_SITE = ("site-packages", "dist-packages")  # folders of packages that were installed
+_MAKING = {"__init__", "__new__", "__post_init__"}  # which the objects that a plain function is given have behind them
+_SILENT = {"__repr__", "__str__", "__reduce__", "__getstate__", "__setstate__", "__init_subclass__", "__set_name__"}
+_code, _defaults = attrgetter("__code__"), attrgetter("__defaults__", "__kwdefaults__")
+_contents = attrgetter("cell_contents")
+_trees: dict[int, tuple[CodeType, str]] = {}  # by id of the code: equal code may have other decorators
+_texts: dict[int, tuple[CodeType, str]] = {}
 
 
-class Reach(NamedTuple):
-    """What a function reached: names, the module or class of each and what it was; and a digest of all their texts."""
+class Digest(str):
+    """The digest of a Reach, and another of its functions' text, which takes a third of the time to compute: where it
+    is equal, nothing else has to be compared."""
 
-    digest: str
-    owners: list[str]
-    spaces: list[Space]
-    names: list[str]
-    values: list[object]
+    text: str
+
+    def __new__(cls, tree: str, text: str = "") -> Digest:
+        made = super().__new__(cls, tree)
+        made.text = text
+        return made
+
+
+class Reach:
+    """What a function reached. owners, spaces, names, values: the module or class of each name, and what it was.
+    functions: all that were found, those of other packages among them."""
+
+    def __init__(self, walk: _Walk) -> None:
+        found = [*zip(*walk.found.values(), strict=True)] or [()] * 4
+        self.owners, self.spaces, self.names, self.values = map(list[Any], found)
+        self._lines, functions = walk.lines, [*walk.functions.values()]
+        self._sized = [*{id(space): space for space in (*self.spaces, *walk.globals)}.values()]
+        self._sizes = [*map(len, self._sized)]
+        self.functions, self._codes = functions, [*map(_code, functions)]
+        self._defaulting = [function for function in functions if any(_defaults(function))]
+        self._defaults = [x for function in self._defaulting for x in _defaults(function)]
+        self._cells = walk.cells
+        self._contents = [*map(_contents, walk.cells)]
+        self._changing = walk.changing
+        self.text = self._hash(_texts, bare_text)
+
+    @functools.cached_property
+    def digest(self) -> Digest:
+        """The digest of all that was reached: the same where nothing but comments, docstrings, annotations of functions
+        and formatting differ."""
+        return Digest(self._hash(_trees, tree_text), self.text)
+
+    def matches(self, digest: str) -> bool:
+        """Whether this is the digest."""
+        return getattr(digest, "text", None) == self.text or digest == self.digest
 
     def is_current(self) -> bool:
-        """Whether each name still is what it was, or is equal to it."""
+        """Whether each name still is what it was, and holds what it held."""
         try:
-            return [*map(getitem, self.spaces, self.names)] == self.values  # objects first, and only then what they are
-        except (KeyError, RuntimeError, ValueError):  # the last two of tensors and arrays, which are not compared
+            return (
+                all(map(is_, map(getitem, self.spaces, self.names), self.values))
+                and [*map(len, self._sized)] == self._sizes
+                and [*map(_code, self.functions)] == self._codes
+                and all(map(is_, chain.from_iterable(map(_defaults, self._defaulting)), self._defaults))
+                and all(map(is_, map(_contents, self._cells), self._contents))
+                and all(part.holds() for part in self._changing)
+            )
+        except (KeyError, RuntimeError, ValueError):  # gone; changed by another thread; a cell that was emptied
             return False
+
+    def _hash(self, known: dict[int, tuple[CodeType, str]], text_of: Callable[[FunctionType], str]) -> str:
+        codes = dict(zip(map(id, self.functions), self._codes, strict=True))
+        lines = (label if f is None else f"{label}{_kept(known, text_of, f, codes[id(f)])}" for label, f in self._lines)
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
 
 
 def reach(plain: Callable[..., object], classes: tuple[type, ...] = ()) -> Reach:
     """What `plain` reaches. classes: those of its arguments and of what they hold; their forward() is always reached.
-
-    Comments, docstrings and blank lines do not count for the digest.
-    """
-    walk = _Walk(plain, classes)
-    text = "\n".join(sorted(walk.texts))
-    columns = (list(column) for column in zip(*walk.found.values(), strict=True)) if walk.found else ([], [], [], [])
-    return Reach(hashlib.sha256(text.encode()).hexdigest()[:16], *columns)
+    Their constructors are not: the objects are there."""
+    return Reach(_Walk(plain, classes))
 
 
 class _Walk:
     def __init__(self, plain: Callable[..., object], classes: tuple[type, ...]) -> None:
-        self.texts: set[str] = set()
-        self.found: dict[tuple[str, str], tuple[str, Space, str, object]] = {}
-        functions = list(_layers(plain))
-        self.package = _home(functions[-1]).partition(".")[0]
-        bases = dict.fromkeys(base for cls in classes for base in cls.__mro__ if self._is_own(base.__module__))
-        self.members: dict[str, list[tuple[str, Space]]] = {}  # name -> the classes that have it
-        for base in bases:
-            for name in vars(base):
-                self.members.setdefault(name, []).append((f"{base.__module__}.{base.__qualname__}", vars(base)))
-        self._add_members("forward")
-        for function in functions:
-            self._describe("", function)
+        self.lines: set[tuple[str, FunctionType | None]] = set()
+        self.found: dict[tuple[int, str], tuple[str, Space, str, object]] = {}
+        self.functions: dict[int, FunctionType] = {}
+        self.globals: list[Space] = []
+        self.cells: list[Any] = []
+        self.changing: list[Changing] = []
+        self.named = {"forward"}
+        self.members: dict[str, list[tuple[str, Space, bool]]] = {}  # name -> the classes that have it
+        self.given: set[type] = set()
+        self.classes: set[type] = set()  # of values that were found
+        self.packages: set[str] = set()
+        functions = describe(plain).functions
+        self.home = _home(_unwrapped(functions[0])) if functions else type(plain).__module__
+        self.package = self.home.partition(".")[0]
+        self.queue: deque[tuple[str, FunctionType]] = deque()
+        for cls in classes:
+            self._add_class(cls, given=True)
+        self._describe("", plain)
+        while self.queue:
+            self._follow(*self.queue.popleft())
+        if self.package != OWN:
+            self.lines |= {(f"{name} {_version(name)}", None) for name in self.packages}
 
     def _is_own(self, module: str) -> bool:
-        return module.partition(".")[0] == self.package
+        name = module.partition(".")[0]
+        return name in (self.package, OWN) or not _is_others(name)
 
-    def _add_members(self, name: str) -> None:
-        for owner, space in self.members.get(name, ()):
-            self._add(owner, space, name)
-
-    def _add(self, owner: str, space: Space, name: str) -> None:
-        """Take in a name of a module or class, if it has it."""
-        if name not in space or (owner, name) in self.found:
+    def _describe(self, label: str, value: object, keeps: bool = False) -> None:
+        """Add the text of a value, and follow the functions and classes in it. keeps: of an object that is given: what
+        it keeps of its own is read from there."""
+        if type(value) is FunctionType:
+            self._add_function(label, value)
             return
-        value = space[name]
-        self.found[owner, name] = (owner, space, name, value)
-        self._describe(f"{owner}.{name}", value)
+        found = describe(value, self.home)
+        if keeps and type(value) in found.classes:
+            self.lines.add((f"{label} = {found.lines[1].partition(' ')[0]}", None))
+            return
+        self.changing.extend(found.changing)
+        self.lines.add((f"{label} = {' '.join(found.lines)}", None))
+        for module in found.modules:
+            self._note(module)
+        for number, function in enumerate(found.functions):
+            self._add_function(f"{label}.{number}", function)
+        for cls in found.classes:
+            self._add_class(cls)
 
-    def _describe(self, label: str, value: object) -> None:
-        """Add the text of a value, and what it reaches."""
-        layers = list(_layers(value))
-        if layers:
-            for function in layers:
-                own = self._is_own(_home(function))
-                self.texts.add(f"{label} = {_text(function) if own else f'{_home(function)}.{function.__qualname__}'}")
-                if own:
-                    self._follow(function)
-        elif isinstance(value, Mapping) and label.rpartition(".")[2].isupper():
-            for key, member in value.items():
-                self._describe(f"{label}[{key!r}]", member)
+    def _note(self, module: str) -> None:
+        if not self._is_own(module) and module.partition(".")[0] not in sys.stdlib_module_names:
+            self.packages.add(module.partition(".")[0])
+
+    def _add_function(self, label: str, function: FunctionType) -> None:
+        function = _unwrapped(function)
+        home = _home(function)
+        if self._is_own(home):
+            self.lines.add((f"{label} = ", function))
         else:
-            self.texts.add(f"{label} = {_constant(value)}")
-            if isinstance(value, type) and self._is_own(value.__module__):
-                self._add(f"{value.__module__}.{value.__qualname__}", vars(value), "__init__")
+            self._note(home)
+            self.lines.add((f"{label} = {home}.{function.__qualname__}", None))
+        if id(function) not in self.functions:
+            self.functions[id(function)] = function
+            self.queue.append((label, function))
 
-    def _follow(self, function: FunctionType) -> None:
+    def _add_class(self, cls: type, given: bool = False) -> None:
+        """Take in the class of a value, with the classes that it is derived from. given: its objects are arguments."""
+        for base in (*getmro(cls), *getmro(type(cls))):
+            if not self._is_own(base.__module__) or base in (self.given if given else self.classes):
+                continue
+            name, space = f"{base.__module__}.{base.__qualname__}", vars(base)
+            if base not in self.given and base not in self.classes:
+                for member in space:
+                    self.members.setdefault(member, []).append((name, space, given))
+            (self.given if given else self.classes).add(base)
+            special = _special(space) - (_MAKING if given else set())
+            if not given:
+                self._describe(f"{base.__qualname__}()", (base.__bases__, *_fields(space)))
+            for member in space:
+                if member in self.named or member in special or (not given and _is_derivative(base, member)):
+                    self._add(name, space, member, given)
+
+    def _add(self, owner: str, space: Space, name: str, keeps: bool = False) -> None:
+        """Take in a name of a module or class, if it has it."""
+        if name in space and (id(space), name) not in self.found:
+            self.found[id(space), name] = (owner, space, name, space[name])
+            inside = owner == self.home or owner.startswith(f"{self.home}.")
+            self._describe(f"{owner[len(self.home) :] if inside else owner}.{name}", space[name], keeps)
+
+    def _follow(self, label: str, function: FunctionType) -> None:
+        """Take in what a function holds, and, if it is followed, what it names."""
+        held = {"defaults": function.__defaults__, "keywords": function.__kwdefaults__, "attributes": vars(function)}
+        for name, value in held.items():
+            if value:
+                self._describe(f"{label}({name})", value)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                self._describe(f"{label}({name})", cell.cell_contents)
+            except ValueError:  # empty until the function around has run further
+                continue
+            self.cells.append(cell)
+        if not self._is_own(_home(function)):
+            return
+        self.globals.append(function.__globals__)
         names = sorted(_names(function.__code__))
-        for default in function.__defaults__ or ():
-            self._add(_home(function), function.__globals__, getattr(default, "__name__", ""))
         for name in names:
-            self._add_members(name)
-            value = function.__globals__.get(name)
-            if not isinstance(value, ModuleType):
-                self._add(_home(function), function.__globals__, name)
-            elif self._is_own(value.__name__):
-                for attribute in names:
-                    self._add(value.__name__, vars(value), attribute)
+            if name not in self.named:
+                self.named.add(name)
+                for member in self.members.get(name, ()):
+                    self._add(member[0], member[1], name, member[2])
+        self._add_names(_home(function), function.__globals__, names, set())
+
+    def _add_names(self, owner: str, space: Space, names: list[str], seen: set[str]) -> None:
+        """Take in these names of a module, and of the followed modules that it has under them."""
+        seen.add(owner)
+        for name in names:
+            value = space.get(name)
+            if not issubclass(type(value), ModuleType):
+                self._add(owner, space, name)
+                continue
+            module = str(vars(value)["__name__"])
+            self._note(module)
+            if self._is_own(module) and module not in seen:
+                self._add_names(module, vars(value), names, seen)
 
 
-def _layers(value: object) -> Iterator[FunctionType]:
-    """The functions of a function, method or property that is decorated; without the registry's and torch's."""
-    while value is not None:
-        value = getattr(value, "fget", None) or getattr(value, "__func__", value)
-        inner = getattr(value, "__wrapped__", None)
-        if isinstance(value, FunctionType) and not (inner and _home(value).startswith(WRAPPERS)):
-            yield value
-        value = inner
+def _unwrapped(function: FunctionType) -> FunctionType:
+    """The function that a decorator of the registry's or of torch's was applied to: they leave it what it is."""
+    while (inner := vars(function).get("__wrapped__")) is not None:
+        home = _home(function)
+        if not (home == "headrace.core.fused" or home.partition(".")[0] == "torch"):
+            break
+        if type(inner) is not FunctionType:
+            break
+        function = inner
+    return function
 
 
 def _home(function: FunctionType) -> str:
     """The module in which a function was written; functools.wraps() changes its __module__."""
-    return function.__globals__.get("__name__", "")
+    return str(function.__globals__.get("__name__", ""))
 
 
+def _is_others(name: str) -> bool:
+    """Whether a top-level module is neither the user's nor this package: Python's, or of an installed package."""
+    if name in sys.stdlib_module_names:
+        return True
+    return name in sys.modules and _is_installed(name)
+
+
+@functools.cache
+def _is_installed(name: str) -> bool:
+    about = vars(sys.modules[name])
+    places = (about.get("__file__") or "", *about.get("__path__", ()))
+    return any(f"/{site}/" in f"{place}/".replace("\\", "/") for place in places for site in _SITE)
+
+
+def _version(name: str) -> str:
+    found = vars(sys.modules[name]).get("__version__") if name in sys.modules else None
+    return str(found or installed(name, otherwise="of an unknown version"))
+
+
+@functools.lru_cache(maxsize=4096)
 def _names(code: CodeType) -> set[str]:
     """All names in a function's code, and in functions within it."""
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return {name for name in code.co_names if not name.startswith("__")}.union(*inner)
 
 
-def _constant(value: object) -> str:
-    """A constant as text; of other values their names, or their types', which do not depend on the process."""
-    if isinstance(value, EnumMeta):
-        return repr({member.name: member.value for member in value})  # type: ignore[var-annotated]
-    if isinstance(value, tuple | list):
-        return f"({', '.join(map(_constant, value))})"
-    if value is None or isinstance(value, int | float | str | bytes):
-        return repr(value)
-    named = value if isinstance(value, type | BuiltinFunctionType) else type(value)
-    module = named.__module__ or ""  # Python 3.11 has _collections._tuplegetter, later ones collections._tuplegetter
-    return f"{module.removeprefix('_')}.{named.__qualname__}"
+def _special(space: Space) -> set[str]:
+    """The methods of a class that operators and calls reach without naming them, but for those that dataclasses and
+    named tuples make of their fields."""
+    special = {name for name, x in space.items() if name[:2] == "__" == name[-2:] and type(x) is FunctionType}
+    made = {name for name in special if space[name].__code__.co_filename == "<string>"}  # type: ignore[attr-defined]
+    return special - _SILENT - (made if _fields(space) else set())
 
 
-@functools.lru_cache(maxsize=4096)
-def _text(function: FunctionType) -> str:
-    """The function's source without comments and docstring; of one that has no file, its bytecode; of a constructor
-    that a dataclass made, its signature, because its bytecode differs between versions of Python."""
-    try:
-        return without_comments(source_text(function))
-    except (OSError, TypeError):
-        code = function.__code__
-        if code.co_name == "__init__" and "return" in function.__annotations__ and code.co_filename == "<string>":
-            return f"{code.co_varnames} {sorted(code.co_names)} {[*map(_constant, function.__defaults__ or ())]}"
-        return code.co_code.hex() + repr(code.co_consts)
+def _fields(space: Space) -> tuple[object, ...]:
+    """The fields of a dataclass or named tuple, the members of an Enum, with their values."""
+    fields: Any = space.get("__dataclass_fields__", {})
+    named: Any = space.get("_fields", ())
+    defaults: Any = space.get("_field_defaults", {})
+    members: Any = space.get("_member_map_", {})
+    return (
+        *((name, x.default, x.default_factory, x.init, x.kw_only) for name, x in fields.items()),
+        *named,
+        *defaults.items(),
+        *((name, vars(x).get("_value_")) for name, x in members.items()),
+    )
+
+
+def _is_derivative(cls: type, name: str) -> bool:
+    """Whether this is a function that autograd calls: forward(), backward() and others of a torch.autograd.Function."""
+    return hasattr(cls, "_backward_cls") and type(vars(cls)[name]) in (staticmethod, classmethod, FunctionType)
+
+
+def _kept(
+    known: dict[int, tuple[CodeType, str]],
+    text_of: Callable[[FunctionType], str],
+    function: FunctionType,
+    code: CodeType,
+) -> str:
+    """The text of a function that had this code, computed once for that; of one whose source is not available, its
+    bytecode, which versions of Python do not share."""
+    found = known.get(id(code))
+    if found is None:
+        if function.__code__ is not code:
+            function = FunctionType(code, function.__globals__, closure=tuple(CellType() for _ in code.co_freevars))
+        try:
+            found = code, text_of(function)
+        except (OSError, TypeError, RecursionError):
+            found = code, _bytecode(code)
+        known[id(code)] = found
+    return found[1]
+
+
+def _bytecode(code: CodeType) -> str:
+    constants = (_bytecode(x) if isinstance(x, CodeType) else " ".join(describe(x).lines) for x in code.co_consts)
+    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} [{', '.join(constants)}]"

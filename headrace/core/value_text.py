@@ -1,0 +1,244 @@
+"""Values as text, for digests: what two values have to have in common to be the same for a function that reads them.
+
+Nothing of the user's is run: attributes are read where they lie, not through __getattr__(), properties or __repr__().
+Functions and classes in a value are listed, for the caller to follow. Each part of a value is described once, so a
+value that holds itself ends.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from hashlib import sha256
+from itertools import chain
+from types import (
+    BuiltinFunctionType,
+    EllipsisType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    NotImplementedType,
+    SimpleNamespace,
+)
+from typing import Any, NamedTuple, TypeAlias
+
+from headrace.core.source_text import constant_text
+
+Content: TypeAlias = tuple[str, Iterable[object], bool]  # a value's own text, its parts, whether these stay the same
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType)
+# whose repr() has all that counts, and runs nothing of the user's
+_SHOWN = {
+    *("builtins.range", "builtins.bytearray", "pathlib.PosixPath", "re.Pattern", "decimal.Decimal"),
+    *("fractions.Fraction", "datetime.timedelta", "datetime.datetime", "datetime.date"),
+    *("torch.dtype", "torch.device", "torch.layout", "torch.memory_format"),
+}
+_PARTS: dict[type, tuple[str, ...]] = {  # of what wraps functions
+    MethodType: ("__func__", "__self__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    slice: ("start", "stop", "step"),
+    functools.partial: ("func", "args", "keywords"),
+    functools.partialmethod: ("func", "args", "keywords"),
+    functools.cached_property: ("func",),
+    functools.singledispatchmethod: ("func",),
+    functools._lru_cache_wrapper: ("__wrapped__",),
+}
+_REDUCED = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_ORDERED: tuple[type[Any], ...] = (list, collections.deque, tuple)
+_UNORDERED: tuple[type[Any], ...] = (set, frozenset)
+_BUILT_IN = {*_ORDERED, *_UNORDERED, dict, MappingProxyType}
+_READ: dict[type, Callable[[Any], list[object]]] = {  # quickly, and in the order of _collection()
+    list: list,
+    dict: lambda items: [*chain.from_iterable(items.items())],
+}
+_NAMED_IN_C = (GetSetDescriptorType, MemberDescriptorType)
+_TENSORS = ("_parameters", "_buffers")  # of a torch.nn.Module: data that learning changes, not what it computes
+
+
+class Changing:
+    """A part of a value that can be changed, and what it was when it was described."""
+
+    def __init__(self, part: Any, text: str, parts: list[object]) -> None:
+        self.part, self.text, self.parts = part, text, parts
+        self.read = _READ.get(type(part))
+
+    def holds(self) -> bool:
+        """Whether it still is what it was."""
+        if self.read is None:
+            text, parts, _ = _content(type(self.part), self.part)
+            now = [*parts]
+        else:
+            text, now = self.text, self.read(self.part)
+        return text == self.text and len(now) == len(self.parts) and all(map(operator.is_, now, self.parts))
+
+
+class Description(NamedTuple):
+    """A value as text, one line for each part; the functions in it, the classes, and the modules of all that is named;
+    the parts that can be changed."""
+
+    lines: list[str]
+    functions: list[FunctionType]
+    classes: list[type]
+    modules: set[str]
+    changing: list[Changing]
+
+
+def describe(value: object, home: str = "") -> Description:
+    """A value as text. Arrays and tensors by their numbers; parameters, and the tensors of a torch.nn.Module, by their
+    shapes. home: a module that is not to be named."""
+    return _Describer(home).describe(value)
+
+
+class _Describer:
+    def __init__(self, home: str) -> None:
+        self.home = home
+        self.numbers: dict[int, int] = {}  # id of a part -> its line
+        self.parts: list[Any] = []
+        self.found = Description([], [], [], set(), [])
+
+    def describe(self, value: object) -> Description:
+        lines = self.found.lines
+        lines.append(self.refer(value))
+        for part in self.parts:  # more of them with each line
+            lines.append(self.line(part))
+        return self.found
+
+    def refer(self, value: Any) -> str:
+        """Constants, classes and modules as text; the number of the line of others."""
+        kind = type(value)
+        if kind in _CONSTANTS:
+            return constant_text(value)
+        if issubclass(kind, type):
+            self.found.classes.append(value)
+            return self.name(value)
+        if issubclass(kind, ModuleType):
+            return f"module {vars(value).get('__name__')}"
+        if id(value) not in self.numbers:
+            self.numbers[id(value)] = len(self.parts)
+            self.parts.append(value)
+        return f"@{self.numbers[id(value)]}"
+
+    def line(self, value: Any) -> str:
+        kind = type(value)
+        if kind is FunctionType:
+            self.found.functions.append(value)
+            return "function"
+        text, given, fixed = _content(kind, value)
+        parts = [*given]
+        if not fixed:
+            self.found.changing.append(Changing(value, text, parts))
+        if kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
+            self.found.classes.append(kind)
+        own = f" {self.name(value)}" if kind is BuiltinFunctionType else ""
+        return f"{self.name(kind)}{own} {text} [{', '.join(map(self.refer, parts))}]"
+
+    def name(self, value: Any) -> str:
+        """A class's or function's module and name."""
+        # Python 3.11 has _collections._tuplegetter, later ones collections._tuplegetter
+        module = (value.__module__ or "").removeprefix("_")
+        self.found.modules.add(module)
+        return f"{'' if module == self.home else module}.{value.__qualname__}"
+
+
+def _content(kind: type, value: Any) -> Content:
+    if kind in _PARTS:
+        return "", [getattr(value, name) for name in _PARTS[kind]], True
+    if kind in _REDUCED:
+        return "", value.__reduce__()[1], True
+    if kind is BuiltinFunctionType:
+        owner = value.__self__
+        return "", [] if isinstance(owner, ModuleType | type | None) else [owner], True
+    if issubclass(kind, Enum):
+        return str(object.__getattribute__(value, "_name_")), [], True
+    return _collection(kind, value) or _array(kind, value) or _instance(kind, value)
+
+
+def _instance(kind: type, value: Any) -> Content:
+    """Anything else: by its attributes, where it is not of the standard library."""
+    if f"{kind.__module__}.{kind.__qualname__}" in _SHOWN:
+        return ascii(value), [], True
+    text = _name_in_c(kind, value)
+    if kind.__module__.partition(".")[0] in sys.stdlib_module_names and kind is not SimpleNamespace:
+        return text, [], True
+    attributes = dict(sorted(_attributes(kind, value)))
+    if _is(kind, "torch.nn", "Module"):
+        tensors = chain.from_iterable((attributes.pop(name, None) or {}).items() for name in _TENSORS)  # type: ignore[attr-defined]
+        text = ", ".join(f"{name} {_shape(tensor)}" for name, tensor in tensors)
+    return text, chain.from_iterable(attributes.items()), False
+
+
+def _collection(kind: type, value: Any) -> Content | None:
+    """Its members, and the attributes of a subclass."""
+    own = () if kind in _BUILT_IN else chain.from_iterable(_attributes(kind, value))
+    for base in _ORDERED:
+        if issubclass(kind, base):
+            return "", chain(base.__iter__(value), own), base is tuple
+    for base in _UNORDERED:
+        if issubclass(kind, base):
+            return "", chain(sorted(base.__iter__(value), key=_order), own), base is frozenset
+    if issubclass(kind, dict | MappingProxyType):
+        items = dict.items(value) if issubclass(kind, dict) else value.items()
+        return "", chain(chain.from_iterable(items), own), False
+    return None
+
+
+def _order(value: Any) -> str:
+    """By which members of a set are described: one that is the same in every process."""
+    if isinstance(value, type | FunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    return constant_text(value) if type(value) in _CONSTANTS else "\0".join(describe(value).lines)
+
+
+def _array(kind: type, value: Any) -> Content | None:
+    """The numbers of NumPy's and torch's arrays, as a hash."""
+    if _is(kind, "numpy", "ndarray") or _is(kind, "numpy", "generic"):
+        if value.dtype.hasobject:
+            return f"{value.shape}", value.ravel().tolist(), False
+        return f"{value.dtype.str} {value.shape} {sha256(value.tobytes()).hexdigest()}", [], False
+    if not _is(kind, "torch", "Tensor"):
+        return None
+    if value.requires_grad or _is(kind, "torch.nn", "Parameter"):
+        return _shape(value), [], False
+    try:
+        numbers = value.detach().cpu().contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
+    except (RuntimeError, TypeError, NotImplementedError):  # sparse, quantized, without memory
+        return _shape(value), [], False
+    return f"{_shape(value)} {sha256(numbers.tobytes()).hexdigest()}", [], False
+
+
+def _shape(tensor: Any) -> str:
+    return "None" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)} {tensor.device} {tensor.requires_grad}"
+
+
+def _is(kind: type, module: str, name: str) -> bool:
+    """Whether a class is derived from one of a library, where that was imported: else it cannot be."""
+    base = getattr(sys.modules.get(module), name, None)
+    return base is not None and issubclass(kind, base)
+
+
+def _attributes(kind: type, value: Any) -> Iterator[tuple[str, object]]:
+    """What an object keeps, in its __dict__ and its slots."""
+    for name, found in ((name, x) for base in kind.__mro__ for name, x in vars(base).items()):
+        if type(found) is MemberDescriptorType and found.__objclass__.__module__ != "builtins":
+            with contextlib.suppress(AttributeError):  # an empty slot
+                yield name, found.__get__(value)
+    with contextlib.suppress(AttributeError):
+        yield from object.__getattribute__(value, "__dict__").items()
+
+
+def _name_in_c(kind: type, value: Any) -> str:
+    """The name of an object that is written in C and has one, such as numpy.add."""
+    for base in kind.__mro__:
+        for name in ("__qualname__", "__name__"):
+            if type(found := vars(base).get(name)) in _NAMED_IN_C:
+                return str(found.__get__(value))  # type: ignore[union-attr]
+    return ""
