@@ -131,7 +131,7 @@ class PPOOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    distribution: Literal["auto", "categorical", "gaussian", "unit_gaussian", "squashed"]
     normalize_advantage: bool
     normalize_return: bool
     recurrent: Literal["none", "gru", "lstm"]
@@ -160,7 +160,7 @@ class A2COptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    distribution: Literal["auto", "categorical", "gaussian", "unit_gaussian", "squashed"]
     normalize_advantage: bool
     normalize_return: bool
     recurrent: Literal["none", "gru", "lstm"]
@@ -182,7 +182,7 @@ class APPOOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    distribution: Literal["auto", "categorical", "gaussian", "unit_gaussian", "squashed"]
     normalize_advantage: bool
     normalize_return: bool
     recurrent: Literal["none", "gru", "lstm"]
@@ -213,7 +213,7 @@ class IMPALAOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    distribution: Literal["auto", "categorical", "gaussian", "unit_gaussian", "squashed"]
     normalize_advantage: bool
     normalize_return: bool
     recurrent: Literal["none", "gru", "lstm"]
@@ -237,7 +237,7 @@ class ReinforceOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    distribution: Literal["auto", "categorical", "gaussian", "unit_gaussian", "squashed"]
     normalize_advantage: bool
     normalize_return: bool
     recurrent: Literal["none", "gru", "lstm"]
@@ -258,7 +258,7 @@ class TRPOOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    distribution: Literal["auto", "categorical", "gaussian", "unit_gaussian", "squashed"]
     normalize_advantage: bool
     normalize_return: bool
     recurrent: Literal["none", "gru", "lstm"]

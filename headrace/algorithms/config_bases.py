@@ -34,7 +34,7 @@ class OnPolicyConfig:
 class ActorCriticConfig:
     """Settings of an actor and a critic that learn from rollouts."""
 
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"] = "auto"  # of actions; auto: by the space
+    distribution: Literal["auto", "categorical", "gaussian", "unit_gaussian", "squashed"] = "auto"  # of actions
     normalize_advantage: bool = True  # advantages to mean 0 and variance 1 over each rollout
     normalize_return: bool = True  # the critic predicts normalised returns (PopArt)
     recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network between the hidden layers and the outputs

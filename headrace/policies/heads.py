@@ -12,7 +12,7 @@ from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Spac
 from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.masks import forbid
 
-DISTRIBUTIONS = ("auto", "categorical", "gaussian", "squashed")
+DISTRIBUTIONS = ("auto", "categorical", "gaussian", "unit_gaussian", "squashed")
 
 
 class CategoricalHead(nn.Module):
@@ -54,13 +54,14 @@ class GaussianHead(nn.Module):
     """Box actions: means from the network, one learned log standard deviation per dimension, 0 at first.
 
     Both are in units of half the bounds' range, around its center, so that learning does not depend on the units of
-    actions; the unit of an unbounded dimension is 1. squash: through tanh, so that actions need no clipping.
+    actions; the unit of an unbounded dimension is 1. own_units: both are in the units of actions, around 0, as in
+    Stable-Baselines3. squash: through tanh, so that actions need no clipping.
     """
 
     center: Tensor
     half_range: Tensor
 
-    def __init__(self, space: Box, squash: bool) -> None:
+    def __init__(self, space: Box, squash: bool, own_units: bool = False) -> None:
         super().__init__()
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)
         bounded = np.isfinite(low) & np.isfinite(high)
@@ -71,6 +72,8 @@ class GaussianHead(nn.Module):
         low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
         if not (low < high).all():
             raise TypeError(f"every dimension of an action needs low < high, got {space}")
+        if own_units:
+            low, high = np.full_like(low, -1.0), np.ones_like(high)
         self.squash = squash
         self.num_parameters = space.shape[0]
         self.num_draws = self.num_parameters + self.num_parameters % 2
@@ -89,7 +92,7 @@ def action_head(space: Space, distribution: str = "auto") -> Any:
     """The head for an action space: num_parameters, num_draws, and a call that turns [P, N] into a distribution.
 
     distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box, and Bernoulli for
-    MultiBinary.
+    MultiBinary; "unit_gaussian" is a Gaussian in the units of actions.
     Raises ValueError for an unknown name, TypeError where the distribution does not apply to the space.
     """
     if distribution not in DISTRIBUTIONS:
@@ -103,9 +106,9 @@ def action_head(space: Space, distribution: str = "auto") -> Any:
     if isinstance(space, MultiBinary) and len(space.shape) == 1 and distribution == "auto":
         return BernoulliHead(space)
     if isinstance(space, Box) and len(space.shape) == 1 and distribution != "categorical":
-        return GaussianHead(space, squash=distribution == "squashed")
+        return GaussianHead(space, distribution == "squashed", distribution == "unit_gaussian")
     raise TypeError(
         f"no {distribution} distribution over actions of {space}: "
-        "Discrete and MultiDiscrete are categorical; MultiBinary is auto; a Box of one dimension is gaussian or "
-        "squashed"
+        "Discrete and MultiDiscrete are categorical; MultiBinary is auto; a Box of one dimension is gaussian, "
+        "unit_gaussian or squashed"
     )

@@ -84,14 +84,11 @@ def _mlp(name: str, hidden: list[tuple[Tensor, Tensor]]) -> Weights:
 
 def _actor_critic(weights: Weights, policy: Policy) -> Weights:
     named = _mlp("actor", layers(weights, ACTORS["ppo"])) | _mlp("critic", layers(weights, "mlp_extractor.value_net"))
-    weight, bias = weights["action_net.weight"], weights["action_net.bias"]
+    action = weights["action_net.weight"], weights["action_net.bias"]
     if isinstance(policy, ActorCritic) and isinstance(policy.head, GaussianHead):
-        # means and standard deviations are in half ranges of the actions, around their center
-        center, half_range = (x.detach().cpu() for x in (policy.head.center, policy.head.half_range))
-        weight, bias = weight / half_range, (bias - center.flatten()) / half_range.flatten()
-        named["head.log_std"] = weights["log_std"] - half_range.flatten().log()
+        named["head.log_std"] = weights["log_std"]
     critic = weights["value_net.weight"], weights["value_net.bias"]
-    return named | _layer("actor_out", (weight, bias)) | _layer("critic_out", critic)
+    return named | _layer("actor_out", action) | _layer("critic_out", critic)
 
 
 def _actor_q(algorithm: str, weights: Weights) -> Weights:

@@ -59,7 +59,7 @@ class Translation(NamedTuple):
     config: Any  # of the algorithm's dataclass
     learning_rate: Schedule | None  # None where it is constant
     clip: Schedule | None  # likewise, of PPO's clipping
-    log_std: float | None = None  # of A2C's Box actions at the start, in half their range
+    log_std: float | None = None  # of A2C's Box actions at the start
 
 
 def translate(
@@ -215,7 +215,8 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
     if (function := kwargs.pop("activation_fn", None)) is not None:
         settings["activation"] = _activation(function)
     if algorithm in ON_POLICY and isinstance(spaces[1], Box):
-        log_std = kwargs.pop("log_std_init", 0.0) - math.log(_half_range(spaces[1]))
+        log_std = kwargs.pop("log_std_init", 0.0)
+        settings |= {"distribution": "unit_gaussian"}
         settings |= {"initial_std": math.exp(log_std)} if algorithm == "ppo" else {"log_std": log_std}
     harmless = {"log_std_init": 0.0, "ortho_init": True, "normalize_images": True, "use_sde": False, "n_critics": 2}
     for key, value in kwargs.items():
@@ -239,9 +240,3 @@ def _activation(function: Any) -> str:
     if name is None:
         raise ValueError(f"activation_fn={function!r} has no counterpart: use Tanh, ReLU, ELU, SiLU, GELU or LeakyReLU")
     return name
-
-
-def _half_range(space: Box) -> float:
-    """Half the range of actions, the unit of their standard deviation; the mean over dimensions, 1 where unbounded."""
-    bounded = np.isfinite(space.low) & np.isfinite(space.high)
-    return float(np.where(bounded, (space.high.astype(float) - space.low) / 2, 1.0).mean())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gymnasium.spaces import Space
+from gymnasium.spaces import Box, Space
 from torch import nn
 
 from headrace.algorithms.base import Algorithm
@@ -21,11 +21,13 @@ from headrace.core.types import Json
 from headrace.core.writing import replacing
 from headrace.data.spaces import from_json, to_json
 from headrace.policies.base import Policy
+from headrace.policies.heads import GaussianHead
 from headrace.sb3 import foreign_zip
 from headrace.sb3.foreign_weights import converted
+from headrace.sb3.translation import ON_POLICY
 
 ABOUT, STATE = "headrace.json", "state.pth"  # members of Headrace's own files
-FORMAT = 1
+FORMAT = 2  # 1 had Box actions in half their range around its center, as headrace.PPO
 
 
 @dataclass(frozen=True)
@@ -124,17 +126,27 @@ def read(path: str | Path) -> Saved:
     raise ValueError(f"{path} holds no model: it has neither {ABOUT} nor {' and '.join(foreign_zip.MEMBERS)}")
 
 
-def _own(about: Json, state: bytes) -> Saved:
-    if about["format"] != FORMAT:
+def _own(about: Json, content: bytes) -> Saved:
+    if about["format"] not in (1, FORMAT):
         raise ValueError(f"the file is of format {about['format']}, and this version reads {FORMAT}")
     arguments = {name: _restored(value) for name, value in about["arguments"].items()}
     observation_space, action_space = map(from_json, about["spaces"])
+    state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    if about["format"] == 1 and about["algorithm"] in ON_POLICY and isinstance(action_space, Box):
+        _to_units(state["policy"], GaussianHead(action_space, squash=False))
     return Saved(
         *(about["algorithm"], about["policy"], arguments, about["n_envs"], about["num_timesteps"]),
         pair=(observation_space, action_space),
-        state=torch.load(io.BytesIO(state), map_location="cpu", weights_only=True),
+        state=state,
         weights=None,
     )
+
+
+def _to_units(weights: Json, head: GaussianHead) -> None:
+    """Take means and standard deviations that a head has in half ranges to the units of actions."""
+    weights["actor_out.weight"] *= head.half_range
+    weights["actor_out.bias"] = weights["actor_out.bias"] * head.half_range.flatten() + head.center.flatten()
+    weights["head.log_std"] = weights["head.log_std"] + head.half_range.flatten().log()
 
 
 def _plain_arguments(arguments: Json) -> Json:

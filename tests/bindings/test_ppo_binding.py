@@ -112,7 +112,7 @@ def test_ten_updates_equal_the_plain_ones(name, capsys):
     activation=st.sampled_from(sorted(ACTIVATIONS)),
     layer_norm=st.booleans(),
     shared=st.booleans(),
-    distribution=st.sampled_from(["categorical", "gaussian", "squashed"]),
+    distribution=st.sampled_from(["categorical", "gaussian", "unit_gaussian", "squashed"]),
     envs=st.integers(1, 13),
     seed=st.integers(0, 2**20),
 )

@@ -60,7 +60,7 @@ def test_the_quickstart_of_stable_baselines3_learns():
         ),
         (
             lambda: small("Pendulum-v1", policy_kwargs={"log_std_init": -1.0}),
-            {"initial_std": float(np.exp(-1.0) / 2)},  # in half ranges of the actions, which go from -2 to 2
+            {"initial_std": float(np.exp(-1.0)), "distribution": "unit_gaussian"},
         ),
         (
             lambda: A2C("MlpPolicy", "CartPole-v1", normalize_advantage=True),
