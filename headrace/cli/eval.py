@@ -11,6 +11,7 @@ import numpy as np
 import tyro
 
 from headrace.cli.run_policy import Choice, load_chosen
+from headrace.core.trust import code_of
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs.progress import EvaluationLines
 
@@ -32,9 +33,10 @@ class Eval:
 def main(arguments: list[str]) -> None:
     """Evaluate, and print a table or JSON."""
     options = tyro.cli(Eval, prog="headrace eval", description=DESCRIPTION, args=arguments)
-    policy, folder, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
-    kwargs = {"workers": options.workers, "watch": EvaluationLines(options.episodes), **kwargs}
-    result = evaluate(policy, env, options.episodes, options.seed, deterministic, **kwargs)
+    with code_of(options.run, trust=options.choice.trust):
+        policy, folder, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
+        kwargs = {"workers": options.workers, "watch": EvaluationLines(options.episodes), **kwargs}
+        result = evaluate(policy, env, options.episodes, options.seed, deterministic, **kwargs)
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}
         facts |= {"seed": options.seed, "deterministic": deterministic, "seconds": result.seconds, "cut": result.cut}

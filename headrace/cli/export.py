@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from headrace.agent_groups.group_policy import GroupedPolicy
-from headrace.cli.run_policy import Flag, check_trust, describe, own_policy_name, own_policy_of
+from headrace.cli.run_policy import Flag, describe, own_policy_of
+from headrace.core.trust import code_of
 from headrace.deploy.exporter import export
 from headrace.runs.run import BEST, LAST, load_with_folder
 
@@ -34,10 +35,10 @@ def main(arguments: list[str]) -> None:
     """Export, and print the interface of the file and how it compares with the policy."""
     options = tyro.cli(ExportPolicy, prog="headrace export", description=DESCRIPTION, args=arguments)
     which = [LAST] if options.load_last else [BEST, LAST]
-    check_trust(options.run, options.trust, own_policy_name(options.run))
-    policy, folder = load_with_folder(options.run, which, own_policy_of(options.run))
-    chosen = policy if options.group is None else _of_group(policy, options.group)
-    written = export(chosen, options.to, options.output, options.value)
+    with code_of(options.run, trust=options.trust):
+        policy, folder = load_with_folder(options.run, which, own_policy_of(options.run))
+        chosen = policy if options.group is None else _of_group(policy, options.group)
+        written = export(chosen, options.to, options.output, options.value)
     print(describe(folder))
     print(f"wrote {written.path}, {written.path.stat().st_size:,} bytes: {written.interface}")
     print(written.comparison)

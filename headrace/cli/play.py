@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from headrace.cli.run_policy import Choice, load_chosen
+from headrace.core.trust import code_of
 from headrace.evaluation.video import MAX_STEPS, Video, play
 
 DESCRIPTION = "Record a video of a trained policy: headrace play runs/ppo/CartPole-v1_1 --output play.gif"
@@ -30,9 +31,10 @@ class Play:
 def main(arguments: list[str]) -> None:
     """Record, and print the returns and the path of the video."""
     options = tyro.cli(Play, prog="headrace play", description=DESCRIPTION, args=arguments)
-    policy, _, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
-    settings = (options.output, options.episodes, options.seed, deterministic, options.max_steps)
-    video = play(policy, env, *settings, **kwargs)
+    with code_of(options.run, trust=options.choice.trust):
+        policy, _, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
+        settings = (options.output, options.episodes, options.seed, deterministic, options.max_steps)
+        video = play(policy, env, *settings, **kwargs)
     print(f"{env}, {described}")
     print(_report(video))
 

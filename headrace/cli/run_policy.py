@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import gymnasium
 import tyro
-from gymnasium.envs.registration import EnvSpec
 
-from headrace import envs
-from headrace.core.text import shown
 from headrace.core.types import Json, Settings
-from headrace.core.user_names import find_module
-from headrace.envs.base import Env
-from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.strangers import check_settings
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
 from headrace.runs.run import BEST, LAST, load_with_folder
@@ -24,8 +17,6 @@ from headrace.training.config import EVAL_ENV_SETTINGS, read_toml
 from headrace.training.initial_policy import own_policy
 from headrace.training.plan import is_nameless
 
-# whose subclasses are made with what a run names; PettingZoo's may be missing here, and is a function mostly
-ENVIRONMENTS = (Env, KernelEnv, gymnasium.Env, gymnasium.vector.VectorEnv)
 Default = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="(default)")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 
@@ -38,7 +29,7 @@ class Choice:
     load_last: Flag = False  # the policy at the end of training
     deterministic: Default = False  # take the most likely actions
     stochastic: Flag = False  # sample actions from the policy's distribution
-    trust: Flag = False  # run the code of an environment that lies in the run's own folder
+    trust: Flag = False  # run code that lies in the run's own folder
     # an environment other than that of the run
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="")] = None
 
@@ -60,62 +51,14 @@ class Chosen(NamedTuple):
 
 
 def load_chosen(run: Path, choice: Choice) -> Chosen:
-    """Load the chosen policy of a run. Raises FileNotFoundError or ValueError, see env_of and checkpoint.find."""
+    """Load the chosen policy of a run, within code_of() of that run.
+
+    Raises FileNotFoundError or ValueError, see env_of and checkpoint.find; Untrusted."""
     which = [LAST] if choice.load_last else [BEST] if choice.load_best else [BEST, LAST]
-    check_trust(run, choice.trust, own_policy_name(run), *_config(run).get("wrapper", ()))
     policy, folder = load_with_folder(run, which, own_policy_of(run))
-    if not choice.env:
-        check_trust(run, choice.trust, env_of(run))
-        check_calls(run, choice.trust, env_of(run), _config(run))
+    check_settings(run, {**_config(run), "env": None if choice.env else env_of(run)})
     env, deterministic = choice.env or env_of(run), not choice.stochastic
     return Chosen(policy, folder, describe(folder), env, deterministic, eval_env_kwargs(run))
-
-
-def check_trust(run: Path, trust: bool, *names: str | None) -> None:
-    """Raise ValueError where a run names code that lies in its own folder: who made the folder would have it run.
-
-    names: of the run's environment and algorithm, None for one that it does not name.
-    """
-    folder = (run.parent if (run / checkpoint.MANIFEST).is_file() else run).resolve()
-    for name in names:
-        place = (name or "").rpartition(":")[0] or name or ""
-        file = place
-        if place and not place.endswith(".py"):
-            spec = find_module(place) if place.replace(".", "").isidentifier() else None
-            file = (spec and spec.origin) or ""
-        if file and not trust and Path(file).expanduser().resolve().is_relative_to(folder):
-            raise ValueError(
-                f"{run} names {name}, whose code is in the run's own folder and would run here. Read it, and add "
-                "--trust if you trust who made this folder"
-            )
-
-
-def check_calls(run: Path, trust: bool, env: str | None, settings: Json) -> None:
-    """Raise ValueError where a run would have a function called with arguments that it names too, as
-    subprocess:getoutput with a command: that could be any code. Classes of environments are made, wherever they are."""
-    arguments = settings.get("env_kwargs")
-    if trust or not arguments or env is None or ":" not in env:
-        return
-    entry = envs.entry_of(env)
-    bases = entry.__mro__ if isinstance(entry, type) else ()
-    if not (isinstance(entry, EnvSpec) or set(ENVIRONMENTS) & set(bases)):
-        raise ValueError(
-            f"{run} has {env} called with {shown(arguments)}, and that is no class of environments: it could be any "
-            "function. Add --trust if you trust who made this folder"
-        )
-
-
-def settings_of(config: Path, trust: bool, typed: Mapping[str, str | None]) -> Json:
-    """The settings of a --config FILE. Raises ValueError where it is a run's, and names code in that run's folder.
-
-    typed: names that the command line gives in their place."""
-    file = read_toml(config)
-    if any(config.parent.glob(f"*/{checkpoint.MANIFEST}")):
-        wrappers = file.get("wrapper", ())
-        named = [file.get(name) for name in ("algorithm", "env", "policy") if not typed.get(name)]
-        check_trust(config.parent, trust, *named, *([wrappers] if isinstance(wrappers, str) else wrappers))
-        check_calls(config.parent, trust, None if typed.get("env") else file.get("env"), file)
-    return file
 
 
 def describe(folder: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import field, fields, make_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from headrace.algorithms.registry import ALGORITHMS, PURPOSES
 from headrace.core.setting_types import name_here, no_setting
+from headrace.core.trust import code_of, run_of
 from headrace.core.types import DataclassInstance, Json
 from headrace.training.config import TrainConfig, takes_none
 
@@ -70,6 +72,12 @@ def path_after(flag: str, arguments: Sequence[str]) -> Path | None:
         if argument.startswith(f"{flag}="):
             return Path(argument.removeprefix(f"{flag}="))
     return None
+
+
+def named_code(arguments: Sequence[str]) -> AbstractContextManager[None]:
+    """code_of() the runs that --resume and --config name."""
+    runs = path_after("--resume", arguments), run_of(path_after("--config", arguments))
+    return code_of(*runs, trust="--trust" in arguments)
 
 
 def given_settings(args: Sequence[str]) -> set[str]:

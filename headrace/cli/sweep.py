@@ -14,6 +14,7 @@ import tyro
 
 from headrace.cli import search_space
 from headrace.cli.search_space import Space, flags
+from headrace.cli.setting_flags import named_code
 from headrace.cli.train import trained
 from headrace.cli.trials import PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.core.packages import require
@@ -68,7 +69,7 @@ def main(arguments: list[str]) -> None:
     folder = options.folder or Path("runs/sweeps") / stem
     with writing(folder, "the sweep"):
         folder.mkdir(parents=True, exist_ok=True)
-    with lock(folder), writing(folder / STUDY, "the sweep"):
+    with named_code(rest), lock(folder), writing(folder / STUDY, "the sweep"):
         study = _study(folder, options, space, rest)
         _Searching(study, folder, options, space, rest).run()
     _print(study, options, space, rest)

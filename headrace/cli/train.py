@@ -13,8 +13,16 @@ from tyro.conf import FlagCreatePairsOff
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
-from headrace.cli.run_policy import check_calls, check_trust, settings_of
-from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
+from headrace.cli.setting_flags import (
+    Flag,
+    flat,
+    given_settings,
+    named_code,
+    parser,
+    path_after,
+    positionals,
+    typed_arguments,
+)
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import say
 from headrace.core.types import Json
@@ -27,6 +35,7 @@ from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
+from headrace.training.plan import settings_of
 from headrace.training.scaling import settings_for
 from headrace.training.torchrun import started_by_torchrun
 
@@ -65,7 +74,8 @@ def main(arguments: list[str]) -> None:
     elif path_after("--seeds", arguments):
         from headrace.cli import seeds
 
-        seeds.main(arguments, trained)
+        with named_code(arguments):
+            seeds.main(arguments, trained)
     else:
         trained(arguments)
 
@@ -76,15 +86,18 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     each: called after each iteration. A run that it has stopped is not evaluated.
     """
     resume, config = path_after("--resume", arguments), path_after("--config", arguments)
+    with named_code(arguments):
+        return _trained(arguments, resume, config, quiet, each)
+
+
+def _trained(
+    arguments: list[str], resume: Path | None, config: Path | None, quiet: bool, each: Each | None
+) -> tuple[Run, Evaluation | None]:
     saved = _saved_settings(resume) if resume else {}
-    typed, trust = positionals(arguments), "--trust" in arguments
-    file = settings_of(config, trust, typed) if config else {}
+    typed = positionals(arguments)
+    file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
     of_file = {name: file.pop(name, None) for name in ("algorithm", "env")}
     named = {name: typed.get(name) or given or saved.get(name) for name, given in of_file.items()}
-    if resume:
-        own = [saved.get(name) for name in named if not typed.get(name)]
-        check_trust(resume, trust, *own, saved.get("policy"), *saved.get("wrapper", ()))
-        check_calls(resume, trust, None if typed.get("env") else saved.get("env"), saved)
     saved = {name: value for name, value in saved.items() if name not in named}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     if not asks_for_help:
@@ -104,7 +117,8 @@ def trained(arguments: list[str], quiet: bool = False, each: Each | None = None)
     body = {} if each is None else {"each": each}
     if resume:
         before = flat(*merge_settings(config_class, {}, saved, {}))
-        changed = {name: value for name, value in settings.items() if value != before[name]}
+        typed_too = given_settings(args)
+        changed = {name: value for name, value in settings.items() if value != before[name] or name in typed_too}
         run = train(env=typed.get("env"), resume=resume, on_interrupt="return", **body, **changed)
     else:
         given = {name: value for name, value in settings.items() if name in file or name in given_settings(args)}

@@ -12,11 +12,20 @@ from tyro.conf import FlagCreatePairsOff
 
 from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
-from headrace.cli.run_policy import settings_of
-from headrace.cli.setting_flags import Flag, flat, given_settings, parser, path_after, positionals, typed_arguments
+from headrace.cli.setting_flags import (
+    Flag,
+    flat,
+    given_settings,
+    named_code,
+    parser,
+    path_after,
+    positionals,
+    typed_arguments,
+)
 from headrace.core.terminal import say, tell
 from headrace.core.writing import free, replacing
 from headrace.training.config import merge_settings
+from headrace.training.plan import settings_of
 from headrace.training.scaling import settings_for
 from headrace.tuning.tuner import Tuning, tune
 
@@ -39,8 +48,13 @@ FLAGS: dict[str, Flag] = {  # that are no settings
 def main(arguments: list[str]) -> None:
     """Tune, print what was found, and write the file."""
     config = path_after("--config", arguments)
+    with named_code(arguments):
+        _tune(arguments, config)
+
+
+def _tune(arguments: list[str], config: Path | None) -> None:
     typed = positionals(arguments)
-    file = settings_of(config, "--trust" in arguments, typed) if config else {}
+    file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
     named = {name: typed.get(name) or file.pop(name, None) for name in ("algorithm", "env")}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
     if not asks_for_help and not all(named.values()):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from headrace.core.trust import check_code
 
 _files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change: an edited file is loaded again
 
@@ -16,7 +18,7 @@ _files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change: a
 def import_user_module(place: str) -> ModuleType:
     """The module in `path/to/file.py`, or the one called `package.module`.
 
-    Raises FileNotFoundError for a missing file, ImportError for a missing module.
+    Raises FileNotFoundError for a missing file, ImportError for a missing module, Untrusted for code of strangers.
     """
     return _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
 
@@ -52,6 +54,7 @@ def is_from_file(module: ModuleType | None) -> bool:
 
 
 def _from_file(path: Path) -> ModuleType:
+    check_code(str(path), path.expanduser())
     path = path.expanduser().resolve()
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
@@ -75,23 +78,10 @@ def _module_name(path: Path) -> str:
     return path.stem if mine else f"{path.stem}_{abs(hash(path)):x}"
 
 
-def find_module(name: str) -> ModuleSpec | None:
-    """Where the package of `package.module` is; None where there is none. One in the current folder is found too, as by
-    `python -m headrace`: the command that resumes a run is given where the script was that named its environment."""
-    top, here = name.partition(".")[0], Path.cwd()
-    if not top.isidentifier():
-        return None
-    found = importlib.util.find_spec(top)
-    if found is None and ((here / f"{top}.py").is_file() or (here / top / "__init__.py").is_file()):
-        sys.path.append(str(here))
-        importlib.invalidate_caches()
-        found = importlib.util.find_spec(top)
-    return found
-
-
 def _from_package(name: str) -> ModuleType:
-    if name.partition(".")[0] not in sys.modules:
-        find_module(name)
+    top = name.partition(".")[0]
+    if top and top not in sys.modules and importlib.util.find_spec(top) is None:
+        _add_current_folder(top)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -100,3 +90,13 @@ def _from_package(name: str) -> ModuleType:
         raise ImportError(
             f"there is no module {name!r}: give a module that can be imported, or a path/to/file.py"
         ) from error
+
+
+def _add_current_folder(top: str) -> None:
+    """Let a package of the current folder be found, as by `python -m headrace`: the command that resumes a run is given
+    where the script was that named its environment."""
+    here = str(Path.cwd())
+    if PathFinder.find_spec(top, [here]):
+        check_code(f"the module {top}", here)
+        sys.path.append(here)
+        importlib.invalidate_caches()

@@ -101,7 +101,8 @@ def _observed(graph: Graph) -> str:
     if not graph.inputs[0].keys:
         return describe(graph.observation_space)
     parts = (f"{'.'.join(map(str, part.keys))} ({size(part.value)})" for part in graph.inputs)
-    return f"{', '.join(parts)}, one after the other"
+    text = f"{', '.join(parts)}, one after the other"
+    return text.encode("unicode_escape").decode("ascii").replace("*/", "* /")  # it is in a comment
 
 
 def _stated(state_size: int) -> str:

@@ -119,7 +119,7 @@ def _example(recurrent: bool) -> str:
 
 
 def _described(part: Input) -> str:
-    keys = "".join(f"[{key!r}]" for key in part.keys)
+    keys = "".join(f"[{key!r}]" for key in part.keys).replace('"', r"\"")  # it is in a docstring
     return f"observation{keys}: {part.dtype} {part.value.shape}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from headrace import envs
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import resolve
+from headrace.core.trust import run_of
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.user_names import absolute_reference
 from headrace.envs.sources import reference
+from headrace.envs.strangers import check_settings
 from headrace.training.combinations import (
     check,
     check_learners,
@@ -29,6 +32,16 @@ if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
 
 ROLLOUT = {"num_steps", "train_freq", "gradient_steps"}  # settings of when an off-policy algorithm learns
+
+
+def settings_of(config: str | Path, given: Container[str]) -> Json:
+    """The settings of a TOML file. Raises Untrusted where it is a run's, and could have any code run.
+
+    given: names of the settings that the user gives in their place. To be called within code_of() of run_of(config)."""
+    file = read_toml(config)
+    if run := run_of(config):
+        check_settings(run, {name: value for name, value in file.items() if name not in given})
+    return file
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ def settle(
     options: Settings,
 ) -> TrainPlan:
     """The plan for what Trainer() was given. Raises TypeError, ValueError for settings that are wrong."""
-    file = read_toml(config) if config else {}
+    file = settings_of(config, {*options, *(() if env is None else ("env",))}) if config else {}
     named = {name: file.pop(name, None) for name in ("algorithm", "env", "agent_info")}
     agent_info = named["agent_info"] if agent_info is None else agent_info
     algorithm = named["algorithm"] if algorithm is None else algorithm

@@ -11,13 +11,15 @@ from typing import NamedTuple
 
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.registry import is_resolvable
+from headrace.core.trust import code_of, run_of
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.envs.strangers import check_settings
 from headrace.evaluation.history import NOT_OF_LEARNING
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, identity
-from headrace.training.config import TrainConfig, read_toml
-from headrace.training.plan import is_nameless
+from headrace.training.config import TrainConfig
+from headrace.training.plan import is_nameless, settings_of
 from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
@@ -36,13 +38,22 @@ def resumed(
     path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
 ) -> Continued:
     """A trainer and a recorder that continue from a checkpoint; the arguments are those of Training."""
+    with code_of(path, run_of(config)):
+        return _resumed(path, algorithm, env, config, options)
+
+
+def _resumed(
+    path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
+) -> Continued:
     folder, manifest, state = checkpoint.read(path, LAST, state="training")
     if "settings" not in manifest or state is None:
         raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
     with checkpoint.reading(folder / checkpoint.MANIFEST, "its settings are not those of a run"):
         saved, positions = dict(manifest["settings"]), dict(manifest["positions"])
         name, source = saved.pop("algorithm"), saved.pop("env")
-    given = {**(read_toml(config) if config else {}), **options}
+    given = {**(settings_of(config, options) if config else {}), **options}
+    replaced = {**({} if env is None else {"env": None}), **dict.fromkeys(given)}
+    check_settings(path, {"env": source, **saved, **replaced})
     _check_fixed(folder, saved, given)
     if env is None and source is None:
         raise TypeError(f"the environment of {folder} was made by you: give it again, train(resume=..., env=...)")

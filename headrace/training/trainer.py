@@ -20,6 +20,7 @@ from headrace.core.openmp import spinning
 from headrace.core.precision import torch_settings
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
+from headrace.core.trust import code_of, run_of
 from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
 from headrace.data.rollout import Rollout
@@ -60,7 +61,8 @@ class Trainer:
         agent_info: Any = None,
         **options: Any,
     ) -> None:
-        self._build(settled(algorithm, env, config, agent_info, options, Trainer.of))
+        with code_of(run_of(config)):
+            self._build(settled(algorithm, env, config, agent_info, options, Trainer.of))
 
     @classmethod
     def of(cls, plan: TrainPlan, ranks: Ranks | None = None) -> Trainer:

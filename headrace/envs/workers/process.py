@@ -22,6 +22,7 @@ from time import monotonic
 from typing import Any
 
 from headrace.core.cores import cores
+from headrace.core.trust import refused_folders
 from headrace.envs.workers import lifetime
 from headrace.envs.workers.protocol import (
     ANSWER,
@@ -78,8 +79,8 @@ class WorkerProcess:
             self.end(0.0)
         if not self.running:
             self._launch()
-        self.task = task
-        self.tell(ASSIGN, 0, task)
+        self.task = task._replace(refused=task.refused or refused_folders())
+        self.tell(ASSIGN, 0, self.task)
 
     def _launch(self) -> None:
         from multiprocessing import forkserver

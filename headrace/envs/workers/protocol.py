@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
+from headrace.core.trust import code_of
 from headrace.envs.workers import lifetime
 
 ORDER = struct.Struct("<iq")  # operation, and a number that it needs
@@ -49,6 +50,7 @@ class Task(NamedTuple):
     set_up: bytes | None = None  # called with the worker's place before anything else
     clean_up: bytes | None = None  # likewise at the end
     kind: str = "worker"  # what such a process is called
+    refused: tuple[str, ...] = ()  # folders whose code the parent would not run
 
     def cores(self, allowed: list[int]) -> list[int]:
         """Its part of the cores; all of them where there are more workers than cores.
@@ -75,8 +77,14 @@ def run(orders: Connection, spin: float) -> None:
     torch.set_num_threads(1)
     receive = _receiver(orders, spin)
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
+
+    def serve() -> bool:
+        task: Task = orders.recv()
+        with code_of(*task.refused):
+            return _serve(orders, receive, task, allowed)
+
     with suppress(*GONE):
-        while receive()[0] == ASSIGN and _serve(orders, receive, orders.recv(), allowed):
+        while receive()[0] == ASSIGN and serve():
             pass
 
 
