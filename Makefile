@@ -43,7 +43,7 @@ test: lint
 	$(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: $(INSTALLED)
-	$(BIN)/pytest -m slow --timeout 1800
+	$(BIN)/pytest -m slow --timeout 7200
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

@@ -301,7 +301,7 @@ def run_blocks(preludes: dict[str, str], folder: Path, packages: list[str]) -> N
     (folder / "program.py").write_text(path + SMALLER + guarded)
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, env=settings)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=settings)
     assert done.returncode == 0, done.stderr
 
 

@@ -102,7 +102,7 @@ def test_a_type_checker_knows_an_algorithms_settings(tmp_path):
     )
     command = [sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports", "script.py"]
     settings = {**os.environ, "MYPYPATH": str(PACKAGE.parent)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=settings)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=settings)
     assert 'Revealed type is "pathlib.Path"' in done.stdout and '"float | None"' in done.stdout, done.stdout
     lines = [line for line in done.stdout.splitlines() if line.startswith("script.py") and "error" in line]
     assert len(lines) == 1 and lines[0].startswith("script.py:7") and '"utd_ratio"' in lines[0], done.stdout

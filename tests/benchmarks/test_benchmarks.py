@@ -22,7 +22,7 @@ def on_path(monkeypatch):
 def run(name: str, tmp_path: Path, *flags: object) -> tuple[str, dict]:
     """What a benchmark prints, and the JSON object of its last line, which is also kept."""
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run([*command, *map(str, flags)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, *map(str, flags)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert (tmp_path / f"{name}.jsonl").read_text().endswith(last + "\n")
@@ -107,7 +107,7 @@ def test_a_failing_program_says_why(on_path):
     from common import run_program
 
     with pytest.raises(RuntimeError, match="invalid int value: 'one'"):
-        run_program(sys.executable, "solve_one.py", "headrace", "--env", "CartPole-v1", "--seed", "one", timeout=60)
+        run_program(sys.executable, "solve_one.py", "headrace", "--env", "CartPole-v1", "--seed", "one", timeout=1800)
 
 
 def test_ppo_throughput(tmp_path):

@@ -188,7 +188,7 @@ def test_train_evaluates_and_names_the_next_commands(tmp_path, capsys):
     assert "trained in " in printed
     assert "over 3 episodes" in printed
     for verb in ("eval", "play", "plot"):
-        assert f"headrace {verb} {tmp_path}/ppo/Catch_1" in printed
+        assert shlex.join(["headrace", verb, f"{tmp_path}/ppo/Catch_1"]) in printed
 
 
 def test_next_commands_can_be_typed_and_a_video_is_offered_where_one_can_be_made(tmp_path, monkeypatch, capsys):
@@ -269,7 +269,7 @@ def test_a_run_goes_on_where_nobody_reads_its_output(reader, tmp_path):
     out = subprocess.PIPE if reader == "one line" else open("/dev/full", "w")  # noqa: SIM115
     process = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=out, stderr=subprocess.PIPE)
     out.close() if process.stdout is None else process.stdout.close()
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate()
     assert process.returncode == 0 and b"Error" not in said, said
     assert checkpoint.read_manifest(tmp_path / "ppo" / "CartPole-v1_1" / "last")["ended_by"] == "total_steps"
 
@@ -279,7 +279,7 @@ def test_seeds_go_on_where_the_disk_behind_their_output_is_full(more, tmp_path):
     words = ["train", "ppo", "CartPole-v1", "--seeds", "1-3", "--total-steps", "600", "--log-folder", str(tmp_path)]
     with open("/dev/full", "w") as full:
         words = [sys.executable, "-m", "headrace", *words, *SMALL, "--final-episodes", "0", *more]
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=120)
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 0 and b"Error" not in done.stderr, done.stderr
     assert len([*tmp_path.glob("ppo/*/last/manifest.json")]) == 3
 
@@ -299,15 +299,14 @@ def test_ctrl_c_saves_says_how_to_go_on_and_exits_0(tmp_path):
     with subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=subprocess.PIPE, text=True) as process:
         try:
             monitor = tmp_path / "ppo" / "CartPole-v1_1" / "monitor.csv"
-            deadline = time.monotonic() + 120
-            while not monitor.exists() and process.poll() is None and time.monotonic() < deadline:
+            while not monitor.exists() and process.poll() is None:
                 time.sleep(0.05)
             os.kill(process.pid, signal.SIGINT)
-            printed, _ = process.communicate(timeout=60)
+            printed, _ = process.communicate()
         finally:
             process.kill()
     assert process.returncode == 0
-    assert f"headrace train --resume {monitor.parent}" in printed
+    assert f"headrace train --resume {shlex.quote(str(monitor.parent))}" in printed
     assert (monitor.parent / "last" / "manifest.json").exists()
 
 

@@ -286,17 +286,16 @@ def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prin
     )
     process = subprocess.Popen([*command, *flags.split()], stdout=subprocess.PIPE, text=True)
     metrics = Path("runs/ppo/CartPole-v1_1/metrics.jsonl")
-    deadline = time.monotonic() + 60
-    while not metrics.exists() and time.monotonic() < deadline:
+    while not metrics.exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert process.returncode == 0
     said = out.rpartition("to go on: headrace ")[2].split()
     assert said == ["train", "--resume", "runs/ppo/CartPole-v1_1"]
     steps = checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"]
     rest = ["--total-steps", str(steps + 100), "--final-episodes", "0"]
-    subprocess.run([*command, *said, *rest], check=True, capture_output=True, timeout=60)
+    subprocess.run([*command, *said, *rest], check=True, capture_output=True)
     assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] >= steps + 100
 
 
@@ -311,15 +310,14 @@ def test_a_terminal_that_is_closed_does_not_lose_a_run(theirs):
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     metrics, said = Path("runs/ppo/CartPole-v1_1/metrics.jsonl"), b""
-    deadline = time.monotonic() + 300
-    while not metrics.exists() and time.monotonic() < deadline:
+    while not metrics.exists() and process.poll() is None:
         said += os.read(master, 65536)  # else the terminal is full one day
     os.close(master)
     assert metrics.exists(), said  # a signal before the training has begun ends it
     if not theirs:
         time.sleep(1.0)  # some tables long
         process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0, said
+    assert process.wait() == 0, said
     assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] > 0
 
 

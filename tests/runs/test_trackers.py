@@ -89,9 +89,7 @@ def test_wandb_offline(monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = hr.train("ppo", "CartPole-v1", track="wandb", **SMALL)
     (written,) = run.path.glob("wandb/offline-run-*/run-*.wandb")
-    until = time.monotonic() + 60  # its process writes after finish() has returned
-    while b"rollout/ep_rew_mean" not in written.read_bytes():
-        assert time.monotonic() < until
+    while b"rollout/ep_rew_mean" not in written.read_bytes():  # its process writes after finish() has returned
         time.sleep(0.1)
     assert (run.path / "wandb_id.txt").read_text().encode() in written.read_bytes()
 

@@ -251,8 +251,7 @@ def test_a_process_with_the_number_of_an_ended_one_is_left_alone(
 @pytest.mark.slow
 def test_unwatched_it_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(SCRIPT)
-    began = time.monotonic()
     subprocess.run([sys.executable, str(tmp_path / "run.py"), str(tmp_path / "said")], check=True)
     said = json.loads((tmp_path / "said").read_text())
-    assert time.monotonic() - began < 60 and said["traced"] == 0
+    assert said["traced"] == 0
     assert all(said[call] > 0.95 * PAUSE for call in LASTING) and said["freed"] and said["faulthandler"]

@@ -111,12 +111,12 @@ def test_a_native_thread_is_drawn_by_its_use_of_a_core():
 def test_a_browser_draws_the_chart_and_the_table(made, tmp_path):
     path = html.save(made, judge(made), tmp_path)
     command = [BROWSER, *FLAGS.split(), f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", f"file://{path}"]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    dom = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert dom.count("<svg") == 2 * 4 + 1  # two timelines of four lanes, and the cores
     assert '<td class="part"><span class="dot"' in dom
     shot = tmp_path / "report.png"
     command = [*command[:-2], "--window-size=1400,3000", f"--screenshot={shot}", f"file://{path}"]
-    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    subprocess.run(command, capture_output=True, check=True)
     assert {"#e8833a", "#9bd0a5", "#3b7dd8"} <= colours(shot)
 
 

@@ -249,7 +249,7 @@ def test_a_training_that_sees_no_number_ends_and_says_so():
 def test_a_tenth_of_the_benchmarks_faults(tmp_path):
     program = Path(__file__).parents[3] / "benchmarks" / "faults.py"
     command = [sys.executable, str(program), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((tmp_path / "faults.jsonl").read_text())
     assert result["faults"] > 200 and result["wrong"] == [] and len(result["rows"]) == 14

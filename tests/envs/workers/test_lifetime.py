@@ -45,9 +45,7 @@ def runs(pid):
 
 
 def until(condition):
-    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 

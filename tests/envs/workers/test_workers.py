@@ -240,13 +240,11 @@ def test_no_process_and_no_memory_outlive_the_script(ending, tmp_path):
     if "sleep" in ending:
         assert all(map(alive, pids))
         process.kill()
-    rest, errors = process.communicate(timeout=30)
+    rest, errors = process.communicate()
     assert len(pids) == 2, errors
     assert rest == ""  # the script has run once, not in every worker
-    deadline = time.monotonic() + 60
-    while any(map(alive, pids)) and time.monotonic() < deadline:
+    while any(map(alive, pids)):
         time.sleep(0.05)
-    assert not any(map(alive, pids))
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"of_script_{process.pid}_")]
 
 
