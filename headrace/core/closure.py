@@ -18,10 +18,11 @@ from collections.abc import Callable, Mapping
 from inspect import getmro
 from itertools import chain
 from operator import attrgetter, getitem, is_
+from pathlib import Path
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
-from headrace.core.packages import installed
+from headrace.core.packages import installed, located
 from headrace.core.source_text import bare_text, tree_text
 from headrace.core.value_text import Changing, describe
 
@@ -253,9 +254,14 @@ def _is_others(name: str) -> bool:
 
 @functools.cache
 def _is_installed(name: str) -> bool:
+    """Whether a module is where pip puts packages: in a folder of them, or anywhere next to what pip notes of it, as
+    after `pip install --target`. Of an editable install pip notes another folder than the code's."""
     about = vars(sys.modules[name])
-    places = (about.get("__file__") or "", *about.get("__path__", ()))
-    return any(f"/{site}/" in f"{place}/".replace("\\", "/") for place in places for site in _SITE)
+    places = [Path(place) for place in (about.get("__file__"), *about.get("__path__", ())) if place]
+    if any(site in place.parts[:-1] for place in places for site in _SITE):
+        return True
+    noted = located(name)
+    return noted is not None and any(place.is_relative_to(noted) for place in places)
 
 
 def _version(name: str) -> str:

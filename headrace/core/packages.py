@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 
 def installed(package: str, otherwise: str) -> str:
@@ -13,6 +14,16 @@ def installed(package: str, otherwise: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return otherwise
+
+
+def located(package: str) -> Path | None:
+    """Where the installed files of a package are to be, by its own name; None where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return Path(str(distribution(package).locate_file(package)))
+    except PackageNotFoundError:
+        return None
 
 
 def require(package: str, message: str) -> None:
