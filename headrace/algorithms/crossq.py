@@ -25,7 +25,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller
 from headrace.policies.squashed_gaussian import sample
 
-METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
+ACTOR_METRICS, CRITIC_METRICS = ("actor_loss", "ent_coef_loss"), ("critic_loss", "ent_coef")
 BETA1 = 0.5  # of Adam, for actor and critics, as in the paper
 
 
@@ -44,6 +44,7 @@ class CrossQ(OffPolicy[CrossQConfig]):
     name = "crossq"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)
     policy_arguments: ClassVar[Json] = {"critics": 2, "deterministic": False}
+    delayed_metrics: ClassVar[tuple[str, ...]] = ACTOR_METRICS
     divisible: ClassVar[bool] = False  # several learners would normalise their parts of a batch each by itself
     policy: ActorQ
     config = CrossQConfig()
@@ -92,16 +93,15 @@ def learn(
     since: int,
     config: CrossQConfig,
 ) -> dict[str, Tensor]:
-    """One gradient step on each of G batches [G, B]: figure 2 of the paper. Returns the means of METRICS; those of the
-    actor and the temperature are of their last step, 0 before the first.
+    """One gradient step on each of G batches [G, B]: figure 2 of the paper. Returns the means of the metrics;
+    ACTOR_METRICS are means over the actor's gradient steps, and missing where it took none.
 
     optimizers: "actor", "critics" and "temperature", that of its logarithm. since: gradient steps since the actor's
     last. random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
     """
     log_temperature = optimizers["temperature"].flat
     target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
-    actor_loss = temperature_loss = torch.zeros((), device=random.device)
-    rows = []
+    actor_rows, critic_rows = [], []
     for step, (batch, draws) in enumerate(zip(split_batches(batches), random, strict=True), since + 1):
         weight, temperature = mean_weights(batch.weight), log_temperature.exp()
         observation = policy.encoder(batch.observation)
@@ -117,6 +117,7 @@ def learn(
         critic_loss = 0.5 * ((values - td_target).square() @ weight).sum()
         backward(critic_loss, policy.critic_parameters())
         optimizers["critics"].step(math.inf)
+        critic_rows.append((critic_loss.detach(), temperature[0]))
 
         if step % config.policy_delay == 0:
             observation = observation.detach()  # only the critic loss trains the encoder
@@ -127,9 +128,8 @@ def learn(
             backward(actor_loss, policy.actor_parameters())
             optimizers["actor"].step(math.inf)
             entropy_error = (log_prob.detach() + target_entropy) @ weight
-            temperature_loss = (-log_temperature * entropy_error)[0]
+            actor_rows.append((actor_loss.detach(), (-log_temperature * entropy_error)[0]))
             if config.learn_temperature:
                 optimizers["temperature"].gradient.copy_(-entropy_error)
                 optimizers["temperature"].step(math.inf)
-        rows.append((actor_loss.detach(), critic_loss.detach(), temperature[0], temperature_loss))
-    return means(rows, METRICS)
+    return means(actor_rows, ACTOR_METRICS) | means(critic_rows, CRITIC_METRICS)

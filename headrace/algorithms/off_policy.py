@@ -7,6 +7,7 @@ gradient steps, each on `batch_size` rows of the buffer. All rows and all noise 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -48,6 +49,7 @@ class OffPolicy(Generic[C]):
     name: ClassVar[str]
     policy_arguments: ClassVar[Json] = {}  # of its policy's constructor, that follow from the algorithm
     actions: ClassVar[tuple[type[Space], ...]]  # kinds of spaces it acts in
+    delayed_metrics: ClassVar[tuple[str, ...]] = ()  # measured at one gradient step in `policy_delay` alone
     max_lag: ClassVar[int | None] = None
     config: C
     reduce: Reduce = staticmethod(one_learner)
@@ -65,7 +67,7 @@ class OffPolicy(Generic[C]):
         self.replay: Replay | None = None
         self.iteration: Any = 0  # in a CUDA graph a tensor: all other counts follow from it
         self.rows_per_iteration = 0  # rows of an iteration, of all environments together; 0 before prepare()
-        self._found: list[tuple[dict[str, Tensor], int]] = []  # metrics of the present rollout: see add_metrics()
+        self._found: list[tuple[dict[str, Tensor], dict[str, int]]] = []  # of the present rollout: see add_metrics()
 
     @classmethod
     def build(
@@ -207,13 +209,18 @@ class OffPolicy(Generic[C]):
         self.replay.append(rows)
         if self.past_warm_up():
             steps = self.gradient_steps(self.rows_per_iteration)
-            self.add_metrics(learn_from_replay(self, steps), steps)
+            self.add_metrics(learn_from_replay(self, steps), self.updates, steps)
         self.iteration += 1
         self.explore()
 
-    def add_metrics(self, metrics: dict[str, Tensor], steps: int) -> None:
-        """Add metrics, means over `steps` gradient steps, to those whose means update() returns."""
-        self._found.append((metrics, steps))
+    def add_metrics(self, metrics: dict[str, Tensor], first: Any, steps: int) -> None:
+        """Add metrics of gradient steps first .. first + steps - 1 to those whose means update() returns."""
+        self._found.append((metrics, {name: self.measurements(name, first, steps) for name in metrics}))
+
+    def measurements(self, name: str, first: Any, steps: int) -> int:
+        """Number of gradient steps, of first .. first + steps - 1, at which a metric is measured."""
+        delay = self.config.policy_delay if name in self.delayed_metrics else 1  # type: ignore[attr-defined]
+        return delayed_steps(first, steps, delay)
 
     def steady(self) -> bool:
         """Whether all further iterations explore and learn alike."""
@@ -357,15 +364,32 @@ def split_batches(batches: Batch) -> list[Batch]:
     return [one(g) for g in range(len(batches.reward))]
 
 
-def _mean_metrics(found: Sequence[tuple[dict[str, Tensor], int]]) -> dict[str, Tensor]:
-    """Means of metrics that are means over so many gradient steps each."""
+def delayed_steps(first: Any, steps: int, delay: int) -> int:
+    """Number of the actor's gradient steps among the critics' first .. first + steps - 1: one in `delay`."""
+    return steps // delay if steps % delay == 0 else (first % delay + steps) // delay
+
+
+def _mean_metrics(found: Sequence[tuple[dict[str, Tensor], dict[str, int]]]) -> dict[str, Tensor]:
+    """Means of metrics, each of which is the mean over a number of measurements."""
     if len(found) < 2:
         return found[0][0] if found else {}
-    total = sum(steps for _, steps in found)
-    return {name: sum(metrics[name] * (steps / total) for metrics, steps in found) for name in found[0][0]}  # type: ignore[misc]
+    totals: Counter[str] = Counter()
+    for _, counts in found:
+        totals.update(counts)
+    return {
+        name: sum(metrics[name] * (counts[name] / total) for metrics, counts in found if name in metrics)
+        for name, total in totals.items()
+    }  # type: ignore[return-value]
 
 
 def means(rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Means over gradient steps of the scalars of each, by name."""
+    """Means over gradient steps of the scalars of each, by name; empty without rows."""
+    if not rows:
+        return {}
     columns = torch.stack([torch.stack(row) for row in rows]).mean(0)
     return dict(zip(names, columns, strict=True))
+
+
+def means_of_sums(sums: Tensor, counts: dict[str, int]) -> dict[str, Tensor]:
+    """Means of metrics from their sums and numbers of measurements, without those that were not measured."""
+    return {name: total / count for total, (name, count) in zip(sums, counts.items(), strict=False) if count}

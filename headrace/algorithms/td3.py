@@ -35,7 +35,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import polyak
 
-METRICS = ("actor_loss", "critic_loss")
+ACTOR_METRICS, CRITIC_METRICS = ("actor_loss",), ("critic_loss",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,7 @@ class TD3(OffPolicy[TD3Config]):
     name = "td3"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)
     policy_arguments: ClassVar[Json] = {"critics": 2, "deterministic": True}
+    delayed_metrics: ClassVar[tuple[str, ...]] = ACTOR_METRICS
     policy: ActorQ
     config = TD3Config()
 
@@ -93,14 +94,14 @@ def learn(
     config: TD3Config,
     reduce: Reduce = one_learner,
 ) -> dict[str, Tensor]:
-    """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of METRICS.
+    """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of the losses; the
+    actor's is a mean over its own gradient steps, and missing where it took none.
 
     random: uniform draws [G, B, num_draws], for the noise on target actions.
     since: gradient steps since the actor's last.
     """
     policy, target, actor, critics, *target_flat = networks
-    rows = []
-    actor_loss = torch.zeros((), device=random.device)
+    actor_rows, critic_rows = [], []
     for step, (batch, draws) in enumerate(zip(split_batches(batches), random, strict=True), since + 1):
         weight = mean_weights(batch.weight, reduce)
         observation = policy.encoder(batch.observation)
@@ -116,6 +117,7 @@ def learn(
         critic_loss = critic_loss.detach()
         reduce(critics.gradient, critic_loss)
         critics.step(math.inf)
+        critic_rows.append((critic_loss,))
 
         if step % config.policy_delay == 0:
             observation = observation.detach()  # only the critic loss trains the encoder
@@ -125,7 +127,7 @@ def learn(
             actor_loss = actor_loss.detach()
             reduce(actor.gradient, actor_loss)
             actor.step(math.inf)
+            actor_rows.append((actor_loss,))
             polyak(target_flat[0], actor.flat, config.tau)
             polyak(target_flat[1], critics.flat, config.tau)
-        rows.append((actor_loss, critic_loss))
-    return means(rows, METRICS)
+    return means(actor_rows, ACTOR_METRICS) | means(critic_rows, CRITIC_METRICS)

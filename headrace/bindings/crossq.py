@@ -11,7 +11,8 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig
-from headrace.algorithms.crossq import METRICS, CrossQConfig
+from headrace.algorithms.crossq import CrossQConfig
+from headrace.algorithms.off_policy import delayed_steps, means_of_sums
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound, place
 from headrace.bindings.digests import DIGESTS
@@ -192,10 +193,11 @@ def learn(
     shape = (batches.reward.shape[0], batches.reward.shape[1])
     depends_on = (last_examined(policy), *kept_of(actor, critics), temperature.flat, shape)
     learner = _learners.get(lambda: Learner(policy, optimizers, shape), policy, *depends_on)
-    taken = (since + shape[0]) // config.policy_delay - since // config.policy_delay
+    taken = delayed_steps(since, shape[0], config.policy_delay)
     settings = entropic_settings(policy, (actor, critics, temperature), config, config.policy_delay, since, 0.0)
     found = learner.learn(policy, batches, normals(policy, random), settings)
     critics.steps += shape[0]
     actor.steps += taken
     temperature.steps += taken if config.learn_temperature else 0
-    return dict(zip(METRICS, found.mean(0), strict=True))
+    counts = {"actor_loss": taken, "critic_loss": shape[0], "ent_coef": shape[0], "ent_coef_loss": taken}
+    return means_of_sums(found.sum(0), counts)

@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.ddpg import DDPG
 from headrace.algorithms.dqn import DQN
-from headrace.algorithms.off_policy import Networks, OffPolicy, learn_from_replay
+from headrace.algorithms.off_policy import Networks, OffPolicy, learn_from_replay, means_of_sums
 from headrace.algorithms.reduce import size_of
 from headrace.algorithms.sac import METRICS, SAC
 from headrace.algorithms.td3 import TD3
@@ -113,16 +113,18 @@ class LearningCall:
         self.words[0, self.learner.place : self.learner.place + len(new)] = new
         self.sums[:] = 0
 
-    def end(self) -> tuple[dict[str, Tensor], int]:
-        """Note the gradient steps since begin(). Returns the means of their metrics, and how many they were."""
+    def end(self, algorithm: OffPolicy[Any], first: int) -> tuple[dict[str, Tensor], int]:
+        """Note the gradient steps since begin(), of which `first` is the number of the first.
+
+        Returns the means of their metrics, and how many steps they were."""
         taken = int(self.sums[-1])
         if not taken:
             return {}, 0
         floats = self.words[0].view(np.float64)
         for place, optimizer in zip(self.learning.counts.tolist(), self.optimizers.values(), strict=True):
             optimizer.steps.fill_(float(floats[place]))
-        values = torch.from_numpy((self.sums[: len(self.names)] / taken).astype(np.float32))
-        return dict(zip(self.names, values.unbind(), strict=True)), taken
+        counts = {name: algorithm.measurements(name, first, taken) for name in self.names}
+        return means_of_sums(torch.from_numpy(self.sums.astype(np.float32)), counts), taken
 
 
 _SINCE, _COUNTS = 1, {"actor": 3, "critics": 4, "temperature": 5}  # fields of Settings
@@ -243,13 +245,13 @@ class Loop:
         self.span[slots.UPDATES] = algorithm.updates
         self.learning.begin(algorithm)
         self.run(self.every - 1, self.every, LEARN, self.learning.learner.threads())
-        return self.learning.end()[0]
+        return self.learning.end(algorithm, algorithm.updates)[0]
 
     def collect(self, collector: LearningCollector, random: Tensor) -> None:
         """All steps of a rollout."""
         algorithm, every = collector.algorithm, self.every
         self.random[: len(random)] = random.transpose(1, 2).numpy()
-        self.span[slots.UPDATES] = algorithm.updates
+        self.span[slots.UPDATES] = updates = algorithm.updates
         self.spent[:], self.in_python = 0, 0.0
         self.learning.begin(algorithm)
         began, first = perf_counter(), 0
@@ -260,9 +262,9 @@ class Loop:
                 algorithm.explore()
                 first += count
         finally:  # an environment's exception ends the rollout
-            metrics, taken = self.learning.end()
+            metrics, taken = self.learning.end(algorithm, updates)
             if taken:
-                algorithm.add_metrics(metrics, taken)
+                algorithm.add_metrics(metrics, updates, taken)
         self._note_times(collector.timer, perf_counter() - began)
 
     def _steps(self, collector: LearningCollector, first: int, last: int, learn: int) -> None:

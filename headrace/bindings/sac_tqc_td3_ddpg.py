@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EntropyConfig, OffPolicyConfig
 from headrace.algorithms.ddpg import DDPGConfig
-from headrace.algorithms.off_policy import Networks
+from headrace.algorithms.off_policy import Networks, delayed_steps, means_of_sums
 from headrace.algorithms.reduce import Reduce, one_learner, size_of
 from headrace.algorithms.sac import METRICS, SACConfig
 from headrace.algorithms.td3 import TD3Config
@@ -249,10 +249,10 @@ def _follow(
     policy, _, actor, critics, *_ = networks
     learner = _learner(networks, batches)
     found = learner.learn(policy, batches, random, td_settings(networks, since, config))
-    steps, delay = len(found), delay_of(config)
+    steps, actor_steps = len(found), delayed_steps(since, len(found), delay_of(config))
     critics.steps += steps
-    actor.steps += (since + steps) // delay - since // delay
-    return dict(zip(METRICS[:2], found.mean(0)[:2], strict=True))
+    actor.steps += actor_steps
+    return means_of_sums(found.sum(0), {"actor_loss": actor_steps, "critic_loss": steps})
 
 
 @register("td3.learn", serves, DIGESTS["td3.learn"], CLASSES)

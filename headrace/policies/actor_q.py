@@ -23,7 +23,7 @@ from headrace.policies.masks import is_masked
 from headrace.policies.networks import MLP, Readout, RenormMLP, make_encoder
 from headrace.policies.numpy_io import batch_size, pad
 from headrace.policies.rnn import make_recurrent, step, width
-from headrace.policies.squashed_gaussian import sample
+from headrace.policies.squashed_gaussian import Tanh, sample
 
 
 class ActorQ(Policy):
@@ -126,7 +126,7 @@ class ActorQ(Policy):
     def best_action(self, encoded: Tensor, invert_gradients: bool = False) -> Tensor:
         """Normalised actions [B, K] without noise. Differentiable in the actor. invert_gradients: see InvertedTanh."""
         output = self.actor_output(encoded)[: self.action_size]
-        action: Tensor = InvertedTanh.apply(output) if invert_gradients else output.tanh()  # type: ignore
+        action: Tensor = (InvertedTanh if invert_gradients else Tanh).apply(output)  # type: ignore[no-untyped-call]
         return action.t()
 
     def normalize_action(self, action: Tensor) -> Tensor:
@@ -191,21 +191,20 @@ class ActorQ(Policy):
 class InvertedTanh(torch.autograd.Function):
     """tanh that damps gradients towards the bounds -1 and 1 alone; gradients away from them pass as they are.
 
-    Damped both ways, an actor that has reached a bound in all states stays there: 1 - tanh(8)^2 is 5e-7. These
+    Damped both ways, an actor that has reached a bound in all states stays there: the slope at 8 is 5e-7. These
     are the inverting gradients of Hausknecht & Stone 2016, arXiv:1511.04143, for outputs that end in tanh.
     """
 
     @staticmethod
     def forward(ctx: Any, output: Tensor) -> Tensor:
-        action = output.tanh()
-        ctx.save_for_backward(action)
-        return action
+        ctx.save_for_backward(output)
+        return output.tanh()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        (action,) = ctx.saved_tensors
-        away = gradient * action > 0  # a step against the gradient
-        return torch.where(away, gradient, gradient * (1 - action * action))
+        (output,) = ctx.saved_tensors
+        away = gradient * output > 0  # a step against the gradient
+        return torch.where(away, gradient, gradient * (1 / output.cosh()).square())  # the slope as in Tanh
 
 
 def _actor(

@@ -63,6 +63,7 @@ class Recorder:
         self._row: dict[str, float | None] = {}
         self._result = trainer.result()
         self._logged: dict[str, float] = {}  # by users, since the last row
+        self._measured: dict[str, float] = {}  # by the algorithm, since the last row: not every iteration has all
         self.keep_next = False  # whether the next record() keeps a checkpoint
         self.loop_state: Callable[[], str] = "{}".__str__  # of Training, for checkpoints
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
@@ -112,6 +113,7 @@ class Recorder:
         """Log one iteration: its episodes always; the rest as it comes due."""
         self._saver.check()
         before, self._result, config = self._result.steps, result, self.trainer.config
+        self._measured |= result.metrics
         self.logs.episodes(result.returns, result.lengths, result.seconds, result.infos)
         self.logs.fragments(result.fragments)
         if passed(config.eval_freq, before, result.steps):
@@ -259,8 +261,8 @@ class Recorder:
         self._best = copied(self.trainer.policy) if weights is None else weights, facts
 
     def _write_row(self, evaluation: Json | None = None) -> None:
-        self._row = self._result.row() | self._logged | (evaluation or {})
-        self._logged = {}
+        self._row = self._result.row() | self._measured | self._logged | (evaluation or {})
+        self._logged, self._measured = {}, {}
         self.logs.row(self._row, sb3_scalars(self.trainer.algorithm))
 
     def _save_last(self, ended_by: str | None = None) -> None:

@@ -16,7 +16,7 @@ from headrace.kernels.nn.simd import fma, load, select, splat, store, total
 from headrace.kernels.nn.vector_math import clamp, exp, log, tanh
 from headrace.kernels.off_policy import off_policy_arguments as slots
 from headrace.kernels.off_policy.critic_losses import judges, rows, value
-from headrace.kernels.runtime.jit import INNER, njit
+from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
 F, U = np.float32, np.uint64
 _0, _1, _2 = U(0), U(1), U(2)
@@ -88,23 +88,34 @@ def actor_loss(arguments, b):
     sums[_0], sums[_1], sums[_2] = total(loss), total(entropy), total(weights_sum)
 
 
+@njit(**INLINE)
+def tanh_slope(x):
+    """d tanh(x) / dx = 4 e^(-2 |x|) / (1 + e^(-2 |x|))^2: of the output, 1 - tanh(x)^2 is rounding alone beyond 9."""
+    e = exp(select(x < _ZERO, x, _ZERO - x) * _TWO)
+    root = _TWO / (_ONE + e)
+    return e * root * root
+
+
 @njit(**INNER)
 def actor_gradient(arguments, b):
     """Gradient of the actor's loss at the actor's outputs in a block, from that at the critics' inputs.
 
-    With w the loss weight, a = tanh(u): grad_u = -dq/da (1 - a^2) + 2 w temperature a (SAC); grad_log_std = grad_u *
+    With w the loss weight, a = tanh(u): grad_u = -dq/da tanh'(u) + 2 w temperature a (SAC); grad_log_std = grad_u *
     (u - mean) - w temperature, 0 where log_std is clamped. With INVERT grad_u = -dq/da where that leads away from the
     bounds, as in headrace.policies.actor_q.InvertedTanh.
     """
     scratch, first, row = arguments.scratch[b], arguments.features * BLOCK, place_of(arguments, b)
-    grad_output, (noises, unclamped, _, _) = arguments.actor[-1, col.OUTPUT_GRAD], rows(arguments)
+    output, grad_output = arguments.actor[-1, col.OUTPUT], arguments.actor[-1, col.OUTPUT_GRAD]
+    noises, unclamped, _, _ = rows(arguments)
     for k in range(_0, arguments.actions):
         for i in range(_0, BLOCK, WIDTH):
             at, grad = k * BLOCK + i, splat(_ZERO)
             for c in range(_0, judges(arguments)):
                 grad = grad + load(scratch, arguments.critics[c, _0, col.SOURCE_GRAD] + first + at)
-            action = load(scratch, first + at)
-            slope = _ONE - action * action
+            action, u = load(scratch, first + at), load(scratch, output + at)
+            if arguments.stochastic:
+                u = u + load(scratch, noises + at)
+            slope = tanh_slope(u)
             if arguments.numbers[slots.INVERT] > _ZERO:
                 slope = select(grad * action < _ZERO, splat(_ONE), slope)
             grad = _ZERO - grad * slope

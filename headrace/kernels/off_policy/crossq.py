@@ -309,22 +309,21 @@ def _actor_step(arguments, state, settings, taken):
 
 @njit(**INNER)
 def _gradient_steps(arguments, state, settings, temperature, metrics):
-    """All gradient steps. Metrics of the actor and of the temperature are those of their last step."""
+    """All gradient steps. Metrics of the actor and of the temperature are 0 where they take no step."""
     numbers, width, taken = arguments.numbers, U(slots.METRICS), 0
     for place, beta in ((more.ACTOR_BETA, settings.actor_beta), (more.CRITICS_BETA, settings.critics_beta)):
         numbers[place], numbers[place + _1] = F(beta), F(1.0 - beta)
-    number, loss, temperature_loss = U(len(arguments.critics)) * arguments.blocks, _ZERO, _ZERO
+    number = U(len(arguments.critics)) * arguments.blocks
     for g in range(_0, U(len(metrics)) // width):
         arguments.task[slots.BATCH] = np.int64(g)
         numbers[slots.TEMPERATURE] = F(math.exp(temperature.parameters[_0]))
         metrics[g * width + _1] = _critics_step(arguments, state, settings, g)
         metrics[g * width + _2] = numbers[slots.TEMPERATURE]
+        metrics[g * width] = metrics[g * width + _3] = _ZERO
         if (settings.since + np.int64(g) + 1) % settings.delay == 0:
-            loss = _actor_step(arguments, state, settings, taken)
+            metrics[g * width] = _actor_step(arguments, state, settings, taken)
             temperature_step(arguments, g, taken, settings, temperature, metrics, number)
-            temperature_loss = metrics[g * width + _3]
             taken += 1
-        metrics[g * width], metrics[g * width + _3] = loss, temperature_loss
 
 
 @njit(**ENTRY)

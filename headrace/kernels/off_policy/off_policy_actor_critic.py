@@ -189,7 +189,7 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
     numbers = arguments.numbers
     numbers[slots.INVERT] = F(settings.invert_gradients)
     arguments.task[slots.KEPT] = settings.kept
-    critics, loss, taken = U(len(arguments.critics)) * arguments.blocks, _ZERO, 0
+    critics, taken = U(len(arguments.critics)) * arguments.blocks, 0
     if arguments.tiled:  # others may have written the weights since the last call
         _run(arguments, state, PACK, U(len(arguments.critic_chunks) + len(arguments.actor_chunks)))
     for g in range(_0, U(len(metrics)) // U(slots.METRICS)):
@@ -205,6 +205,7 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
             _run(arguments, state, TARGETS, arguments.blocks)
         _run(arguments, state, CRITICS, critics)
         _run(arguments, state, CRITICS_STEP, U(len(arguments.critic_chunks)))
+        metrics[g * U(slots.METRICS)] = _ZERO
         metrics[g * U(slots.METRICS) + _1] = total_of(arguments, _0, critics, _0)
         if actor_too:
             taken += 1
@@ -218,15 +219,14 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
             _run(arguments, state, VALUES_BACKWARD, judging)
             _run(arguments, state, ACTOR, arguments.blocks)
             _run(arguments, state, ACTOR_STEP, U(len(arguments.actor_chunks)))
-            loss = total_of(arguments, critics, arguments.blocks, _0)
-        metrics[g * U(slots.METRICS)] = loss
+            metrics[g * U(slots.METRICS)] = total_of(arguments, critics, arguments.blocks, _0)
         if arguments.stochastic:
             temperature_step(arguments, g, g, settings, temperature, metrics, critics)
 
 
 @njit(**ENTRY)
 def learn(worker, state, arguments, settings, temperature, metrics):
-    """A gradient step on each of the batches; metrics: float32 [G * METRICS].
+    """A gradient step on each of the batches; metrics: float32 [G * METRICS], 0 where not measured.
 
     worker, state: as in headrace.kernels.learning.rollouts.learn. temperature: Weights of its logarithm."""
     if _HAS_TILES and arguments.tiled:
