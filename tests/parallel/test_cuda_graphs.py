@@ -5,6 +5,8 @@ Without a GPU the graph is imitated (recorder.py): operations run again on the s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers.fake_graph import record
@@ -196,3 +198,40 @@ def test_worlds_are_brought_out_of_step_between_replays_too():
         assert torch.equal(collector.rollout.observation, plain_collector.rollout.observation)
         assert torch.equal(algorithm.optimizer.flat, plain.optimizer.flat)
     assert cut == 4  # one world before each rollout but the first
+
+
+CHANGES = {
+    "config": lambda algorithm: setattr(algorithm, "config", replace(algorithm.config, clip=0.9, entropy_coef=0.3)),
+    "epsilon": lambda algorithm: setattr(algorithm.optimizer, "eps", 0.1),
+    "beta": lambda algorithm: setattr(algorithm.optimizer, "beta1", 0.2),
+    "learning rate": lambda algorithm: setattr(algorithm.optimizer, "learning_rate", torch.tensor(0.05)),
+    "epochs": lambda algorithm: setattr(algorithm, "config", replace(algorithm.config, epochs=5)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_settings_that_are_changed_take_effect(change):
+    """Each of these is a number of the host, which a graph has as it was captured."""
+    ends = []
+    for use_graph in (True, False):
+        collector, algorithm = made("CartPole-v1", schedule="constant")
+        graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
+        for k in range(6):
+            if k == 3:
+                CHANGES[change](algorithm)
+            metrics = graphed.iterate(k / 6) if use_graph else None
+            assert (metrics is None) == (not use_graph or k == 0)
+            if metrics is None:
+                algorithm.update(collector.collect(), k / 6)
+        ends.append(algorithm.optimizer.flat)
+    assert torch.equal(*ends)
+
+
+def test_nothing_is_captured_again_where_nothing_was_changed():
+    collector, algorithm = made("CartPole-v1")
+    captures, capture = [], put_back(collector, algorithm)
+    graphed = GraphedIteration(collector, algorithm, lambda body: (captures.append(body), capture(body))[1])
+    algorithm.update(collector.collect(), 0.0)
+    for k in range(1, 5):
+        assert graphed.iterate(k / 5) is not None
+    assert len(captures) == 1

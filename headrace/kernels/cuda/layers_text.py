@@ -34,7 +34,7 @@ class Tile(NamedTuple):
 
 ACTIVATIONS = {  # name -> output, and derivative by output
     "tanh": ("F32(math.tanh(x))", "F32(1.0) - y * y"),
-    "relu": ("x if x > F32(0.0) else F32(0.0)", "F32(1.0) if y > F32(0.0) else F32(0.0)"),
+    "relu": ("F32(0.0) if x < F32(0.0) else x", "F32(1.0) if y > F32(0.0) else F32(0.0)"),
     "elu": ("x if x > F32(0.0) else F32(math.expm1(x))", "F32(1.0) if y > F32(0.0) else y + F32(1.0)"),
     "leaky_relu": ("x if x > F32(0.0) else F32(0.01) * x", "F32(1.0) if y > F32(0.0) else F32(0.01)"),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from headrace.core.terminal import tell
 from headrace.data.rollout import tree_map
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.capturable import Capturable, NotCapturable
-from headrace.policies.examination import Examination, examine
+from headrace.policies.examination import examine
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]  # a function -> what replays its kernels
 
@@ -43,7 +44,7 @@ class GraphedIteration:
         self._rnn_state: Any = None  # recurrent state between iterations, always in the same memory
         self._metrics: dict[str, Tensor] = {}
         self._replay: Callable[[], None] | None = None
-        self._captured: Examination | None = None  # the policy, as the graph has it
+        self._captured: list[dict[str, Any]] = []  # what the graph has of the host, see _host_values()
         self.refused = ""  # why there is no graph, where there can be none
 
     def iterate(self, progress: float) -> dict[str, Tensor] | None:
@@ -53,7 +54,7 @@ class GraphedIteration:
         """
         if self.refused or not self.collector.steps or not past_warm_up(self.algorithm):
             return None
-        if self._replay is None or examine(self.algorithm.policy) is not self._captured:
+        if self._replay is None or not _unchanged(self._captured, self._host_values()):
             self._make()
         if self._replay is None:
             return None
@@ -100,14 +101,26 @@ class GraphedIteration:
             self._place_rnn_state()
             capture = self._capture or partial(cuda_graph, alone=size_of(reduce) == 1)
             self._replay = capture(self._body)
-            self._captured = examine(self.algorithm.policy)
+            self._captured = self._host_values()
+
+    def _parts(self) -> dict[str, Any]:
+        """Objects of which an iteration reads numbers."""
+        algorithm = self.algorithm
+        parts = {"algorithm": algorithm, "policy": algorithm.policy, "environment": self.collector.env}
+        optimizers = {"optimizer": getattr(algorithm, "optimizer", None), **getattr(algorithm, "optimizers", {})}
+        return parts | {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
+
+    def _host_values(self) -> list[dict[str, Any]]:
+        """Everything of the host that a graph keeps: the policy as examined, settings, numbers, and which tensors."""
+        policy = {"policy": examine(self.algorithm.policy), "rollout": self.collector.rollout}
+        return [policy, *map(_values, self._parts().values())]
 
     def close(self) -> None:
         """Free the graph."""
         self._replay = None
 
     def _warm_up(self) -> None:
-        parts = {"algorithm": self.algorithm, "policy": self.algorithm.policy, "environment": self.collector.env}
+        parts = self._parts()
         numbers = {name: _numbers(part) for name, part in parts.items()}
         with _side_stream(self._first_step.device), Capturable() as strict:
             self._body()
@@ -162,3 +175,23 @@ def _side_stream(device: torch.device) -> Iterator[None]:
 def _numbers(part: Any) -> dict[str, float]:
     """The numbers among an object's attributes."""
     return {name: value for name, value in vars(part).items() if isinstance(value, int | float)}
+
+
+def _values(part: Any) -> dict[str, Any]:
+    """The numbers, tensors and settings among an object's attributes, but for the iteration, which is on the device."""
+    kept = (int, float, str, Tensor)
+    found = vars(part).items()
+    return {k: v for k, v in found if (isinstance(v, kept) or is_dataclass(v)) and k != "iteration"}
+
+
+def _unchanged(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
+    """Whether all values are those of before: tensors and other objects the same ones, numbers and settings equal."""
+    if len(before) != len(now):
+        return False
+    for one, other in zip(before, now, strict=True):
+        if one.keys() != other.keys():
+            return False
+        for value, new in zip(one.values(), other.values(), strict=True):
+            if value is not new and (isinstance(value, Tensor) or isinstance(new, Tensor) or value != new):
+                return False
+    return True

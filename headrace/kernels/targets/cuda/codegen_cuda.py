@@ -51,6 +51,17 @@ def _product(a, b):
 @cuda.jit(device=True)
 def sqrt(x):
     return F32(math.sqrt(F32(x)))
+
+
+# Python's, as on other targets: CUDA's own min and max of floats drop NaN
+@cuda.jit(device=True)
+def min(a, b):
+    return b if b < a else a
+
+
+@cuda.jit(device=True)
+def max(a, b):
+    return b if b > a else a
 """
 
 
