@@ -42,6 +42,7 @@ from headrace.policies.base import PolicyOutput
 
 ENVS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too
 NUM_ENVS, NUM_STEPS = 256, 40
+MANY_ENVS = 16_384  # for which kernels of networks divide their rows otherwise than for few
 OBSERVATION, ACTION = Box(-1, 1, (5,)), Discrete(3)
 FILE = "parity.json"
 
@@ -85,7 +86,7 @@ def trusted(env: Env, plain: Callable[[], Env]) -> Env:
     """A CompiledEnv, if its CUDA kernel agrees with plain torch on this machine; else plain(), with a message on
     stderr."""
     assert isinstance(env, CompiledEnv)
-    name = f"{env.name} {hashlib.sha256(env.ir.code.encode()).hexdigest()[:12]}"
+    name = f"{env.name} {_digest(env.ir.code)}"
     what = f"the CUDA kernel of {env.name}"
     return env if _agrees(env.device, name, partial(_env_steps, env), what, "it runs as torch instead") else plain()
 
@@ -96,10 +97,26 @@ def offer_kernels(device: torch.device) -> None:
     if find_spec("numba_cuda") is None:
         return
     what, instead = "a CUDA kernel of random numbers or advantages", "plain torch runs instead"
-    if _agrees(device, "random numbers and advantages", partial(_numbers, device), what, instead):
+    from headrace.kernels.targets.cuda import random_and_gae
+
+    name = f"random numbers and advantages {_digest(random_and_gae.text())}"
+    if _agrees(device, name, partial(_numbers, device), what, instead):
         import_module("headrace.bindings.rng_returns_cuda")
-    if _agrees(device, "networks", partial(_networks, device), "a CUDA kernel of acting or learning", instead):
-        import_module("headrace.bindings.on_policy.actor_critic_cuda").offer()
+    import_module("headrace.bindings.on_policy.actor_critic_cuda").offer(networks_trusted)
+
+
+def networks_trusted(policy: ActorCritic) -> bool:
+    """Whether the CUDA kernels that are made for a policy, with its head, activation and sizes, agree with plain torch
+    on this machine; a message on stderr if they do not."""
+    from headrace.bindings.on_policy import actor_critic_cuda
+
+    name = f"networks {_digest(actor_critic_cuda.text(policy))}"
+    what = f"the CUDA kernel of a policy with {type(policy.head).__name__} and layers of {policy.hidden}"
+    return _agrees(policy.device, name, partial(_networks, policy), what, "plain torch runs instead")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def graphs_trusted(device: torch.device) -> bool:
@@ -111,15 +128,21 @@ def graphs_trusted(device: torch.device) -> bool:
 
 
 def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation], what: str, instead: str) -> bool:
-    """Whether a comparison passes: by the stored result of this machine, or else by a new one."""
+    """Whether a comparison passes: by the stored result of this machine, or else by a new one.
+
+    Only results are stored: a comparison that an exception ended, perhaps for lack of memory, is tried again by the
+    next process."""
     with json_table(folder() / FILE) as stored:
         results = stored.setdefault(json.dumps(facts(device)), {})
-        if name not in results:
+        failure = results.get(name)
+        if failure is None:
             found = _run(name, comparison)
-            results[name] = "" if found.passed else _failure(found)
-    if results[name]:
-        tell(f"{what} {results[name]}: {instead}. For details run `headrace check --device cuda`")
-    return not results[name]
+            failure = "" if found.passed else _failure(found)
+            if found.worst is not None:
+                results[name] = failure
+    if failure:
+        tell(f"{what} {failure}: {instead}. For details run `headrace check --device cuda`")
+    return not failure
 
 
 def _failure(found: Check) -> str:
@@ -167,35 +190,57 @@ def _advantages(device: torch.device, fused_gae: Callable[..., Tensor] = gae) ->
     return _difference("advantage", found, gae.plain(*columns, 0.99, 0.95), 1e-5)  # type: ignore[attr-defined]
 
 
-def _networks(device: torch.device) -> Deviation:
+def _networks(policy: ActorCritic) -> Deviation:
+    """The kernels for a policy, in the tiles of few and of many rows."""
     from headrace.bindings.on_policy import actor_critic_cuda
 
-    acting = _actions(device, actor_critic_cuda.act)
-    return _learning(device, actor_critic_cuda.learn) if acting.passed else acting
+    device, plain = policy.device, deepcopy(policy).cpu().requires_grad_()
+    found = []
+    for num_envs in (NUM_ENVS, MANY_ENVS):
+        found.append(_actions(device, actor_critic_cuda.act, plain, num_envs))
+        found.append(_learning(device, actor_critic_cuda.learn, plain, num_envs))
+    return max(found, key=lambda one: one.worst / one.allowed)
 
 
-def _actions(device: torch.device, act: Callable[..., PolicyOutput] = ActorCritic.act) -> Deviation:
-    policy, rollout = _collected()
-    random = rng.uniform.plain(3, rng.Purpose.ACTION, 0, 1, NUM_ENVS, policy.num_draws, "cpu")[0]  # type: ignore[attr-defined]
+def _actions(
+    device: torch.device,
+    act: Callable[..., PolicyOutput] = ActorCritic.act,
+    plain: ActorCritic | None = None,
+    num_envs: int | None = None,
+) -> Deviation:
+    policy, rollout = _collected(plain, num_envs)
+    draws = (rollout.num_envs, policy.num_draws)
+    random = rng.uniform.plain(3, rng.Purpose.ACTION, 0, 1, *draws, "cpu")[0]  # type: ignore[attr-defined]
     observation = rollout.observation[0]
     on_device = ppo.PPO(deepcopy(policy).to(device)).policy  # with all weights in one buffer, as kernels require
     with torch.no_grad():
         with fused.plain_only():
             expected = policy.act(observation, None, random)
         found = act(on_device, observation.to(device), None, random.to(device))
-    same = found.action.cpu() == expected.action  # rounding may decide between two actions
+    if expected.action.is_floating_point():
+        same = torch.ones(len(expected.action), dtype=torch.bool)
+        action = _difference("action", found.action, expected.action, 1e-4)
+        if not action.passed:
+            return action
+    else:
+        same = found.action.cpu() == expected.action  # rounding may decide between two actions
     if same.float().mean() < 0.99:
         return _unequal("action", found.action, expected.action)
     log_prob = _difference("log_prob", found.log_prob.cpu()[same], expected.log_prob[same], 1e-4)
     return max(log_prob, _difference("value", found.value, expected.value, 1e-4), key=lambda one: one.worst)
 
 
-def _learning(device: torch.device, learn: Callable[..., dict[str, Tensor]] = ppo.learn) -> Deviation:
-    policy, rollout = _collected()
+def _learning(
+    device: torch.device,
+    learn: Callable[..., dict[str, Tensor]] = ppo.learn,
+    plain: ActorCritic | None = None,
+    num_envs: int | None = None,
+) -> Deviation:
+    policy, rollout = _collected(plain, num_envs)
     source = torch.Generator().manual_seed(1)
     made_up = (torch.randn(rollout.reward.shape, generator=source) for _ in range(2))
     targets = Targets(next(made_up), next(made_up), rollout.valid[:-1])
-    config = ppo.PPOConfig(num_steps=rollout.num_steps, epochs=2, minibatch_size=512)
+    config = ppo.PPOConfig(num_steps=rollout.num_steps, epochs=2, minibatch_size=2 * rollout.num_envs)
     order = torch.stack([torch.randperm(rollout.reward.numel(), generator=source) for _ in range(2)])
     ours = ppo.PPO(deepcopy(policy).to(device), config)
     theirs = ppo.PPO(policy, config)
@@ -240,16 +285,21 @@ def _graphs(device: torch.device) -> Deviation:
     return _difference("weights", results[0], results[1].cpu(), 1e-4)
 
 
-def _collected() -> tuple[ActorCritic, Rollout]:
-    """A policy and a rollout of random data, on the CPU."""
-    own = {"action": action_column(ACTION), "log_prob": Column(), "value": Column(bootstrap=True)}
-    rollout = Rollout(8, NUM_ENVS, env_columns(OBSERVATION) | own)
+def _collected(policy: ActorCritic | None = None, num_envs: int | None = None) -> tuple[ActorCritic, Rollout]:
+    """A copy of a policy, by default one with three choices, and a rollout of random data, on the CPU."""
+    policy = ActorCritic(OBSERVATION, ACTION, seed=2) if policy is None else deepcopy(policy)
+    own = {"action": action_column(policy.action_space), "log_prob": Column(), "value": Column(bootstrap=True)}
+    rollout = Rollout(8, num_envs or NUM_ENVS, env_columns(policy.observation_space) | own)
     source = torch.Generator().manual_seed(0)
     rollout.observation.copy_(torch.randn(rollout.observation.shape, generator=source))
-    rollout.action.copy_(torch.randint(0, 3, rollout.action.shape, generator=source))
-    rollout.log_prob.fill_(-1.1)
     rollout.valid.copy_(torch.rand(rollout.valid.shape, generator=source) > 0.05)
-    return ActorCritic(OBSERVATION, ACTION, seed=2), rollout
+    with torch.no_grad(), fused.plain_only():
+        for t in range(rollout.num_steps):
+            random = torch.rand(rollout.num_envs, policy.num_draws, generator=source)
+            output = policy.act(rollout.observation[t], None, random)
+            rollout.action[t].copy_(output.action)
+            rollout.log_prob[t].copy_(output.log_prob)  # type: ignore[arg-type]
+    return policy, rollout
 
 
 def _unequal(column: str, ours: Tensor, theirs: Tensor) -> Deviation:

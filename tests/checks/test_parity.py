@@ -15,16 +15,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from headrace.algorithms import ppo
 from headrace.checks import parity
 from headrace.cli.main import main
 from headrace.core import fused
+from headrace.data.spaces import Box, Discrete
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.builtin.grid_world import GridWorld
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.read import read
 from headrace.kernels.targets import compare
-from headrace.kernels.targets.compare import Deviation
 from headrace.kernels.targets.torch.env import TorchEnvs
+from headrace.policies.actor_critic import ActorCritic
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
@@ -120,6 +122,22 @@ def test_a_result_is_stored_for_the_machine(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_an_exception_is_no_result(monkeypatch, capsys):
+    """A lack of memory, for example: the kernels are tried again by the next process."""
+    outcomes = iter([RuntimeError("CUDA out of memory"), compare.Deviation("weights", 0.0, 1e-4)])
+
+    def tried(device):
+        found = next(outcomes)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(parity, "_graphs", tried)
+    assert not parity.graphs_trusted(torch.device("cpu"))
+    assert "does not run on this machine (RuntimeError: CUDA out of memory)" in capsys.readouterr().err
+    assert parity.graphs_trusted(torch.device("cpu")) and parity.graphs_trusted(torch.device("cpu"))
+
+
 @in_simulator
 @pytest.mark.parametrize("cls", [CartPole, GridWorld])
 def test_simulated_kernels_are_trusted(cls, capsys):
@@ -150,27 +168,46 @@ def test_simulated_wrong_kernel_falls_back(monkeypatch, capsys):
 def test_simulated_kernels_of_random_numbers_and_advantages_are_registered_if_they_agree(monkeypatch, capsys):
     from headrace.kernels.targets.cuda import random_and_gae
 
-    offered, agreeing = [], Deviation("nothing", 0.0, 0.0)
+    offered = []
 
     def offer(name):
         offered.append(name)
-        return SimpleNamespace(offer=lambda: None)
+        return SimpleNamespace(offer=lambda trusted: None)
 
     monkeypatch.setattr(parity, "import_module", offer)
-    monkeypatch.setattr(parity, "_networks", lambda device: agreeing._replace(worst=1.0))
     right = random_and_gae.gae
     monkeypatch.setattr(random_and_gae, "gae", lambda *columns: right(*columns) + 1)
     parity.offer_kernels(torch.device("cpu"))
-    assert not offered
+    assert offered == ["headrace.bindings.on_policy.actor_critic_cuda"]
     said = capsys.readouterr().err
     assert "random numbers or advantages differs from plain torch on this machine (advantage by" in said
-    assert "a CUDA kernel of acting or learning differs from plain torch on this machine (nothing by 1)" in said
     monkeypatch.setattr(random_and_gae, "gae", right)
-    monkeypatch.setattr(parity, "facts", lambda device: {"driver": "a newer one"})
-    monkeypatch.setattr(parity, "_networks", lambda device: agreeing)
+    offered.clear()
+    monkeypatch.setattr(random_and_gae, "text", lambda: "another kernel")  # the result was that of a text
     parity.offer_kernels(torch.device("cpu"))
     assert offered == ["headrace.bindings.rng_returns_cuda", "headrace.bindings.on_policy.actor_critic_cuda"]
     assert capsys.readouterr().err == ""
+
+
+@in_simulator
+@pytest.mark.parametrize(
+    ("space", "activation"),
+    [(Discrete(3, start=1), "elu"), (Box(-2, 4, (2,)), "leaky_relu"), (Box(-2, 4, (1,)), "relu")],
+)
+def test_simulated_kernels_of_networks_are_trusted_by_head_and_activation(space, activation, monkeypatch, capsys):
+    monkeypatch.setattr(parity, "MANY_ENVS", 5)
+    policy = ppo.PPO(ActorCritic(Box(-1, 1, (3,)), space, hidden=(5,), activation=activation, seed=1)).policy
+    assert parity.networks_trusted(policy)
+    from headrace.bindings.on_policy import actor_critic_cuda
+
+    right = actor_critic_cuda.act
+    wrong = lambda *call: right(*call)._replace(value=right(*call).value + 1)  # noqa: E731
+    monkeypatch.setattr(actor_critic_cuda, "act", wrong)
+    assert parity.networks_trusted(policy)  # stored
+    other = ppo.PPO(ActorCritic(Box(-1, 1, (3,)), space, hidden=(6,), activation=activation, seed=1)).policy
+    assert not parity.networks_trusted(other)
+    said = capsys.readouterr().err
+    assert f"a policy with {type(policy.head).__name__} and layers of (6,) differs from plain torch" in said
 
 
 @pytest.mark.gpu

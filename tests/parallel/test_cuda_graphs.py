@@ -235,3 +235,22 @@ def test_nothing_is_captured_again_where_nothing_was_changed():
     for k in range(1, 5):
         assert graphed.iterate(k / 5) is not None
     assert len(captures) == 1
+
+
+def test_a_capture_that_cuda_refuses_is_named_and_changes_nothing(capsys):
+    collector, algorithm = made("CartPole-v1")
+    plain_collector, plain = made("CartPole-v1")
+
+    def refuse(body):
+        body()
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore lines")
+
+    graphed = GraphedIteration(collector, algorithm, refuse)
+    for k in range(3):
+        assert graphed.iterate(k / 3) is None
+        algorithm.update(collector.collect(), k / 3)
+        plain.update(plain_collector.collect(), k / 3)
+        assert torch.equal(algorithm.optimizer.flat, plain.optimizer.flat)
+    said = capsys.readouterr().err
+    assert said.count("no CUDA graph, going on step by step: CUDA refused the capture (CUDA error: operation not") == 1
+    assert "more lines" not in said

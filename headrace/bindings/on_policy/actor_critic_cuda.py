@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -42,13 +43,35 @@ WIDE = 32_768
 
 
 @functools.cache
-def offer() -> None:
-    """Let these kernels serve, where no kernel of the CPU does."""
+def offer(trusted: Callable[[ActorCritic], bool]) -> None:
+    """Let these kernels serve, where no kernel of the CPU does, policies for which they are `trusted`."""
     add = functools.partial(register, first=False)
-    add("actor_critic.act", serves_acting, DIGESTS["actor_critic.act"], CLASSES)(act)
-    add("actor_critic.value", serves_acting, DIGESTS["actor_critic.value"], CLASSES)(value)
+    acting, learning = (_if_trusted(serves, trusted) for serves in (serves_acting, serves_learning))
+    add("actor_critic.act", acting, DIGESTS["actor_critic.act"], CLASSES)(act)
+    add("actor_critic.value", acting, DIGESTS["actor_critic.value"], CLASSES)(value)
     add("collector.steps", serves_steps, DIGESTS["collector.steps"], (InlineCollector,))(steps)
-    add("ppo.learn", serves_learning, DIGESTS["ppo.learn"], (*CLASSES, Adam))(learn)
+    add("ppo.learn", learning, DIGESTS["ppo.learn"], (*CLASSES, Adam))(learn)
+
+
+def _if_trusted(serves: Callable[..., bool | str], trusted: Callable[[ActorCritic], bool]) -> Callable[..., bool | str]:
+    """A function that says whether a kernel serves, and asks once for each architecture whether it is trusted."""
+    asked: dict[tuple[Architecture, torch.device], bool] = {}
+
+    def serves_if_trusted(policy: ActorCritic, *call: Any) -> bool | str:
+        found = serves(policy, *call)
+        if found is not True:
+            return found
+        key = _architecture(policy), policy.device
+        if key not in asked:
+            asked[key] = trusted(policy)
+        return asked[key]
+
+    return serves_if_trusted
+
+
+def text(policy: ActorCritic) -> str:
+    """The text of all kernels that are made for a policy that they know."""
+    return launches.text(_architecture(policy), policy.device)
 
 
 class Known(NamedTuple):

@@ -18,6 +18,7 @@ from headrace.kernels.runtime import cache
 from headrace.kernels.targets.cuda.codegen_cuda import DEVICE, cuda_ops
 from headrace.kernels.targets.cuda.launch import DeviceArray, array, launch, on_device, simulated
 
+KERNELS = ("act", "gradient")
 BLOCKS = 4  # of a multiprocessor, that a minibatch is divided among
 ANNOUNCEMENT = "compiling the networks for the GPU (once, about 4 s for each kernel) ..."
 
@@ -138,6 +139,13 @@ def _kernel(architecture: Architecture, name: str, rows: int, device: torch.devi
     tile = tile_of(architecture, rows, multiprocessors(device))
     assert tile is not None, "what does not fit is refused before"
     return _actor_critic(architecture, tile, name), tile
+
+
+def text(architecture: Architecture, device: torch.device) -> str:
+    """The text of all kernels of an architecture, in the tiles of few and of many rows."""
+    tiles = {tile_of(architecture, rows, multiprocessors(device)) for rows in (1, 2**30)}
+    parts = [actor_critic_text(architecture, tile, name) for tile in sorted(filter(None, tiles)) for name in KERNELS]
+    return _header() + "".join(parts) + ADAM
 
 
 @functools.cache

@@ -93,15 +93,28 @@ class GraphedIteration:
             self.refused = str(error)
         reduce = getattr(self.algorithm, "reduce", one_learner)
         if not all_agree(not self.refused, reduce):
-            self.refused = self.refused or "another learner's iteration cannot be captured"
-            tell(f"no CUDA graph, going on step by step: {self.refused}")
+            self._refuse("another learner's iteration cannot be captured")
         self.algorithm.load_state_dict(before[0])
         self.collector.load_state_dict(before[1])
-        if not self.refused:
-            self._place_rnn_state()
-            capture = self._capture or partial(cuda_graph, alone=size_of(reduce) == 1)
+        if self.refused:
+            return
+        self._place_rnn_state()
+        capture = self._capture or partial(cuda_graph, alone=size_of(reduce) == 1)
+        try:
             self._replay = capture(self._body)
-            self._captured = self._host_values()
+        except RuntimeError as error:  # torch's class for all of CUDA's errors
+            self.refused = f"CUDA refused the capture ({str(error).splitlines()[0]})"
+        if not all_agree(not self.refused, reduce):
+            self._replay = None
+            self._refuse("CUDA refused another learner's capture")
+            self.algorithm.load_state_dict(before[0])
+            self.collector.load_state_dict(before[1])
+        self._captured = self._host_values()
+
+    def _refuse(self, otherwise: str) -> None:
+        """Say why there is no graph; `otherwise`, where the reason is not known here."""
+        self.refused = self.refused or otherwise
+        tell(f"no CUDA graph, going on step by step: {self.refused}")
 
     def _parts(self) -> dict[str, Any]:
         """Objects of which an iteration reads numbers."""

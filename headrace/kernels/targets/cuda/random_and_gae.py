@@ -84,6 +84,11 @@ def gae(
     return advantage
 
 
+def text() -> str:
+    """The text of the kernels."""
+    return prelude(DEVICE, cuda_ops(simulated())) + KERNELS
+
+
 @functools.cache
 def _module() -> ModuleType:
-    return cache.load("numbers_cuda", prelude(DEVICE, cuda_ops(simulated())) + KERNELS)
+    return cache.load("numbers_cuda", text())
