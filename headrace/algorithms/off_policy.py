@@ -376,10 +376,11 @@ def _mean_metrics(found: Sequence[tuple[dict[str, Tensor], dict[str, int]]]) -> 
     totals: Counter[str] = Counter()
     for _, counts in found:
         totals.update(counts)
-    return {
-        name: sum(metrics[name] * (counts[name] / total) for metrics, counts in found if name in metrics)
+    parts = {
+        name: [metrics[name] * (counts[name] / total) for metrics, counts in found if name in metrics]
         for name, total in totals.items()
-    }  # type: ignore[return-value]
+    }
+    return {name: torch.stack(each).sum(0) for name, each in parts.items()}
 
 
 def means(rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...]) -> dict[str, Tensor]:
