@@ -1,4 +1,5 @@
-"""The processor: its name, and the number of cores. Imports no torch, so that worker processes start quickly."""
+"""The processor: its name, the number of cores, and how work is divided among them. Imports no torch, so that worker
+processes start quickly."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 import platform
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -57,3 +59,8 @@ def _granted(folder: Path) -> float:
         time, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
         return float(time) / float(period) if float(time) > 0 else math.inf
     return math.inf
+
+
+def partition(number: int, parts: int) -> list[slice]:
+    """Which of `number` things each of several processes has: sizes differ by one at most."""
+    return [slice(first, end) for first, end in pairwise(number * part // parts for part in range(parts + 1))]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from headrace.core.partition import partition
+from headrace.core.cores import partition
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.envs.base import Env

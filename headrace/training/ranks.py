@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.reduce import gathered, of_each
+from headrace.core.cores import partition
 from headrace.core.fused import silence
-from headrace.core.partition import partition
 from headrace.core.stopping import Stopped
 from headrace.core.types import StateDict
 from headrace.data.pieces import Rows

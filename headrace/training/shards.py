@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.base import past_warm_up
+from headrace.core.cores import partition
 from headrace.core.device import without_denormals
-from headrace.core.partition import partition
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.parallel.actor import constructor

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from headrace.core.partition import partition
+from headrace.core.cores import partition
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.data.shared_memory import FOLDER, Memory

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import gymnasium
 import torch
 
-from headrace.core.partition import partition
+from headrace.core.cores import partition
 from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_size
