@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[1]
 MAX_LINES = 400
 HEAVY = {"numba", "matplotlib", "tensorboardX", "rich"}
 
-# Every folder of the package, from the ground up; a module by its own name where it stands apart from its folder.
-# An import may go to the same floor or further down.
+# Every folder, and each module that stands apart from its folder. An import goes to the same floor or further down.
 FLOORS = (
     "gym",  # ids for Gymnasium: imports nothing of the package
     "core",
+    "core.processes",
     "data",
     "kernels.runtime",
     "kernels.language",
@@ -57,6 +57,7 @@ FLOORS = (
     "runs.events",
     "runs.logs",
     "runs.tensor_file",
+    "runs.moving",
     "runs.checkpoint",  # which a training may begin from
     "training",
     "tuning",

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import tyro
 
+from headrace.core.processes.state import same_folder
+
 DESCRIPTION = """headrace check ENV: check the spaces, rewards, endings and seeding of an environment, run Gymnasium's
 checker on it, and measure the time of a step and the throughput of each backend.
 
@@ -40,26 +42,31 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Check, prog="headrace check", description=DESCRIPTION, args=arguments)
     if options.against is not None and options.env is None:
         raise ValueError(f"--against {options.against} needs the kernel to compare: headrace check file.py:Class ...")
-    if not (_check_machine(options) if options.env is None else _check_env(options.env, options)):
+    with same_folder():
+        to = options.output and options.output.absolute()
+        passed = _check_machine(options, to) if options.env is None else _check_env(options.env, options, to)
+    if not passed:
         raise SystemExit(1)
 
 
-def _check_machine(options: Check) -> bool:
+def _check_machine(options: Check, to: Path | None) -> bool:
     """Whether the kernels of a device agree with plain torch."""
     from headrace.checks import machine
 
     report = machine.check_device(options.device)
-    machine.show(report, options.output, options.json)
+    machine.show(report, to, options.json)
     return report.passed
 
 
-def _check_env(env: str, options: Check) -> bool:
+def _check_env(env: str, options: Check, to: Path | None) -> bool:
     """Whether nothing is wrong with an environment."""
     from headrace import envs
     from headrace.checks import environment, output
     from headrace.checks.against import against
     from headrace.evaluation.evaluator import kernel_class
+    from headrace.training.plan import absolute_source
 
+    env = absolute_source(env)
     if options.against is None:
         report = environment.check(env, options.steps, options.seconds, options.seed, options.measure)
     else:
@@ -68,5 +75,5 @@ def _check_env(env: str, options: Check) -> bool:
             raise TypeError(f"{env} is no KernelEnv: --against compares a KernelEnv with the reference it is a port of")
         findings = against(kernel, envs.factory(options.against), options.steps, options.seed, options.allowed)
         report = environment.Report(f"{env} against {options.against}", findings, None, [])
-    output.show(report, options.output, options.json)
+    output.show(report, to, options.json)
     return output.passed(report)

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from headrace.cli.run_policy import Choice, load_chosen
+from headrace.core.processes.state import shown
 from headrace.core.trust import code_of
 from headrace.evaluation.video import MAX_STEPS, Video, play
 
@@ -45,5 +46,7 @@ def _report(video: Video) -> str:
     for i, returns in enumerate(video.by_agent):
         lines[i] += f" ({', '.join(f'{agent} {own:.2f}' for agent, own in returns.items())})"
     size = video.path.stat().st_size // 1000
-    lines.append(f"wrote {video.path}: {video.frames} frames, {video.frames_per_second:g} per second, {size:,} kB")
+    lines.append(
+        f"wrote {shown(video.path)}: {video.frames} frames, {video.frames_per_second:g} per second, {size:,} kB"
+    )
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 
 from headrace.core.cores import cores
+from headrace.core.processes.state import shown
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
 from headrace.evaluation.evaluator import Evaluation
@@ -188,7 +189,7 @@ def _train(train: Train, arguments: Sequence[str], seed: int) -> Done:
         raise
     evaluated = None if evaluation is None else evaluation.mean
     mean = run.metrics.get("return")
-    return Done(seed, run.path, mean, evaluated, run.steps, run.seconds, run.reason, run.interrupted)
+    return Done(seed, shown(run.path), mean, evaluated, run.steps, run.seconds, run.reason, run.interrupted)
 
 
 def _cells(one: Done) -> tuple[str, ...]:

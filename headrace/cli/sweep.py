@@ -69,6 +69,7 @@ def main(arguments: list[str]) -> None:
     folder = options.folder or Path("runs/sweeps") / stem
     with writing(folder, "the sweep"):
         folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.absolute()
     with named_code(rest), lock(folder), writing(folder / STUDY, "the sweep"):
         study = _study(folder, options, space, rest)
         _Searching(study, folder, options, space, rest).run()

@@ -23,6 +23,7 @@ from headrace.cli.setting_flags import (
     positionals,
     typed_arguments,
 )
+from headrace.core.processes.state import shown
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import say
 from headrace.core.types import Json
@@ -36,6 +37,7 @@ from headrace.training.config import TrainConfig, merge_settings
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 from headrace.training.plan import settings_of
+from headrace.training.resuming import saved_settings
 from headrace.training.scaling import settings_for
 from headrace.training.torchrun import started_by_torchrun
 
@@ -129,7 +131,7 @@ def _trained(
     run, evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
         verbs = ("eval", "play", "plot") if can_render(str(run.env)) else ("eval", "plot")
-        say("\n".join(f"  {shlex.join(['headrace', verb, str(run.path)])}" for verb in verbs))
+        say("\n".join(f"  {shlex.join(['headrace', verb, str(shown(run.path))])}" for verb in verbs))
     return run, evaluation
 
 
@@ -152,7 +154,8 @@ def _check_names(named: dict[str, str | None], resume: Path | None) -> None:
 
 def _saved_settings(run: Path) -> Json:
     """The settings of a saved run; none if a checkpoint holds only a policy."""
-    return dict(checkpoint.read_manifest(checkpoint.find(run, LAST)).get("settings", {}))
+    folder, manifest, _ = checkpoint.read(run, LAST)
+    return saved_settings(folder, manifest) if "settings" in manifest else {}
 
 
 def _evaluated(run: Run, episodes: int, quiet: bool) -> tuple[Run, Evaluation | None]:
@@ -169,7 +172,7 @@ def _evaluated(run: Run, episodes: int, quiet: bool) -> tuple[Run, Evaluation | 
         try:
             result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
         except Stopped:
-            say(f"the evaluation of {run.path} was given up: {interrupts.caught} came first; the run is whole")
+            say(f"the evaluation of {shown(run.path)} was given up: {interrupts.caught} came first; the run is whole")
             return replace(run, reason=interrupts.caught), None
     if not quiet:
         say(f"evaluated last/: {result}")

@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 
 from headrace.cli.seeds import LOOK, pass_on
 from headrace.core.cores import cores
+from headrace.core.processes.state import shown
 from headrace.evaluation.evaluator import Evaluation
 from headrace.runs.run import Run
 from headrace.runs.signals import Interrupts
@@ -51,7 +52,7 @@ def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome
 
     run, evaluation = train(list(arguments), quiet=True, each=each)
     score = None if evaluation is None else evaluation.mean
-    return Outcome(str(run.path), score, run.steps, run.reason, run.interrupted)
+    return Outcome(str(shown(run.path)), score, run.steps, run.reason, run.interrupted)
 
 
 def attempt(train: Train, arguments: Sequence[str], report: Report) -> Outcome:

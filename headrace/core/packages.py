@@ -1,8 +1,10 @@
-"""Which packages are installed."""
+"""Which packages are installed, and which commit of Headrace runs."""
 
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 
@@ -30,3 +32,24 @@ def require(package: str, message: str) -> None:
     """Raise ImportError with a message, which says how to install it, where a package is not installed."""
     if importlib.util.find_spec(package) is None:
         raise ImportError(message)
+
+
+@cache
+def commit() -> str:
+    """The commit of the checkout that Headrace is run from, in twelve digits; empty where there is none."""
+    root = Path(__file__).parents[2]
+    with suppress(OSError, UnicodeDecodeError, StopIteration):
+        git = root / ".git"
+        if git.is_file():  # of a further working tree
+            git = root / git.read_text().removeprefix("gitdir:").strip()
+        head = (git / "HEAD").read_text().strip()
+        branch = head.removeprefix("ref: ")
+        if branch == head:
+            return head[:12]
+        if (git / "commondir").exists():
+            git /= (git / "commondir").read_text().strip()
+        if (git / branch).exists():
+            return (git / branch).read_text().strip()[:12]
+        packed = (git / "packed-refs").read_text().splitlines()
+        return next(line for line in packed if line.endswith(f" {branch}"))[:12]
+    return ""

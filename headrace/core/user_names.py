@@ -39,8 +39,10 @@ def member(name: str, what: str) -> Any:
 
 def absolute_reference(name: str) -> str:
     """The name by which the same class or function is found from any folder."""
-    place, _, own = name.rpartition(":")
-    return f"{Path(place).expanduser().resolve()}:{own}" if place.endswith(".py") else name
+    place, colon, own = name.rpartition(":")
+    if not colon:  # a file that does not say which class
+        place, own = name, ""
+    return f"{Path(place).expanduser().resolve()}{colon}{own}" if place.endswith(".py") else name
 
 
 def module_of(thing: Any) -> ModuleType | None:

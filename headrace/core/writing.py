@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+# what fsync() gives on file systems that refuse it for this kind of file: they have no other way to write it safely
+NO_SYNC = {getattr(errno, name) for name in ("EINVAL", "EACCES", "EPERM", "EBADF", "EISDIR", "ENOTSUP", "ENOSYS")}
 
 
 def free(name: str) -> Path:
@@ -15,6 +19,26 @@ def free(name: str) -> Path:
     while path.exists():
         path, number = Path(name).with_stem(f"{Path(name).stem}_{number}"), number + 1
     return path
+
+
+# what to do about errors of the system that say little
+REMEDIES = {
+    errno.EMFILE: "this process has too many files open: use fewer processes, or raise the limit (ulimit -n)",
+    errno.ENFILE: "this machine has too many files open",
+    errno.ENOMEM: "there is not enough memory: use fewer processes, environments or steps",
+    errno.EAGAIN: "this user has too many processes: use fewer, or raise the limit (ulimit -u)",
+}
+
+
+@contextmanager
+def explained(what: str, remedies: Mapping[int, str] = REMEDIES) -> Iterator[None]:
+    """Add to an error of the system what failed, and what to do. remedies: by the number of the error."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        remedy = remedies.get(error.errno or 0)
+        raise type(error)(error.errno, f"{what}: {why}" + (f"; {remedy}" if remedy else "")) from error
 
 
 @contextmanager
@@ -41,9 +65,30 @@ def replacing(path: Path, what: str, mode: int | None = None) -> Iterator[Path]:
                 os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             yield fresh
             with open(fresh, "r+b") as file:
-                os.fsync(file.fileno())
+                sync(file.fileno())
             if mode is not None:
                 os.chmod(fresh, mode)
             os.replace(fresh, path)
         finally:
             fresh.unlink(missing_ok=True)
+
+
+def sync(descriptor: int) -> None:
+    """Have an open file on the disk, where the file system has a way to do that. Raises OSError."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, as sync()."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows cannot open folders; one that can only be written to cannot be read
+        return
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)

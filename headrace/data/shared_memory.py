@@ -5,6 +5,7 @@ The memory is a file without a name, which the system removes when its last proc
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
@@ -15,9 +16,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from headrace.core.writing import REMEDIES, explained
 from headrace.data.rollout import Columns, Rollout, each_column
 
 LINE = 64  # bytes: columns begin on a cache line
+FULL = REMEDIES | {
+    errno.ENOSPC: "use fewer environments, steps or learners, remove what other programs have left there, or give it "
+    "more room (in Docker: --shm-size)"
+}
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()  # in memory on Linux
 
 
@@ -29,14 +35,15 @@ class Memory:
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         self.size = max(size, 1)
-        if descriptor is None:
-            with tempfile.TemporaryFile(dir=FOLDER) as file:
-                os.posix_fallocate(file.fileno(), 0, self.size)  # fails here, rather than by a signal at first use
-                descriptor = os.dup(file.fileno())
-        self.descriptor = descriptor
-        # closes the descriptor; the memory is kept while there are views of it
-        self.close = weakref.finalize(self, os.close, descriptor)
-        self.bytes = mmap.mmap(descriptor, self.size)
+        with explained(f"{self.size / 1e6:,.3g} MB of shared memory cannot be allocated in {FOLDER}", FULL):
+            if descriptor is None:
+                with tempfile.TemporaryFile(dir=FOLDER) as file:
+                    os.posix_fallocate(file.fileno(), 0, self.size)  # fails here, rather than by a signal at first use
+                    descriptor = os.dup(file.fileno())
+            self.descriptor = descriptor
+            # closes the descriptor; the memory is kept while there are views of it
+            self.close = weakref.finalize(self, os.close, descriptor)
+            self.bytes = mmap.mmap(descriptor, self.size)
 
     def tensor(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A view of part of the memory."""

@@ -395,5 +395,4 @@ def elsewhere(known: Spec) -> Maker | Entry:
         entry = sources.reference(entry)
     if not (isinstance(entry, str) and ".py" in entry):
         return _entry(known)
-    path, colon, member = entry.rpartition(":")
-    return f"{Path(path).resolve()}:{member}" if colon else str(Path(entry).resolve())
+    return absolute_reference(entry)

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import gymnasium
 
 from headrace.core.types import Settings
+from headrace.core.user_names import absolute_reference
 from headrace.envs import sources
 from headrace.envs.gym.several import Several
 
@@ -56,6 +57,7 @@ def register(
         raise ValueError(f"an environment cannot be called {name!r}: a colon is for `file.py:Class`")
     if not isinstance(entry, str) and not callable(entry):
         raise TypeError(f"{entry!r} does not make environments: give 'module:Class', a class or a function")
+    entry = absolute_reference(entry) if isinstance(entry, str) else entry
     _specs[name] = Spec(name, entry, defaults or {}, listed, published)
     return _specs[name]
 
@@ -74,7 +76,8 @@ def spec(source: Source) -> Spec:
     """
     if isinstance(source, str):
         source = source.removeprefix(PREFIX) if source.removeprefix(PREFIX) in _specs else source
-        return _specs.get(source) or _of_entry(source) or Spec(source, source, *_of_family(source))
+        entry = absolute_reference(source)
+        return _specs.get(source) or _of_entry(entry) or Spec(source, entry, *_of_family(source))
     if isinstance(source, list | tuple) and source:
         inside = dict.fromkeys(spec(kind).name for kind in source)
         return Spec(f"<{' | '.join(inside)}>", Several(source))

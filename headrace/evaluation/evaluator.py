@@ -18,6 +18,7 @@ from headrace import envs
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core import rng
 from headrace.core.device import torch_threads
+from headrace.core.processes.state import same_folder
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, Settings
 from headrace.data.flat_dict import ACTION_MASK
@@ -130,7 +131,7 @@ def evaluate(
     }
     if params := params or remade.get("params"):
         options["params"] = {name: _repeated(value, episodes) for name, value in params.items()}
-    with closing(_make(source, episodes, workers, options, reference)) as made:
+    with same_folder(), closing(_make(source, episodes, workers, options, reference)) as made:
         seen = _informed(made, policy, agent_info)
         _check_spaces(policy, seen)
         limit = most_steps or max(made.max_steps or 0, LONGEST)

@@ -18,6 +18,7 @@ import torch
 from headrace import envs
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.packages import require
+from headrace.core.processes.state import same_folder
 from headrace.core.types import Json, Settings
 from headrace.core.writing import free, replacing
 from headrace.envs.construct import Wrappers
@@ -50,6 +51,7 @@ class Video:
     by_agent: tuple[dict[str, float], ...] = ()  # returns in each episode, with several agents
 
 
+@same_folder()
 def play(
     policy: Policy,
     env: Source | gymnasium.Env | ParallelEnv,
@@ -76,9 +78,9 @@ def play(
     several agents, the return is their mean.
     Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
     """
-    target = free("play.gif") if output is None else Path(output)
+    target = (free("play.gif") if output is None else Path(output)).absolute()
     if target.suffix not in WRITERS:
-        raise ValueError(f"a video is a .gif or an .mp4 file, got {str(target)!r}")
+        raise ValueError(f"a video is a .gif or an .mp4 file, got {str(output)!r}")
     if not hasattr(policy, "predict"):
         check_policy(policy, "play")
     if not (isinstance(episodes, Integral) and episodes >= 1):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
+from inspect import Parameter, signature
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -13,6 +16,9 @@ from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Space, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
+
+SPACES = ("observation_space", "action_space")
+OFF: tuple[Any, ...] = (None, False, 0, "", "none", [], {})  # values of settings that are not used
 
 
 class PolicyOutput(NamedTuple):
@@ -186,9 +192,50 @@ class Policy(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """A policy from config(), with the initial weights of seed 0: load_state_dict() loads others."""
-        named = {name: from_json(config[name]) for name in ("observation_space", "action_space")}
-        return cls(**{name: value for name, value in config.items() if name != "policy"} | named)
+        """A policy from config(), with the initial weights of seed 0: load_state_dict() loads others.
+
+        Arguments that the config of an earlier version lacks have their defaults. Raises ValueError for one that this
+        version does not have, unless it was off."""
+        named = {name: from_json(config[name]) for name in SPACES}
+        known = signature(cls).parameters
+        given = {name: value for name, value in config.items() if name in known or value not in OFF}
+        given.pop("policy", None)
+        if unknown := [name for name in given if name not in known] if not _takes_any(known) else []:
+            name = unknown[0]
+            raise ValueError(f"it has a {cls.__name__} with {name}={given[name]!r}, an argument that it has not here")
+        return cls(**given | named)
+
+
+def difference(kind: type[Policy], config: dict[str, Any], saved: dict[str, Any]) -> str:
+    """The first argument by which two policies of a class differ, from their config(); empty where nothing does but
+    what one of them lacks: it has the default there."""
+    known = signature(kind).parameters
+    defaults = {name: _plain(x.default) for name, x in known.items() if x.default is not Parameter.empty}
+    for name in {**config, **saved}:
+        mine, other = (_plain(each.get(name, defaults.get(name))) for each in (config, saved))
+        if name not in config and name not in known and other in OFF:
+            continue
+        if not _covers(mine, other) if name in SPACES else mine != other:
+            return f"{name} {shown(other, 60)}, not {shown(mine, 60)}"
+    return ""
+
+
+def _covers(mine: Any, other: Any) -> bool:
+    """Whether a space's JSON has all that another has, which may be of an earlier version that kept less."""
+    if isinstance(mine, dict) and isinstance(other, dict):
+        return all(name in mine and _covers(mine[name], value) for name, value in other.items())
+    if isinstance(mine, list) and isinstance(other, list):
+        return len(mine) == len(other) and all(map(_covers, mine, other))
+    return bool(mine == other)
+
+
+def _plain(value: Any) -> Any:
+    """In JSON's types, as in a manifest."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _takes_any(known: Mapping[str, Parameter]) -> bool:
+    return any(x.kind is Parameter.VAR_KEYWORD for x in known.values())
 
 
 def check_policy(policy: object, function: str) -> None:

@@ -8,45 +8,41 @@ their own, replay_0.*.safetensors, which checkpoints of a run share (see headrac
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
-import os
 import re
-import secrets
 import shutil
 import struct
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from time import sleep
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.core.packages import installed
+from headrace.core.packages import commit, installed
 from headrace.core.types import Json, StateDict
-from headrace.core.writing import writing
+from headrace.core.writing import sync, writing
 from headrace.data.pieces import Rows
 from headrace.data.rollout import Group
 from headrace.runs import tensor_file
+from headrace.runs.moving import move, replacing_folder
 
 State: TypeAlias = Any  # a tree of mappings, lists, tuples of tensors, arrays, Rows of a replay, numbers, strings, None
 Files: TypeAlias = dict[str, Callable[[Path], str]]  # by name, what writes a file, synced, and gives its SHA-256
-FORMAT = 1
+FORMAT = 2  # raised with each change of what a manifest holds; earlier ones are read, with defaults for what they lack
 MANIFEST = "manifest.json"
 LAST, BEST = "last", "best"  # checkpoints of a run
-TRIES, MOMENT = 50, 0.002  # s: to rename folders, which other processes may do meanwhile
-_RENAMING = threading.Lock()
 # what reading raises where the contents are not what this code expects
 WRONG: tuple[type[Exception], ...] = (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error)
+# what making something of whole contents raises where they are those of another version
+UNFIT: tuple[type[Exception], ...] = (*WRONG, ImportError, RuntimeError, ValueError)
 
 
 class DamagedCheckpoint(RuntimeError):
@@ -60,6 +56,41 @@ def reading(path: Path, wrong: str, *others: type[Exception]) -> Iterator[None]:
         yield
     except (*WRONG, *others) as error:
         raise DamagedCheckpoint(_damage(path, f"{wrong} ({type(error).__name__}: {error})")) from error
+
+
+class OtherVersion(ValueError):
+    """A whole checkpoint that this version cannot use, because another version has written it."""
+
+
+@contextmanager
+def using(folder: Path, manifest: Json, wrong: str) -> Iterator[None]:
+    """Raise OtherVersion where what a manifest describes cannot be made, and another version or commit has written it;
+    DamagedCheckpoint where it is this one."""
+    by, path = written_by(manifest), folder / MANIFEST
+    if by == written_by({"versions": versions()}):
+        with reading(path, wrong):
+            yield
+        return
+    try:
+        yield
+    except (DamagedCheckpoint, OtherVersion):
+        raise
+    except UNFIT as error:
+        raise other_version(folder, manifest, f"{wrong} ({type(error).__name__}: {error})") from error
+
+
+def other_version(folder: Path, manifest: Json, why: str) -> OtherVersion:
+    """The error that says who has written a checkpoint, and what to do."""
+    mine = written_by({"versions": versions()})
+    return OtherVersion(f"{folder} is of {written_by(manifest)}, and cannot be used by this {mine}: {why}")
+
+
+def written_by(manifest: Json) -> str:
+    """The version and commit of Headrace that has written a checkpoint."""
+    found = manifest.get("versions")
+    found = found if isinstance(found, dict) else {}
+    commit_of = found.get("commit", "an earlier commit" if manifest.get("format") == 1 else "")
+    return f"headrace {found.get('headrace', 'unknown')}" + (f" ({commit_of})" if commit_of else "")
 
 
 class Contents(NamedTuple):
@@ -120,7 +151,7 @@ def save(folder: str | Path, states: StateDict | Contents, keep_previous: bool =
             f"{folder.resolve()} holds other files, which a checkpoint would replace: give a new folder"
         )
     structure, writers = states if isinstance(states, Contents) else contents(states)
-    with writing(folder, "the checkpoint"), _replacing(folder, keep_previous) as fresh:
+    with writing(folder, "the checkpoint"), replacing_folder(folder, previous(folder), keep_previous) as fresh:
         files = {file: write(fresh / file) for file, write in writers.items()}
         body = {"format": FORMAT, "versions": versions(), **facts, "files": files, "states": structure}
         write_file(fresh / MANIFEST, json.dumps({"sha256": _digest(body), **body}, indent=1).encode())
@@ -139,8 +170,10 @@ def read_manifest(folder: str | Path) -> Json:
         matches = _digest(manifest) == digest
     if not matches:
         raise DamagedCheckpoint(_damage(path, "its checksum does not match"))
-    if manifest.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {manifest.get('format')}, this version of headrace reads format {FORMAT}")
+    number = manifest.get("format")
+    if not isinstance(number, int) or not 1 <= number <= FORMAT:
+        by = f"{written_by(manifest)} has written it, and formats up to {FORMAT} are read here: use that version"
+        raise OtherVersion(f"{path} has format {number}: {by}")
     if not all(isinstance(manifest.get(name), dict) for name in ("files", "states")):
         raise DamagedCheckpoint(_damage(path, "it lacks its files or states"))
     return manifest
@@ -225,7 +258,7 @@ def set_aside(taken: Path, folder: Path) -> None:
     if taken == previous(folder) and folder.exists():
         damaged = folder.with_name(folder.name + ".damaged")
         shutil.rmtree(damaged, ignore_errors=True)
-        os.replace(folder, damaged)
+        move(folder, damaged)
 
 
 def previous(folder: Path) -> Path:
@@ -237,6 +270,7 @@ def versions() -> dict[str, str]:
     """Versions on which bit-equal results depend."""
     return {
         "headrace": installed("headrace", otherwise="unknown"),
+        "commit": commit(),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": sys.version.split()[0],
@@ -248,52 +282,7 @@ def write_file(path: Path, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
-
-
-@contextmanager
-def _replacing(folder: Path, keep_previous: bool) -> Iterator[Path]:
-    """A new folder to write files into, which afterwards takes the place of `folder`. Several threads and processes may
-    replace one folder: the last one stays."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
-    fresh.mkdir()
-    try:
-        yield fresh
-        _sync_folder(fresh)
-        with _RENAMING:
-            _rename(fresh, folder)
-        _sync_folder(folder.parent)
-        if not keep_previous:
-            shutil.rmtree(previous(folder), ignore_errors=True)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _rename(fresh: Path, folder: Path) -> None:
-    """Put a folder in the place of another one, which stays as the one before. Raises OSError."""
-    for tries_left in reversed(range(TRIES)):
-        try:
-            if folder.exists():
-                shutil.rmtree(previous(folder), ignore_errors=True)
-                os.replace(folder, previous(folder))
-            os.replace(fresh, folder)
-            return
-        except OSError as error:
-            # another process has put its own there between two of these calls, or taken it away
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT) or not tries_left:
-                raise
-            sleep(MOMENT)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open folders, and needs no such sync
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(file.fileno())
 
 
 def _encode(value: State, path: str, tensors: dict[str, Tensor], rows: list[Rows]) -> State:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from headrace.core.processes.state import held
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, Settings, StateDict
 from headrace.evaluation.evaluator import Evaluation, evaluate
@@ -54,7 +55,8 @@ class Evaluations:
             from headrace.evaluation.parallel import EvaluationProcess
 
             arguments = {"episodes": trainer.config.eval_episodes, "seed": trainer.config.seed, **self.env_kwargs}
-            self._process = EvaluationProcess(trainer.policy, trainer.plan.env, device, arguments)
+            with held(trainer.process_state):
+                self._process = EvaluationProcess(trainer.policy, trainer.plan.env, device, arguments)
 
     def add(self, counters: Json) -> None:
         """Ask for an evaluation of the policy as it is now."""

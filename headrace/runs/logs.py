@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from headrace.core.types import Json, Settings
-from headrace.core.writing import writing
+from headrace.core.writing import sync, writing
 from headrace.parallel.schedule import LOG as FRAGMENTS
 from headrace.runs.events import EventFile
 
@@ -128,7 +128,7 @@ class Logs:
         """Sync the files to the disk. Raises OSError, naming the file."""
         for path in self._files():
             with writing(path), open(path, "a") as file:
-                os.fsync(file.fileno())
+                sync(file.fileno())
 
     def _files(self) -> list[Path]:
         return [path for path in (self.folder / name for name in self._waiting) if path.exists()]

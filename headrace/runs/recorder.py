@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from headrace.core.device import torch_threads
+from headrace.core.processes.state import shown
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
@@ -45,17 +46,18 @@ class Recorder:
     best/ is the policy with the best evaluation. With eval_freq = 0 it is the one after the best window of training
     episodes, unless the last one is as good at the end, by 10 episodes of each. Where the returns of agents cancel,
     their mean says nothing, and it is the last one.
+    locked: what lock(folder) gave, where its checkpoint had to be read before.
     """
 
-    def __init__(self, trainer: Trainer, folder: Path) -> None:
+    def __init__(self, trainer: Trainer, folder: Path, locked: TextIO | None = None) -> None:
         if trainer.config.eval_freq:
             source_of(trainer.plan.env)  # raises now where the first evaluation would
         self.trainer, self.folder = trainer, folder
-        self._lock = lock(folder)
+        self._lock = locked or lock(folder)
         checkpoint.clean_up(folder)
         self._tracker = _tracker(trainer, folder)
         self.logs = Logs(folder, trainer.short_name, trainer.config.log_info, trainer.settings(), self._tracker)
-        self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {trainer.env.name}")
+        self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {_short(trainer)}")
         self.interrupts = Interrupts()
         self._best_score: float | None = None
         self._cancelling = False  # whether the returns of agents did, in the last evaluation
@@ -190,7 +192,7 @@ class Recorder:
         if trainer.gave_up:
             self.progress.say(f"a rollout under way was given up: {reason} came first")
         self.progress.say(summary(result, reason))
-        self.progress.say(f"to go on: {run.resume_command}" if run.interrupted else f"{run.path}")
+        self.progress.say(f"to go on: {run.resume_command}" if run.interrupted else f"{shown(run.path)}")
         return run
 
     def _evaluate(self) -> None:
@@ -314,8 +316,14 @@ class Recorder:
 
     def _last_good(self) -> str:
         if (self.folder / LAST).exists():
-            return f"The last good checkpoint is {self.folder / LAST}"
+            return f"The last good checkpoint is {shown(self.folder / LAST)}"
         return f"There is no checkpoint yet: one is written every {SAVE_EVERY:.0f} s, and every save_freq steps"
+
+
+def _short(trainer: Trainer) -> str:
+    """The environment's name; that of a file from the working folder."""
+    place, colon, name = trainer.env.name.rpartition(":")
+    return f"{shown(Path(place))}{colon}{name}" if colon else name
 
 
 def _tracker(trainer: Trainer, folder: Path) -> Tracker | None:

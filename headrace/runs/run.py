@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TextIO
 
+from headrace.agent_groups.group_policy import GroupedPolicy
+from headrace.core.processes.state import shown
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.writing import writing
 from headrace.evaluation.evaluator import Evaluation, evaluate
-from headrace.policies.base import Policy, check_policy
+from headrace.policies.base import Policy, check_policy, difference
 from headrace.runs import checkpoint
 
 fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
 LAST, BEST, COMMANDS = checkpoint.LAST, checkpoint.BEST, "command.txt"
+MOVED = {"headrace.policies.group_policy": "headrace.agent_groups.group_policy"}  # where classes of old runs are now
+HOLDER = "writer.txt"  # the file that names the process which has last locked the folder
 MOMENT = 0.05  # s
 
 
@@ -60,13 +66,15 @@ class Run:
         """The shell command that resumes this run; a call in Python where that needs objects of yours."""
         if self.needed_to_resume:
             given = "".join(f", {name}=..." for name in self.needed_to_resume)
-            return f"headrace.train(resume={str(self.path)!r}{given})"
-        return f"headrace train --resume {shlex.quote(str(self.path))}"
+            return f"headrace.train(resume={str(shown(self.path))!r}{given})"
+        return f"headrace train --resume {shlex.quote(str(shown(self.path)))}"
 
     def __repr__(self) -> str:
         mean = self.metrics.get("return")
         reached = "no episode ended" if mean is None else f"return {mean:.4g}"
-        return f"Run({self.path}: {self.steps:,} steps in {self.seconds:.2f} s, {reached}, ended by {self.reason})"
+        return (
+            f"Run({shown(self.path)}: {self.steps:,} steps in {self.seconds:.2f} s, {reached}, ended by {self.reason})"
+        )
 
 
 def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
@@ -88,10 +96,12 @@ def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
                 number += 1
 
 
-def lock(folder: Path) -> TextIO:
-    """An open file that marks a run's folder as being written, until it is closed or its process ends.
+def lock(folder: Path, holder: bool = True) -> TextIO:
+    """An open file that marks a run's folder as being written, until it is closed or its process ends. What the folder
+    holds is read after this: before, another training may change it.
 
-    Raises RuntimeError where another training holds it: two would damage each other's files.
+    holder: whether this process is going to write there, and is named to others that try.
+    Raises RuntimeError, naming the process, where another training holds it: two would damage each other's files.
     """
     with writing(folder / COMMANDS):
         file = open(folder / COMMANDS, "a")  # noqa: SIM115
@@ -100,10 +110,23 @@ def lock(folder: Path) -> TextIO:
             _lock(file)
         except BlockingIOError as error:
             file.close()
-            raise RuntimeError(f"another training is writing to {folder}: wait until it ends, or stop it") from error
+            who = _holder(folder)
+            raise RuntimeError(
+                f"another training{who} is writing to {folder}: wait until it ends, or stop it"
+            ) from error
         except OSError:  # a file system without locks
             pass
+    if holder:
+        with suppress(OSError):
+            (folder / HOLDER).write_text(f"process {os.getpid()} on {platform.node()}")
     return file
+
+
+def _holder(folder: Path) -> str:
+    """Who holds a run's folder, in parentheses; nothing where that is not known."""
+    with suppress(OSError, UnicodeDecodeError):
+        return f" ({ascii((folder / HOLDER).read_text()[:100])[1:-1]})"
+    return ""
 
 
 def _lock(file: TextIO) -> None:
@@ -131,6 +154,21 @@ def identity(policy: Policy) -> Json:
     """What load() needs to build the policy, for the manifest."""
     kind = type(policy)
     return {"class": f"{kind.__module__}:{kind.__qualname__}", "config": policy.config()}
+
+
+def difference_from(policy: Policy, saved: Json) -> str:
+    """How a policy differs from the one of which identity() is `saved`, in words; empty where only weights do."""
+    members = saved["config"].get("members", [])
+    parts = list(policy.policies) if isinstance(policy, GroupedPolicy) else []
+    if len(parts) != len(members):
+        return "groups of agents"
+    if members:
+        found = [difference_from(part, member) for part, member in zip(parts, members, strict=True)]
+        return next(filter(None, found), "")
+    kind, (module, _, qualname) = type(policy), saved["class"].partition(":")
+    if f"{MOVED.get(module, module)}:{qualname}" != f"{kind.__module__}:{kind.__qualname__}":
+        return f"a {qualname}, not a {kind.__qualname__}"
+    return difference(kind, policy.config(), saved["config"])
 
 
 def save(policy: Policy, folder: str | Path) -> Path:
@@ -162,7 +200,7 @@ def load_with_folder(
 ) -> tuple[Policy, Path]:
     """As load(), of the first of some checkpoints: the policy, and the folder that it is from."""
     folder, manifest, weights = checkpoint.read(path, *names, state="policy")
-    with checkpoint.reading(folder / checkpoint.MANIFEST, "it describes no policy"):
+    with checkpoint.using(folder, manifest, "it describes no policy that can be made"):
         saved = manifest["policy"]
         kind = policy_class or _policy_class(saved["class"])
         policy = kind.from_config(saved["config"])
@@ -172,6 +210,7 @@ def load_with_folder(
 
 def _policy_class(name: str) -> type[Policy]:
     module, _, qualname = name.partition(":")
+    module = MOVED.get(module, module)
     # a checkpoint is data: it can name a policy of Headrace, but not have another module imported
     if not module.startswith("headrace."):
         raise ValueError(f"this policy is a {name}, not one of Headrace's own: give load(path, policy_class=...)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from headrace.core.writing import sync
 
 PIECE = 2**24  # bytes that are copied and written at once
 MAPPED = 2**24  # bytes from which on a tensor that is read stays in the file, mapped into memory
@@ -52,7 +53,7 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> str:
             file.write(piece)
             sha256.update(piece)
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
     return sha256.hexdigest()
 
 
@@ -80,7 +81,7 @@ def copy(source: Path, target: Path) -> str:
             new.write(part)
             sha256.update(part)
         new.flush()
-        os.fsync(new.fileno())
+        sync(new.fileno())
     return sha256.hexdigest()
 
 

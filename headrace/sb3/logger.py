@@ -60,9 +60,10 @@ class Logger:
 
 def new_folder(parent: str | Path, name: str, same: bool) -> Path:
     """PARENT/NAME_n of a new run, with the next free n; with `same` the last one that there is."""
-    taken = [path.name.rpartition("_")[2] for path in Path(parent).glob(f"{name}_*")]
+    parent = Path(parent).absolute()  # the file is opened later, when an environment may have changed the folder
+    taken = [path.name.rpartition("_")[2] for path in parent.glob(f"{name}_*")]
     last = max((int(number) for number in taken if number.isdecimal()), default=0)
-    return Path(parent) / f"{name}_{max(last, 1) if same else last + 1}"
+    return parent / f"{name}_{max(last, 1) if same else last + 1}"
 
 
 def table(values: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -131,9 +130,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     timer = Timer()
     again = None
     if config.replay_order is not None:
-        run = str(Path(config.replay_order).expanduser().resolve())
-        config = replace(config, replay_order=run)
-        again = replay_order(run, saved_settings(plan, config, algorithm.config, None))
+        again = replay_order(config.replay_order, saved_settings(plan, config, algorithm.config, None))
     apart = placement.apart and not isinstance(env, ActorEnv)
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),

@@ -135,6 +135,11 @@ def default_of(setting: Field) -> Any:
     return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
+def has_default(setting: Field) -> bool:
+    """Whether a field of a config may be left out."""
+    return setting.default is not MISSING or setting.default_factory is not MISSING
+
+
 def merge_settings(
     algorithm_config: type | None,
     env_defaults: Settings,

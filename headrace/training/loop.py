@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from headrace.algorithms.base import Algorithm
+from headrace.core.processes.state import held, same_folder
 from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json
 from headrace.envs.base import Env
@@ -89,7 +90,7 @@ class Training:
         self.state: Json = {}
         self._trainer: Trainer | None = None
         self._recorder: Recorder | None = None  # None outside of the block, and where rank 0 records
-        self._stack = ExitStack()
+        self._stack, self._outer = ExitStack(), ExitStack()
         self._run: Run | None = None
         self._row: IterationResult | None = None  # which is not recorded yet
         self._steps = 0  # before it
@@ -99,19 +100,26 @@ class Training:
     def __enter__(self) -> Self:
         if self._trainer is not None:
             raise RuntimeError("this training has begun already: make another Training for another run")
+        with ExitStack() as stack:
+            stack.enter_context(same_folder())
+            self._enter()
+            self._outer = stack.pop_all()
+        return self
+
+    def _enter(self) -> None:
+        """A trainer and a recorder."""
         if self._resume is None:
             self._begin()
         else:
-            self._continue(Path(self._resume), *self._arguments)
+            self._continue(Path(self._resume).absolute(), *self._arguments)
         recorder, trainer = self._recorder, self.trainer
         if recorder is None:
-            return self
+            return
         if self._resume is not None and (reason := trainer.reason_to_stop()):
             limit = getattr(trainer.config, reason)
             recorder.progress.say(f"nothing to do: {reason} {limit:,} is reached already; resume with another, or none")
         if trainer.config.learners > 1 or trainer.config.cluster is not None:
             recorder.save()  # what a restart goes on from; Ray may end this process without an exception
-        return self
 
     def _begin(self) -> None:
         """A trainer, and unless rank 0 records, a recorder with a new folder."""
@@ -120,7 +128,7 @@ class Training:
         if trainer.follows:
             return
         with closed_on_error(trainer):
-            folder = new_folder(trainer.config.log_folder, trainer.algorithm.name, trainer.short_name)
+            folder = new_folder(self._log_folder(), trainer.algorithm.name, trainer.short_name)
             recorder = Recorder(trainer, folder)
         self._record_by(recorder)
         if trainer.plan.derived:
@@ -204,6 +212,10 @@ class Training:
         return iter(())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._outer, held(self.trainer.process_state):
+            self._end(kind, error, at)
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._recorder is None:
             self.trainer.close()
             self._run = self._without_folder()
@@ -224,7 +236,11 @@ class Training:
         """The run of a rank that follows."""
         trainer = self.trainer
         facts = (trainer.policy, trainer.algorithm.name, trainer.plan.env, trainer.steps, trainer.seconds)
-        return Run(Path(trainer.config.log_folder), *facts)
+        return Run(self._log_folder(), *facts)
+
+    def _log_folder(self) -> Path:
+        """Where runs are written: relative to the working folder at the beginning, which environments may change."""
+        return Path(self.trainer.process_state.folder or "", self.trainer.config.log_folder)
 
     @property
     def trainer(self) -> Trainer:

@@ -113,7 +113,8 @@ def settle(
     defaults = settings_for(source, kind.name, asked) if wanted else {}  # type: ignore[arg-type]
     follows = derived(config_class, defaults, asked)
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
-    train_config = _absolute(train_config)
+    train_config, source = _absolute(train_config), absolute_source(source)
+    algorithm = absolute_reference(algorithm) if isinstance(algorithm, str) else algorithm
     if own_policy is not None and not isinstance(algorithm, str):
         raise TypeError(f"policy is for an algorithm given by its name: {algorithm.name} has its policy already")
     if ready_env is not None:
@@ -176,7 +177,15 @@ def _absolute(config: TrainConfig) -> TrainConfig:
         wrapper=tuple(map(absolute_reference, config.wrapper)),
         policy=config.policy and absolute_reference(config.policy),
         init_from=config.init_from and str(Path(config.init_from).expanduser().resolve()),
+        replay_order=config.replay_order and str(Path(config.replay_order).expanduser().resolve()),
     )
+
+
+def absolute_source(source: Any) -> Any:
+    """What makes environments, with names of files that hold in any folder: an environment may change that."""
+    if isinstance(source, list | tuple):
+        return type(source)(map(absolute_source, source))
+    return absolute_reference(source) if isinstance(source, str) else source
 
 
 def is_nameless(name: str | None) -> bool:

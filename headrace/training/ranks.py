@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import current_process
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from tempfile import TemporaryDirectory
@@ -213,14 +212,15 @@ class Leader(Ranks):
     def _watch(self) -> None:
         """Raise what has happened to a rank that answers while it should take part in a sum."""
         for rank, process in enumerate(self.processes, 1):
-            spoke = process.orders.poll(0) or not process.process.is_alive()
-            if spoke and self.host.awaits(rank):  # in this order: it may have begun the last sum, and be done
+            if process.has_spoken and self.host.awaits(
+                rank
+            ):  # in this order: it may have begun the last sum, and be done
                 self._answer(process)
 
     def watch_device(self) -> None:
         """Raise what has happened to a rank that should take part in a sum on GPUs."""
         for rank, process in enumerate(self.processes, 1):
-            if rank not in self._early and (process.orders.poll(0) or not process.process.is_alive()):
+            if rank not in self._early and process.has_spoken:
                 self._early[rank] = self._answer(process)  # where nothing has happened, it has done its part
 
     def _answer(self, process: WorkerProcess) -> Any:
@@ -294,7 +294,6 @@ class Following:
 
     def __init__(self, make: bytes, settings: tuple[int, int, int, float, torch.device], orders: Connection) -> None:
         silence()
-        current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # its actors end with it all the same
         self.orders, self.facts, self.caught = orders, settings[0], 0
         self.ranks = Ranks(*settings)
         self.trainer: Any = pickle.loads(make)(self.ranks)

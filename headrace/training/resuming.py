@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from headrace.algorithms.base import Algorithm
-from headrace.algorithms.registry import is_resolvable
+from headrace.algorithms.registry import ALGORITHMS, algorithm_classes, is_resolvable
 from headrace.core.trust import code_of, run_of
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.envs.strangers import check_settings
 from headrace.evaluation.history import NOT_OF_LEARNING
+from headrace.policies.base import OFF
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
-from headrace.runs.run import LAST, identity
-from headrace.training.config import TrainConfig
+from headrace.runs.run import LAST, difference_from, lock
+from headrace.training.config import TrainConfig, default_of, has_default
 from headrace.training.plan import is_nameless, settings_of
+from headrace.training.torchrun import started_by_torchrun
 from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
@@ -38,18 +40,38 @@ def resumed(
     path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
 ) -> Continued:
     """A trainer and a recorder that continue from a checkpoint; the arguments are those of Training."""
-    with code_of(path, run_of(config)):
-        return _resumed(path, algorithm, env, config, options)
+    with code_of(path, run_of(config)), ExitStack() as stack:
+        locked = _locked(path)
+        if locked is not None:
+            stack.enter_context(locked)
+        found = _continued(path, locked, algorithm, env, config, options)
+        stack.pop_all()
+    return found
 
 
-def _resumed(
-    path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
-) -> Continued:
-    folder, manifest, state = checkpoint.read(path, LAST, state="training")
-    if "settings" not in manifest or state is None:
+def _locked(path: Path) -> TextIO | None:
+    """The lock of a run's folder, before its state is read: another training may be writing it. None where rank 0 has
+    it. Raises RuntimeError where another training has it, ValueError where the path is not of a run."""
+    folder, manifest, _ = checkpoint.read(path, LAST)
+    if "settings" not in manifest:
         raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
-    with checkpoint.reading(folder / checkpoint.MANIFEST, "its settings are not those of a run"):
-        saved, positions = dict(manifest["settings"]), dict(manifest["positions"])
+    return lock(folder.parent) if (started_by_torchrun() or (0, 1))[0] == 0 else None
+
+
+def _continued(
+    path: Path,
+    locked: TextIO | None,
+    algorithm: str | Algorithm | None,
+    env: EnvArgument,
+    config: str | Path | None,
+    options: Settings,
+) -> Continued:
+    """See resumed()."""
+    folder, manifest, state = checkpoint.read(path, LAST, state="training")
+    if state is None:
+        raise ValueError(f"{folder} holds no state of a training: resume from its run's folder, {folder.parent}")
+    with checkpoint.using(folder, manifest, "its settings are not those of a run"):
+        saved, positions = saved_settings(folder, manifest), dict(manifest["positions"])
         name, source = saved.pop("algorithm"), saved.pop("env")
     given = {**(settings_of(config, options) if config else {}), **options}
     replaced = {**({} if env is None else {"env": None}), **dict.fromkeys(given)}
@@ -70,13 +92,19 @@ def _resumed(
     trainer = Trainer(algorithm or name, source if env is None else env, **options)
     trainer.config = replace(trainer.config, init_from=saved.get("init_from"))
     with closed_on_error(trainer):
-        if algorithm is None and not _alike(identity(trainer.policy), manifest.get("policy")):
-            raise TypeError(f"{folder} has a policy of your own: give its algorithm, train(resume=..., algorithm=...)")
+        with checkpoint.using(folder, manifest, "it describes no policy"):
+            different = "" if algorithm is not None else difference_from(trainer.policy, manifest["policy"])
+        if different:
+            by = checkpoint.written_by(manifest)
+            raise TypeError(
+                f"{folder}, written by {by}, has another policy than its settings give here ({different}): where it is "
+                "of your own, give its algorithm, train(resume=..., algorithm=...)"
+            )
         if trainer.follows:
             return Continued(trainer, None, {})
-        with checkpoint.reading(folder / checkpoint.MANIFEST, "it is not of such a training"):
+        with checkpoint.using(folder, manifest, "it is not of such a training"):
             trainer.load_state_dict(state)
-        recorder = Recorder(trainer, folder.parent)
+        recorder = Recorder(trainer, folder.parent, locked)
         recorder.resume(folder, positions, state.get("evaluations", ()))
     for field, value in given.items():
         if field in saved and field not in NOT_OF_LEARNING and saved[field] != value:
@@ -110,6 +138,14 @@ def closed_on_error(trainer: Trainer) -> Iterator[None]:
         raise
 
 
-def _alike(policy: Json, saved: Json | None) -> bool:
-    """Whether a policy is described as a saved one is, in JSON's types."""
-    return json.loads(json.dumps(policy)) == saved
+def saved_settings(folder: Path, manifest: Json) -> Json:
+    """The settings of a run. What an earlier version did not have has its default, rather than what is registered for
+    the environment today. Raises OtherVersion for a setting that this version does not have, unless it was off."""
+    saved = dict(manifest["settings"])
+    name = saved["algorithm"]
+    own: list[Any] = [algorithm_classes(name).config] if name in ALGORITHMS else []  # imports no code of others
+    known = {setting.name: setting for config in [TrainConfig, *own] for setting in fields(config)}
+    for name in set(saved) - {*known, "algorithm", "env", "agent_info"} if own else ():
+        if saved.pop(name) not in OFF:
+            raise checkpoint.other_version(folder, manifest, f"it has the setting {name}, which is not known here")
+    return {name: default_of(setting) for name, setting in known.items() if has_default(setting)} | saved

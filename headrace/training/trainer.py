@@ -18,6 +18,7 @@ from headrace.algorithms.reduce import all_agree
 from headrace.core.device import numbers
 from headrace.core.openmp import spinning
 from headrace.core.precision import torch_settings
+from headrace.core.processes.state import ProcessState, held
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
 from headrace.core.trust import code_of, run_of
@@ -61,7 +62,7 @@ class Trainer:
         agent_info: Any = None,
         **options: Any,
     ) -> None:
-        with code_of(run_of(config)):
+        with held(), code_of(run_of(config)):
             self._build(settled(algorithm, env, config, agent_info, options, Trainer.of))
 
     @classmethod
@@ -72,6 +73,7 @@ class Trainer:
         return trainer
 
     def _build(self, plan: TrainPlan, ranks: Ranks | None = None) -> None:
+        self.process_state = ProcessState.now()  # in which other processes take part in the training
         with ExitStack() as stack:
             if ranks is None and plan.config.learners > 1:
                 ranks = torchrun_ranks(plan.config) or Leader(plan.config, partial(Trainer.of, plan))
@@ -85,11 +87,9 @@ class Trainer:
             if ranks is not None:
                 self.env.fixed_params = f"learners={self.config.learners} have theirs in a process each"
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
-            self.limits = Limits(self.config)
-            self.episodes = Episodes(self.config.window, self.config.log_info)
+            self.limits, self.episodes = Limits(self.config), Episodes(self.config.window, self.config.log_info)
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
-            self.steps = 0  # valid environment steps so far
-            self.seconds = 0.0  # spent in iterate() so far
+            self.steps, self.seconds = 0, 0.0  # valid environment steps so far, and time spent in iterate()
             self._steps_before, self._seconds_before = 0, 0.0  # of the run that this one resumes
             self._iteration_began = self._collected = 0.0
             self._learned = 0  # updates that have learned

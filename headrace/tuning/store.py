@@ -74,22 +74,24 @@ def save(plan: TrainPlan, entry: Entry) -> Path | None:
     that cannot be named, and where the file cannot be written."""
     if not _has_a_name(plan):
         return None
-    path, earlier = folder() / FILE, load(plan)
-    if earlier is not None:
-        now = {row.settings["num_envs"] for row in entry.measured}
-        others = (row for row in earlier.measured if row.settings["num_envs"] not in now)
-        entry = replace(entry, measured=(*entry.measured, *others))
-    content: Json = {
-        "when": entry.when,
-        "choice": dict(entry.choice),
-        "measured": [{"settings": dict(row.settings), "sps": row.steps_per_second} for row in entry.measured],
-    }
+    path = folder() / FILE
     with json_table(path, PRIVATE) as table:
+        earlier = load(plan)  # within the lock: another process may be adding to it
+        if earlier is not None:
+            now = {row.settings["num_envs"] for row in entry.measured}
+            others = (row for row in earlier.measured if row.settings["num_envs"] not in now)
+            entry = replace(entry, measured=(*entry.measured, *others))
+        content: Json = {
+            "when": entry.when,
+            "choice": dict(entry.choice),
+            "measured": [{"settings": dict(row.settings), "sps": row.steps_per_second} for row in entry.measured],
+        }
         table.pop(key(plan), None)
         table[key(plan)] = content
         for oldest in list(table)[:-MOST]:
             del table[oldest]
-    return path if load(plan) == _entry(json.loads(json.dumps(content))) else None
+        written = _entry(json.loads(json.dumps(content)))
+    return path if load(plan) == written else None
 
 
 def _entry(found: Json) -> Entry:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.core.processes.state import same_folder
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.runs.signals import Interrupts
 from headrace.training.config import read_toml, to_toml
@@ -46,6 +47,7 @@ class Tuning:
         return f"{table(self.rows, self.chosen)}\n\n{self.reason}"
 
 
+@same_folder()
 def tune(
     algorithm: str | None = None,
     env: EnvArgument = None,
@@ -77,10 +79,11 @@ def tune(
     if by not in ("return", "steps"):
         raise ValueError(f"by must be 'return' or 'steps', got {by!r}")
     given = {**(read_toml(config) if config else {}), **options}
+    config = config and Path(config).absolute()
     plan = _checked(settle(algorithm, env, config, None, options))
 
     def settled(settings: Settings) -> TrainPlan:
-        return settle(algorithm, env, config, None, {**options, **settings})
+        return settle(plan.algorithm, plan.env, config, None, {**options, **settings})
 
     began = time.perf_counter()
     with Interrupts() as interrupts, Pools() as pools:

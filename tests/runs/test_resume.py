@@ -24,6 +24,7 @@ from headrace.core import fused
 from headrace.data.spaces import Box, Discrete
 from headrace.policies.actor_critic import ActorCritic
 from headrace.runs import checkpoint
+from headrace.training import resuming
 
 LONG = TINY | {"total_steps": 3000, "schedule": "linear", "normalize_observation": True, "normalize_return": True}
 
@@ -113,6 +114,30 @@ def test_a_killed_process_resumes_from_its_last_checkpoint():
         hr.train("ppo", Dying(), save_freq=500, **LONG)
     resumed = hr.train(resume="runs/ppo/Walk_2", env=Walk())
     assert same_policy(straight, resumed) and episodes(resumed) == episodes(straight)
+
+
+def test_a_run_is_resumed_by_one_process_from_what_it_has_read_within_its_lock(monkeypatch):
+    run = hr.train("ppo", Walk(), **TINY | {"total_steps": 200})
+
+    class Other(resuming.Trainer):
+        """While one training that resumes is being made, another one comes."""
+
+        def __init__(self, *args, **options):
+            with pytest.raises(RuntimeError, match=rf"another training \(process {os.getpid()} on "):
+                hr.train(resume=run.path, env=Walk(), total_steps=400, progress="none")
+            super().__init__(*args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(resuming, "Trainer", Other)
+        resumed = hr.train(resume=run.path / "last", env=Walk(), total_steps=300, progress="none")
+    assert 300 <= resumed.steps < 400
+    with pytest.raises(TypeError, match="give it again"):  # an error sets the folder free
+        hr.train(resume=run.path)
+    hr.train(resume=run.path, env=Walk(), total_steps=400, progress="none")
+    policy = hr.save(run.policy, "policy")
+    with pytest.raises(ValueError, match="a policy alone"):
+        hr.train(resume=policy, env=Walk())
+    assert not Path("command.txt").exists()
 
 
 def test_a_step_that_is_saved_again_leaves_no_second_copy(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +35,7 @@ def run(_in_tmp):
 
 
 def test_the_folder_holds_what_is_promised(run):
-    assert run.path == Path("runs/ppo/Walk_1")
+    assert run.path == Path("runs/ppo/Walk_1").absolute()
     names = {path.name for path in run.path.iterdir()}
     assert {"config.toml", "command.txt", "monitor.csv", "metrics.jsonl", "best", "last", "last.previous"} <= names
     assert any(name.startswith("events.out.tfevents") for name in names)
@@ -226,7 +227,7 @@ def test_runs_that_start_together_get_folders_of_their_own(tmp_path):
 
 def test_a_log_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
     (tmp_path / "runs").write_text("a file is in the way")
-    with pytest.raises(OSError, match="cannot write the run's files: Not a directory: 'runs/ppo'"):
+    with pytest.raises(OSError, match=r"cannot write the run's files: Not a directory: '.*/runs/ppo'"):
         hr.train("ppo", Walk(), total_steps=100, **TINY)
 
 
@@ -267,7 +268,7 @@ def test_plain_progress_is_single_lines_and_a_summary(capsys, monkeypatch):
     assert lines and all("steps/s" in line and "left" in line for line in lines)
     assert summary.startswith(f"trained in {run.seconds:.2f} s, ended by total_steps: {run.steps:,} steps, ")
     assert summary.endswith(f"return {run.metrics['return']:.4g} (last {min(100, run.metrics['episodes'])} episodes)")
-    assert path == str(run.path)
+    assert path == str(run.path.relative_to(Path.cwd()))
 
 
 def test_a_live_table_shows_speed_losses_and_shares(capsys, monkeypatch):
@@ -288,7 +289,9 @@ def test_a_folder_belongs_to_one_training_at_a_time(run):
     class Nosy(Walk):
         def step(self, rollout, t):
             super().step(rollout, t)
-            with pytest.raises(RuntimeError, match=r"another training is writing to runs/ppo/Walk_1"):
+            with pytest.raises(
+                RuntimeError, match=rf"another training \(process {os.getpid()} on .*\) is writing to .*ppo/Walk_1"
+            ):
                 hr.train(resume=run.path, env=Walk())
 
     monitor = (run.path / "monitor.csv").read_bytes()

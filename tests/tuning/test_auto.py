@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import stat
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -102,6 +103,23 @@ def test_what_cannot_be_written_is_not_said_to_be_kept(still, tmp_path, monkeypa
     monkeypatch.setattr(cache_folder, "write", full)
     assert store.save(plan, entry) == tmp_path / "tuned.json"  # it is there already
     assert store.save(plan, replace(entry, when="2026-11-23")) is None
+
+
+def test_what_two_processes_measured_at_the_same_time_is_kept(still, monkeypatch, tmp_path):
+    """The file is read within its lock: one that waits for the lock adds to what the other has written."""
+    plan, table = plan_of(still), store.json_table
+    rows = [Measured({"num_envs": number, "hidden": (8,)}, 10.0) for number in (4, 8)]
+
+    @contextmanager
+    def after_the_other(*args):
+        monkeypatch.setattr(store, "json_table", table)
+        store.save(plan, Entry("2026-11-22", rows[0].settings, (rows[0],)))
+        with table(*args) as held:
+            yield held
+
+    monkeypatch.setattr(store, "json_table", after_the_other)
+    store.save(plan, Entry("2026-11-22", rows[1].settings, (rows[1],)))
+    assert {row.settings["num_envs"] for row in store.load(plan).measured} == {4, 8}
 
 
 def full(*_):

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
 import signal
 import socket
 import struct
-import sys
-import types
 import weakref
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from multiprocessing.reduction import send_handle
+from collections.abc import Collection
+from contextlib import suppress
+from functools import cache
+from multiprocessing import connection
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import ForkingPickler, send_handle
+from multiprocessing.util import Finalize
 from numbers import Integral
 from time import monotonic
 from typing import Any
 
 from headrace.core.cores import cores
+from headrace.core.processes.state import ProcessState
 from headrace.core.trust import refused_folders
+from headrace.core.writing import explained
 from headrace.envs.workers import lifetime
 from headrace.envs.workers.protocol import (
     ANSWER,
@@ -39,19 +39,10 @@ from headrace.envs.workers.protocol import (
     run,
 )
 from headrace.envs.workers.spin_wait import spin_of
+from headrace.envs.workers.start import UNKNOWN, Process
 
 START_TIMEOUT = 120.0  # s for a process to make its role
 GRACE = 3.0  # s for a process to close it
-PRELOADED = [
-    "headrace.parallel.gradient_actor",
-    "headrace.bindings.collector_cpu",
-    "headrace.bindings.rng_returns_cpu",
-    "headrace.envs.workers.stepping",
-    "headrace.envs.gym.pettingzoo",
-    "headrace.envs.workers.spin_wait",
-    "headrace.data.shared_memory",
-    "headrace.envs.workers.fork_server",
-]
 
 
 class WorkerError(RuntimeError):
@@ -65,41 +56,45 @@ class ProcessLost(WorkerError):
 class WorkerProcess:
     """A process, which may be replaced by another, and the connection to it. It starts with its first task."""
 
-    process: BaseProcess
+    process: Process
     orders: Connection
     task: Task
+    state: ProcessState  # that its task was first given in, also for a process that takes its place
 
     def __init__(self, spin: float) -> None:
         self.spin = spin  # see spin_wait.Waiting
         self.running = False
 
-    def assign(self, task: Task) -> None:
-        """Let it make the role of a task; facts() waits until it is made."""
-        if self.running and not self.process.is_alive():
-            self.end(0.0)
+    def assign(self, task: Task, state: ProcessState | None = None) -> None:
+        """Let it make the role of a task; facts() waits until it is made. state: that of this process now, or the one
+        of an earlier moment."""
+        state = state or ProcessState.now()
+        # modules that a process has loaded may have read variables
+        if self.running and (self.process.exitcode is not None or self.state.variables != state.variables):
+            self.end(0.0 if self.process.exitcode is not None else GRACE)
+        self.task, self.state = task._replace(refused=task.refused or refused_folders()), state
         if not self.running:
             self._launch()
-        self.task = task._replace(refused=task.refused or refused_folders())
-        self.tell(ASSIGN, 0, self.task)
+        message = state.sent(), self.task.refused, bytes(ForkingPickler.dumps(self.task))
+        self.tell(ASSIGN, 0, message)
 
     def _launch(self) -> None:
-        from multiprocessing import forkserver
-
-        context: Any = get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, lifetime.DECIDED_BY_PARENT)
-        try:
-            forkserver.ensure_running()  # inherits the blocked signals
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        self.orders, theirs = context.Pipe()
-        _limit_waits(self.orders)
-        self.process = context.Process(target=run, args=(theirs, self.spin), daemon=True, name="headrace worker")
-        with _without_main():
-            self.process.start()
-        theirs.close()
+        what = f"a process cannot be started for {self}"
+        with explained(what):
+            self.orders, theirs = Pipe()
+            _limit_waits(self.orders)
+            self.process = Process(self.state.variables, run, theirs, self.spin)
+            try:
+                self.process.start()
+            except EOFError as error:
+                raise WorkerError(
+                    f"{what}: the fork server was killed, as the system does where memory runs out"
+                ) from error
+            finally:
+                theirs.close()
         self.running = True
         RUNNING.add(self)
+        _end_at_exit(os.getpid())
 
     def facts(self) -> Any:
         """The facts of its role, once it is made. Raises the exception of making it, WorkerError, ProcessLost."""
@@ -137,6 +132,8 @@ class WorkerProcess:
         """How the process ended."""
         self.process.join(GRACE)
         code = self.process.exitcode
+        if code == UNKNOWN:
+            return ProcessLost(f"{self} ended, and so did the fork server, which knew how: memory may have run out")
         if code is None:
             return ProcessLost(f"{self} stopped in the middle of a message")
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -150,6 +147,8 @@ class WorkerProcess:
             return
         self.tell(CLOSE)
         self.process.join(grace)
+        if self.process.exitcode == UNKNOWN:
+            connection.wait([self.orders], grace)  # its end of the connection closes as it ends
         if self.process.is_alive():
             self.process.kill()
         self.process.join(GRACE)
@@ -158,6 +157,11 @@ class WorkerProcess:
         self.orders.close()
         self.running = False
         RUNNING.discard(self)
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether an answer can be read, or its death."""
+        return self.orders.poll(0) or self.process.exitcode not in (None, UNKNOWN)
 
     def __str__(self) -> str:
         return f"{self.task.kind} {self.task.place} ({self.task.name})"
@@ -214,8 +218,25 @@ def _end(processes: Collection[WorkerProcess]) -> None:
 
 
 RUNNING: set[WorkerProcess] = set()
-# before multiprocessing's own, which would send SIGTERM, and wait for ever
-atexit.register(_end, RUNNING)
+
+
+@cache
+def _end_at_exit(pid: int) -> None:
+    """End processes with this one, whose number is `pid`: also where multiprocessing has started it, which leaves out
+    atexit's functions."""
+    Finalize(None, _end, (RUNNING,), exitpriority=1)
+
+
+def _forget() -> None:
+    """In a forked child: these processes are the parent's."""
+    for process in RUNNING:
+        process.running = False
+        process.orders.close()
+    RUNNING.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _again(failure: Failure) -> BaseException:
@@ -232,13 +253,3 @@ def _limit_waits(connection: Connection) -> None:
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(START_TIMEOUT), 0))
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Processes started inside do not run the main script again, so that it needs no `if __name__ == "__main__"`."""
-    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

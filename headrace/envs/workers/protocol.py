@@ -62,6 +62,9 @@ class Task(NamedTuple):
         return share if self.workers <= number else allowed
 
 
+NO_TASK = Task(lambda orders: None, "", 0, 1)  # type: ignore[arg-type, return-value]
+
+
 class Failure(NamedTuple):
     """An exception, as the parent can raise it again."""
 
@@ -76,22 +79,24 @@ def run(orders: Connection, spin: float) -> None:
     lifetime.begin()
     torch.set_num_threads(1)
     receive = _receiver(orders, spin)
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
 
     def serve() -> bool:
-        task: Task = orders.recv()
-        with code_of(*task.refused):
-            return _serve(orders, receive, task, allowed)
+        state, refused, pickled = orders.recv()
+        state.enter()
+        with code_of(*refused):
+            return _serve(orders, receive, pickled, list(state.cores))
 
     with suppress(*GONE):
         while receive()[0] == ASSIGN and serve():
             pass
 
 
-def _serve(orders: Connection, receive: Callable[[], tuple[int, int]], task: Task, allowed: list[int]) -> bool:
+def _serve(orders: Connection, receive: Callable[[], tuple[int, int]], pickled: bytes, allowed: list[int]) -> bool:
     """Run a task until it ends: whether there may be another one. allowed: cores, [] if unknown."""
     role: Role | None = None
+    task = NO_TASK
     try:
+        task = pickle.loads(pickled)
         if allowed:
             os.sched_setaffinity(0, task.cores(allowed))
         if task.set_up is not None:

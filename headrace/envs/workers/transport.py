@@ -74,13 +74,14 @@ class Transport:
                 return worker.facts()
             except failure:
                 worker.end(0.0)
-                worker.assign(worker.task)
+                worker.assign(worker.task, worker.state)
         return worker.facts()
 
     def start(self, place: int, what: int, where: int, message: Message = None, timeout: float | None = None) -> None:
         """Give one process an order that it will answer. timeout: seconds, where these are others than usually."""
-        self.workers[place].tell(what, where, message)
+        # its heartbeat is read before it can begin: later, a step that hangs at once would have been counted
         self._expect(place, what, where, timeout or self.timeout)
+        self.workers[place].tell(what, where, message)
 
     def _expect(self, place: int, what: int, where: int, seconds: float) -> None:
         descriptor = self.workers[place].orders.fileno()
@@ -193,7 +194,7 @@ class Transport:
             raise error
         self._causes.pop(place, None)
         worker.end(0.0)
-        worker.assign(worker.task)
+        worker.assign(worker.task, worker.state)
         self.answers[place] = self.answered[place] = 0
 
     def finish_orders(self, seconds: float) -> None:

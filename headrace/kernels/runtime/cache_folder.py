@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from headrace.core.processes.state import start_folder
 from headrace.core.terminal import tell
 from headrace.core.types import Json
 from headrace.core.writing import replacing
@@ -38,7 +39,7 @@ def folders() -> tuple[Path, ...]:
     """
     named = os.environ.get("HEADRACE_CACHE")
     found: list[Path] = []
-    candidates = [(Path(named).absolute(), True)] if named else []
+    candidates = [(start_folder() / named, True)] if named else []
     candidates.append((Path(os.path.expanduser("~")) / ".cache" / "headrace" / "kernels", False))
     for path, is_named in candidates:
         if not path.is_absolute():

@@ -108,3 +108,21 @@ def test_a_process_that_stops_reading_is_lost(transport, monkeypatch):
     ready, lost = transport.get()
     assert not ready and list(lost) == [0]
     worker.process.kill()  # or it would be waited for
+
+
+def test_a_step_that_hangs_at_once_is_waited_for_no_longer_than_another():
+    """Its heartbeat may come before the order's sender goes on. An order has more time until its first step alone."""
+    beats = [0]
+
+    class Quick(process.WorkerProcess):
+        def tell(self, *order):
+            beats[0] += 1  # it has begun a step, and never ends it
+
+    with Workers(1) as workers:
+        made = Transport(workers.acquire(1), timeout=0.5)
+        made.assign([Task(partial(Doubling, 0), "quick", 0, 1)])
+        made.heartbeat = lambda place: beats[0]
+        made.workers[0].__class__ = Quick
+        made.start(0, DOUBLE, 0, timeout=120.0)
+        assert not made._late() and made.orders[0].seconds == 0.5
+        made.workers[0].__class__ = process.WorkerProcess
