@@ -27,7 +27,7 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
-from headrace.parallel.collector import InlineCollector, output_columns
+from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.examination import examine
 from headrace.policies.networks import VectorEncoder
@@ -110,7 +110,7 @@ def serves_rows(collector: InlineCollector, first_step: int | Tensor) -> bool:
     policy, rollout = collector.policy, collector.rollout
     if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder:
         return False
-    if type(collector).act is not InlineCollector.act or not isinstance(rollout.observation, Tensor):
+    if not acts_as_written(collector) or not isinstance(rollout.observation, Tensor):
         return False
     if rollout.observation.dim() != 3 or output_columns(rollout) != ["action", "log_prob", "value"]:
         return False
@@ -153,6 +153,8 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool:
     if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
         return False
     if output_columns(rollout) != ["action", "log_prob", "value"] or torch.is_grad_enabled():
+        return False
+    if not acts_as_written(collector):
         return False
     if isinstance(first_step, Tensor) or not draws_fit(collector.seed, 0, 1, env.num_envs, 1, env.first_env):
         return False

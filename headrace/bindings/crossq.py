@@ -16,7 +16,7 @@ from headrace.algorithms.off_policy import delayed_steps, means_of_sums
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound, place
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import verdict, why_not_adam
+from headrace.bindings.eligibility import verdict, why_not_adam, why_not_temperature
 from headrace.bindings.replay_batches import WORTH_HELP, blocks_of, count, lay_blocks, weights
 from headrace.bindings.sac_tqc_td3_ddpg import critic_layers, entropic_settings, kept_of, normals
 from headrace.core.device import kernel_threads
@@ -170,7 +170,9 @@ def serves(
     if type(policy.actor) is not RenormMLP or type(policy.critics) is not RenormCritics:
         return "it is written for networks with batch renormalisation"
     for name, optimizer in optimizers.items():
-        if reason := why_not_adam(optimizer, any_beta1=name != "temperature"):
+        temperature = name == "temperature"
+        reason = why_not_temperature(optimizer) if temperature else why_not_adam(optimizer, any_beta1=True)
+        if reason:
             return reason
     if any(optimizer.flat.dtype != torch.float32 for optimizer in optimizers.values()):
         return "it is written for parameters in float32"

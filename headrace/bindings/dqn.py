@@ -16,7 +16,7 @@ from headrace.algorithms.reduce import Reduce, one_learner, size_of
 from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import SEVERAL_LEARNERS, why_not_adam, why_not_learn
+from headrace.bindings.eligibility import SEVERAL_LEARNERS, why_not_adam, why_not_copies, why_not_learn
 from headrace.bindings.off_policy_acting import layers_of, parts_of
 from headrace.bindings.replay_batches import WORTH_HELP, count, encode, lay, mean_weights
 from headrace.bindings.replay_batches import weights as weights_of
@@ -116,7 +116,7 @@ def knows(networks: Networks) -> bool | str:
     policy, _, _, optimizer = networks
     if optimizer.flat.device.type != "cpu":
         return False
-    return why_not_adam(optimizer) or why_not_learn(policy, optimizer) or True
+    return why_not_adam(optimizer) or why_not_learn(policy, optimizer) or why_not_copies(networks) or True
 
 
 def serves(

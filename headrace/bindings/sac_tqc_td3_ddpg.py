@@ -20,7 +20,13 @@ from headrace.bindings.arguments import MISFIT, batches_fit, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.bound import place as start_of
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import SEVERAL_LEARNERS, verdict, why_not_adam
+from headrace.bindings.eligibility import (
+    SEVERAL_LEARNERS,
+    verdict,
+    why_not_adam,
+    why_not_copies,
+    why_not_temperature,
+)
 from headrace.bindings.off_policy_acting import layers_of, parts_of
 from headrace.bindings.replay_batches import WORTH_HELP, blocks_of, count, lay_blocks
 from headrace.bindings.replay_batches import weights as weights_of
@@ -137,19 +143,19 @@ def serves(networks: Networks, *call: Adam | Batch | Tensor | int | OffPolicyCon
 
 
 def knows(networks: Networks, *others: Adam) -> bool | str:
-    """Whether the kernel computes gradients of these networks; else the reason. others: further optimizers."""
-    policy, optimizers = networks.policy, (networks.actor_optimizer, networks.critic_optimizer, *others)
+    """Whether the kernel computes gradients of these networks; else the reason. others: a temperature's optimizer."""
+    policy, own = networks.policy, (networks.actor_optimizer, networks.critic_optimizer)
     if networks.actor_optimizer.flat.device.type != "cpu":
         return False
     if reason := verdict(policy).learning:
         return reason
     if len(policy.actor.norms):
         return "it is written for an actor without layer normalisation"
-    if reason := next(filter(None, map(why_not_adam, optimizers)), None):
+    if reason := next(filter(None, (*map(why_not_adam, own), *map(why_not_temperature, others))), None):
         return reason
-    if any(optimizer.flat.dtype != torch.float32 for optimizer in optimizers):
+    if any(optimizer.flat.dtype != torch.float32 for optimizer in (*own, *others)):
         return "it is written for parameters in float32"
-    return True
+    return why_not_copies(networks) or True
 
 
 def normals(policy: ActorQ, random: Tensor) -> Tensor:

@@ -200,6 +200,15 @@ class InlineCollector:
             self.rollout.valid[-1] = False  # the next step resets: recurrent state and agent_info begin there too
 
 
+def acts_as_written(collector: InlineCollector) -> bool:
+    """Whether neither a subclass nor the object has another way to fill rows than an InlineCollector."""
+    methods = (
+        (collector.act, InlineCollector.act),
+        (collector.evaluate_bootstrap_row, InlineCollector.evaluate_bootstrap_row),
+    )
+    return all(getattr(own, "__func__", None) is written for own, written in methods)
+
+
 def check_masks(env: Env, rollout: Rollout) -> None:
     """Raise ValueError where the action mask of a valid row allows no action. For one agent."""
     steps, space = rollout.num_steps, env.action_space

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from itertools import chain
 from operator import attrgetter, is_
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -22,7 +23,6 @@ from torch.utils.hooks import RemovableHandle
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SETTINGS = (bool, int, float, str, tuple, type(None), FunctionType, BuiltinFunctionType, MethodType)
-_OF_ALL_MODULES = frozenset(vars(nn.Module()))
 _requires_grad = attrgetter("requires_grad")
 
 
@@ -45,7 +45,7 @@ class Examination:
             (own, name, value)
             for own in self._attributes
             for name, value in own.items()
-            if isinstance(value, _SETTINGS) and name not in _OF_ALL_MODULES
+            if isinstance(value, _SETTINGS) and name not in _of_all_modules()
         ]
         self._owners, self._names = [own for own, _, _ in settings], [name for _, name, _ in settings]
         self._settings = [value for _, _, value in settings]
@@ -53,7 +53,8 @@ class Examination:
         self._objects, self._sizes = [*_values(self._members)], [*map(len, self._attributes)]
         self._held = [x for x in _values(self._tensors) if x is not None]
         self._lie = self._places()
-        self._handles, self.altered, self.own_gradients = RemovableHandle.next_id, *_alterations(module)
+        self._handles = RemovableHandle.next_id
+        self.altered, self.own_gradients = _alterations(module)
 
     def holds(self, module: nn.Module) -> bool:
         """Whether all is as it was. Takes a few microseconds."""
@@ -74,6 +75,12 @@ class Examination:
     def _places(self) -> tuple[list[Any], ...]:
         """Where the tensors lie, whether they are learned, and the classes of the modules."""
         return [*map(Tensor.data_ptr, self._held)], [*map(_requires_grad, self._held)], [*map(type, self._modules)]
+
+
+@cache
+def _of_all_modules() -> frozenset[str]:
+    """The attributes that every module has."""
+    return frozenset(vars(nn.Module()))
 
 
 _examinations: WeakKeyDictionary[nn.Module, Examination] = WeakKeyDictionary()
@@ -98,6 +105,40 @@ def examine(module: nn.Module) -> Examination:
     if found is None or (module is not _unchanged.get() and not found.holds(module)):
         found = _examinations[module] = Examination(module)
     return found
+
+
+def modules_in(holder: object) -> list[nn.Module]:
+    """The modules that an algorithm holds, or a tuple of networks; not the modules within them."""
+    parts = holder if isinstance(holder, tuple) else vars(holder).values()
+    found = ([part] if isinstance(part, nn.Module) else modules_in(part) for part in parts if _may_hold(part))
+    return list(dict.fromkeys(chain.from_iterable(found)))
+
+
+def _may_hold(part: object) -> bool:
+    return isinstance(part, nn.Module) or hasattr(part, "_fields")
+
+
+def difference(module: nn.Module, copy: nn.Module) -> str | None:
+    """The path of a part in which a copy of a module differs from it, in more than the values of its parameters; None
+    where it computes the same. The module's own buffers do not count: they are of its role, not of its networks."""
+    parts, others = dict(module.named_modules()), dict(copy.named_modules())
+    for path in {**parts, **others}:
+        if path not in parts or path not in others or _differ(parts[path], others[path], own=not path):
+            return path or type(copy).__name__
+    return None
+
+
+def _differ(part: nn.Module, other: nn.Module, own: bool) -> bool:
+    if type(part) is not type(other) or _settings(part) != _settings(other):
+        return True
+    shapes = ([(name, getattr(x, "shape", None)) for name, x in one._parameters.items()] for one in (part, other))
+    buffers = ([(name, x is not None and x.data_ptr()) for name, x in one._buffers.items()] for one in (part, other))
+    return next(shapes) != next(shapes) or (not own and next(buffers) != next(buffers))
+
+
+def _settings(part: nn.Module) -> dict[str, object]:
+    own = vars(part).items()
+    return {name: x for name, x in own if isinstance(x, _SETTINGS) and name not in _of_all_modules()}
 
 
 def last_examined(module: nn.Module) -> Examination:

@@ -1,7 +1,6 @@
 """What users change in a policy takes effect, whichever algorithm learns, or plain torch runs and a line says why."""
 
 import copy
-import dataclasses
 import gc
 import re
 import weakref
@@ -9,21 +8,18 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from helpers.learned import FORCES, VECTOR, made, updated, weights
 from torch.nn.utils import parametrizations, prune
 
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.algorithms.registry import ALGORITHMS
 from headrace.core import fused
 from headrace.core.device import torch_threads
-from headrace.data.rollout import Rollout
-from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.examination import examine, unchanged
 from headrace.policies.flat_parameters import flatten
 from headrace.policies.networks import MLP
 
-VECTOR, FORCES, ENVS = Box(-3, 3, (5,)), Box(-1, 1, (2,)), 4
 FUSED = {"ppo": "ppo.learn", "dqn": "dqn.learn", "sac": "sac.learn", "td3": "td3.learn", "ddpg": "ddpg.learn"}
-REPLAY = {"buffer_size": 500, "learning_starts": 8, "batch_size": 16, "utd_ratio": 0.25}
 
 
 @pytest.fixture(autouse=True)
@@ -33,40 +29,8 @@ def said(monkeypatch):
         yield
 
 
-def made(name, seed=0):
-    """An algorithm that has learned once, and a rollout of random numbers."""
-    kind, config = algorithm_classes(name)
-    own = {field.name for field in dataclasses.fields(config)}
-    settings = {"num_steps": 8, "hidden": (16, 16), "critic_hidden": (16,), **REPLAY}
-    settings |= {"minibatch_size": 16, "normalize_observation": False}
-    config = config(**{key: value for key, value in settings.items() if key in own})
-    action_space = FORCES if kind.actions == (Box,) else Discrete(3)
-    algorithm = kind.build(config, VECTOR, action_space, seed, "cpu")
-    columns = env_columns(VECTOR) | {"action": action_column(action_space)} | algorithm.columns()
-    rollout, generator = Rollout(config.num_steps, ENVS, columns), torch.Generator().manual_seed(seed)
-    for column in ("observation", "reward", "value", "log_prob"):
-        if column in rollout.columns:
-            values = getattr(rollout, column)
-            values.copy_(torch.randn(values.shape, generator=generator))
-    rollout.valid.fill_(True)
-    rollout.action.copy_(torch.randint(0, 2, rollout.action.shape, generator=generator))
-    algorithm.prepare(rollout)
-    algorithm.update(rollout, 0.0)
-    return algorithm, rollout
-
-
 def first_mlp(policy):
     return policy.trunk if hasattr(policy, "trunk") else policy.actor
-
-
-def weights(algorithm):
-    return [p.detach().clone() for p in algorithm.policy.parameters()]
-
-
-def updated(algorithm, rollout, times=2):
-    for _ in range(times):
-        algorithm.update(rollout, 0.0)
-    return weights(algorithm)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -29,7 +29,7 @@ from headrace.kernels.cuda.launches import Inputs, Minibatches, Step, multiproce
 from headrace.kernels.cuda.layers_text import ACTIVATIONS
 from headrace.kernels.nn.activation_table import IDENTITY
 from headrace.kernels.nn.layout import Layer
-from headrace.parallel.collector import InlineCollector, output_columns
+from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy, PolicyOutput
 from headrace.policies.examination import last_examined
@@ -174,7 +174,7 @@ def serves_steps(collector: InlineCollector, first_step: int | Tensor) -> bool:
     policy, rollout = collector.policy, collector.rollout
     if rollout.device.type != "cuda" or type(policy) is not ActorCritic or rollout.num_envs != collector.env.num_envs:
         return False
-    if type(collector).act is not InlineCollector.act or not isinstance(rollout.observation, Tensor):
+    if not acts_as_written(collector) or not isinstance(rollout.observation, Tensor):
         return False
     if output_columns(rollout) != ["action", "log_prob", "value"]:
         return False

@@ -22,7 +22,7 @@ from headrace.core.terminal import tell
 from headrace.data.rollout import tree_map
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.capturable import Capturable, NotCapturable
-from headrace.policies.examination import examine
+from headrace.policies.examination import examine, modules_in
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]  # a function -> what replays its kernels
 
@@ -124,9 +124,12 @@ class GraphedIteration:
         return parts | {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
 
     def _host_values(self) -> list[dict[str, Any]]:
-        """Everything of the host that a graph keeps: the policy as examined, settings, numbers, and which tensors."""
-        policy = {"policy": examine(self.algorithm.policy), "rollout": self.collector.rollout}
-        return [policy, *map(_values, self._parts().values())]
+        """Everything of the host that a graph keeps: the policy and its target networks as examined, settings, numbers,
+        and which tensors."""
+        algorithms = getattr(self.algorithm, "algorithms", {"": self.algorithm}).values()  # of groups of agents
+        modules = [module for algorithm in algorithms for module in modules_in(algorithm)]
+        seen = {str(number): examine(module) for number, module in enumerate(modules)}
+        return [{**seen, "rollout": self.collector.rollout}, *map(_values, self._parts().values())]
 
     def close(self) -> None:
         """Free the graph."""

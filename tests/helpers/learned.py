@@ -1,0 +1,44 @@
+"""Algorithms that have learned once, and what they learn next."""
+
+import dataclasses
+
+import torch
+
+from headrace.algorithms.registry import algorithm_classes
+from headrace.data.rollout import Rollout
+from headrace.data.spaces import Box, Discrete, action_column, env_columns
+
+VECTOR, FORCES, ENVS = Box(-3, 3, (5,)), Box(-1, 1, (2,)), 4
+REPLAY = {"buffer_size": 500, "learning_starts": 8, "batch_size": 16, "utd_ratio": 0.25}
+
+
+def made(name, seed=0, **own):
+    """An algorithm that has learned once, and a rollout of random numbers."""
+    kind, config = algorithm_classes(name)
+    known = {field.name for field in dataclasses.fields(config)}
+    settings = {"num_steps": 8, "hidden": (16, 16), "critic_hidden": (16,), **REPLAY}
+    settings |= {"minibatch_size": 16, "normalize_observation": False, **own}
+    config = config(**{key: value for key, value in settings.items() if key in known})
+    action_space = FORCES if kind.actions == (Box,) else Discrete(3)
+    algorithm = kind.build(config, VECTOR, action_space, seed, "cpu")
+    columns = env_columns(VECTOR) | {"action": action_column(action_space)} | algorithm.columns()
+    rollout, generator = Rollout(config.num_steps, ENVS, columns), torch.Generator().manual_seed(seed)
+    for column in ("observation", "reward", "value", "log_prob"):
+        if column in rollout.columns:
+            values = getattr(rollout, column)
+            values.copy_(torch.randn(values.shape, generator=generator))
+    rollout.valid.fill_(True)
+    rollout.action.copy_(torch.randint(0, 2, rollout.action.shape, generator=generator))
+    algorithm.prepare(rollout)
+    algorithm.update(rollout, 0.0)
+    return algorithm, rollout
+
+
+def weights(algorithm):
+    return [p.detach().clone() for p in algorithm.policy.parameters()]
+
+
+def updated(algorithm, rollout, times=2):
+    for _ in range(times):
+        algorithm.update(rollout, 0.0)
+    return weights(algorithm)
