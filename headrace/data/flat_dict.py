@@ -74,5 +74,6 @@ def _bounds(name: str, space: Space) -> tuple[np.ndarray, np.ndarray]:
         size = math.prod(space.shape)
         return np.zeros(size, np.float32), np.ones(size, np.float32)
     if isinstance(space, Box):
-        return space.low.ravel().astype(np.float32), space.high.ravel().astype(np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: it is no bound
+            return space.low.ravel().astype(np.float32), space.high.ravel().astype(np.float32)
     raise TypeError(f"{name} is {space}: a vector is made of Box and MultiBinary")

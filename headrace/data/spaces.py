@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeGuard
 
@@ -27,6 +27,7 @@ NUMBERS: dict[type[Space], tuple[str, ...]] = {  # of spaces of whole numbers, a
     MultiDiscrete: ("nvec", "start"),
     MultiBinary: ("n",),
 }
+INFINITE = ("-inf", "inf")
 MOST = 2**31  # whole numbers are kept as int32
 Key = str | int  # of a member of a Dict or a Tuple
 Sample: TypeAlias = Any  # a value of a space, or a batch of them: an array, a number, or a dict or tuple of Samples
@@ -135,7 +136,8 @@ def of_envs(column: Column | Columns, envs: int | None) -> Any:
 
 
 def alike(space: Space, other: Space) -> bool:
-    """Whether values of the two spaces look the same to a policy: the bounds of a Box may differ."""
+    """Whether values of the two spaces look the same to a policy: the bounds of a Box may differ, and dtypes of whole
+    numbers."""
     if isinstance(space, Dict | Tuple) and isinstance(other, Dict | Tuple):
         ours, theirs = members(space), members(other)
         return [x[1] for x in ours] == [x[1] for x in theirs] and all(
@@ -146,6 +148,9 @@ def alike(space: Space, other: Space) -> bool:
         return slices[0] == slices[1]
     if isinstance(space, Box) and isinstance(other, Box):
         return space.shape == other.shape and is_image(space) == is_image(other)
+    for kind, fields in NUMBERS.items():
+        if isinstance(space, kind) and isinstance(other, kind):
+            return all(np.array_equal(getattr(space, name), getattr(other, name)) for name in fields)
     return space == other
 
 
@@ -176,49 +181,80 @@ def channels_first(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
 
 
 def to_json(space: Space) -> Json:
-    """A JSON object from which `from_json` makes an equal space."""
+    """A JSON object from which `from_json` makes an equal space, with the order of a Dict's members. Raises TypeError
+    for a space of another kind."""
     if isinstance(space, Dict):
-        return {"type": "Dict", "spaces": {name: to_json(member) for name, member in space.items()}}
+        if not all(isinstance(name, str) for name in space):
+            raise TypeError(f"{space} cannot be written as JSON: its keys are not all strings")
+        return {"type": "Dict", "spaces": {name: to_json(member) for name, member in space.spaces.items()}}
     if isinstance(space, Tuple):
         return {"type": "Tuple", "spaces": [to_json(member) for member in space.spaces]}
     if isinstance(space, FlatDict):
         return {"type": "FlatDict", "spaces": {name: to_json(member) for name, member in space.members.items()}}
     if isinstance(space, Box):
-        number = _number(space.dtype)
-        # repr keeps infinities, which JSON has no number for
-        bounds = {side: [repr(number(x)) for x in getattr(space, side).ravel()] for side in ("low", "high")}
+        bounds = {"low": _texts(space.low, space.bounded_below), "high": _texts(space.high, space.bounded_above)}
         return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
     for kind, fields in NUMBERS.items():
         if isinstance(space, kind):
-            return {"type": kind.__name__} | {name: np.asarray(getattr(space, name)).tolist() for name in fields}
+            dtype = {} if space.dtype == _dtype_of(kind) else {"dtype": str(space.dtype)}
+            return {
+                "type": kind.__name__,
+                **{name: np.asarray(getattr(space, name)).tolist() for name in fields},
+                **dtype,
+            }
     raise TypeError(f"{space} cannot be written as JSON")
 
 
 def from_json(data: Json) -> Space:
     """The space that `to_json` wrote."""
     match data["type"]:
-        case "Dict":
-            return Dict({name: from_json(member) for name, member in data["spaces"].items()})
+        case "Dict":  # of pairs, whose order it keeps: it sorts those of a mapping
+            return Dict([(name, from_json(member)) for name, member in data["spaces"].items()])
         case "FlatDict":
             return FlatDict({name: from_json(member) for name, member in data["spaces"].items()})
         case "Tuple":
             return Tuple([from_json(member) for member in data["spaces"]])
         case "Box":
-            dtype = np.dtype(data["dtype"])
-            low, high = (
-                np.array([_number(dtype)(x) for x in data[side]], dtype).reshape(data["shape"])
-                for side in ("low", "high")
-            )
-            return Box(low, high, dtype=dtype.type)
+            return _box(np.dtype(data["dtype"]), data["shape"], data["low"], data["high"])
     for kind, fields in NUMBERS.items():
         if data["type"] == kind.__name__:
-            return kind(**{name: data[name] for name in fields})
+            dtype = {"dtype": np.dtype(data["dtype"]).type} if "dtype" in data else {}
+            return kind(**{name: data[name] for name in fields}, **dtype)
     raise ValueError(f"unknown space type {data['type']!r}")
 
 
-def _number(dtype: npt.DTypeLike) -> type[int] | type[float]:
-    """Python's kind of number that holds those of a dtype exactly."""
-    return int if np.dtype(dtype).kind in "iub" else float
+def _dtype_of(kind: type[Space]) -> type[np.generic]:
+    """The dtype of a space of whole numbers that is made without one."""
+    return np.int8 if kind is MultiBinary else np.int64
+
+
+def _texts(bound: np.ndarray, bounded: np.ndarray) -> list[str]:
+    """The numbers of a bound, exactly. JSON has no infinities; whole numbers have none either, and their least or
+    largest stand for them."""
+    number = _number(bound.dtype)
+    found = [str(number(x)) for x in bound.ravel()]
+    if bound.dtype.kind == "f":
+        return found
+    return [text if known else INFINITE[int(text) > 0] for text, known in zip(found, bounded.ravel(), strict=True)]
+
+
+def _box(dtype: np.dtype[Any], shape: list[int], *sides: list[str]) -> Box:
+    """The Box of the _texts() of both bounds."""
+    number = _number(dtype)
+    least, most = (0, 0) if dtype.kind in "fb" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    ends = {} if dtype.kind == "f" else dict(zip(INFINITE, (least, most), strict=True))
+    low, high = (np.array([ends[x] if x in ends else number(x) for x in side], dtype) for side in sides)
+    box = Box(low.reshape(shape), high.reshape(shape), dtype=dtype)
+    if ends:
+        below, above = (np.array([x not in ends for x in side], bool).reshape(shape) for side in sides)
+        box.bounded_below, box.bounded_above = below, above
+    return box
+
+
+def _number(dtype: npt.DTypeLike) -> Callable[[Any], Any]:
+    """The kind of number that holds those of a dtype exactly, and is written in full."""
+    dtype = np.dtype(dtype)
+    return int if dtype.kind in "iub" else float if dtype.itemsize <= 8 else dtype.type
 
 
 def describe(space: Space) -> str:

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,7 @@ from headrace.core.packages import require
 from headrace.core.processes.state import same_folder
 from headrace.core.types import Json, Settings
 from headrace.core.writing import free, replacing
+from headrace.data.spaces import Space
 from headrace.envs.construct import Wrappers
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy, check_policy
@@ -130,7 +131,7 @@ def _record_episode(
     yield _frame(env, step, total, done, {})
     while not done:
         action, rnn_state = policy.predict(observation, rnn_state, deterministic, generator)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, _ = env.step(_in_dtype(env.action_space, action))
         step, total = step + 1, total + float(reward)
         done = terminated or truncated or step >= max_steps
         yield _frame(env, step, total, done, {})
@@ -148,11 +149,16 @@ def _record_agents(policy: Policy, env: ParallelEnv, seed: int, deterministic: b
         for agent in env.agents:
             own = policy[agent] if isinstance(policy, GroupedPolicy) else policy
             predicted = own.predict(observations[agent], rnn_states[agent], deterministic, generator)
-            actions[agent], rnn_states[agent] = predicted
+            actions[agent], rnn_states[agent] = _in_dtype(env.action_space(agent), predicted[0]), predicted[1]
         observations, rewards, *_ = env.step(actions)
         step, totals = step + 1, {agent: total + float(rewards.get(agent, 0.0)) for agent, total in totals.items()}
         done = not env.agents or step >= max_steps
         yield _frame(env, step, sum(totals.values()) / len(totals), done, totals)
+
+
+def _in_dtype(space: Space, action: Any) -> Any:
+    """An action in the dtype of the environment, which may be another than that of the saved policy."""
+    return np.asarray(action).astype(space.dtype)[()]
 
 
 def _frame(env: gymnasium.Env | ParallelEnv, step: int, total: float, last: bool, totals: dict[str, float]) -> Frame:

@@ -71,17 +71,25 @@ def _policy_kwargs(data: Json) -> Json:
 def _space(about: Json | None) -> Space | None:
     """A space by the texts of its attributes; None where they are abbreviated or of another kind."""
     kind = str((about or {}).get(":type:", "")).rstrip("'>").rpartition(".")[2]
-    if about is None or kind not in KINDS or "..." in str(about.get("low", "")):
+    if about is None or kind not in KINDS or any("..." in str(about.get(name)) for name in ("low", "nvec")):
         return None
     if kind == "Discrete":
-        return Discrete(int(about["n"]), start=int(about.get("start", 0)))
+        return Discrete(int(about["n"]), start=int(about.get("start", 0)), dtype=_dtype(about))
     if kind == "MultiDiscrete":
-        return MultiDiscrete(_numbers(about["nvec"]).astype(np.int64))
+        sizes = _numbers(about["nvec"])
+        start, shape = _numbers(about.get("start", [0] * len(sizes))), tuple(about.get("_shape", (-1,)))
+        numbers = (x.astype(np.int64).reshape(shape) for x in (sizes, start))
+        return MultiDiscrete(next(numbers), dtype=_dtype(about), start=next(numbers))
     if kind == "MultiBinary":
         return MultiBinary(_numbers(about["n"]).astype(int).tolist() if "[" in str(about["n"]) else int(about["n"]))
     shape, dtype = tuple(about["_shape"]), np.dtype(str(about["dtype"]))
     low, high = (_numbers(about[side]).reshape(shape).astype(dtype) for side in ("low", "high"))
     return Box(low, high, shape, dtype.type)
+
+
+def _dtype(about: Json) -> type[np.integer]:
+    """The dtype of a space of whole numbers."""
+    return np.dtype(str(about.get("dtype", "int64"))).type  # type: ignore[return-value]
 
 
 def _numbers(text: Any) -> np.ndarray:
