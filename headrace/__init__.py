@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from headrace.algorithms.a2c import A2CConfig as A2CConfig
     from headrace.algorithms.appo import APPO as APPO
     from headrace.algorithms.appo import APPOConfig as APPOConfig
+    from headrace.algorithms.config_bases import OffPolicyConfig as OffPolicyConfig
+    from headrace.algorithms.config_bases import OnPolicyConfig as OnPolicyConfig
     from headrace.algorithms.crossq import CrossQ as CrossQ
     from headrace.algorithms.crossq import CrossQConfig as CrossQConfig
     from headrace.algorithms.ddpg import DDPG as DDPG
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from headrace.algorithms.dqn import DQNConfig as DQNConfig
     from headrace.algorithms.impala import IMPALA as IMPALA
     from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
+    from headrace.algorithms.off_policy import OffPolicy as OffPolicy
+    from headrace.algorithms.on_policy import OnPolicy as OnPolicy
     from headrace.algorithms.ppo import PPO as PPO
     from headrace.algorithms.ppo import PPOConfig as PPOConfig
     from headrace.algorithms.pqn import PQN as PQN
@@ -61,8 +65,11 @@ if TYPE_CHECKING:
     from headrace.kernels.language.errors import EnvError as EnvError
     from headrace.parallel.own_loop import Actors as Actors
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
+    from headrace.policies.actor_q import ActorQ as ActorQ
     from headrace.policies.base import Policy as Policy
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
+    from headrace.policies.q_network import QNetwork as QNetwork
+    from headrace.policies.recurrent import RecurrentActorCritic as RecurrentActorCritic
     from headrace.runs.hub import pull_from_hub as pull_from_hub
     from headrace.runs.hub import push_to_hub as push_to_hub
     from headrace.runs.run import Run as Run
@@ -93,8 +100,14 @@ _NAMES = {  # module -> its public names
     "kernels.language": ("ops",),
     "evaluation.video": ("play",),
     "evaluation.curves": ("plot",),
+    "algorithms.config_bases": ("OnPolicyConfig", "OffPolicyConfig"),
+    "algorithms.on_policy": ("OnPolicy",),
+    "algorithms.off_policy": ("OffPolicy",),
     "policies.actor_critic": ("ActorCritic",),
+    "policies.actor_q": ("ActorQ",),
     "policies.fused_mlp": ("FusedMLP",),
+    "policies.q_network": ("QNetwork",),
+    "policies.recurrent": ("RecurrentActorCritic",),
     "policies.base": ("Policy",),
     "data.rollout": ("Rollout",),
     "runs.hub": ("pull_from_hub", "push_to_hub"),

@@ -1,13 +1,19 @@
 """Types of the public names, for editors and type checkers. Written by tests/test_typed_options.py."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
+
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headrace.algorithms.a2c import A2C as A2C
 from headrace.algorithms.a2c import A2CConfig as A2CConfig
 from headrace.algorithms.appo import APPO as APPO
 from headrace.algorithms.appo import APPOConfig as APPOConfig
 from headrace.algorithms.base import Algorithm
+from headrace.algorithms.config_bases import OffPolicyConfig as OffPolicyConfig
+from headrace.algorithms.config_bases import OnPolicyConfig as OnPolicyConfig
 from headrace.algorithms.crossq import CrossQ as CrossQ
 from headrace.algorithms.crossq import CrossQConfig as CrossQConfig
 from headrace.algorithms.ddpg import DDPG as DDPG
@@ -16,6 +22,8 @@ from headrace.algorithms.dqn import DQN as DQN
 from headrace.algorithms.dqn import DQNConfig as DQNConfig
 from headrace.algorithms.impala import IMPALA as IMPALA
 from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
+from headrace.algorithms.off_policy import OffPolicy as OffPolicy
+from headrace.algorithms.on_policy import OnPolicy as OnPolicy
 from headrace.algorithms.ppo import PPO as PPO
 from headrace.algorithms.ppo import PPOConfig as PPOConfig
 from headrace.algorithms.pqn import PQN as PQN
@@ -31,7 +39,7 @@ from headrace.algorithms.tqc import TQCConfig as TQCConfig
 from headrace.algorithms.trpo import TRPO as TRPO
 from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
 from headrace.checks.tensor_devices import CheckDevice as CheckDevice
-from headrace.core.types import EnvArgument
+from headrace.core.types import EnvArgument, Settings
 from headrace.data.rollout import Rollout as Rollout
 from headrace.data.spaces import Box as Box
 from headrace.data.spaces import Dict as Dict
@@ -42,10 +50,12 @@ from headrace.data.spaces import Tuple as Tuple
 from headrace.deploy.exporter import export as export
 from headrace.envs import Env as Env
 from headrace.envs import KernelEnv as KernelEnv
-from headrace.envs import make as make
 from headrace.envs import register as register
 from headrace.envs.compiled.single_env import single as single
-from headrace.envs.vector_env.construct_vector import make_vec as make_vec
+from headrace.envs.construct import Wrappers
+from headrace.envs.gym.agent_groups import Grouping
+from headrace.envs.registry import Source
+from headrace.envs.vector_env.compiled_vector import Output
 from headrace.envs.workers.process import Workers as Workers
 from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
 from headrace.evaluation.curves import plot as plot
@@ -56,17 +66,20 @@ from headrace.kernels.language import ops as ops
 from headrace.kernels.language.errors import EnvError as EnvError
 from headrace.parallel.own_loop import Actors as Actors
 from headrace.policies.actor_critic import ActorCritic as ActorCritic
+from headrace.policies.actor_q import ActorQ as ActorQ
 from headrace.policies.base import Policy as Policy
 from headrace.policies.fused_mlp import FusedMLP as FusedMLP
+from headrace.policies.q_network import QNetwork as QNetwork
+from headrace.policies.recurrent import RecurrentActorCritic as RecurrentActorCritic
 from headrace.runs.hub import pull_from_hub as pull_from_hub
 from headrace.runs.hub import push_to_hub as push_to_hub
 from headrace.runs.run import Run as Run
 from headrace.runs.run import load as load
 from headrace.runs.run import save as save
 from headrace.training.config import TrainConfig as TrainConfig
-from headrace.training.loop import Training as Training
+from headrace.training.loop import Training as _Training
 from headrace.training.trainer import Trainer as _Trainer
-from headrace.tuning.tuner import tune as tune
+from headrace.tuning.tuner import Tuning
 
 class Options(TypedDict, total=False):
     num_envs: int
@@ -74,9 +87,9 @@ class Options(TypedDict, total=False):
     scale: bool
     stagger: bool
     seed: int
-    device: str
-    collect_device: str | None
-    eval_device: str | None
+    device: torch.device | str
+    collect_device: torch.device | str | None
+    eval_device: torch.device | str | None
     precision: Literal["float32", "tf32", "bfloat16", "auto"]
     graphs: bool
     backend: str
@@ -84,7 +97,7 @@ class Options(TypedDict, total=False):
     actors: Workers | int | Literal["auto"] | None
     collection: Literal["sync", "double_buffered", "overlapped", "async"]
     max_policy_lag: int
-    replay_order: str | None
+    replay_order: Path | str | None
     advantages: Literal["learner", "actor"]
     exchange: Literal["experience", "gradients"]
     learners: int
@@ -99,24 +112,24 @@ class Options(TypedDict, total=False):
     time_limit: int | None
     info_mask: bool
     reward_scale: float
-    params: dict[str, Any]
-    env_kwargs: dict[str, Any]
-    wrapper: tuple[str, ...]
-    ignore: tuple[str, ...]
-    policy: str | None
-    init_from: str | None
+    params: Mapping[str, Any]
+    env_kwargs: Mapping[str, Any]
+    wrapper: Sequence[str]
+    ignore: Sequence[str]
+    policy: type[Policy] | str | None
+    init_from: Path | str | None
     total_steps: int | None
     max_seconds: float | None
     max_episodes: int | None
     target_return: float | None
     window: int
-    log_info: tuple[str, ...]
+    log_info: Sequence[str]
     eval_freq: int
     eval_episodes: int
     parallel_evaluation: bool
     save_freq: int
     track: Literal["wandb"] | None
-    log_folder: str
+    log_folder: Path | str
     progress: Literal["auto", "rich", "plain", "none"]
     threads: int | None
 
@@ -127,7 +140,7 @@ class PPOOptions(Options, total=False):
     adam_beta2: float
     gamma: float
     max_grad_norm: float
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -156,7 +169,7 @@ class A2COptions(Options, total=False):
     adam_beta2: float
     gamma: float
     max_grad_norm: float
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -178,7 +191,7 @@ class APPOOptions(Options, total=False):
     adam_beta2: float
     gamma: float
     max_grad_norm: float
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -209,7 +222,7 @@ class IMPALAOptions(Options, total=False):
     adam_beta2: float
     gamma: float
     max_grad_norm: float
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -233,7 +246,7 @@ class ReinforceOptions(Options, total=False):
     adam_beta2: float
     gamma: float
     max_grad_norm: float
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -254,7 +267,7 @@ class TRPOOptions(Options, total=False):
     adam_beta2: float
     gamma: float
     max_grad_norm: float
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -286,7 +299,7 @@ class DDPGOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -313,7 +326,7 @@ class TD3Options(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -343,7 +356,7 @@ class SACOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -371,7 +384,7 @@ class TQCOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -388,7 +401,7 @@ class TQCOptions(Options, total=False):
     critics: int
     quantiles: int
     dropped_quantiles: int
-    critic_hidden: tuple[int, ...]
+    critic_hidden: Sequence[int]
 
 class CrossQOptions(Options, total=False):
     num_steps: int
@@ -403,7 +416,7 @@ class CrossQOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -418,7 +431,7 @@ class CrossQOptions(Options, total=False):
     target_entropy: float | None
     policy_delay: int
     renorm_warm_up: int
-    critic_hidden: tuple[int, ...]
+    critic_hidden: Sequence[int]
 
 class DQNOptions(Options, total=False):
     num_steps: int
@@ -433,7 +446,7 @@ class DQNOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -463,7 +476,7 @@ class PQNOptions(Options, total=False):
     adam_beta2: float
     gamma: float
     max_grad_norm: float
-    hidden: tuple[int, ...]
+    hidden: Sequence[int]
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
@@ -474,6 +487,91 @@ class PQNOptions(Options, total=False):
     minibatch_size: int
     q_lambda: float
     layer_norm: bool
+
+class SharedOptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    gamma: float
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+
+class EveryOptions(Options, total=False):
+    num_steps: int
+    learning_rate: float
+    schedule: Literal["constant", "linear"]
+    adam_beta2: float
+    gamma: float
+    max_grad_norm: float
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    normalize_advantage: bool
+    normalize_return: bool
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    epochs: int
+    minibatch_size: int
+    gae_lambda: float
+    clip: float
+    value_clip: float
+    entropy_coef: float
+    value_coef: float
+    target_kl: float
+    layer_norm: bool
+    shared: bool
+    initial_std: float
+    clip_rho: float
+    clip_c: float
+    baseline: bool
+    max_kl: float
+    cg_steps: int
+    damping: float
+    backtracks: int
+    backtrack_coef: float
+    critic_epochs: int
+    train_freq: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    n_steps: int
+    hindsight: int
+    burn_in: int
+    noise_autocorrelation: float
+    critic_init_scale: float
+    exploration: float
+    invert_gradients: bool
+    tau: float
+    target_noise: float
+    target_noise_clip: float
+    policy_delay: int
+    temperature: float
+    learn_temperature: bool
+    target_entropy: float | None
+    critics: int
+    quantiles: int
+    dropped_quantiles: int
+    critic_hidden: Sequence[int]
+    renorm_warm_up: int
+    exploration_initial: float
+    exploration_final: float
+    exploration_fraction: float
+    target_interval: int
+    double: bool
+    dueling: bool
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float
+    exploration_spread: float
+    adam_eps: float
+    q_lambda: float
 
 class Trainer(_Trainer):
     @overload
@@ -609,12 +707,210 @@ class Trainer(_Trainer):
     @overload
     def __init__(
         self,
-        algorithm: str | Algorithm | None = None,
+        algorithm: str,
         env: EnvArgument = None,
         *,
         config: str | Path | None = None,
         agent_info: Any = None,
-        **options: Any,
+        **options: Unpack[SharedOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: None = None,
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[EveryOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+
+class Training(_Training):
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["ppo"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[PPOOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["a2c"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[A2COptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["appo"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[APPOOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["impala"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[IMPALAOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["reinforce"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[ReinforceOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["trpo"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[TRPOOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["ddpg"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[DDPGOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["td3"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[TD3Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["sac"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[SACOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["tqc"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[TQCOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["crossq"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[CrossQOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["dqn"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[DQNOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["pqn"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[PQNOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: str,
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[SharedOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: None = None,
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[EveryOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[Options],
     ) -> None: ...
 
 @overload
@@ -749,11 +1045,235 @@ def train(
 ) -> Run: ...
 @overload
 def train(
-    algorithm: str | Algorithm | None = None,
+    algorithm: str,
     env: EnvArgument = None,
     *,
     config: str | Path | None = None,
     resume: str | Path | None = None,
     on_interrupt: Literal["raise", "return"] = "raise",
-    **options: Any,
+    **options: Unpack[SharedOptions],
 ) -> Run: ...
+@overload
+def train(
+    algorithm: None = None,
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[EveryOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Algorithm,
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[Options],
+) -> Run: ...
+@overload
+def tune(
+    algorithm: Literal["ppo"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[PPOOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["a2c"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[A2COptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["appo"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[APPOOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["impala"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[IMPALAOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["reinforce"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[ReinforceOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["trpo"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[TRPOOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["ddpg"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[DDPGOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["td3"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[TD3Options],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["sac"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[SACOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["tqc"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[TQCOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["crossq"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[CrossQOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["dqn"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[DQNOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["pqn"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[PQNOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: str,
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[SharedOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: None = None,
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[EveryOptions],
+) -> Tuning: ...
+def make(
+    source: Source,
+    num_envs: int,
+    *,
+    backend: str = "auto",
+    device: str | torch.device = "cpu",
+    threads: int | None = None,
+    params: Settings | None = None,
+    wrappers: Wrappers = (),
+    ignore: Sequence[str] = (),
+    workers: int | Workers | Literal["auto"] | None = None,
+    on_error: Literal["raise", "restart"] = "raise",
+    step_timeout: float = 60.0,
+    group_by: Grouping = "spaces",
+    frame_stack: int = 1,
+    time_limit: int | None = None,
+    reward_scale: float = 1.0,
+    info_mask: bool = False,
+    first_env: int = 0,
+    env_kwargs: Settings | None = None,
+) -> Env: ...
+def make_vec(
+    source: Source,
+    num_envs: int = 1,
+    *,
+    autoreset_mode: AutoresetMode | Literal["NextStep", "SameStep", "Disabled"] = ...,
+    output: Output = "numpy",
+    copy: bool = True,
+    device: str | torch.device = "cpu",
+    backend: str = "auto",
+    threads: int | None = None,
+    params: Settings | None = None,
+    workers: int | Workers | None = None,
+    step_timeout: float = 60.0,
+    wrappers: Wrappers = (),
+    frame_stack: int = 1,
+    time_limit: int | None = None,
+    env_kwargs: Settings | None = None,
+) -> VectorEnv: ...
