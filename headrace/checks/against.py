@@ -19,7 +19,7 @@ from headrace.checks.finding import Finding
 from headrace.checks.random_rollout import time_limit
 from headrace.checks.reference import Reference, State
 from headrace.data.rollout import Rollout
-from headrace.data.spaces import action_column, describe, env_columns
+from headrace.data.spaces import action_column, describe, drawable, env_columns
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
@@ -97,14 +97,15 @@ def _visit(reference: Reference, env: gymnasium.Env, steps: int, seed: int) -> I
 
     In every other episode each action is repeated for HOLD steps, which reaches more distant states.
     """
-    env.action_space.seed(seed)
+    actions = drawable(env.action_space)
+    actions.seed(seed)
     length = episode = 0
     for _ in range(steps):
         before = reference.state()
         if reference.settable:
             reference.set(before)
         if length % (HOLD if episode % 2 else 1) == 0:
-            action = env.action_space.sample()
+            action = actions.sample()
         observation, reward, terminated, truncated, _ = env.step(action)
         outcome = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
         arrays = {name: np.array(value) for name, value in outcome.items()}  # copies: it may write into them again

@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace.checks.finding import Finding, another_seed, findings_of
 from headrace.checks.random_rollout import StepTimes, same
 from headrace.data.rollout import Group, Rollout, Value
-from headrace.data.spaces import leaves
+from headrace.data.spaces import drawable, leaves
 from headrace.envs.base import Env
 
 ROWS = 8
@@ -86,6 +86,7 @@ def fill(space: Space, actions: Value, seed: int) -> None:
         for name, member in actions:
             fill(space[name], member, seed)
         return
+    space = drawable(space)
     space.seed(seed)
     sampled = np.stack([np.asarray(space.sample()) for _ in range(actions.shape[0] * actions.shape[1])])
     actions.copy_(torch.from_numpy(sampled).to(actions.dtype).reshape(actions.shape))

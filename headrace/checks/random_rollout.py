@@ -16,7 +16,7 @@ from headrace.checks.finding import Finding, another_seed, findings_of
 from headrace.checks.space_mismatch import Sample, mismatch
 from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns
-from headrace.data.spaces import describe
+from headrace.data.spaces import describe, drawable
 from headrace.envs.gym.columns import copied
 from headrace.envs.gym.unread import Unread, unread_end, unread_mask
 
@@ -60,7 +60,8 @@ def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRoll
     """Run for `steps` steps or `seconds`, whichever is reached first. An exception of the environment is re-raised with
     a note of where it occurred."""
     seen, began = RandomRollout(), perf_counter()
-    env.action_space.seed(seed)
+    actions = drawable(env.action_space)
+    actions.seed(seed)
     reset_seed: int | None = seed
     try:
         while len(seen.steps) < steps and (perf_counter() - began < seconds or not seen.steps):
@@ -73,7 +74,7 @@ def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRoll
             if len(seen.resets) == 1 and isinstance(outcome[1], dict):
                 seen.unread += unread_mask(outcome[1], env.observation_space, env.action_space)
             seen.note("observations", mismatch(env.observation_space, outcome[0], "the observation of reset()"))
-            _episode(env, seen, steps, began + seconds)
+            _episode(env, actions, seen, steps, began + seconds)
             reset_seed = None
     except Exception as error:
         place = f"after {len(seen.steps)} steps, in episode {len(seen.endings)} of a random rollout with seed {seed}"
@@ -82,9 +83,9 @@ def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRoll
     return seen
 
 
-def _episode(env: gymnasium.Env, seen: RandomRollout, steps: int, until: float) -> None:
+def _episode(env: gymnasium.Env, actions: Space, seen: RandomRollout, steps: int, until: float) -> None:
     while len(seen.steps) < steps and (perf_counter() < until or not seen.steps):
-        action = env.action_space.sample()
+        action = actions.sample()
         started = perf_counter()
         outcome = env.step(action)
         seen.steps.append(perf_counter() - started)
@@ -160,10 +161,11 @@ def seeding(factory: Callable[[], gymnasium.Env], env: gymnasium.Env, seed: int,
 def trajectory(env: gymnasium.Env, seed: int, steps: int, action_seed: int | None = None) -> list[Sample]:
     """First observation and (observation, reward, terminated, truncated) of each step of an episode, by random actions
     from the same seed or from `action_seed`."""
-    env.action_space.seed(seed if action_seed is None else action_seed)
+    actions = drawable(env.action_space)
+    actions.seed(seed if action_seed is None else action_seed)
     outcomes: list[Sample] = [copied(env.reset(seed=seed)[0])]
     for _ in range(steps):
-        observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        observation, reward, terminated, truncated, _ = env.step(actions.sample())
         outcomes.append(copied((observation, reward, terminated, truncated)))
         if terminated or truncated:
             break

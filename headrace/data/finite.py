@@ -21,6 +21,13 @@ WRITTEN_BY = {  # where to look for the cause, by column
 }
 
 
+LARGE = 1e4  # larger numbers, squared in a loss, take all of float32's digits
+ADVICE = {  # what may help against numbers that are too large, by column
+    "reward": "give a smaller reward_scale",
+    "observation": "give normalize_observation=True",
+}
+
+
 class NotFinite(ArithmeticError):
     """A NaN or an infinity in a rollout or a metric."""
 
@@ -58,11 +65,26 @@ def _total(columns: list[Tensor]) -> float:
     return torch.stack([column.sum() for column in columns]).sum().item()
 
 
-def check_metrics(metrics: Mapping[str, float], steps: int) -> None:
-    """Raise NotFinite, naming the metric, where an update gave a NaN or an infinity."""
+def check_metrics(metrics: Mapping[str, float], steps: int, rollout: Rollout) -> None:
+    """Raise NotFinite, naming the metric, where an update gave a NaN or an infinity. rollout: the last one."""
     for name, value in metrics.items():
         if value - value != 0.0:  # true of NaN and infinities only
             raise NotFinite(
-                f"{name} is {value} after learning at {steps:,} steps: the weights are ruined. A smaller "
-                "learning_rate, or normalize_observation and normalize_return, may help"
+                f"{name} is {value} after learning at {steps:,} steps: the weights are ruined. {_largest(rollout)}"
             )
+
+
+def _largest(rollout: Rollout) -> str:
+    """The largest rewards and observations of a rollout, and what may help."""
+    sizes = dict.fromkeys(ADVICE, 0.0)
+    for name, column in named_tensors(rollout):
+        kind = name.partition(".")[0]
+        if kind in sizes and column.numel():
+            sizes[kind] = max(sizes[kind], float(column.abs().max()))
+    seen = " and ".join(f"{kind}s of up to {size:.3g}" for kind, size in sizes.items())
+    large = [kind for kind, size in sizes.items() if size > LARGE]
+    advice = "; ".join(f"{kind}s of that size are too large for float32: {ADVICE[kind]}" for kind in large)
+    return (
+        f"In absolute value, the last rollout has {seen}; "
+        f"{advice or 'neither is too large: a smaller learning_rate may help'}"
+    )

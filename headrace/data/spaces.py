@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeGuard
 
@@ -27,6 +28,7 @@ NUMBERS: dict[type[Space], tuple[str, ...]] = {  # of spaces of whole numbers, a
     MultiDiscrete: ("nvec", "start"),
     MultiBinary: ("n",),
 }
+FARTHEST = 1e15  # a bound so far from 0 is none: people write the largest number they can for it
 INFINITE = ("-inf", "inf")
 MOST = 2**31  # whole numbers are kept as int32
 Key = str | int  # of a member of a Dict or a Tuple
@@ -164,6 +166,40 @@ def is_image(space: Space) -> TypeGuard[Box]:
     return isinstance(space, Box) and len(space.shape) >= 2 and space.dtype == np.uint8
 
 
+def bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of a Box in float64. They are infinite on sides without one: also those at FARTHEST, and at the end of a
+    dtype of floats or of 32 bits or more."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    least, most = -FARTHEST, FARTHEST
+    if space.dtype.kind == "f" or space.dtype.itemsize >= 4:
+        dtype: Any = space.dtype
+        ends = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        least, most = max(least, float(ends.min) or least), min(most, float(ends.max))  # a least of 0 is a bound
+    below, above = space.bounded_below & (low > least), space.bounded_above & (high < most)
+    return np.where(below, low, -np.inf), np.where(above, high, np.inf)
+
+
+def unit_bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
+    """bounds(), and a range of 2 for each entry that has not both: -1 and 1, or next to the one bound it has where that
+    excludes 0."""
+    low, high = bounds(space)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    center = np.where(low > 0, low + 1, np.where(high < 0, high - 1, 0.0))
+    return np.where(bounded, low, center - 1), np.where(bounded, high, center + 1)
+
+
+def drawable(space: Space) -> Space:
+    """A space that draws as an unbounded one where bounds() has no bound; the space itself where these are its own."""
+    if not isinstance(space, Box):
+        return space
+    below, above = map(np.isfinite, bounds(space))
+    if np.array_equal(below, space.bounded_below) and np.array_equal(above, space.bounded_above):
+        return space
+    copied = deepcopy(space)
+    copied.bounded_below, copied.bounded_above = below, above
+    return copied
+
+
 def channels_first(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
     """Whether images of a space's shape have their channels first, and (channels, height, width).
 
@@ -218,8 +254,8 @@ def from_json(data: Json) -> Space:
             return _box(np.dtype(data["dtype"]), data["shape"], data["low"], data["high"])
     for kind, fields in NUMBERS.items():
         if data["type"] == kind.__name__:
-            dtype = {"dtype": np.dtype(data["dtype"]).type} if "dtype" in data else {}
-            return kind(**{name: data[name] for name in fields}, **dtype)
+            given = {name: data[name] for name in fields}
+            return kind(**given, dtype=np.dtype(data["dtype"]).type) if "dtype" in data else kind(**given)
     raise ValueError(f"unknown space type {data['type']!r}")
 
 
@@ -262,7 +298,7 @@ def describe(space: Space) -> str:
     if not isinstance(space, Box):
         return str(space)
     shape = ", ".join(map(str, space.shape))
-    low, high = float(space.low.min()), float(space.high.max())
-    if (space.low != low).any() or (space.high != high).any() or max(-low, high) > 1e30:
+    (low, *lows), (high, *highs) = (np.unique(side) for side in bounds(space))
+    if lows or highs or not np.isfinite((low, high)).all():
         return f"Box({shape})"
     return f"Box({shape}) ±{high:g}" if low == -high else f"Box({shape}) [{low:g}, {high:g}]"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from headrace.data.spaces import Box
+from headrace.data.spaces import Box, bounds
 from headrace.deploy.graph import Graph, Value
 from headrace.kernels.nn.activation_table import IDENTITY, name_of
 from headrace.policies import convolutions, heads, networks
@@ -238,7 +238,8 @@ def to_bounds(graph: Graph, action: Value) -> Value:
     """Actions in the bounds of a Box, and whole numbers for one of integers, as headrace.policies.numpy_io has them."""
     space = graph.action_space
     assert isinstance(space, Box)
-    if np.isfinite(space.low).any() or np.isfinite(space.high).any():
-        weights = {"low": space.low.astype(np.float32), "high": space.high.astype(np.float32)}
+    low, high = bounds(space)
+    if np.isfinite((low, high)).any():
+        weights = {"low": low.astype(np.float32), "high": high.astype(np.float32)}
         action = graph.add("clip", action, shape=action.shape, weights=weights)
     return action if space.dtype.kind == "f" else graph.add("rint", action, shape=action.shape)

@@ -15,7 +15,18 @@ from torch import Tensor, nn
 from headrace.core.fused import plain_only
 from headrace.core.packages import require
 from headrace.data.rollout import Group
-from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, members, observation_column, to_json
+from headrace.data.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    bounds,
+    members,
+    observation_column,
+    to_json,
+)
 from headrace.deploy.graph import Graph, Node, Value
 from headrace.deploy.onnx_writer import BATCH, NEEDED, OPSET
 from headrace.policies.actor_critic import ActorCritic
@@ -73,7 +84,7 @@ class _MostLikely(nn.Module):
         """Actions in the space's dtype and bounds, as headrace.policies.numpy_io has them."""
         space = self.graph.action_space
         if isinstance(space, Box):
-            low, high = (torch.tensor(end, dtype=torch.float32) for end in (space.low, space.high))
+            low, high = (torch.tensor(end, dtype=torch.float32) for end in bounds(space))
             action = torch.minimum(torch.maximum(action, low), high)
             action = action if space.dtype.kind == "f" else action.round()
         return action.to(getattr(torch, str(space.dtype)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
-from headrace.data.spaces import Box, Space
+from headrace.data.spaces import FARTHEST, Box, Space, bounds
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.critics import Critics, RenormCritics
 from headrace.policies.distributions import box_muller
@@ -236,9 +236,10 @@ def _bounds(space: Space) -> tuple[Tensor, Tensor]:
     """Center and half of the range of each dimension of a Box. Raises TypeError for other or unbounded spaces."""
     if not isinstance(space, Box) or len(space.shape) != 1:
         raise TypeError(f"actions must be of a Box of one dimension, got {space}: use ppo or dqn for other spaces")
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+    low, high = bounds(space)
+    if not (np.isfinite((low, high)).all() and (low < high).all()):
         raise TypeError(
-            f"every dimension of an action needs bounds, low < high, got {space}: use ppo for unbounded actions"
+            f"every dimension of an action needs bounds, low < high, got {space}; {FARTHEST:g} and a dtype's largest "
+            "number are none: use ppo for unbounded actions"
         )
     return tuple(torch.tensor(x, dtype=torch.float32) for x in ((low + high) / 2, (high - low) / 2))  # type: ignore[return-value]

@@ -8,7 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, action_column
+from headrace.data.spaces import (
+    FARTHEST,
+    Box,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    action_column,
+    bounds,
+    unit_bounds,
+)
 from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.masks import forbid
 
@@ -54,8 +64,8 @@ class GaussianHead(nn.Module):
     """Box actions: means from the network, one learned log standard deviation per dimension, 0 at first.
 
     Both are in units of half the bounds' range, around its center, so that learning does not depend on the units of
-    actions; the unit of an unbounded dimension is 1. own_units: both are in the units of actions, around 0, as in
-    Stable-Baselines3. squash: through tanh, so that actions need no clipping.
+    actions; the unit of an unbounded dimension is 1 (see spaces.unit_bounds). own_units: both are in the units of
+    actions, around 0, as in Stable-Baselines3. squash: through tanh, so that actions need no clipping.
     """
 
     center: Tensor
@@ -63,13 +73,12 @@ class GaussianHead(nn.Module):
 
     def __init__(self, space: Box, squash: bool, own_units: bool = False) -> None:
         super().__init__()
-        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-        bounded = np.isfinite(low) & np.isfinite(high)
-        if squash and not bounded.all():
+        if squash and not np.isfinite(bounds(space)).all():
             raise TypeError(
-                f"a squashed Gaussian needs bounds on every dimension, got {space}: use distribution='gaussian'"
+                f"a squashed Gaussian needs bounds on every dimension, got {space}; {FARTHEST:g} and a dtype's largest "
+                "number are none: use distribution='gaussian'"
             )
-        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        low, high = unit_bounds(space)
         if not (low < high).all():
             raise TypeError(f"every dimension of an action needs low < high, got {space}")
         if own_units:

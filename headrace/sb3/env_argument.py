@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.data.spaces import drawable
 from headrace.envs import sources
 from headrace.envs.construct import entry_of, make
 from headrace.envs.gym.inline import InlineEnv
@@ -154,9 +155,10 @@ def _settings_of(name: str) -> Json:
     env = gymnasium.make(name)
     before = _plain(env.unwrapped)
     env.reset(seed=0)
-    env.action_space.seed(0)
+    actions = drawable(env.action_space)
+    actions.seed(0)
     for _ in range(LOOKED):
-        if any(env.step(env.action_space.sample())[2:4]):
+        if any(env.step(actions.sample())[2:4]):
             break
     after = _plain(env.unwrapped)
     env.close()

@@ -197,7 +197,7 @@ class Trainer:
         self.collector.publish()
         with self.timer("learning"):
             metrics = numbers(update, self.placement.learn)
-        finite.check_metrics(metrics, self.steps)
+        finite.check_metrics(metrics, self.steps, rollout)
         if self._ranks is not None and self.algorithm.iteration % COMPARED_EVERY == 0:
             self._ranks.compare(self.algorithm)
         return metrics, ended

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
-from headrace.data.spaces import Sample
+from headrace.data.spaces import Sample, drawable
 from headrace.envs.base import MultiAgentEnv
 
 TRIED = 0.3  # s of steps to measure, at most
@@ -79,7 +79,7 @@ def _actions(env: gymnasium.Env | MultiAgentEnv) -> Callable[[], Sample]:
     """A function that draws an action."""
     if isinstance(env, gymnasium.Env):
         env.action_space.seed(0)
-        return env.action_space.sample
+        return drawable(env.action_space).sample
     spaces = {agent: env.action_space(agent) for agent in env.possible_agents}
     return lambda: {agent: space.sample() for agent, space in spaces.items()}
 

@@ -18,7 +18,7 @@ from headrace.core import rng
 from headrace.core.text import shown
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout
-from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, observation_column
+from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, bounds, observation_column
 from headrace.envs.base import Env, EnvWrapper
 
 AgentInfo = Space | Tensor | np.ndarray | Sequence[float]
@@ -143,7 +143,7 @@ def _parsed(given: AgentInfo | str, num_envs: int) -> tuple[Space, Tensor | None
     if isinstance(given, Discrete | MultiDiscrete):
         return given, None
     if isinstance(given, Box):
-        if not (np.isfinite(given.low).all() and np.isfinite(given.high).all()):
+        if not np.isfinite(bounds(given)).all():
             raise ValueError(f"to draw from it, {NAME} needs bounds, got {given}: give numbers, one for each env")
         return given, None
     if isinstance(given, str) and given == GIVEN:

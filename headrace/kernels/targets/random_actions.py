@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headrace.core import rng
 from headrace.core.device import Device
+from headrace.data.spaces import unit_bounds
 
 
 def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
@@ -19,9 +20,8 @@ def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(space, MultiDiscrete):
         return space.start.ravel(), (space.start + space.nvec).ravel()
     if isinstance(space, Box):
-        low, high = (np.ravel(side).astype(np.float32) for side in (space.low, space.high))
-        bounded = np.isfinite(low) & np.isfinite(high)
-        return np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
+        low, high = (np.ravel(side).astype(np.float32) for side in unit_bounds(space))
+        return low, high
     raise TypeError(f"no random actions of {space}: use Discrete, MultiDiscrete or Box")
 
 
