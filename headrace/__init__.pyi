@@ -727,7 +727,7 @@ class Trainer(_Trainer):
     @overload
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: Algorithm | OnPolicy[Any] | OffPolicy[Any],
         env: EnvArgument = None,
         *,
         config: str | Path | None = None,
@@ -904,7 +904,7 @@ class Training(_Training):
     @overload
     def __init__(
         self,
-        algorithm: Algorithm,
+        algorithm: Algorithm | OnPolicy[Any] | OffPolicy[Any],
         env: EnvArgument = None,
         *,
         config: str | Path | None = None,
@@ -1065,7 +1065,7 @@ def train(
 ) -> Run: ...
 @overload
 def train(
-    algorithm: Algorithm,
+    algorithm: Algorithm | OnPolicy[Any] | OffPolicy[Any],
     env: EnvArgument = None,
     *,
     config: str | Path | None = None,

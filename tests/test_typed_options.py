@@ -99,7 +99,8 @@ def overloads(name: str, first: str, more: str, result: str, ready: bool = True)
     shared = {"name": name, "first": first, "more": more, "result": result}
     kinds = {f'Literal["{algorithm}"]': f"{shown}Options" for algorithm, shown in ALGORITHMS.items()}
     kinds |= {"str": "SharedOptions", "None = None": "EveryOptions"}
-    kinds |= {"Algorithm": "Options"} if ready else {}
+    made = "Algorithm | OnPolicy[Any] | OffPolicy[Any]"  # which some checkers do not know to keep to the protocol
+    kinds |= {made: "Options"} if ready else {}
     return "".join(OVERLOAD.format(kind=kind, options=f"Unpack[{its}]", **shared) for kind, its in kinds.items())
 
 
@@ -172,7 +173,7 @@ class Other(hr.ActorQ): ...
 hr.train("dqn", "CartPole-v1", policy=Net)
 envs = hr.make_vec("CartPole-v1", 8, autoreset_mode="SameStep", output="numpy")
 reveal_type(run.path)
-def clip(given: hr.PPOOptions) -> float: return given["clip"]
+def clip(given: hr.PPOOptions) -> float: return given.get("clip", 0.2)
 """
 WRONG = """hr.train("ppo", "CartPole-v1", learning_rat=1)
 hr.train("ppo", "CartPole-v1", utd_ratio=1)
