@@ -509,7 +509,7 @@ class EveryOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
-    distribution: Literal["auto", "categorical", "gaussian", "squashed"]
+    distribution: Literal["auto", "categorical", "gaussian", "unit_gaussian", "squashed"]
     normalize_advantage: bool
     normalize_return: bool
     recurrent: Literal["none", "gru", "lstm"]
