@@ -27,7 +27,7 @@ help:
 	@echo "make test       lint, types and the fast tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make docs       the documentation site, in site/"
-	@echo "make bench      every benchmark, quickly (benchmarks/README.md tells how to run one in full)"
+	@echo "make bench      some of the benchmarks, quickly (benchmarks/README.md tells how to run them in full)"
 	@echo "make lint       ruff and mypy alone"
 	@echo "make format     let ruff put the layout right"
 	@echo "make clean      remove .venv, caches and build files (runs/ stays)"
@@ -62,7 +62,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
