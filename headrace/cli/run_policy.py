@@ -53,7 +53,7 @@ class Chosen(NamedTuple):
 def load_chosen(run: Path, choice: Choice) -> Chosen:
     """Load the chosen policy of a run, within code_of() of that run.
 
-    Raises FileNotFoundError or ValueError, see env_of and checkpoint.find; Untrusted."""
+    Raises FileNotFoundError or ValueError, see env_of and checkpoint.read; Untrusted."""
     which = [LAST] if choice.load_last else [BEST] if choice.load_best else [BEST, LAST]
     policy, folder = load_with_folder(run, which, own_policy_of(run))
     check_settings(run, {**_config(run), "env": None if choice.env else env_of(run)})

@@ -207,11 +207,6 @@ def _whole(folder: Path, manifest: Json, file: str) -> Path:
     return path
 
 
-def find(path: str | Path, *names: str) -> Path:
-    """The first of the checkpoints `names` in a run's folder, or `path` itself where it is one; see read()."""
-    return read(path, *names)[0]
-
-
 def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, State]:
     """The folder, the manifest and a state (None where it has none of that name) of the first of the checkpoints
     `names` in a run's folder, or of `path` itself where it is one.

@@ -120,7 +120,7 @@ def test_a_crash_while_saving_leaves_the_earlier_checkpoint(tmp_path, monkeypatc
     monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(tmp_path / "last", {"training": {"steps": 2}})
-    assert checkpoint.load(checkpoint.find(tmp_path, "last"), "training") == {"steps": 1}
+    assert checkpoint.read(tmp_path, "last", state="training")[2] == {"steps": 1}
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
@@ -152,9 +152,9 @@ def test_another_format_is_refused(tmp_path):
 
 def test_no_checkpoint_is_said_plainly(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no"):
-        checkpoint.find(tmp_path / "nowhere", "last")
+        checkpoint.read(tmp_path / "nowhere", "last")
     with pytest.raises(FileNotFoundError, match="neither a checkpoint nor a run"):
-        checkpoint.find(tmp_path, "last")
+        checkpoint.read(tmp_path, "last")
 
 
 def test_a_single_entry_of_any_stride_is_saved(tmp_path):
