@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from inspect import Parameter, signature
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +71,17 @@ class Policy(nn.Module):
     block: int = 1  # act() and value() pad a batch to a multiple of this number of rows
     recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
     state_width: int = 0  # numbers in the recurrent state of an environment
+    instead: ClassVar[dict[str, str]] = {}  # members that policies of other libraries have -> what to use instead
     _arguments: dict[str, Any] | None = None  # of the constructor, for config()
+
+    def __getattr__(self, name: str) -> Any:
+        """A parameter, buffer or module. Raises AttributeError, which says what to use instead where that is known."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name not in self.instead:
+                raise
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: {self.instead[name]}") from error
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Keep the arguments of a constructor, given as its locals()."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import torch
@@ -23,16 +24,56 @@ ACTORS = {  # where the actor's layers are, by algorithm
 }
 
 
+# all tensors of MlpPolicy's networks; those of target networks are not read
+READ = re.compile(
+    r"(?:(?:mlp_extractor\.(?:policy|value)_net|q_net\.q_net|actor\.latent_pi|actor\.mu|critic\.qf\d+)\.\d+\.|"
+    r"(?:action_net|value_net|actor\.mu|actor\.log_std)\.)(?:weight|bias)|log_std|(?:actor|critic|q_net)_target\..*"
+)
+FOLDERS = {  # of sb3_contrib.* -> the algorithm, and what there is in its place
+    "tqc": ("TQC", 'headrace.train("tqc", ...)'),
+    "crossq": ("CrossQ", 'headrace.train("crossq", ...)'),
+    "trpo": ("TRPO", 'headrace.train("trpo", ...)'),
+    "recurrent": ("RecurrentPPO", 'headrace.train("ppo", ..., recurrent="lstm")'),
+    "maskable": ("MaskablePPO", 'headrace.train("ppo", ...) with a member action_mask of observations'),
+    "qrdqn": ("QRDQN", 'headrace.train("dqn", ...)'),
+    "ars": ("ARS", 'headrace.train("ppo", ...)'),
+}
+
+
 def kind_of(weights: Weights, data: Json) -> str:
     """The algorithm whose policy these are. Raises ValueError for one without counterpart."""
+    _check_class(data)
+    if data.get("use_sde"):
+        raise ValueError("use_sde=True has no counterpart: there is no state-dependent exploration")
     if any("features_extractor.cnn" in name or "lstm" in name for name in weights):
         raise ValueError("the file has a convolutional or recurrent policy, and only MlpPolicy is read")
-    if any(name.startswith("mlp_extractor") for name in weights):
+    if unknown := [name for name in weights if not READ.fullmatch(name)]:
+        names = ", ".join(unknown[:4])
+        raise ValueError(f"the file has a policy of another kind, with {names}: only networks of MlpPolicy are read")
+    if "action_net.weight" in weights:
         return "ppo" if "n_epochs" in data else "a2c"
-    found = next((name for name in ("dqn", "sac", "td3") if f"{ACTORS[name]}.0.weight" in weights), None)
+    firsts = {"dqn": "q_net.q_net.0.weight", "sac": "actor.log_std.weight", "td3": "actor.mu.0.weight"}
+    found = next((name for name, first in firsts.items() if first in weights), None)
     if found is None:
         raise ValueError(f"the file has a policy of another kind: its first tensors are {', '.join(list(weights)[:4])}")
     return found
+
+
+def _check_class(data: Json) -> None:
+    """Raise ValueError for policies of other packages, whose code may do anything with the same tensors."""
+    module = str((data.get("policy_class") or {}).get("__module__", "stable_baselines3"))
+    if module.startswith("sb3_contrib") or "cg_max_steps" in data:
+        folder = next((part for part in module.split(".") if part in FOLDERS), "trpo")
+        name, instead = FOLDERS[folder]
+        raise ValueError(
+            f"the file is a model of sb3_contrib's {name}, and PPO, A2C, SAC, TD3, DDPG and DQN are read: load it with "
+            f"sb3_contrib; {instead} trains another"
+        )
+    if not module.startswith("stable_baselines3"):
+        raise ValueError(
+            f"the file has a policy class of the module {module}, whose code is not in the file: only networks of "
+            "Stable-Baselines3's own MlpPolicy are read"
+        )
 
 
 def layers(weights: Weights, prefix: str) -> list[tuple[Tensor, Tensor]]:
@@ -98,7 +139,11 @@ def _actor_q(algorithm: str, weights: Weights) -> Weights:
     else:
         parts = [[weights[f"actor.{name}.{kind}"] for name in ("mu", "log_std")] for kind in ("weight", "bias")]
         out = torch.cat(parts[0]), torch.cat(parts[1])
-    critics: list[Any] = [layers(weights, f"critic.qf{k}") for k in range(2)]
+    number = next(k for k in range(len(weights)) if f"critic.qf{k}.0.weight" not in weights)
+    if number != 2:
+        which = "both begin as that one" if number == 1 else "the first two are taken"
+        print(f"the file has {number} critics (n_critics), and there are two here: {which}", file=sys.stderr)
+    critics: list[Any] = [layers(weights, f"critic.qf{k % number}") for k in range(2)]
     named = _mlp("actor", hidden) | _layer("actor_out", out)
     for k, pair in enumerate(zip(*critics, strict=True)):
         named[f"critics.weights.{k}"] = torch.stack([weight.t() for weight, _ in pair])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.runs.events import EventFile
+from headrace.sb3.members import OF_LOGGER, missing
 
 
 class Logger:
@@ -24,6 +25,20 @@ class Logger:
         self._events = None if folder is None else EventFile(folder)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(missing("Logger", name, OF_LOGGER))
+
+    def log(self, *values: Any, level: int = 20) -> None:
+        """Print values, where tables are printed."""
+        if self.prints:
+            print(*values)
+
+    debug = info = warn = error = log
+
+    def get_dir(self) -> str | None:
+        """The folder of TensorBoard's events."""
+        return self.dir
 
     def record(self, key: str, value: Any, exclude: str | tuple[str, ...] | None = None) -> None:
         """Keep a value until the next dump(). exclude: "stdout", "tensorboard"."""

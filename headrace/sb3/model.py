@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from inspect import signature
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,13 +31,15 @@ from headrace.sb3.callback_calls import COST, Callbacks
 from headrace.sb3.env_argument import Given, changed_since, given, spaces_of
 from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.logger import Logger, new_folder
+from headrace.sb3.members import OF_POLICIES, member
 from headrace.sb3.parameters import explore_from, without_replay
 from headrace.sb3.steps import SteppedEnv, Steps
-from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, train_settings, translate
+from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, present, train_settings, translate
 from headrace.sb3.vec_env import VecEnv
 from headrace.sb3.watched import successes
 from headrace.training.trainer import Trainer
 
+Policy.instead |= OF_POLICIES
 TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
     *("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"),
     *("explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"),
@@ -65,7 +66,8 @@ class Model:
         seed = self.arguments["seed"]
         self.seed: int = secrets.randbits(32) if seed is None else seed
         self._generator = torch.Generator().manual_seed(word(self.seed))  # of predict()
-        self.num_timesteps = 0
+        self.num_timesteps = self.episodes = 0
+        self._current_progress_remaining = 1.0
         self.ep_info_buffer: deque[Json] = deque(maxlen=self.arguments["stats_window_size"])
         self.ep_success_buffer: deque[float] = deque(maxlen=self.arguments["stats_window_size"])
         self.start_time = time.time_ns()
@@ -79,10 +81,12 @@ class Model:
                 self.get_env().seed(seed)
 
     def __getattr__(self, name: str) -> Any:
-        """Arguments of the constructor are attributes, as Stable-Baselines3's models have them."""
+        """Arguments of the constructor are attributes, as Stable-Baselines3's models have them; see also members."""
         if name != "arguments" and name in self.__dict__.get("arguments", {}):
             return self.arguments[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        if name == "arguments":  # it is not set yet
+            raise AttributeError(name)
+        return member(self, name)
 
     # ---------------------------------------------------------------- environments
 
@@ -139,15 +143,21 @@ class Model:
         self.observation_space, self.action_space = self.policy.observation_space, self.policy.action_space
 
     def get_env(self) -> Any:
-        """A VecEnv of the environments that the model trains in: the one that was given, or one of the env that was
-        given. None for a model without environments. Its attributes and methods are those of the training; the steps of
-        compiled environments, and of workers, are its own."""
+        """A VecEnv of the environments that the model trains in, the one that was given, or one of the env that was;
+        None for a model without environments. The steps of compiled environments, and of workers, are its own."""
         return self._vec_env
 
     @property
     def env(self) -> Any:
         """get_env()."""
         return self.get_env()
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Seed predict() and the next reset() of get_env(). The training has the seed of the constructor."""
+        if seed is not None:
+            self._generator.manual_seed(word(seed))
+            if self._vec_env is not None:
+                self._vec_env.seed(seed)
 
     def _follow_objects(self) -> None:
         """Step the user's environments where compiled ones took their place, and are not like them any more."""
@@ -188,7 +198,7 @@ class Model:
         if trainer.env.backend == "inline" and trainer.steps:  # they may have been stepped through get_env()
             trainer.env.load_state_dict({})
         if reset_num_timesteps:
-            self.num_timesteps = 0
+            self.num_timesteps = self.episodes = 0
             self.ep_info_buffer.clear()
             self.ep_success_buffer.clear()
         limits = LearnLimits(trainer, self.num_timesteps, int(total_timesteps))
@@ -225,6 +235,7 @@ class Model:
                 break
             self.num_timesteps = limits.counted(trainer.steps)
             iterations, episodes = iterations + 1, episodes + len(result.returns)
+            self.episodes += len(result.returns)
             for length, value in zip(result.lengths, result.returns, strict=True):
                 self.ep_info_buffer.append({"r": value, "l": length, "t": (time.time_ns() - self.start_time) / 1e9})
             self.ep_success_buffer.extend(successes(trainer.env))
@@ -336,8 +347,9 @@ class Model:
             saved = zip_files.read(load_path_or_dict)
             parameters.set_parameters(self.algorithm, {"policy": saved.policy_for(self.policy)}, exact_match=False)
 
-    def save(self, path: str | Path, exclude: Iterable[str] = (), include: Iterable[str] = ()) -> None:
-        """Write PATH.zip: arguments, spaces, networks, optimizers; without the replay buffer, and without pickle.
+    def save(self, path: zip_files.File, exclude: Iterable[str] = (), include: Iterable[str] = ()) -> None:
+        """Write PATH.zip, or into an open file: arguments, spaces, networks, optimizers. Neither the replay buffer nor
+        anything pickled is written.
 
         exclude: names of arguments that are not written, but for those that include names. Arguments that are functions
         or classes are written by their names or left out: give them to load() again.
@@ -348,7 +360,7 @@ class Model:
     @classmethod
     def load(
         cls,
-        path: str | Path,
+        path: zip_files.File,
         env: Any = None,
         device: Any = "auto",
         custom_objects: Json | None = None,
@@ -356,7 +368,8 @@ class Model:
         force_reset: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """A model of a file of save(), or of Stable-Baselines3's save(), whose pickled parts are not read.
+        """A model of a file of save(), or of Stable-Baselines3's save(), whose pickled parts are not read; by its path,
+        or open.
 
         env: to go on learning; predict() needs none. custom_objects, kwargs: arguments of the constructor, in place of
         those saved. print_system_info: print the versions that load it. Raises FileNotFoundError, and ValueError for a
@@ -364,7 +377,7 @@ class Model:
         """
         if print_system_info:
             print(f"Headrace {version('headrace')}, torch {torch.__version__}, Python {platform.python_version()}")
-        saved = zip_files.read(zip_files.with_suffix(path))
+        saved = zip_files.read(path)
         saved.check(cls.algorithm_name, path)
         known = signature(cls.__init__).parameters.keys() - {"self", "policy", "env"}
         arguments = {name: value for name, value in saved.arguments.items() if name in known}
@@ -385,11 +398,3 @@ class Model:
             self._trainer.close()
         if self._given.made:
             self._vec_env.close()
-
-
-def present(device: Any) -> Any:
-    """The device; the CPU in place of a GPU that is not there, as Stable-Baselines3 does, and a line says so."""
-    if str(device).startswith("cuda") and not torch.cuda.is_available():
-        print(f"device {device} is not there: the CPU is used", file=sys.stderr)
-        return "cpu"
-    return device

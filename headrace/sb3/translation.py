@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from gymnasium.spaces import Box, Dict, MultiBinary, Space
 from torch import nn
 
@@ -121,6 +123,10 @@ def _schedule(name: str, value: Any) -> tuple[Schedule | None, float]:
 
 
 def _ppo(given: Mapping[str, Any], settings: Json, num_envs: int) -> Schedule | None:
+    if given["normalize_advantage"] and given["n_steps"] * num_envs == 1:
+        raise ArgumentError(
+            "a rollout of one step has no variance: give n_steps=2 or more, or normalize_advantage=False"
+        )
     clip, settings["clip"] = _schedule("clip_range", given["clip_range"])
     settings["minibatch_size"] = min(given["batch_size"], given["n_steps"] * num_envs)
     settings["target_kl"] = given["target_kl"] or 0.0
@@ -227,6 +233,9 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
 
 def _hidden(arch: Any) -> tuple[int, ...]:
     """Sizes of the hidden layers, the same for actor and critic."""
+    if isinstance(arch, list) and len(arch) == 1 and isinstance(arch[0], dict):
+        arch = arch[0]
+        warnings.warn(f"net_arch=[{arch!r}] is the old form: give the dict without a list", stacklevel=2)
     lists = list(arch.values()) if isinstance(arch, dict) else [arch]
     if (isinstance(arch, dict) and len(arch) < 2) or any(list(other) != list(lists[0]) for other in lists):
         raise ValueError(f"net_arch={arch!r}: actor and critic have hidden layers of the same sizes; give one list")
@@ -240,3 +249,11 @@ def _activation(function: Any) -> str:
     if name is None:
         raise ValueError(f"activation_fn={function!r} has no counterpart: use Tanh, ReLU, ELU, SiLU, GELU or LeakyReLU")
     return name
+
+
+def present(device: Any) -> Any:
+    """The device; the CPU in place of a GPU that is not there, as Stable-Baselines3 does, and a line says so."""
+    if str(device).startswith("cuda") and not torch.cuda.is_available():
+        print(f"device {device} is not there: the CPU is used", file=sys.stderr)
+        return "cpu"
+    return device

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import zipfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from gymnasium.spaces import Box, Space
@@ -27,6 +28,8 @@ from headrace.sb3.foreign_weights import converted
 from headrace.sb3.translation import ON_POLICY
 
 ABOUT, STATE = "headrace.json", "state.pth"  # members of Headrace's own files
+PICKLES = (".pkl", ".pickle")
+File = str | os.PathLike[str] | BinaryIO
 FORMAT = 2  # 1 had Box actions in half their range around its center, as headrace.PPO
 
 
@@ -45,7 +48,7 @@ class Saved:
     weights: Json | None
     exploration_rate: float | None = None
 
-    def check(self, algorithm: str, path: str | Path) -> None:
+    def check(self, algorithm: str, path: File) -> None:
         """Raise ValueError where it is of another algorithm."""
         if self.algorithm != algorithm:
             kinds = self.algorithm.upper(), algorithm.upper()
@@ -79,15 +82,44 @@ class Saved:
         return converted(self.algorithm, self.weights, policy)
 
 
-def with_suffix(path: str | Path) -> Path:
-    """The path, with .zip where it has no suffix."""
-    path = Path(path)
+def with_suffix(file: File) -> File:
+    """Where to write: a path with .zip where it has no suffix, or a file that is open."""
+    if not is_path(file):
+        return _opened(file, "writable")
+    path = Path(file)  # type: ignore[arg-type]
     return path if path.suffix else path.with_name(f"{path.name}.zip")
 
 
-def write(path: Path, model: Any, state: Json, left_out: Collection[str] = ()) -> None:
-    """Write the file of a headrace.sb3.model.Model, and its folder where there is none. state: of its algorithm;
-    left_out: names of arguments that are not written."""
+def found(file: File) -> File:
+    """What to read: a path, with .zip where there is no such file, or a file that is open."""
+    if not is_path(file):
+        return _opened(file, "readable")
+    path = Path(file)  # type: ignore[arg-type]
+    if path.suffix in PICKLES:
+        raise ValueError(
+            f"{path} is a pickle, and unpickling runs whatever code a file names: it is never read here. Open it with "
+            "Stable-Baselines3: normalisation statistics by VecNormalize.load(path, venv), which a model here trains in"
+        )
+    return path if path.is_file() else path.with_name(f"{path.name}.zip")
+
+
+def is_path(file: Any) -> bool:
+    """Whether a file is given by its path."""
+    return isinstance(file, str | os.PathLike)
+
+
+def _opened(file: Any, ability: str) -> Any:
+    """A file that is open. Raises TypeError, ValueError where it is not, or for text."""
+    if not hasattr(file, "write" if ability == "writable" else "read") or isinstance(file, io.TextIOBase):
+        raise TypeError(f"give a path, or a file that is open in binary mode, such as io.BytesIO(); got {file!r}")
+    if getattr(file, "closed", False) or not getattr(file, ability, lambda: True)():
+        raise ValueError(f"{file!r} is not {ability}, or is closed")
+    return file
+
+
+def write(file: File, model: Any, state: Json, left_out: Collection[str] = ()) -> None:
+    """Write the file of a headrace.sb3.model.Model, and its folder where there is none. file: of with_suffix(). state:
+    of its algorithm; left_out: names of arguments that are not written."""
     arguments = model.arguments | {"verbose": model.verbose, "tensorboard_log": model.tensorboard_log}
     arguments = {name: value for name, value in arguments.items() if name not in left_out}
     about = {
@@ -99,28 +131,32 @@ def write(path: Path, model: Any, state: Json, left_out: Collection[str] = ()) -
         "num_timesteps": model.num_timesteps,
         "spaces": [to_json(model.observation_space), to_json(model.action_space)],
     }
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    with replacing(path, "the model") as fresh, zipfile.ZipFile(fresh, "w") as file:
-        file.writestr(ABOUT, json.dumps(about, indent=1))
-        file.writestr(STATE, buffer.getvalue())
+    buffer, tensors = io.BytesIO(), io.BytesIO()
+    torch.save(state, tensors)
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(ABOUT, json.dumps(about, indent=1))
+        archive.writestr(STATE, tensors.getvalue())
+    if is_path(file):
+        with replacing(Path(file), "the model") as fresh:  # type: ignore[arg-type]
+            Path(fresh).write_bytes(buffer.getvalue())
+    else:
+        file.write(buffer.getvalue())  # type: ignore[union-attr]
 
 
-def read(path: str | Path) -> Saved:
+def read(file: File) -> Saved:
     """What a file holds. Raises FileNotFoundError, and ValueError for a file of another kind."""
+    path: Any = found(file)
     try:
-        with zipfile.ZipFile(path) as file:
-            members = {
-                name: file.read(name) for name in (ABOUT, STATE, *foreign_zip.MEMBERS) if name in file.namelist()
-            }
+        with zipfile.ZipFile(path) as archive:
+            names = set(archive.namelist())
+            members = {name: archive.read(name) for name in (ABOUT, STATE, *foreign_zip.MEMBERS) if name in names}
     except zipfile.BadZipFile as error:
         raise ValueError(f"{path} is no zip file, the file wasn't a zip-file: {error}") from error
     try:
         if ABOUT in members:
             return _own(json.loads(members[ABOUT]), members[STATE])
         if members.keys() >= set(foreign_zip.MEMBERS):
-            found = foreign_zip.parse(members)
-            return Saved(*found)
+            return Saved(*foreign_zip.parse(members))
     except (KeyError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
     raise ValueError(f"{path} holds no model: it has neither {ABOUT} nor {' and '.join(foreign_zip.MEMBERS)}")

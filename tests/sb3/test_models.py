@@ -58,6 +58,8 @@ def test_the_quickstart_of_stable_baselines3_learns():
             lambda: small(policy_kwargs={"net_arch": {"pi": [8, 9], "vf": [8, 9]}, "activation_fn": nn.ELU}),
             {"hidden": (8, 9), "activation": "elu"},
         ),
+        (lambda: small(policy_kwargs={"net_arch": []}), {"hidden": ()}),
+        (lambda: A2C("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": {"pi": [], "vf": []}}), {"hidden": ()}),
         (
             lambda: small("Pendulum-v1", policy_kwargs={"log_std_init": -1.0}),
             {"initial_std": float(np.exp(-1.0)), "distribution": "unit_gaussian"},
@@ -104,6 +106,7 @@ class NormalActionNoise:
         (lambda: small(learning_rate="0.1"), "learning_rate must be a number"),
         (lambda: small(policy_kwargs={"net_arch": {"pi": [8], "vf": [9]}}), "of the same sizes"),
         (lambda: small(policy_kwargs={"activation_fn": nn.Softmax}), "activation_fn"),
+        (lambda: small(n_steps=1), "a rollout of one step has no variance"),
         (lambda: small(policy_kwargs={"optimizer_class": "SGD"}), "optimizer_class='SGD'"),
         (lambda: PPO("LstmPolicy", "CartPole-v1"), "policy must be MlpPolicy"),
         (lambda: PPO("CnnPolicy", "CartPole-v1"), "for images.*use MlpPolicy"),
@@ -122,6 +125,11 @@ class NormalActionNoise:
 def test_what_has_no_counterpart_is_refused(make: Callable[[], Any], message: str):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_the_old_form_of_net_arch_is_taken_with_a_warning():
+    with pytest.warns(UserWarning, match="the old form"):
+        assert small(policy_kwargs={"net_arch": [{"pi": [8], "vf": [8]}]}).algorithm.config.hidden == (8,)
 
 
 def test_schedules_are_called_with_the_remaining_fraction():

@@ -1,0 +1,97 @@
+"""Members of Stable-Baselines3's models, policies and logger: what they are here, or what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.sb3.steps import observations
+
+LOOP = "learn() is a loop on headrace.Trainer: for one of your own see docs/own-loop.md"
+REPLAY = "the replay buffer is Headrace's own, model.algorithm.replay, and is not saved"
+ROLLOUT = "rollouts are Headrace's own: headrace.Trainer.iterate() gives each, see docs/own-loop.md"
+LAYERS = "model.policy is Headrace's own: model.policy.predict(observation) acts, and its layers are "
+TENSORS = "model.policy takes tensors as they are: torch.as_tensor(observation), [N, ...]"
+
+INSTEAD = {  # members of models -> what to use instead
+    **dict.fromkeys(("replay_buffer", "save_replay_buffer", "load_replay_buffer"), REPLAY),
+    **dict.fromkeys(("rollout_buffer",), ROLLOUT),
+    **dict.fromkeys(("collect_rollouts", "train", "_setup_learn", "_setup_model", "_sample_action"), LOOP),
+    **dict.fromkeys(("_store_transition", "_update_info_buffer", "_on_step", "_wrap_env"), LOOP),
+    **dict.fromkeys(("actor", "actor_target"), LAYERS + "model.policy.actor and model.policy.actor_out"),
+    **dict.fromkeys(("critic", "critic_target"), LAYERS + "model.policy.critics, or model.policy.critic of PPO"),
+    **dict.fromkeys(
+        ("q_net", "q_net_target"), LAYERS + "model.policy.trunk and out; model.policy(tensor) has Q [A, N]"
+    ),
+    "log_ent_coef": "the logarithm of the temperature is model.algorithm.log_temperature",
+    "ent_coef_optimizer": "the optimizers are model.algorithm.optimizers",
+    "_n_updates": "model.logger records it as train/n_updates",
+    "exploration_schedule": "model.exploration_rate is the present one",
+}
+OF_POLICIES = {  # members of policies -> what to use instead
+    **dict.fromkeys(
+        ("save", "load"), "model.save(path) writes all; torch.save(model.policy.state_dict(), path) this alone"
+    ),
+    "obs_to_tensor": TENSORS,
+    "predict_values": "policy.value(tensor) has the values of observations, [N]",
+    "evaluate_actions": "policy.log_prob_entropy_value(tensor, actions) has log_prob, entropy and value",
+    "get_distribution": "policy(tensor) is the pair of the distribution over actions and the values",
+    "mlp_extractor": "the layers are policy.actor and policy.critic",
+    "action_net": "the layer is policy.actor_out",
+    "value_net": "the layer is policy.critic_out",
+    "log_std": "it is policy.head.log_std",
+    "optimizer": "it is model.algorithm.optimizer, or one of model.algorithm.optimizers",
+    "net_arch": "it is policy.hidden",
+    "activation_fn": "its name is policy.activation",
+    **dict.fromkeys(("features_extractor", "pi_features_extractor", "vf_features_extractor"), "it is policy.encoder"),
+    "set_training_mode": "policy.train(mode) is PyTorch's",
+    **dict.fromkeys(("scale_action", "unscale_action"), "policy.predict() gives actions in the units of the space"),
+    **dict.fromkeys(("q_net", "q_net_target"), "policy(tensor) has the Q-values [A, N]"),
+    **dict.fromkeys(("critic", "critic_target", "actor_target"), "the critics are policy.critics"),
+}
+OF_LOGGER = {
+    "output_formats": "tables go to standard output where verbose=1, and scalars for TensorBoard to logger.folder",
+}
+
+
+def _last_observations(model: Any) -> Any:
+    """Observations [N, ...] that the next step begins from; None before the first."""
+    trainer = model._trainer
+    if trainer is None or not trainer.steps:
+        return None
+    return observations(trainer.env.observation_space, trainer.collector.rollout.observation[-1])
+
+
+def _last_episode_starts(model: Any) -> Any:
+    """Whether an episode of each environment begins with the next step; None before the first."""
+    trainer = model._trainer
+    return None if trainer is None or not trainer.steps else ~trainer.collector.rollout.valid[-1].numpy(force=True)
+
+
+def _lr_schedule(model: Any) -> Callable[[float], float]:
+    """The learning rate, as a function of the remaining fraction of the training."""
+    rate = model.arguments["learning_rate"]
+    return lambda remaining: float(rate(remaining) if callable(rate) else rate)
+
+
+GIVEN: dict[str, Callable[[Any], Any]] = {
+    "_last_obs": _last_observations,
+    "_last_episode_starts": _last_episode_starts,
+    "_vec_normalize_env": lambda model: model.get_vec_normalize_env(),
+    "lr_schedule": _lr_schedule,
+    "policy_class": lambda model: type(model.policy),
+    "_episode_num": lambda model: model.episodes,
+}
+
+
+def member(model: Any, name: str) -> Any:
+    """A member of a model that is neither one of its own nor an argument. Raises AttributeError that says what to use
+    instead."""
+    if name in GIVEN:
+        return GIVEN[name](model)
+    raise AttributeError(missing(type(model).__name__, name, INSTEAD))
+
+
+def missing(owner: str, name: str, instead: dict[str, str]) -> str:
+    """The message about a member that there is not."""
+    return f"{owner} has no attribute {name!r}" + (f": {instead[name]}" if name in instead else "")

@@ -1,0 +1,55 @@
+"""Members that users of Stable-Baselines3 reach for: what they are, or what to use instead."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from headrace.sb3 import DQN, PPO, SAC, make_vec_env
+from headrace.sb3.members import INSTEAD, OF_LOGGER, OF_POLICIES
+
+SMALL = {"n_steps": 16, "batch_size": 16, "n_epochs": 1, "seed": 0, "device": "cpu"}
+
+
+def test_members_that_there_are():
+    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", 3), learning_rate=lambda left: 1e-3 * left, **SMALL)
+    assert model._last_obs is None and model._episode_num == 0 and model._current_progress_remaining == 1.0
+    model.learn(300)
+    assert model._last_obs.shape == (3, 4) and model._last_obs.dtype == np.float32
+    assert np.abs(model._last_obs).max() < 5 and model._last_episode_starts.shape == (3,)
+    assert model._episode_num >= len(model.ep_info_buffer) > 0
+    assert model.lr_schedule(0.5) == pytest.approx(5e-4) and type(model.lr_schedule(0.5)) is float
+    assert PPO("MlpPolicy", "CartPole-v1", learning_rate=0.25, **SMALL).lr_schedule(0.1) == 0.25
+    assert model.policy_class is type(model.policy) and model._vec_normalize_env is None
+    drawn = []
+    for _ in range(2):
+        model.set_random_seed(7)
+        drawn.append([int(model.predict(np.zeros(4))[0]) for _ in range(30)])
+    assert drawn[0] == drawn[1] and len({*drawn[0]}) == 2
+    model.set_env(make_vec_env("CartPole-v1", 3))
+    assert model._last_obs is None
+    model.logger.info("said")
+    assert model.logger.get_dir() is None
+
+
+@pytest.mark.parametrize("kind", [PPO, SAC, DQN])
+def test_other_members_say_what_to_use_instead(kind):
+    arguments = SMALL if kind is PPO else {"buffer_size": 100, "device": "cpu"}
+    model = kind("MlpPolicy", "Pendulum-v1" if kind is SAC else "CartPole-v1", **arguments)
+    for name, instead in INSTEAD.items():
+        with pytest.raises(AttributeError, match=f"{kind.__name__} has no attribute '{name}': ") as raised:
+            getattr(model, name)
+        assert instead in str(raised.value)
+    for name, instead in OF_POLICIES.items():
+        if name not in ("actor", "critic") and name not in vars(type(model.policy)):
+            with pytest.raises(AttributeError, match=f"has no attribute '{name}': ") as raised:
+                getattr(model.policy, name)
+            assert instead in str(raised.value)
+    for name in OF_LOGGER:
+        with pytest.raises(AttributeError, match="TensorBoard"):
+            getattr(model.logger, name)
+    for owner in (model, model.policy, model.logger):
+        assert not hasattr(owner, "wrong_name") and not hasattr(owner, "__wrong__")
+    assert copy.copy(model.policy).hidden == model.policy.hidden
