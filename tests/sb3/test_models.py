@@ -387,17 +387,3 @@ def test_the_rate_of_success_is_recorded():
 def test_a_seed_that_is_none_is_refused_in_words(seed):
     with pytest.raises(ValueError, match="a seed must be a whole number"):
         PPO("MlpPolicy", "CartPole-v1", seed=seed)
-
-
-def test_a_step_of_four_parts_is_refused_in_words():
-    class Old(gymnasium.Env):
-        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(2, np.float32), {}
-
-        def step(self, action):
-            return np.zeros(2, np.float32), 1.0, False, {}
-
-    with pytest.raises(TypeError, match=r"it must give \(observation, reward: a number, terminated"):
-        PPO("MlpPolicy", Old(), n_steps=16).learn(16)

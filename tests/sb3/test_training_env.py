@@ -259,3 +259,17 @@ def test_successes_of_workers_are_counted():
     model.learn(128)
     assert len(model.ep_success_buffer) >= 20 and 0.4 < np.mean(model.ep_success_buffer) < 0.6
     model.close()
+
+
+def test_a_step_of_four_parts_is_refused_in_words():
+    class Old(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(2, np.float32), 1.0, False, {}
+
+    with pytest.raises(TypeError, match=r"it must give \(observation, reward: a number, terminated"):
+        PPO("MlpPolicy", Old(), n_steps=16).learn(16)
