@@ -42,6 +42,7 @@ class Env(Protocol):
     factory: Callable | None = None  # makes one of the environments; None where that is not known
     made_with: Settings = MappingProxyType({})  # options of make() that others like these take, besides params
     changed_params: Settings = MappingProxyType({})  # what set_params() has been given so far
+    learned: Sequence[Any] = ()  # wrappers that learn statistics, see envs.gym.learned
     fixed_params: str = ""  # why set_params() is refused; empty where it is not
 
     @property
@@ -200,7 +201,7 @@ class EnvWrapper(Env):
         self.max_steps, self.factory, self.first_env = env.max_steps, env.factory, env.first_env
         self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
         self._params = env.params
-        self.made_with, self.fixed_params = env.made_with, env.fixed_params
+        self.made_with, self.fixed_params, self.learned = env.made_with, env.fixed_params, env.learned
 
     def _set_params(self, params: Settings) -> None:
         self.env.set_params(**params)

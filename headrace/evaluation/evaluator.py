@@ -27,6 +27,7 @@ from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.construct import Wrappers
+from headrace.envs.gym.learned import carried, tell_learned
 from headrace.envs.registry import Source
 from headrace.envs.wrappers.conditioning import NAME, InformedEnv, for_copies
 from headrace.policies.base import Policy, check_policy
@@ -125,19 +126,26 @@ def evaluate(
         **({"frame_stack": frame_stack} if frame_stack != 1 else {}),
         **({"time_limit": time_limit} if time_limit is not None else {}),
         **({"ignore": ignore} if ignore else {}),
-        **({"wrappers": wrapper} if wrapper else {}),
+        **({"wrappers": wrappers} if (wrappers := _wrappers(policy, source, wrapper)) else {}),
         **({"env_kwargs": env_kwargs} if env_kwargs else {}),
         **({"info_mask": True} if info_mask else {}),
     }
     if params := params or remade.get("params"):
         options["params"] = {name: _repeated(value, episodes) for name, value in params.items()}
     with same_folder(), closing(_make(source, episodes, workers, options, reference)) as made:
+        tell_learned(made.name, made.learned, carried=bool(carried(policy)))
         seen = _informed(made, policy, agent_info)
         _check_spaces(policy, seen)
         limit = most_steps or max(made.max_steps or 0, LONGEST)
         actions = (_evaluation_seed(seed), deterministic)
         returns, lengths, cut = _first_episodes(policy, seen, *actions, limit, watch or (lambda ended, steps: False))
     return _evaluation(made, returns, lengths, cut, perf_counter() - started)
+
+
+def _wrappers(policy: Policy, source: Source, wrapper: Wrappers) -> Wrappers:
+    """The wrappers of an evaluation: those given, with what theirs have learned in the policy's training."""
+    one_by_one = kernel_class(source) is None and not envs.comes_as_vector(source)
+    return (*wrapper, *(carried(policy) if one_by_one else ()))
 
 
 def _check_spaces(policy: Policy, env: Env) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from headrace import envs
 from headrace.core.stopping import Stopped
-from headrace.core.types import StateDict
+from headrace.core.types import Json, StateDict
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.registry import Source, Spec, names
@@ -64,7 +64,8 @@ class Evaluating:
 
     def carry_out(self, what: int, where: int) -> Evaluation | None:
         """Evaluate the weights that follow the order. None where it is to end before that is done."""
-        self.policy.load_state_dict(torch.load(io.BytesIO(self.orders.recv())))
+        weights, self.policy.wrapper_statistics = torch.load(io.BytesIO(self.orders.recv()))
+        self.policy.load_state_dict(weights)
         try:
             return evaluate(self.policy, self.recipe, watch=lambda ended, steps: self.orders.poll(), **self.arguments)
         except Stopped:  # the next order is there, or nobody gives any
@@ -109,10 +110,10 @@ class EvaluationProcess:
         """Whether it is at no evaluation."""
         return not self._transport.orders
 
-    def start(self, weights: StateDict) -> None:
-        """Start the evaluation of a state_dict of the policy."""
+    def start(self, weights: StateDict, statistics: Sequence[Json] = ()) -> None:
+        """Start the evaluation of a state_dict of the policy. statistics: its wrapper_statistics."""
         buffer = io.BytesIO()
-        torch.save(dict(weights), buffer)
+        torch.save((dict(weights), list(statistics)), buffer)
         self._number, self._weights = self._number + 1, buffer.getvalue()
         self._order()
 

@@ -22,7 +22,8 @@ from headrace.core.processes.state import same_folder
 from headrace.core.types import Json, Settings
 from headrace.core.writing import free, replacing
 from headrace.data.spaces import Space
-from headrace.envs.construct import Wrappers
+from headrace.envs.construct import Wrappers, named
+from headrace.envs.gym.learned import carried, learned_of, tell_learned
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy, check_policy
 
@@ -92,10 +93,11 @@ def play(
     if isinstance(env, str | list | tuple) or callable(env):
         _allow_headless()
         options: Json = {"frame_stack": frame_stack, "time_limit": time_limit, "params": params, "ignore": ignore}
-        options |= {"wrappers": wrapper, "info_mask": info_mask}
+        options |= {"wrappers": (*named(wrapper), *carried(policy)), "info_mask": info_mask}
         own = {**(env_kwargs or {}), "render_mode": "rgb_array"}
         factory = envs.factory(env, compiled=True, env_kwargs=own, **options)
         with closing(factory()) as made:
+            tell_learned(envs.spec(env).name, learned_of(made), carried=bool(carried(policy)))
             return play(policy, made, target, episodes, seed, deterministic, max_steps)
     frames: list[Frame] = []
     for number in range(seed, seed + episodes):

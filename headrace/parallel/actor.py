@@ -25,6 +25,7 @@ from headrace.data.rollout import Column, Columns
 from headrace.data.shared_memory import Memory
 from headrace.data.spaces import Space
 from headrace.envs.base import Env
+from headrace.envs.gym.learned import Learned
 from headrace.envs.workers.env import sendable
 from headrace.envs.wrappers.device_env import DeviceEnv
 from headrace.parallel.collector import InlineCollector
@@ -47,12 +48,14 @@ class ActorFacts(NamedTuple):
     agents: tuple[str, ...]
     groups: Mapping[str, tuple[str, ...]]
     nested: bool
+    learned: tuple[Learned, ...]  # wrappers that learn
 
     @classmethod
     def of(cls, env: Env) -> ActorFacts:
         """Those of an actor's environments."""
         spaces = (env.observation_space, env.action_space)
-        return cls(env.name, *spaces, env.max_steps, env.agents, dict(env.groups), env.nested)
+        learned = tuple(env.learned)
+        return cls(env.name, *spaces, env.max_steps, env.agents, dict(env.groups), env.nested, learned)
 
 
 class Part(NamedTuple):

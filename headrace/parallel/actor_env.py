@@ -172,6 +172,7 @@ class ActorEnv(Env):
         self.name, self.max_steps = facts.name, facts.max_steps
         self.observation_space, self.action_space = facts.observation_space, facts.action_space
         self.agents, self.groups, self.nested = facts.agents, facts.groups, facts.nested
+        self.learned = facts.learned
         self.num_envs = num_copies * len(facts.agents)
 
     def columns(self) -> dict[str, Column | Columns]:

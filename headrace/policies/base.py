@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headrace.core.fused import fused
 from headrace.core.text import shown
+from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Space, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
@@ -72,6 +73,7 @@ class Policy(nn.Module):
     recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
     state_width: int = 0  # numbers in the recurrent state of an environment
     instead: ClassVar[dict[str, str]] = {}  # members that policies of other libraries have -> what to use instead
+    wrapper_statistics: Sequence[Json] = ()  # of wrappers of the environments of its training: envs.gym.learned
     _arguments: dict[str, Any] | None = None  # of the constructor, for config()
 
     def __getattr__(self, name: str) -> Any:

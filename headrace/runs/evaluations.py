@@ -31,6 +31,7 @@ class Queued(NamedTuple):
 
     counters: Json  # of the row of metrics at that step
     weights: StateDict  # as they were at that step, on the CPU
+    statistics: Sequence[Json] = ()  # likewise, of wrappers of the environments: see envs.gym.learned
 
 
 class Evaluations:
@@ -60,7 +61,12 @@ class Evaluations:
 
     def add(self, counters: Json) -> None:
         """Ask for an evaluation of the policy as it is now."""
-        self.queue.append(Queued(counters, copied(self.trainer.policy, "cpu")))
+        self.queue.append(self.queued(counters))
+
+    def queued(self, counters: Json) -> Queued:
+        """The policy as it is now."""
+        policy = self.trainer.policy
+        return Queued(counters, copied(policy, "cpu"), statistics_with(policy))
 
     def results(self, left: int = MOST_QUEUED) -> Iterator[tuple[Queued, Evaluation]]:
         """The evaluations that are finished. Waits until at most `left` are queued; without a process, for all of them.
@@ -78,7 +84,7 @@ class Evaluations:
         if self._interrupts.caught:
             return None
         try:
-            return self.now(self.queue[0].weights, self.trainer.config.eval_episodes)
+            return self.now(self.queue[0], self.trainer.config.eval_episodes)
         except Stopped:
             return None
 
@@ -89,7 +95,7 @@ class Evaluations:
         if self._process.idle:
             if self._interrupts.caught:
                 return None
-            self._process.start(self.queue[0].weights)
+            self._process.start(self.queue[0].weights, self.queue[0].statistics)
         result = self._process.get(0.0)
         if result is None and wait and not self._waited:
             self._waited = True
@@ -98,7 +104,7 @@ class Evaluations:
             result = self._process.get(LOOK)
         return result
 
-    def now(self, weights: StateDict, episodes: int, reference: bool = True) -> Evaluation:
+    def now(self, queued: Queued, episodes: int, reference: bool = True) -> Evaluation:
         """An evaluation of these weights in this process. Raises Stopped on a signal, and what evaluate() raises."""
 
         def watch(ended: int, steps: int) -> bool:
@@ -106,12 +112,14 @@ class Evaluations:
             return bool(self._interrupts.caught)
 
         policy, env, seed = self._policy, self.trainer.plan.env, self.trainer.config.seed
-        before = copied(policy)
-        policy.load_state_dict(weights)
+        before, learned = copied(policy), statistics_with(policy)
+        policy.load_state_dict(queued.weights)
+        policy.wrapper_statistics = queued.statistics
         try:
             return evaluate(policy, env, episodes, seed, reference=reference, watch=watch, **self.env_kwargs)
         finally:
             policy.load_state_dict(before)
+            policy.wrapper_statistics = learned
 
     def state_dict(self) -> list[Json]:
         """The queue."""
@@ -125,6 +133,11 @@ class Evaluations:
         """End the process, also in the middle of an evaluation."""
         if self._process is not None:
             self._process.close()
+
+
+def statistics_with(policy: Policy) -> Sequence[Json]:
+    """What wrappers of the environments had learned when the policy was as it is now."""
+    return getattr(policy, "wrapper_statistics", ())
 
 
 def copied(policy: Policy, device: torch.device | str | None = None) -> StateDict:

@@ -18,11 +18,11 @@ from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
 from headrace.evaluation.evaluator import Evaluation, can_be_made, evaluate, source_of
 from headrace.runs import checkpoint
-from headrace.runs.evaluations import MOST_QUEUED, Evaluations, Queued, cancelling, copied
+from headrace.runs.evaluations import MOST_QUEUED, Evaluations, Queued, cancelling, copied, statistics_with
 from headrace.runs.logs import COUNTERS, Logs
 from headrace.runs.progress import Progress, summary
 from headrace.runs.replay_files import ReplayFiles
-from headrace.runs.run import BEST, LAST, Run, describe, identity, lock
+from headrace.runs.run import BEST, LAST, LEARNED, Run, describe, identity, learned_facts, lock
 from headrace.runs.saver import Saver
 from headrace.runs.sb3_scalars import sb3_scalars
 from headrace.runs.signals import Interrupts
@@ -207,11 +207,11 @@ class Recorder:
         """Log the evaluations that are finished, and keep the best policy; left: see Evaluations.results()."""
         for queued, result in self._evaluations.results(left):
             self._cancelling = cancelling(result)
-            steps, weights = queued.counters["steps"], queued.weights
+            steps = queued.counters["steps"]
             if self._cancelling:
-                self._keep(result.mean, weights, steps)
+                self._keep(result.mean, queued)
             else:
-                self._offer(result.mean, weights, steps)
+                self._offer(result.mean, queued)
             self._write_evaluation(queued, result)
             self.progress.say(f"{steps:,} steps: {result}")
 
@@ -237,10 +237,9 @@ class Recorder:
         ):
             return
         try:
-            mine, other = (
-                self._evaluations.now(weights, CHOICE_EPISODES, reference=False)
-                for weights in (copied(self.trainer.policy), checkpoint.load(self.folder / BEST, "policy"))
-            )
+            last = self._evaluations.queued({})
+            kept = Queued({}, checkpoint.load(self.folder / BEST, "policy"), best.get(LEARNED, ()))
+            mine, other = (self._evaluations.now(x, CHOICE_EPISODES, reference=False) for x in (last, kept))
         except Stopped:
             return
         except Exception as error:
@@ -251,16 +250,19 @@ class Recorder:
         self._keep(self._best_score)
         self._save_best()
 
-    def _offer(self, score: float | None, weights: StateDict | None = None, steps: int | None = None) -> None:
+    def _offer(self, score: float | None, queued: Queued | None = None) -> None:
         """Keep a policy, if none before was better; see _keep()."""
         if score is not None and (self._best_score is None or score > self._best_score):
-            self._keep(score, weights, steps)
+            self._keep(score, queued)
 
-    def _keep(self, score: float | None, weights: StateDict | None = None, steps: int | None = None) -> None:
-        """Keep these weights of a step as the best ones; None: those of now. The next save writes them."""
+    def _keep(self, score: float | None, queued: Queued | None = None) -> None:
+        """Keep the weights of an evaluation as the best ones; None: those of now. The next save writes them."""
         self._best_score = score
-        facts = {"score": score, "steps": self._result.steps if steps is None else steps}
-        self._best = copied(self.trainer.policy) if weights is None else weights, facts
+        if queued is None:
+            policy = self.trainer.policy
+            queued = Queued({"steps": self._result.steps}, copied(policy), statistics_with(policy))
+        facts = {"score": score, "steps": queued.counters["steps"], **learned_facts(queued.statistics)}
+        self._best = queued.weights, facts
 
     def _write_row(self, evaluation: Json | None = None) -> None:
         self._row = self._result.row() | self._measured | self._logged | (evaluation or {})
@@ -311,6 +313,7 @@ class Recorder:
             settings=trainer.settings(),
             counters={"steps": result.steps, "seconds": result.seconds, "episodes": result.episodes},
             positions=positions,
+            **learned_facts(statistics_with(trainer.policy)),
             **(facts or {}),
         )
 

@@ -27,6 +27,7 @@ fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows h
 LAST, BEST, COMMANDS = checkpoint.LAST, checkpoint.BEST, "command.txt"
 MOVED = {"headrace.policies.group_policy": "headrace.agent_groups.group_policy"}  # where classes of old runs are now
 HOLDER = "writer.txt"  # the file that names the process which has last locked the folder
+LEARNED = "wrapper_statistics"  # in manifests: see envs.gym.learned
 MOMENT = 0.05  # s
 
 
@@ -171,6 +172,11 @@ def difference_from(policy: Policy, saved: Json) -> str:
     return difference(kind, policy.config(), saved["config"])
 
 
+def learned_facts(statistics: Sequence[Json]) -> Json:
+    """The entry of a manifest for what wrappers of environments have learned, where there are any."""
+    return {LEARNED: list(statistics)} if statistics else {}
+
+
 def save(policy: Policy, folder: str | Path) -> Path:
     """Write a policy to a folder, from which load() reads it; a policy that was there is replaced. Returns the folder.
 
@@ -178,7 +184,8 @@ def save(policy: Policy, folder: str | Path) -> Path:
     Raises OSError where the folder cannot be written.
     """
     check_policy(policy, "save")
-    checkpoint.save(folder, {"policy": policy.state_dict()}, policy=identity(policy))
+    statistics = getattr(policy, "wrapper_statistics", ())
+    checkpoint.save(folder, {"policy": policy.state_dict()}, policy=identity(policy), **learned_facts(statistics))
     return Path(folder)
 
 
@@ -205,6 +212,7 @@ def load_with_folder(
         kind = policy_class or _policy_class(saved["class"])
         policy = kind.from_config(saved["config"])
         policy.load_state_dict(weights)
+        policy.wrapper_statistics = list(manifest.get(LEARNED, []))
     return policy.eval(), folder
 
 

@@ -26,6 +26,7 @@ from headrace.core.types import EnvArgument, Json, StateDict
 from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
+from headrace.evaluation.wrapper_statistics import WrapperStatistics
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
@@ -101,19 +102,17 @@ class Trainer:
                 warm_up(parts)
                 replay = self.algorithm.prepare(self.collector.rollout)
                 self.collector.warm_up()
-                resources = [self.env.plan(), replay]
-                self.resources = "\n".join(filter(None, resources))  # processes and memory, to say before the start
+                self.resources = "\n".join(filter(None, (self.env.plan(), replay)))  # to say before the start
                 if ranks is not None and (self._leads or self.follows):
                     ranks.join(room_of(self.algorithm))
                     self.begin()
             self.timer.seconds.clear()
             self._say_where_threads_spin()
+            self._learned_by_wrappers = WrapperStatistics(self.env, self.config.collection == "sync" and ranks is None)
             self._stack = stack.pop_all()
 
     def _say_where_threads_spin(self) -> None:
-        threads = self.config.threads or torch.get_num_threads()
-        line = spinning(threads) if self.placement.learn.type == "cpu" else ""
-        if line:
+        if self.placement.learn.type == "cpu" and (line := spinning(self.config.threads or torch.get_num_threads())):
             tell(line)
 
     def begin(self) -> None:
@@ -141,6 +140,7 @@ class Trainer:
         asked = (progress, stop is not None, self._speed.wanted)
         with iteration(self._ranks, *asked) if self._leads else nullcontext():
             metrics, ended = self._whole_iteration(progress, stop, stop is not None)
+        self._learned_by_wrappers.follow(self.policy)
         return self.result(metrics, *ended, notes=self._forecast())
 
     def follow(self, progress: float, may_stop: bool, speed: bool) -> None:
@@ -347,6 +347,7 @@ class Trainer:
             "learner": learner,
             "collectors": [collector, *(state for state, _ in others)],
             "workers": self._workers(),
+            **self._learned_by_wrappers.state_dict(),
         }
 
     def own_state(self) -> tuple[StateDict, StateDict | None]:
@@ -363,9 +364,8 @@ class Trainer:
         """Continue from state_dict()."""
         learner, (collector, *others) = state["learner"], state["collectors"]
         if changed := state.get("params"):
-            self.env.set_params(
-                **{name: x.numpy() if isinstance(x, torch.Tensor) else x for name, x in changed.items()}
-            )
+            self.env.set_params(**{name: x.numpy() if torch.is_tensor(x) else x for name, x in changed.items()})
+        self._learned_by_wrappers.load_state_dict(state, self.policy)
         algorithm = learner["algorithm"]
         if self._leads:
             algorithms = learner.get("ranks", [algorithm] * len(others))

@@ -210,7 +210,7 @@ def test_training_waits_only_where_four_are_queued(monkeypatch):
 
         idle, looks = True, 0
 
-        def start(self, weights):
+        def start(self, weights, statistics):
             self.idle = False
 
         def get(self, timeout):

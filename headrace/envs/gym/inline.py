@@ -23,6 +23,7 @@ from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 from headrace.envs.gym.change_params import change_params
 from headrace.envs.gym.columns import action_caster, logged, outcome_of, put, views
 from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
+from headrace.envs.gym.learned import give, learned_of, statistics_of
 from headrace.envs.gym.saving import restore, savable, state_of
 from headrace.envs.gym.several import Made, Several, check_same_spaces, factory_of
 from headrace.envs.gym.unread import tell_unread, unread_end, unread_mask
@@ -90,6 +91,7 @@ class InlineEnv(Env):
         self.max_steps: int | None = None
         try:
             self._describe(self.envs[0])
+            self.learned = learned_of(self.envs[0])
             self._make_others()
         except Exception:
             self.close()
@@ -192,10 +194,11 @@ class InlineEnv(Env):
         return True
 
     def _remake(self, index: int) -> None:
-        before = self.envs[index]
+        before, statistics = self.envs[index], statistics_of(self.envs[index])
         with suppress(Exception):  # it is broken already
             before.close()
         self.envs[index] = self._built(index)
+        give(self.envs[index], statistics)
         change_params(self.envs[index], self.changed_params)
         self._known.discard(before)
         self._restarts += 1

@@ -35,6 +35,8 @@ CHANGING: dict[type, tuple[str, ...]] = {
     StackedFrames: ("frames",),
     wrappers.TimeAwareObservation: ("timesteps",),
     wrappers.RecordEpisodeStatistics: ("episode_count", "episode_returns", "episode_lengths"),
+    wrappers.NormalizeObservation: (),  # its statistics are saved for all environments: see envs.gym.learned
+    wrappers.NormalizeReward: ("discounted_reward",),  # and so are its
     **dict.fromkeys(
         (
             *(wrappers.PassiveEnvChecker, ScaledReward, wrappers.ClipAction, wrappers.RescaleAction),

@@ -21,6 +21,7 @@ from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout, Value, tree_map
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env
+from headrace.envs.gym.learned import learned_of
 from headrace.envs.gym.unread import IN_OBSERVATIONS, tell_unread, unread_end, unread_mask
 from headrace.envs.vector.infos import EndingInfos
 
@@ -94,6 +95,7 @@ class VectorAdapter(Env):
         self.observation_space, self.action_space = source.observation_space, source.action_space
         self.max_steps = source.max_steps
         self._on_cpu = self.device.type == "cpu"
+        self.learned = learned_of(getattr(source, "env", None))
         self._reset_all = self._warned = False
         self._looked = self.device.type != "cpu"  # at infos that nothing reads: elsewhere that would wait for them
         self._clear()

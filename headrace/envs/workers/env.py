@@ -105,7 +105,8 @@ class WorkerEnv(AsyncEnv):
             tasks.append(Task(role, f"envs {first} to {after - 1} of {name}", place, count, begin, end))
         try:
             self._transport.assign(tasks)
-            self.observation_space, self.action_space, self.max_steps, self.agent_groups = self._transport.facts[0]
+            facts = self._transport.facts[0]
+            self.observation_space, self.action_space, self.max_steps, self.agent_groups, self.learned = facts
             if self.agent_groups is not None:  # several agents
                 take_agents(self, self.agent_groups)
             self._row = self.rollout(1, self.columns())  # through which other rollouts than the workers' are filled

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.data.rollout import Columns, Rollout
     from headrace.envs.gym.agent_groups import AgentGroups
+    from headrace.envs.gym.learned import Learned
 
 BIND, UNBIND, RESET, STEP, CUT_OFF, RESET_ALL, TAKE_OVER, PARAMS, APPLY = range(9)
 ROWS = 2**32  # a rollout's number is stored in the bits above its row
@@ -27,6 +28,7 @@ class EnvFacts(NamedTuple):
     action_space: Space
     max_steps: int | None
     agent_groups: AgentGroups | None  # of several agents
+    learned: tuple[Learned, ...]  # wrappers that learn
 
 
 class Raised(NamedTuple):
@@ -48,7 +50,9 @@ class Stepping:
         self.orders = orders
         self.env = env = inline(pickle.loads(factory), size, name, **part)
         self.rollouts: dict[int, Rollout] = {}
-        self.facts = EnvFacts(env.observation_space, env.action_space, env.max_steps, env.agent_groups)
+        self.facts = EnvFacts(
+            env.observation_space, env.action_space, env.max_steps, env.agent_groups, tuple(env.learned)
+        )
 
     def carry_out(self, what: int, where: int) -> Any:
         """Carry out one of the orders above, for a rollout's row."""
