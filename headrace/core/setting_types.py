@@ -90,6 +90,8 @@ def fit(name: str, value: Any, hint: Any) -> Any:
     """
     if hint is Any:
         return value
+    if getattr(value, "shape", ()):  # an array
+        value = value.tolist()
     choices = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     if (value is None or value == "none") and type(None) in choices:
         return None

@@ -26,6 +26,7 @@ from headrace.training.config import TrainConfig, merge_settings
         (3, float, 3.0),
         (np.float32(0.5), float, 0.5),
         ([64, 32.0], tuple[int, ...], (64, 32)),
+        (np.array([64, 32]), tuple[int, ...], (64, 32)),
         (torch.device("cuda:1"), str, "cuda:1"),
     ],
 )

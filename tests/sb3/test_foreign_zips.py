@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete, MultiDiscrete
 
 from headrace import sb3
+from headrace.sb3 import foreign_zip
 
 FILES = Path(__file__).parent / "files"
 EXPECTED = json.loads((FILES / "expected.json").read_text())
@@ -85,3 +87,13 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         file.writestr("readme", "")
     with pytest.raises(ValueError, match="holds no model"):
         sb3.PPO.load(tmp_path / "empty.zip")
+
+
+def test_spaces_of_whole_numbers_keep_their_dtype_and_start():
+    kind = "<class 'gymnasium.spaces.multi_discrete.MultiDiscrete'>"
+    about = {":type:": kind, "nvec": "[[3 2]\n [4 5]]", "start": "[[1 0]\n [0 2]]", "_shape": [2, 2], "dtype": "int32"}
+    wanted = MultiDiscrete([[3, 2], [4, 5]], dtype=np.int32, start=[[1, 0], [0, 2]])
+    assert foreign_zip._space(about) == wanted
+    assert foreign_zip._space({":type:": kind, "nvec": "[3 2]", "dtype": "int64"}) == MultiDiscrete([3, 2])
+    one = {":type:": "<class 'gymnasium.spaces.discrete.Discrete'>", "n": "3", "start": "-1", "dtype": "int32"}
+    assert foreign_zip._space(one) == Discrete(3, start=-1, dtype=np.int32)
