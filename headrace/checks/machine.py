@@ -12,6 +12,7 @@ import torch
 from headrace.checks.output import write_json
 from headrace.checks.parity import Check, check, facts
 from headrace.core.device import resolve
+from headrace.core.terminal import say
 from headrace.core.text import plain_table
 
 HEADINGS = ("check", "agrees", "difference", "allowed", "seconds", "")
@@ -48,10 +49,10 @@ def show(report: DeviceReport, file: Path | None, as_json: bool) -> None:
     results = {"device": str(report.device), "machine": report.machine, "passed": report.passed}
     if write_json({**results, "checks": [one._asdict() for one in report.checks]}, file, as_json):
         return
-    print(plain_table([HEADINGS, *map(_cells, report.checks)]))
+    say(plain_table([HEADINGS, *map(_cells, report.checks)]))
     failed = [one.name for one in report.checks if not one.passed]
     outcome = f"{', '.join(failed)} differ from plain torch" if failed else "all agree with plain torch"
-    print(f"on {report.machine['device']}: {outcome}")
+    say(f"on {report.machine['device']}: {outcome}")
 
 
 def _cells(check: Check) -> tuple[str, ...]:

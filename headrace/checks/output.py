@@ -10,6 +10,8 @@ from pathlib import Path
 
 from headrace.checks.environment import Report
 from headrace.checks.random_rollout import StepTimes
+from headrace.core.terminal import LINES
+from headrace.core.text import printable
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "wrong": ("WRONG", "bold red")}
 WIDTH = 120  # characters, where the output is no terminal
@@ -53,14 +55,14 @@ def _print(report: Report) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    console.print(Text(report.name, style="bold"))
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, markup=False)
+    console.print(Text(printable(report.name), style="bold"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for finding in report.findings:
         mark, style = MARKS[finding.outcome]
-        text = Text(finding.found)
+        text = Text(printable(finding.found, LINES))
         if finding.advice and finding.outcome != "ok":
-            text.append(f"\n-> {finding.advice}", style="dim")
+            text.append(f"\n-> {printable(finding.advice, LINES)}", style="dim")
         table.add_row(Text(mark, style=style), finding.check, text)
     console.print(table)
     if report.times is not None:
@@ -71,7 +73,7 @@ def _print(report: Report) -> None:
             column.justify = "right"
         for cost in report.costs:
             numbers = ("-", "-") if cost.seconds is None else (duration(cost.seconds), f"{1 / cost.seconds:,.0f}")
-            costs.add_row(cost.backend, *numbers, Text(cost.note, style="dim"))
+            costs.add_row(cost.backend, *numbers, Text(printable(cost.note), style="dim"))
         console.print()
         console.print(costs)
     console.print(f"\n{_summary(report)}", style="green" if passed(report) else "bold red")

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional
 
+from headrace.core.terminal import say
 from headrace.core.text import plain_table
 
 DESCRIPTION = "Show the nodes of a Ray cluster, their free cores, and where actors would be placed: without training."
@@ -45,13 +46,13 @@ def main(arguments: list[str]) -> None:
         numbers = (node.cores, node.free, node.gpus, count)
         return node.id[:8], node.address, *map(str, numbers), f"{node.store / 1e6:,.0f} MB"
 
-    print(plain_table([HEADINGS, *map(row, nodes, places)]))
+    say(plain_table([HEADINGS, *map(row, nodes, places)]))
     number = f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}"
-    print(f"{number}, this machine's first: {free} of {sum(node.cores for node in nodes)} cores free")
+    say(f"{number}, this machine's first: {free} of {sum(node.cores for node in nodes)} cores free")
     if not free:
-        print("no actor can start: add a node (`ray start --address HOST:PORT` there), or wait for a core that is free")
+        say("no actor can start: add a node (`ray start --address HOST:PORT` there), or wait for a core that is free")
     elif actors > free:
-        print(f"{actors - free} of {actors} actors would wait for a core; until then the others do their work too")
+        say(f"{actors - free} of {actors} actors would wait for a core; until then the others do their work too")
 
 
 def spread(free: list[int], actors: int) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from headrace.core.terminal import say
 from headrace.core.text import plain_table
 from headrace.data.spaces import describe, to_json
 from headrace.envs import Listing, listing
@@ -31,14 +32,14 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Envs, prog="headrace envs", description=DESCRIPTION, args=arguments)
     known = listing()
     if options.json:
-        print(json.dumps([_to_json(one) for one in known]))
+        say(json.dumps([_to_json(one) for one in known]))
         return
     rows = [(x.name, describe(x.observation_space), describe(x.action_space), " ".join(x.backends)) for x in known]
     if sys.stdout.isatty():
         _print_rich(rows)
     else:
-        print(plain_table([HEADINGS, *rows]))
-    print(HINT)
+        say(plain_table([HEADINGS, *rows]))
+    say(HINT)
 
 
 def _print_rich(rows: Sequence[Sequence[str]]) -> None:
@@ -48,7 +49,7 @@ def _print_rich(rows: Sequence[Sequence[str]]) -> None:
     table = Table(*HEADINGS, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def _to_json(known: Listing) -> dict[str, object]:

@@ -11,6 +11,7 @@ import numpy as np
 import tyro
 
 from headrace.cli.run_policy import Choice, load_chosen
+from headrace.core.terminal import say
 from headrace.core.trust import code_of
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs.progress import EvaluationLines
@@ -43,13 +44,13 @@ def main(arguments: list[str]) -> None:
         facts |= {"return": _statistics(result.returns), "length": _statistics(result.lengths)}
         if result.by_agent:
             facts["return_by_agent"] = {agent: _statistics(returns) for agent, returns in result.by_agent.items()}
-        print(json.dumps(facts))
+        say(json.dumps(facts))
         return
     actions = "deterministic" if deterministic else "stochastic"
-    print(f"{env}: {options.episodes} episodes, {actions}, {described}")
+    say(f"{env}: {options.episodes} episodes, {actions}, {described}")
     if result.cut:
-        print(f"{result.cut} of them cut off after {max(result.lengths):,} steps")
-    print(_table(result))
+        say(f"{result.cut} of them cut off after {max(result.lengths):,} steps")
+    say(_table(result))
 
 
 def _statistics(values: tuple[float, ...] | tuple[int, ...]) -> dict[str, float]:

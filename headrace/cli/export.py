@@ -10,6 +10,7 @@ import tyro
 
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.cli.run_policy import Flag, describe, own_policy_of
+from headrace.core.terminal import say
 from headrace.core.trust import code_of
 from headrace.deploy.exporter import export
 from headrace.runs.run import BEST, LAST, load_with_folder
@@ -39,9 +40,9 @@ def main(arguments: list[str]) -> None:
         policy, folder = load_with_folder(options.run, which, own_policy_of(options.run))
         chosen = policy if options.group is None else _of_group(policy, options.group)
         written = export(chosen, options.to, options.output, options.value)
-    print(describe(folder))
-    print(f"wrote {written.path}, {written.path.stat().st_size:,} bytes: {written.interface}")
-    print(written.comparison)
+    say(describe(folder))
+    say(f"wrote {written.path}, {written.path.stat().st_size:,} bytes: {written.interface}")
+    say(written.comparison)
 
 
 def _of_group(policy: Any, group: str) -> Any:

@@ -9,6 +9,10 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import FlagCreatePairsOff, Positional, subcommand
 
+from headrace.cli.run_policy import Choice, load_chosen
+from headrace.core.terminal import say
+from headrace.core.trust import code_of
+from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.runs.hub import pull_from_hub, push_to_hub
 
 DESCRIPTION = (
@@ -23,6 +27,8 @@ class Push:
     run: Positional[Path]  # the run's folder
     repo: Positional[str]  # user/name
     private: Annotated[bool, FlagCreatePairsOff] = False  # make a repository that only you see
+    episodes: int = 100  # in which the policy is evaluated before, for the model card; 0: none
+    trust: Annotated[bool, FlagCreatePairsOff] = False  # run code that lies in the run's own folder
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,16 @@ def main(arguments: list[str]) -> None:
     kinds: Any = Annotated[Push, subcommand("push")] | Annotated[Pull, subcommand("pull")]
     command = tyro.cli(kinds, prog="headrace hub", description=DESCRIPTION, args=arguments)
     if isinstance(command, Push):
-        print(push_to_hub(command.run, command.repo, private=command.private))
+        evaluation = _evaluated(command) if command.episodes else None
+        say(push_to_hub(command.run, command.repo, private=command.private, evaluation=evaluation))
     else:
-        print(pull_from_hub(command.repo, command.folder, command.revision))
+        say(pull_from_hub(command.repo, command.folder, command.revision))
+
+
+def _evaluated(command: Push) -> Evaluation:
+    """An evaluation of the policy that is pushed, as by `headrace eval`, and says what it came to."""
+    with code_of(command.run, trust=command.trust):
+        policy, _, described, env, deterministic, kwargs = load_chosen(command.run, Choice())
+        result = evaluate(policy, env, command.episodes, 0, deterministic, **kwargs)
+    say(f"{described}: {result}")
+    return result

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from headrace.core.packages import installed
+from headrace.core.terminal import tell
 from headrace.core.text import did_you_mean
 
 VERBS = {  # each is a module of headrace.cli with main(arguments)
@@ -101,7 +102,7 @@ def is_message(error: Exception) -> bool:
 
 
 def _complain(message: str) -> int:
-    print(f"headrace: {message}", file=sys.stderr)
+    tell(f"headrace: {message}")
     return USAGE
 
 

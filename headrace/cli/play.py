@@ -10,6 +10,7 @@ import tyro
 
 from headrace.cli.run_policy import Choice, load_chosen
 from headrace.core.processes.state import shown
+from headrace.core.terminal import say
 from headrace.core.trust import code_of
 from headrace.evaluation.video import MAX_STEPS, Video, play
 
@@ -36,8 +37,8 @@ def main(arguments: list[str]) -> None:
         policy, _, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
         settings = (options.output, options.episodes, options.seed, deterministic, options.max_steps)
         video = play(policy, env, *settings, **kwargs)
-    print(f"{env}, {described}")
-    print(_report(video))
+    say(f"{env}, {described}")
+    say(_report(video))
 
 
 def _report(video: Video) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from headrace.core.terminal import say
 from headrace.evaluation.curves import plot
 
 DESCRIPTION = """Plot learning curves against environment steps and wall time: headrace plot runs/ppo/CartPole-v1_*
@@ -30,4 +31,4 @@ class Plot:
 def main(arguments: list[str]) -> None:
     """Plot, and print the path of the image."""
     options = tyro.cli(Plot, prog="headrace plot", description=DESCRIPTION, args=arguments)
-    print(f"wrote {plot(options.runs, options.output, options.by)}")
+    say(f"wrote {plot(options.runs, options.output, options.by)}")

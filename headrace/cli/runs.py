@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from headrace.core.terminal import say
 from headrace.core.text import did_you_mean, plain_table
 from headrace.evaluation.history import differing
 from headrace.runs.listing import RunSummary, runs
@@ -42,11 +43,11 @@ def main(arguments: list[str]) -> None:
     found = _sorted(list(runs(options.folder)), options.sort)
     if options.json:
         for run in found:
-            print(json.dumps({**asdict(run), "path": str(run.path)}))
+            say(json.dumps({**asdict(run), "path": str(run.path)}))
     elif found:
-        print(plain_table(_table(found, options.show)))
+        say(plain_table(_table(found, options.show)))
     else:
-        print(f"no runs in {options.folder}")
+        say(f"no runs in {options.folder}")
 
 
 def _sorted(found: list[RunSummary], by: str) -> list[RunSummary]:

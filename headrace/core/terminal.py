@@ -9,7 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from headrace.core.text import printable
+
 STDOUT, STDERR = 1, 2
+LINES = "\n\t"  # what a text of several lines has besides printable characters
 
 
 @contextmanager
@@ -24,16 +27,16 @@ def saying(output: int = STDOUT) -> Iterator[None]:
             _discard([output])
 
 
-def tell(text: str) -> None:
-    """Print a line to standard error."""
+def tell(text: object) -> None:
+    """Print lines to standard error; see printable()."""
     with saying(STDERR):
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text, LINES), file=sys.stderr, flush=True)
 
 
-def say(text: str) -> None:
-    """Print a line to standard output."""
+def say(text: object) -> None:
+    """Print lines to standard output; see printable()."""
     with saying():
-        print(text, flush=True)
+        print(printable(text, LINES), flush=True)
 
 
 def leave_the_terminal() -> None:

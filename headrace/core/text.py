@@ -6,8 +6,21 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
+def printable(text: object, keep: str = "") -> str:
+    """A text whose control characters are written out, as \\x1b, and so are marks of direction and undecodable bytes.
+
+    Names of files, settings and environments come from anywhere, and a terminal obeys what is in them. keep:
+    characters that stay, such as newlines of a text of several lines.
+    """
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(x if x.isprintable() or x in keep else x.encode("unicode_escape").decode() for x in text)
+
+
 def plain_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as aligned columns, two blanks apart."""
+    """Rows of cells as aligned columns, two blanks apart; a row is one line, whatever is in its cells."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)

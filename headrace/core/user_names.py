@@ -7,9 +7,11 @@ import importlib.util
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
+from headrace.core.text import did_you_mean
 from headrace.core.trust import check_code
 
 _files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change: an edited file is loaded again
@@ -89,9 +91,14 @@ def _from_package(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and one that it imports is not
-        raise ImportError(
-            f"there is no module {name!r}: give a module that can be imported, or a path/to/file.py"
-        ) from error
+        near = did_you_mean(error.name or "", _siblings(error.name or "")) or ": give a path/to/file.py, or a module"
+        raise ImportError(f"there is no module {error.name!r}{near}") from error
+
+
+def _siblings(name: str) -> list[str]:
+    """The modules of the package in which a module was looked for, such as versions of it."""
+    package = sys.modules.get(name.rpartition(".")[0])
+    return [f"{package.__name__}.{found.name}" for found in iter_modules(package.__path__)] if package else []
 
 
 def _add_current_folder(top: str) -> None:

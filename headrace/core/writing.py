@@ -21,6 +21,13 @@ def free(name: str) -> Path:
     return path
 
 
+def check_file(path: Path) -> Path:
+    """The path of a file. Raises OSError, naming it, for a pipe, a device and the like, which might never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return path
+
+
 # what to do about errors of the system that say little
 REMEDIES = {
     errno.EMFILE: "this process has too many files open: use fewer processes, or raise the limit (ulimit -n)",

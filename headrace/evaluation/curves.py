@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.core.packages import require
-from headrace.core.text import did_you_mean
+from headrace.core.terminal import tell
+from headrace.core.text import did_you_mean, printable, shortened
 from headrace.core.writing import free, replacing
 from headrace.evaluation.history import Array, History, differing, read
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WINDOW = 100  # episodes of a running mean
+MOST_LETTERS = 100  # of a name in a plot
 RESAMPLES = 1000  # of a bootstrap
 GRID = 200  # points of a curve of several runs
 MAX_POINTS = 3000  # single episodes that are plotted, at most
@@ -44,8 +46,9 @@ def plot(
     Of several agents there is a line for each, or for each group of them with a policy of its own: its mean over the
     run's window of episodes.
     Damaged rows of a run's logs are left out, with a warning for each.
-    Raises FileNotFoundError, ValueError for a folder that is no run or has no episodes, or a name in `by` that is no
-    setting of theirs; ImportError without matplotlib.
+    A folder that is no run, or has no episodes, is left out, with a line that says so.
+    Raises FileNotFoundError, ValueError where all are such folders, or a name in `by` is no setting of theirs;
+    ImportError without matplotlib.
     """
     runs = [runs] if isinstance(runs, str | Path) else runs
     target = free("curves.png") if output is None else Path(output)
@@ -57,7 +60,7 @@ def plot(
         require(package, "plots need matplotlib and scipy: pip install 'headrace[plot]'")
     from matplotlib.figure import Figure  # needs no screen
 
-    histories = [read(run) for run in dict.fromkeys(map(Path, runs))]
+    histories = _readable([*dict.fromkeys(map(Path, runs))])
     _check_settings(by or (), histories)
     envs = list(dict.fromkeys(history.env for history in histories))
     figure = Figure(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
@@ -67,6 +70,27 @@ def plot(
     with replacing(target, "the plot") as fresh:
         figure.savefig(fresh)
     return target
+
+
+def _readable(runs: Sequence[Path]) -> list[History]:
+    """The histories of runs. Of those that cannot be read, a line says why; raises that of the first if none can be."""
+    found, wrong = list[History](), list[Exception]()
+    for run in runs:
+        try:
+            found.append(read(run))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            wrong.append(error)
+    if not found:
+        raise wrong[0]
+    for error in wrong:
+        tell(f"left out: {shortened(str(error))}")
+    return found
+
+
+def _label(name: str) -> str:
+    """A name as matplotlib shows it, which leaves out what begins with "_", and reads formulas between dollars."""
+    text = shortened(printable(name), MOST_LETTERS).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _check_settings(names: Sequence[str], histories: Sequence[History]) -> None:
@@ -138,7 +162,7 @@ def _plot_env(row: Sequence[Axes], env: str, groups: Mapping[str, Sequence[Histo
             _plot_group(panel, axis, colour, name, members)
         _style(panel, axis)
     first = row[0]
-    first.set_title(env, loc="left", fontweight="bold")
+    first.set_title(_label(env), loc="left", fontweight="bold")
     first.set_ylabel("episode return")
     first.legend(loc="best", frameon=False, fontsize=9)
 
@@ -158,7 +182,7 @@ def _plot_group(panel: Axes, axis: str, colour: str, name: str, members: Sequenc
     x, y = only.axis(axis), only.episode_return
     alpha = min(0.6, max(0.15, 100 / len(chosen)))  # fewer dots are darker
     panel.plot(x[chosen], y[chosen], ".", color=colour, alpha=alpha, markersize=4, markeredgewidth=0)
-    panel.plot(x, running_mean(y), color=colour, linewidth=2, label=f"{name}, mean of {WINDOW} episodes")
+    panel.plot(x, running_mean(y), color=colour, linewidth=2, label=f"{_label(name)}, mean of {WINDOW} episodes")
 
 
 def _plot_agent(
@@ -169,7 +193,7 @@ def _plot_agent(
     if len(known) > 1:
         _plot_band(panel, colour, style, name, len(known), join_curves(known, strata(members)))
     else:
-        panel.plot(*known[0], style, color=colour, linewidth=2, label=name)
+        panel.plot(*known[0], style, color=colour, linewidth=2, label=_label(name))
 
 
 def _plot_band(panel: Axes, colour: str, style: str, name: str, runs: int, curve: tuple[Array, ...]) -> None:
@@ -177,7 +201,7 @@ def _plot_band(panel: Axes, colour: str, style: str, name: str, runs: int, curve
     x, middle, low, high = curve
     panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     mean = "mean" if runs < 4 else "interquartile mean"
-    panel.plot(x, middle, style, color=colour, linewidth=2, label=f"{name}, {mean} of {runs} runs, 95 % band")
+    panel.plot(x, middle, style, color=colour, linewidth=2, label=f"{_label(name)}, {mean} of {runs} runs, 95 % band")
 
 
 def _style(panel: Axes, axis: str) -> None:

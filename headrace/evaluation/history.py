@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.text import printable
 from headrace.core.types import Json, Settings
+from headrace.core.writing import check_file
 
 PREFIX = "return/"  # of the columns of agents in metrics.jsonl
 Array = NDArray[np.float64]
@@ -65,9 +67,9 @@ def read(path: str | Path) -> History:
     episode_return, length, seconds = np.array(episodes).T
     seconds = _spread(seconds)
     steps = _steps_at(folder / "metrics.jsonl", seconds, length)
-    settings = tomllib.loads((folder / "config.toml").read_text())
+    settings = tomllib.loads(check_file(folder / "config.toml").read_text())
     by_agent = _returns_by_agent(folder / "metrics.jsonl")
-    return History(settings["algorithm"], env, episode_return, steps, seconds, settings, by_agent)
+    return History(str(settings.get("algorithm", "")), str(env), episode_return, steps, seconds, settings, by_agent)
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
@@ -131,13 +133,14 @@ def _rows(path: Path, lines: list[str], first: int, parse: Callable[[str], list[
         try:
             rows.append(parse(line))
         except (ValueError, LookupError, TypeError):
-            warnings.warn(f"{path}, line {number} is damaged, and left out: {line[:60]!r}", stacklevel=4)
+            what = f"{path}, line {number} is damaged, and left out: {line[:60]!r}"
+            warnings.warn(printable(what), stacklevel=4)
     return rows
 
 
 def _whole_lines(path: Path) -> list[str]:
     """The lines of a file that may still be written to, without an incomplete last line."""
-    return path.read_text(errors="replace").split("\n")[:-1]
+    return check_file(path).read_text(errors="replace").split("\n")[:-1]
 
 
 def _spread(seconds: Array) -> Array:

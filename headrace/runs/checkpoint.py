@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from headrace.core.packages import commit, installed
+from headrace.core.text import printable
 from headrace.core.types import Json, StateDict
-from headrace.core.writing import sync, writing
+from headrace.core.writing import check_file, sync, writing
 from headrace.data.pieces import Rows
 from headrace.data.rollout import Group
 from headrace.runs import tensor_file
@@ -165,7 +166,7 @@ def read_manifest(folder: str | Path) -> Json:
             raise DamagedCheckpoint(_damage(path, "it is missing"))
         raise FileNotFoundError(f"{folder} is no checkpoint: it has no {MANIFEST}")
     with reading(path, "it is not valid JSON, or lacks its checksum", ValueError):
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(check_file(path).read_bytes())
         digest = manifest.pop("sha256")
         matches = _digest(manifest) == digest
     if not matches:
@@ -202,7 +203,7 @@ def _whole(folder: Path, manifest: Json, file: str) -> Path:
     path = folder / file
     if not path.exists():
         raise DamagedCheckpoint(_damage(path, "it is missing"))
-    if tensor_file.digest(path) != manifest["files"].get(file):
+    if tensor_file.digest(check_file(path)) != manifest["files"].get(file):
         raise DamagedCheckpoint(_damage(path, "its checksum does not match"))
     return path
 
@@ -227,7 +228,7 @@ def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, St
             damage = damage or error
             continue
         if damage:
-            warnings.warn(f"{damage}. Taking {candidate}", stacklevel=2)
+            warnings.warn(printable(f"{damage}. Taking {candidate}"), stacklevel=2)
         return candidate, manifest, found
     if damage:
         raise damage

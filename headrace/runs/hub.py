@@ -19,7 +19,7 @@ MISSING = "the hub needs huggingface_hub: pip install 'headrace[hub]'"
 COPIED = ("config.toml", METRICS, MONITOR)  # files of a run that go with its policy
 CARD = """---
 library_name: headrace
-tags: [reinforcement-learning, {algorithm}, {env}]
+tags: {tags}
 {result}---
 # {algorithm} on {env}
 
@@ -44,7 +44,9 @@ def push_to_hub(
 ) -> str:
     """Push a run's policy (best/, or else last/), settings, curves and a model card to the hub, and return its URL.
 
-    repo: "user/name", which is made where there is none. evaluation: its mean return goes into the card. There are no
+    repo: "user/name", which is made where there is none. evaluation: of that policy; its mean return goes into the
+    card. Without it, that is the score of best/ where it was chosen by evaluations (eval_freq); the return of training
+    episodes is not in the card, since the policy explores in them and changes. There are no
     optimizer, replay buffer or environment states in it, so no training can resume from it.
     Raises FileNotFoundError where there is no run, ImportError without huggingface_hub, and what the library raises.
     """
@@ -72,9 +74,11 @@ def stage(run: Path, folder: Path, repo: str, evaluation: Evaluation | None = No
         if (run / name).exists():
             shutil.copy(run / name, folder / name)
     facts: Json = {"algorithm": about.algorithm, "env": Path(about.env).name, "steps": about.steps, "repo": repo}
-    score = about.best if evaluation is None else evaluation.mean
+    scored = about.best if about.settings.get("eval_freq") else None  # else a mean of training episodes
+    score = scored if evaluation is None else evaluation.mean
     result = "" if score is None else _result(facts, score, None if evaluation is None else evaluation.std)
-    card = CARD.format(**facts, result=result, version=installed("headrace", otherwise=""))
+    tags = json.dumps(["reinforcement-learning", facts["algorithm"], facts["env"]])  # JSON is YAML, too
+    card = CARD.format(**facts, tags=tags, result=result, version=installed("headrace", otherwise=""))
     (folder / "README.md").write_text(card)
     return facts
 

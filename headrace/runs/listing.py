@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.terminal import tell
+from headrace.core.text import shortened
 from headrace.core.types import Json
+from headrace.core.writing import check_file
 from headrace.runs import checkpoint
 from headrace.runs.run import BEST, COMMANDS, LAST, lock
+from headrace.training.config import read_toml
 
 TAIL = 2**16  # bytes at the end of a log in which its last whole row is
 
@@ -42,7 +45,9 @@ class RunSummary:
 
 
 def runs(folder: str | Path) -> Iterator[RunSummary]:
-    """The runs in a folder, at any depth, by time of their beginning. Folders that cannot be read are left out.
+    """The runs in a folder, at any depth, by time of their beginning.
+
+    Those that cannot be read are left out, and lines on stderr say why.
 
     Raises FileNotFoundError where there is no such folder.
     """
@@ -50,25 +55,41 @@ def runs(folder: str | Path) -> Iterator[RunSummary]:
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}: runs are written to runs/, or to --log-folder")
     found = {path.parent for path in folder.rglob(COMMANDS)}
-    for path in sorted(found, key=lambda path: ((path / COMMANDS).stat().st_ctime, path.name)):
-        with suppress(OSError, tomllib.TOMLDecodeError):
-            yield summary(path)
+    for path in sorted(found, key=lambda path: (_began(path), path.name)):
+        try:
+            about = summary(path)
+        except Exception as error:  # whatever is wrong with one of them, the others are shown
+            tell(f"left out: {path} ({shortened(str(error))})")
+            continue
+        yield about
+
+
+def _began(path: Path) -> float:
+    try:
+        return (path / COMMANDS).stat().st_ctime
+    except OSError:  # a link to nowhere, or removed since
+        return 0.0
 
 
 def summary(path: Path) -> RunSummary:
-    """What a run's folder says. Raises OSError, TOMLDecodeError where it cannot be read."""
-    settings = tomllib.loads((path / "config.toml").read_text())
+    """What a run's folder says. Raises OSError, ValueError where it cannot be read."""
+    settings = read_toml(path / "config.toml")
     row = _last_row(path / "metrics.jsonl")
     ended_by = _manifest(path / LAST).get("ended_by") or "interrupted"
-    best = _manifest(path / BEST).get("score")
-    steps, seconds = int(row.get("steps", 0)), float(row.get("seconds", 0.0))
+    best, mean_return = _number(_manifest(path / BEST).get("score")), _number(row.get("return"))
+    steps, seconds = int(_number(row.get("steps")) or 0), _number(row.get("seconds")) or 0.0
     state = "running" if _is_written(path) else str(ended_by)
-    return RunSummary(path, settings, steps, seconds, row.get("return"), best, state)
+    return RunSummary(path, settings, steps, seconds, mean_return, best, state)
+
+
+def _number(value: object) -> float | None:
+    """A number in a file; None for anything else there."""
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _last_row(path: Path) -> Json:
     """The last whole row of metrics.jsonl; empty where there is none."""
-    with suppress(OSError), open(path, "rb") as file:
+    with suppress(OSError), open(check_file(path), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
         for line in reversed(file.read().split(b"\n")[:-1]):
             with suppress(ValueError):

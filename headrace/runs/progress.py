@@ -6,7 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from headrace.core.terminal import saying, tell
+from headrace.core.terminal import LINES, say, saying, tell
+from headrace.core.text import printable
 from headrace.training.iteration import IterationResult
 
 if TYPE_CHECKING:
@@ -78,8 +79,10 @@ class Progress:
         """Print a line, above the table where there is one; nothing in mode "none"."""
         if self.mode == "none":
             return
+        if self._live is None:
+            return say(text)
         with saying():
-            self._live.console.print(text, highlight=False, markup=False) if self._live else print(text, flush=True)
+            self._live.console.print(printable(text, LINES), highlight=False, markup=False)
 
 
 def line(result: IterationResult) -> str:
@@ -124,8 +127,9 @@ class EvaluationLines:
 def _table(title: str, result: IterationResult) -> Table:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=title)
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, title=Text(printable(title)))
     for _ in range(3):
         table.add_column(style="dim")
         table.add_column(justify="right")

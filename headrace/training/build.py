@@ -335,8 +335,9 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
         return replace(plan, algorithm_config=longer)
     if rows <= FEW_ROWS and not is_for_nature(env.observation_space):
         tell(
-            f"{plan.algorithm} learns after every {rows} steps: where a step takes less than a millisecond, "
-            f"num_steps={longer.num_steps} and train_freq={longer.train_freq} learn as often in less time"
+            f"{plan.algorithm} learns after every {rows} steps: num_steps={longer.num_steps} and "
+            f"train_freq={longer.train_freq} learn as often with fewer calls, in less time unless the environment "
+            "takes most of it, as `headrace diagnose` shows"
         )
     return plan
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from headrace.core.setting_types import fit, fit_fields, hints_of, no_setting
 from headrace.core.text import shown
 from headrace.core.types import Json, Settings
+from headrace.core.writing import check_file
 
 # settings of make() that evaluation and videos use too
 WRAPPING = ("frame_stack", "time_limit", "ignore", "info_mask")
@@ -89,7 +90,7 @@ class TrainConfig:
     eval_episodes: int = 20  # episodes per evaluation
     parallel_evaluation: bool = False  # evaluate in a process of its own while training goes on
     save_freq: int = 0  # environment steps between the checkpoints step_N/; 0: only last/ and best/
-    track: Literal["wandb"] | None = None  # send rows of metrics to this tracker, too
+    track: Literal["wandb"] | None = None  # send the rows of metrics.jsonl to this tracker, too
     log_folder: str = "runs"  # the run's folder is LOG_FOLDER/<algorithm>/<env>_<n>/
     progress: Literal["auto", "rich", "plain", "none"] = "auto"  # auto: rich in a terminal, otherwise plain lines
     # CPU threads of torch during training. More than 1 is faster for minibatches of about 2000 rows and more on an idle
@@ -164,10 +165,10 @@ def merge_settings(
 def read_toml(path: str | Path) -> Json:
     """The settings of a TOML file. Raises FileNotFoundError, and ValueError, naming the file, where it is not TOML."""
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(check_file(Path(path)).read_text())
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no file {path} of settings") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # UnicodeDecodeError, too
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,10 @@ def read(folder: Path) -> list[Process]:
 
 def _records(path: Path) -> Iterator[Record]:
     for line in path.read_text(errors="replace").splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:  # the last line of a process that was killed while writing
-            continue
+        with suppress(json.JSONDecodeError):  # the last line of a process that was killed while writing
+            record = json.loads(line)
+            if isinstance(record, list) and record:
+                yield record
 
 
 def _process(path: Path) -> Process | None:

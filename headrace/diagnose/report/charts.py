@@ -81,7 +81,7 @@ def bar(rows: Sequence[Row]) -> str:
     """A stacked bar in HTML, in the order of the roles."""
     parts = [
         f'<i style="flex:{row.share:.4f} 0 0;background:{row.colour};color:{_ink(row.colour)}" '
-        f'title="{row.title} {percent(row.share)}">{escape(row.title) if row.share >= LABELLED else ""}</i>'
+        f'title="{escape(row.title)} {percent(row.share)}">{escape(row.title) if row.share >= LABELLED else ""}</i>'
         for row in sorted(rows, key=lambda row: list(Role).index(row.role))
     ]
     label = ", ".join(f"{row.title} {percent(row.share)}" for row in rows)

@@ -6,6 +6,8 @@ from html import escape as _escape
 from importlib.resources import files
 from pathlib import Path
 
+from headrace.core.terminal import LINES
+from headrace.core.text import printable
 from headrace.diagnose.profile.formatting import percent, times
 from headrace.diagnose.profile.profile import Lane, Role, Series
 from headrace.diagnose.record.trials import Trials
@@ -93,7 +95,7 @@ def _parts(facts: Facts) -> str:
 def _row(facts: Facts, row: Row) -> str:
     numbers = f'<td class="number">{row.seconds:.1f}</td><td class="number">{percent(row.share)}</td>'
     where = f'<td class="where"><code>{escape(mostly(facts, row.role))}</code></td>'
-    return f'<tr><td class="part">{_dot(row.colour)}{row.title}</td>{numbers}{where}</tr>'
+    return f'<tr><td class="part">{_dot(row.colour)}{escape(row.title)}</td>{numbers}{where}</tr>'
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -127,7 +129,7 @@ def _timeline(facts: Facts) -> str:
     caption = f"Zoom: {ZOOM:g} s from the middle of the window."
     zoom = _figure(lanes, gpus, middle, min(middle + ZOOM, profile.seconds), caption)
     roles = [role for role in Role if any(lane.seconds.get(role, 0.0) > 0 for lane in lanes)]
-    legend = "".join(f"<span>{_dot(role.colour)}{facts.title(role)}</span>" for role in roles)
+    legend = "".join(f"<span>{_dot(role.colour)}{escape(facts.title(role))}</span>" for role in roles)
     more = f'<p class="soft">{hidden} more threads, which used less CPU time, are not shown.</p>' if hidden > 0 else ""
     content = f'{whole}\n{zoom}\n<div class="legend">{legend}</div>{more}'
     return _section("timeline", "Timeline of processes and threads", content)
@@ -192,7 +194,7 @@ def _section(name: str, title: str, content: str) -> str:
 
 def escape(text: str) -> str:
     """Text as HTML, with numbers and their units on one line."""
-    return _escape(text).replace(" %", "&nbsp;%")
+    return _escape(printable(text, LINES)).replace(" %", "&nbsp;%")
 
 
 def _dot(colour: str) -> str:

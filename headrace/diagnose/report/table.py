@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TextIO
 
+from headrace.core.terminal import LINES
+from headrace.core.text import printable
 from headrace.diagnose.profile.formatting import count, percent, place
 from headrace.diagnose.profile.profile import Profile, Role
 from headrace.diagnose.report.answer import Answer, command_line
@@ -31,9 +33,9 @@ def print_report(facts: Facts, verdict: Verdict, stream: TextIO | None = None, *
 
         console = Console(file=stream, highlight=False)
         for line in lines(facts, verdict, min(console.width, 100), found):
-            console.print(Text.assemble(*line), soft_wrap=True)
+            console.print(Text.assemble(*((printable(part), style) for part, style in line)), soft_wrap=True)
     else:
-        print(text(facts, verdict, found=found), file=stream)
+        print(printable(text(facts, verdict, found=found), LINES), file=stream)
 
 
 def text(facts: Facts, verdict: Verdict, width: int = 100, found: Answer | None = None) -> str:
