@@ -91,14 +91,19 @@ def _from_package(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and one that it imports is not
-        near = did_you_mean(error.name or "", _siblings(error.name or "")) or ": give a path/to/file.py, or a module"
+        near = near_modules(error.name) or ": give a path/to/file.py, or a module that can be imported"
         raise ImportError(f"there is no module {error.name!r}{near}") from error
 
 
-def _siblings(name: str) -> list[str]:
-    """The modules of the package in which a module was looked for, such as versions of it."""
-    package = sys.modules.get(name.rpartition(".")[0])
-    return [f"{package.__name__}.{found.name}" for found in iter_modules(package.__path__)] if package else []
+def near_modules(name: str) -> str:
+    """ "; did you mean ...?" for the name of no module: modules of the same package, such as other versions."""
+    package = name.rpartition(".")[0]
+    try:
+        spec = importlib.util.find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return ""
+    places = spec.submodule_search_locations if spec else None
+    return did_you_mean(name, [f"{package}.{found.name}" for found in iter_modules(places or [])])
 
 
 def _add_current_folder(top: str) -> None:

@@ -15,7 +15,7 @@ from gymnasium.spaces import Space
 from headrace.core.device import resolve
 from headrace.core.text import did_you_mean, shown
 from headrace.core.types import EnvArgument, Settings
-from headrace.core.user_names import absolute_reference, is_from_file, member
+from headrace.core.user_names import absolute_reference, is_from_file, member, near_modules
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.builtin import settings  # noqa: F401  registers environments
@@ -283,6 +283,8 @@ def _hint(entry: str) -> str:
         return f": it is a module; {sources.in_module(entry)}"
     others = {*names(), *gymnasium.registry} - {entry}  # a version that Gymnasium dropped may have settings
     if close := did_you_mean(entry, sorted(others)):
+        return close
+    if close := near_modules(entry):
         return close
     namespace, slash, _ = entry.rpartition("/")
     if slash and Path(namespace).is_dir():

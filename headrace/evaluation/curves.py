@@ -82,8 +82,8 @@ def _readable(runs: Sequence[Path]) -> list[History]:
             wrong.append(error)
     if not found:
         raise wrong[0]
-    for error in wrong:
-        tell(f"left out: {shortened(str(error))}")
+    for reason in wrong:
+        tell(f"left out: {shortened(str(reason))}")
     return found
 
 

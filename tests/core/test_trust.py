@@ -167,3 +167,11 @@ def test_modules_in_the_current_folder_do_not_stand_for_others(theirs):
         done = subprocess.run([sys.executable, *words], cwd=theirs, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert not (theirs / "RAN").exists()
+
+
+@pytest.mark.parametrize("name", ["gymnasium.envs.classic_control.cartpol:CartPoleEnv", "gymnasium.envs.toy_text.taxy"])
+def test_a_wrong_module_is_told_those_of_its_package(name):
+    import headrace as hr
+
+    with pytest.raises((ImportError, ValueError), match=r"did you mean 'gymnasium\.envs\..*(cartpole|taxi)'"):
+        hr.make(name, 1)

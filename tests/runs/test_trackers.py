@@ -165,3 +165,14 @@ def test_the_card_lists_the_return(folder_hub):
     (entry,) = json.loads(index.removeprefix("model-index: "))
     value = entry["results"][0]["metrics"][0]["value"]
     assert value == f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}" and "headrace hub pull me/pole" in card
+
+
+def test_the_card_has_no_return_of_training_episodes(folder_hub, capsys):
+    run = hr.train("ppo", "CartPole-v1", **SMALL)
+    card = Path("hub/me/pole/README.md")
+    hr.push_to_hub(run.path, "me/pole")
+    assert "model-index" not in card.read_text()
+    assert main(["hub", "push", str(run.path), "me/pole", "--episodes", "3"]) == 0
+    found = hr.evaluate(run.best, "CartPole-v1", 3)
+    assert f"{found.mean:.2f} +/- {found.std:.2f}" in card.read_text()
+    assert f"return {found.mean:.4g}" in capsys.readouterr().out
