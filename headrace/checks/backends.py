@@ -15,6 +15,7 @@ from headrace import envs
 from headrace.checks.batch import ROWS, fill
 from headrace.core.cores import cores
 from headrace.core.device import torch_threads
+from headrace.core.types import Settings
 from headrace.data.rollout import Rollout
 from headrace.envs.base import Env
 from headrace.envs.registry import Source
@@ -31,20 +32,23 @@ class Cost(NamedTuple):
     note: str  # with how many environments, or why it cannot run
 
 
-def costs(source: Source, kernel: type | None, seconds: float) -> list[Cost]:
-    """Every backend, in the order of `headrace.make`. seconds: to measure each; 0 measures none."""
-    return [_cost(name, build, why_not, seconds) for name, build, why_not in _backends(source, kernel)]
+def costs(source: Source, kernel: type | None, seconds: float, options: Settings | None = None) -> list[Cost]:
+    """Every backend, in the order of `headrace.make`. seconds: to measure each; 0 measures none. options: of make() for
+    environments that are made one by one."""
+    found = _backends(source, kernel, options or {})
+    return [_cost(name, build, why_not, seconds) for name, build, why_not in found]
 
 
-def _backends(source: Source, kernel: type | None) -> Iterator[tuple[str, Callable[[], Env], str]]:
+def _backends(source: Source, kernel: type | None, options: Settings) -> Iterator[tuple[str, Callable[[], Env], str]]:
     """Name, a function that makes its environments, and why it cannot run; empty where it can."""
     compiled = "" if kernel is not None else "is for a KernelEnv: see docs/environments.md"
     vector = "" if envs.comes_as_vector(source) else "does not come as a vector of environments"
     why_not = {"cpu": compiled, "cuda": compiled or _no_cuda(), "torch": compiled, "vector": vector}
     for backend, number in NUM_ENVS.items():
-        yield backend, partial(envs.make, source, number, backend=backend), why_not.get(backend, "")
+        own = options if backend == "inline" else {}
+        yield backend, partial(envs.make, source, number, backend=backend, **own), why_not.get(backend, "")
         if backend == "inline":
-            yield "workers", partial(envs.make, source, 2 * cores(), workers=cores()), ""
+            yield "workers", partial(envs.make, source, 2 * cores(), workers=cores(), **own), ""
 
 
 def _no_cuda() -> str:

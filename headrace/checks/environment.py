@@ -14,6 +14,7 @@ from headrace.checks.backends import Cost, costs
 from headrace.checks.finding import Finding, raised
 from headrace.checks.random_rollout import StepTimes
 from headrace.checks.third_party import gymnasium_checker, pettingzoo_checker
+from headrace.core.types import Settings
 from headrace.data.spaces import action_column, observation_column
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.registry import Source
@@ -22,6 +23,9 @@ from headrace.kernels.language.errors import EnvError
 
 BATCH = 4  # environments of a batch check
 UNEVEN = 10  # times the median: if one step in a hundred takes as long, synchronous workers wait often
+
+# settings that may be registered for an environment -> options of envs.factory()
+OF_MAKING = {"wrapper": "wrappers", **{name: name for name in ("frame_stack", "time_limit", "ignore", "info_mask")}}
 
 Result = tuple[list[Finding], StepTimes | None]
 
@@ -52,12 +56,12 @@ def check(source: Source, steps: int = 1000, seconds: float = 2.0, seed: int = 0
         findings = [*found, *findings, *_check_port(kernel, seed)]
     elif times is not None:  # those of a kernel are of its plain Python, which is not used in training
         findings += uneven(times)
-    return Report(name, findings, times, costs(source, kernel, measure))
+    return Report(name, findings, times, costs(source, kernel, measure, registered(source)))
 
 
 def _check_single(source: Source, steps: int, seconds: float, seed: int) -> Result:
     """One environment: the reference of a port, a KernelEnv in plain Python, or what the source makes."""
-    factory = envs.factory(source)
+    factory = envs.factory(source, **registered(source))  # type: ignore[arg-type]
     try:
         env = factory()
     except ImportError:
@@ -90,6 +94,15 @@ def _check_batch(source: Source, steps: int, seconds: float, seed: int) -> Resul
         raise
     except Exception as error:
         return [raised(f"a batch of {BATCH}", error)], None
+
+
+def registered(source: Source) -> Settings:
+    """Options by which a training makes a source: those registered for it, with an algorithm that has any."""
+    if kernel_class(source) is not None:
+        return {}
+    of_each = envs.spec(source).defaults.values()
+    found = ({OF_MAKING[name]: x for name, x in known.items() if name in OF_MAKING} for known in of_each)
+    return next(filter(None, found), {})
 
 
 def uneven(times: StepTimes) -> list[Finding]:

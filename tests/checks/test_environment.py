@@ -8,7 +8,7 @@ import math
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 
 from headrace.checks.backends import costs, step_seconds
 from headrace.checks.environment import check, uneven
@@ -16,6 +16,7 @@ from headrace.checks.output import duration
 from headrace.checks.random_rollout import StepTimes
 from headrace.checks.space_mismatch import mismatch
 from headrace.cli.main import main
+from headrace.envs import registry
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.gym.inline import InlineEnv
 
@@ -286,3 +287,22 @@ def test_the_command_compares_a_kernel_with_its_reference(capsys):
 )
 def test_durations(seconds, says):
     assert duration(seconds) == says
+
+
+class WithText(Right):
+    """Has a member that policies cannot read."""
+
+    observation_space = Dict(body=Box(-100, 100, (2,)), mission=Text(9))
+
+    def observation(self):
+        return {"body": super().observation(), "mission": "go"}
+
+
+def test_the_check_looks_at_what_a_training_makes(monkeypatch):
+    monkeypatch.setattr(registry, "_specs", dict(registry._specs))
+    wrong = [finding for finding in check(WithText, 20, measure=0).findings if finding.outcome == "wrong"]
+    assert any("text has no numbers" in finding.found for finding in wrong)
+    registry.register("WithText-v0", WithText, {"a2c": {"num_envs": 2}, "ppo": {"ignore": ("mission",)}})
+    report = check("WithText-v0", 20, measure=0.01)
+    assert "wrong" not in [finding.outcome for finding in report.findings if "checker" not in finding.check]
+    assert {cost.backend for cost in report.costs if cost.seconds} == {"inline", "workers"}

@@ -54,7 +54,8 @@ def _without(env: gymnasium.Env, names: tuple[str, ...]) -> gymnasium.Env:
     members = list(space.spaces) if isinstance(space, Dict) else []
     if missing := [name for name in names if name not in members]:
         has = f"members {', '.join(members)}" if members else f"no members: they are {space}"
-        raise ValueError(f"ignore has {', '.join(missing)}, and the observations of {env} have {has}")
+        advice = "" if members else "; wrappers come first: leave ignore out, or registered ones (--no-registered)"
+        raise ValueError(f"ignore has {', '.join(missing)}, and the observations of {env} have {has}{advice}")
     if not (rest := [name for name in members if name not in names]):
         raise ValueError(f"ignore has all members of the observations of {env}: {', '.join(members)}")
     return FilterObservation(env, rest)
