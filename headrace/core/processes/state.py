@@ -111,10 +111,10 @@ def same_folder() -> Iterator[None]:
                 os.chdir(folder)
 
 
-def shown(path: Path) -> Path:
+def shown(path: str | Path) -> Path:
     """A path as a user would type it: relative to the working folder, that of the beginning within held(), where it is
     in there."""
-    folder = start_folder()
+    path, folder = Path(path), start_folder()
     return path.relative_to(folder) if path.is_absolute() and path.is_relative_to(folder) else path
 
 
