@@ -126,6 +126,7 @@ class Options(TypedDict, total=False):
     log_info: Sequence[str]
     eval_freq: int
     eval_episodes: int
+    eval_envs: int | None
     parallel_evaluation: bool
     save_freq: int
     track: Literal["wandb"] | None

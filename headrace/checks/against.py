@@ -21,6 +21,7 @@ from headrace.checks.reference import Reference, State
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, describe, drawable, env_columns
 from headrace.envs.compiled.env import CompiledEnv
+from headrace.envs.gym.columns import outcome_of
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
 
@@ -106,7 +107,7 @@ def _visit(reference: Reference, env: gymnasium.Env, steps: int, seed: int) -> I
             reference.set(before)
         if length % (HOLD if episode % 2 else 1) == 0:
             action = actions.sample()
-        observation, reward, terminated, truncated, _ = env.step(action)
+        observation, reward, terminated, truncated, _ = outcome_of(env.step(action))
         outcome = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
         arrays = {name: np.array(value) for name, value in outcome.items()}  # copies: it may write into them again
         yield Visited(before, length, np.asarray(action), reference.state(), arrays)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import gymnasium
@@ -14,11 +14,12 @@ from headrace.checks.backends import Cost, costs
 from headrace.checks.finding import Finding, raised
 from headrace.checks.random_rollout import StepTimes
 from headrace.checks.third_party import gymnasium_checker, pettingzoo_checker
+from headrace.core.stopping import close
 from headrace.core.types import Settings
 from headrace.data.spaces import action_column, observation_column
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.registry import Source
-from headrace.evaluation.evaluator import kernel_class
+from headrace.evaluation.recipe import kernel_class
 from headrace.kernels.language.errors import EnvError
 
 BATCH = 4  # environments of a batch check
@@ -68,7 +69,8 @@ def _check_single(source: Source, steps: int, seconds: float, seed: int) -> Resu
         raise
     except Exception as error:
         return [raised("the constructor", error)], None
-    with closing(env):
+    with ExitStack() as stack:
+        stack.callback(close, env, f"the environment {envs.spec(source).name}")
         if isinstance(env, gymnasium.Env):
             findings = [
                 random_rollout.supported(env.observation_space, observation_column, "observation_space"),
@@ -79,7 +81,7 @@ def _check_single(source: Source, steps: int, seconds: float, seed: int) -> Resu
                 seen = random_rollout.run(env, steps, seconds, seed)
                 times = StepTimes.of(seen.steps, seen.resets)
                 findings += random_rollout.findings(seen, env)
-                return findings + random_rollout.seeding(factory, env, seed, times.median), times
+                return findings + random_rollout.seeding(factory, env, seed, times.median, stack.close), times
             except Exception as error:
                 return [*findings, raised("a random rollout", error)], None
     findings, batch_times = _check_batch(source, steps, seconds, seed)

@@ -14,10 +14,11 @@ from gymnasium.spaces import Space
 
 from headrace.checks.finding import Finding, another_seed, findings_of
 from headrace.checks.space_mismatch import Sample, mismatch
+from headrace.core.stopping import closed
 from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import describe, drawable
-from headrace.envs.gym.columns import copied
+from headrace.envs.gym.columns import as_number, copied
 from headrace.envs.gym.unread import Unread, unread_end, unread_mask
 
 MIN_REPEATED, MAX_REPEATED = 5, 200  # steps of a trajectory that is repeated
@@ -49,6 +50,21 @@ class RandomRollout:
     endings: list[str] = field(default_factory=list)  # "terminated", "truncated" of each episode
     errors: dict[str, str] = field(default_factory=dict)  # check -> the first error
     unread: list[Unread] = field(default_factory=list)  # in infos, at the first reset and the first end
+    remarks: dict[str, str] = field(default_factory=dict)  # check -> the first value that only Headrace may understand
+
+    def read(self, check: str, what: str, value: Sample, usual: tuple[type, ...]) -> float:
+        """The one number that a reward or a flag is, as a training reads it; 0 for an error, which is noted.
+
+        usual: the types that Gymnasium asks for; of another one there is a remark.
+        """
+        try:
+            number = as_number(value, what)
+        except TypeError as error:
+            self.note(check, str(error))
+            return 0.0
+        if not isinstance(value, usual) or (isinstance(value, bool) and bool not in usual):
+            self.remarks.setdefault(check, f"{what} is {shown(value, 60)}, a {type(value).__name__}")
+        return number
 
     def note(self, check: str, found: str) -> None:
         """Keep the first error of a check; an empty text is none."""
@@ -94,26 +110,20 @@ def _episode(env: gymnasium.Env, actions: Space, seen: RandomRollout, steps: int
             raise TypeError(f"step() returned {shown(outcome)}: it must return {wanted}")
         observation, reward, terminated, truncated, info = outcome
         seen.note("observations", mismatch(env.observation_space, observation, "the observation of step()"))
-        seen.note("rewards", _wrong_reward(reward))
-        for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, bool | np.bool_):
-                seen.note("endings", f"{name} is {shown(flag, 60)}, a {type(flag).__name__}")
+        number = seen.read("rewards", "reward", reward, (int, float, np.number))
+        seen.note("rewards", "" if isfinite(number) else f"the reward is {number}")
+        flags = {"terminated": terminated, "truncated": truncated}
+        ended = [name for name, flag in flags.items() if seen.read("endings", name, flag, (bool, np.bool_))]
         seen.note("info", _wrong_info(info))
-        if terminated or truncated:
+        if ended:
             if not seen.endings and isinstance(info, dict):
-                seen.unread += unread_end(info, bool(truncated))
-            seen.endings.append("terminated" if terminated else "truncated")
+                seen.unread += unread_end(info, "truncated" in ended)
+            seen.endings.append(ended[0])
             return
 
 
 def _wrong_info(info: Sample) -> str:
     return "" if isinstance(info, dict) else f"info is {shown(info, 60)}, not a dict"
-
-
-def _wrong_reward(reward: Sample) -> str:
-    if isinstance(reward, bool | np.bool_) or not isinstance(reward, int | float | np.number):
-        return f"the reward is {shown(reward, 60)}, a {type(reward).__name__}"
-    return "" if isfinite(float(reward)) else f"the reward is {reward}"
 
 
 def time_limit(env: gymnasium.Env) -> int | None:
@@ -127,22 +137,34 @@ def findings(seen: RandomRollout, env: gymnasium.Env) -> list[Finding]:
     ended = f"{seen.endings.count('terminated')} terminated, {seen.endings.count('truncated')} truncated"
     texts = {"observations": "all in the space", "rewards": "finite numbers", "endings": ended}
     found = findings_of(seen.errors, {check: f"{text} ({episodes})" for check, text in texts.items()})
+    for place, (check, *_) in enumerate(found):
+        if check in seen.remarks and check not in seen.errors:
+            advice = "Headrace reads the one number in it; other libraries may not: return a float, and flags as bools"
+            found[place] = Finding(check, "note", f"{seen.remarks[check]} ({episodes})", advice)
     if not seen.endings and time_limit(env) is None and "endings" not in seen.errors:
         advice = "if episodes may never end, add a time limit: gymnasium.wrappers.TimeLimit, or max_episode_steps"
         found[2] = Finding("endings", "note", f"no episode ended in {len(seen.steps):,} steps", advice)
     return [*found, *(Finding("info", "note", *unread) for unread in seen.unread)]
 
 
-def seeding(factory: Callable[[], gymnasium.Env], env: gymnasium.Env, seed: int, step_seconds: float) -> list[Finding]:
-    """Whether a seed gives the same episode in the same and in another environment, and another seed another one."""
+def seeding(
+    factory: Callable[[], gymnasium.Env],
+    env: gymnasium.Env,
+    seed: int,
+    step_seconds: float,
+    close: Callable[[], None] | None = None,
+) -> list[Finding]:
+    """Whether a seed gives the same episode in the same and in another environment, and another seed another one.
+
+    close: called before the other one is made, to close env: there may be room for one alone.
+    """
     steps = int(np.clip(REPEATED_SECONDS / max(step_seconds, 1e-9), MIN_REPEATED, MAX_REPEATED))
-    first = trajectory(env, seed, steps)
-    other = factory()
-    try:
-        again, elsewhere = trajectory(env, seed, steps), trajectory(other, seed, steps)
+    first, again = trajectory(env, seed, steps), trajectory(env, seed, steps)
+    if close is not None:
+        close()
+    with closed(factory(), "another environment") as other:
+        elsewhere = trajectory(other, seed, steps)
         different = trajectory(other, seed + 1, steps, action_seed=seed)
-    finally:
-        other.close()
     advice = "draw all random numbers from self.np_random, after super().reset(seed=seed)"
     found = []
     for check, second, what, remedy in (

@@ -63,7 +63,7 @@ def _check_env(env: str, options: Check, to: Path | None) -> bool:
     from headrace import envs
     from headrace.checks import environment, output
     from headrace.checks.against import against
-    from headrace.evaluation.evaluator import kernel_class
+    from headrace.evaluation.recipe import kernel_class
     from headrace.training.plan import absolute_source
 
     env = absolute_source(env)

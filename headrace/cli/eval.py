@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from headrace.cli.run_policy import Choice, load_chosen
+from headrace.cli.run_policy import Choice, eval_counts, load_chosen
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
 from headrace.evaluation.evaluator import Evaluation, evaluate
@@ -28,6 +28,8 @@ class Eval:
     episodes: int = 100  # number of whole episodes
     seed: int = 0  # of the environments and of sampled actions; the same seed gives the same episodes
     workers: int | None = None  # processes that step the environments; the returns do not depend on it
+    # environments at most, where they are not compiled; without it, as many as in training
+    eval_envs: int | None = None
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object instead of a table
 
 
@@ -36,7 +38,10 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Eval, prog="headrace eval", description=DESCRIPTION, args=arguments)
     with code_of(options.run, trust=options.choice.trust):
         policy, folder, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
-        kwargs = {"workers": options.workers, "watch": EvaluationLines(options.episodes), **kwargs}
+        counts = {} if options.choice.env else dict(eval_counts(options.run))
+        if options.eval_envs is not None:
+            counts["eval_envs"] = options.eval_envs
+        kwargs = {"workers": options.workers, "watch": EvaluationLines(options.episodes), **counts, **kwargs}
         result = evaluate(policy, env, options.episodes, options.seed, deterministic, **kwargs)
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}

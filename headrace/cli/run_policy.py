@@ -12,7 +12,7 @@ from headrace.core.types import Json, Settings
 from headrace.envs.strangers import check_settings
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
-from headrace.runs.run import BEST, LAST, load_with_folder
+from headrace.runs.run import BEST, LAST, ended_by, load_with_folder
 from headrace.training.config import EVAL_ENV_SETTINGS, read_toml
 from headrace.training.initial_policy import own_policy
 from headrace.training.plan import is_nameless
@@ -65,18 +65,9 @@ def describe(folder: Path) -> str:
     """Which checkpoint this is: `runs/ppo/CartPole-v1_1/best, after 81,920 steps; the run ended by total_steps`."""
     manifest = checkpoint.read_manifest(folder)
     steps = manifest.get("steps", manifest.get("counters", {}).get("steps"))
-    last = folder.parent / LAST
-    ended = manifest if folder.name == LAST or not (last / checkpoint.MANIFEST).exists() else _manifest(last)
+    ended = ended_by(folder.parent)
     text = str(folder) if not isinstance(steps, int) else f"{folder}, after {steps:,} steps"
-    return f"{text}; the run ended by {ended['ended_by']}" if "ended_by" in ended else text
-
-
-def _manifest(folder: Path) -> Json:
-    """The manifest of a checkpoint; empty where it is damaged."""
-    try:
-        return checkpoint.read_manifest(folder)
-    except (checkpoint.DamagedCheckpoint, ValueError):
-        return {}
+    return f"{text}; the run ended by {ended}" if ended else text
 
 
 def own_policy_name(run: Path) -> str | None:
@@ -116,6 +107,13 @@ def eval_env_kwargs(run: Path) -> Settings:
     settings = _config(run)
     given = [name for name in EVAL_ENV_SETTINGS if name in settings and settings[name] not in ({}, [])]
     return {name: None if settings[name] == "none" else settings[name] for name in given}
+
+
+def eval_counts(run: Path) -> Settings:
+    """The numbers of environments of a run's evaluations, for evaluate(); none without a config."""
+    settings = _config(run)
+    counts = {"training_envs": settings.get("num_envs"), "eval_envs": settings.get("eval_envs")}
+    return {name: number for name, number in counts.items() if isinstance(number, int)}
 
 
 def _config(run: Path) -> Json:

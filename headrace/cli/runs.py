@@ -74,8 +74,16 @@ def _table(found: Sequence[RunSummary], show: Sequence[str] | None) -> list[Sequ
     names = dict.fromkeys(
         show or (name for same in tasks.values() for name in differing([run.settings for run in same]))
     )
-    rows = [(*_cells(run), *(str(run.settings.get(name, "")) for name in names)) for run in found]
-    return [(*HEADINGS, *names), *rows]
+    succeed = ["success rate"] if any(run.success_rate is not None for run in found) else []
+    rows = [
+        (*_cells(run), *(_success(run) for _ in succeed), *(str(run.settings.get(name, "")) for name in names))
+        for run in found
+    ]
+    return [(*HEADINGS, *succeed, *names), *rows]
+
+
+def _success(run: RunSummary) -> str:
+    return "" if run.success_rate is None else f"{run.success_rate:.0%}"
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from headrace.runs.signals import Interrupts
 
 Train = Callable[..., tuple[Run, Evaluation | None]]
 LOOK = 0.2  # s between two looks for a signal
-HEADINGS = ("seed", "return", "evaluated", "steps", "seconds", "ended by", "run")
+HEADINGS = ("seed", "return", "evaluated", "success rate", "steps", "seconds", "ended by", "run")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Done:
     path: Path
     mean_return: float | None  # of its last training episodes
     evaluated: float | None  # mean return of episodes after training
+    success_rate: float | None  # of its last training episodes, where log_info has is_success
     steps: int
     seconds: float
     reason: str
@@ -54,7 +55,7 @@ def main(arguments: list[str], train: Train) -> None:
     done = _in_turn(train, rest, seeds) if number == 1 else _side_by_side(train, rest, seeds, min(number, len(seeds)))
     done.sort(key=lambda one: seeds.index(one.seed))
     say(plain_table([HEADINGS, *map(_cells, done)]))
-    for name in ("mean_return", "evaluated"):
+    for name in ("mean_return", "evaluated", "success_rate"):
         if values := [value for one in done if (value := getattr(one, name)) is not None]:
             say(f"{name.replace('_', ' ')}: mean {fmean(values):.4g}, lowest {min(values):.4g}")
     if missing := sorted({*seeds} - {one.seed for one in done}):
@@ -189,9 +190,11 @@ def _train(train: Train, arguments: Sequence[str], seed: int) -> Done:
         raise
     evaluated = None if evaluation is None else evaluation.mean
     mean = run.metrics.get("return")
-    return Done(seed, shown(run.path), mean, evaluated, run.steps, run.seconds, run.reason, run.interrupted)
+    success = run.metrics.get("success_rate")
+    return Done(seed, shown(run.path), mean, evaluated, success, run.steps, run.seconds, run.reason, run.interrupted)
 
 
 def _cells(one: Done) -> tuple[str, ...]:
-    means = ["" if mean is None else f"{mean:.4g}" for mean in (one.mean_return, one.evaluated)]
+    numbers = (one.mean_return, one.evaluated, one.success_rate)
+    means = ["" if number is None else f"{number:.4g}" for number in numbers]
     return str(one.seed), *means, f"{one.steps:,}", f"{one.seconds:.1f}", one.reason, str(one.path)

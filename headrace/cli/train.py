@@ -159,8 +159,8 @@ def _saved_settings(run: Path) -> Json:
 
 
 def _evaluated(run: Run, episodes: int, quiet: bool) -> tuple[Run, Evaluation | None]:
-    """Evaluate, and say so. Nothing after a signal; one that comes meanwhile ends the evaluation, and is what ended the
-    run then, so that what would follow, such as another seed, does not begin."""
+    """Evaluate, and say so. Nothing after a signal; one that comes meanwhile ends the evaluation, and is the run's
+    signal, so that what would follow, such as another seed, does not begin."""
     if run.interrupted or not episodes:
         return run, None
     lines = None if quiet else EvaluationLines(episodes)
@@ -173,7 +173,7 @@ def _evaluated(run: Run, episodes: int, quiet: bool) -> tuple[Run, Evaluation | 
             result = evaluate(run.policy, run.env, episodes, run.seed, watch=watch, **run.eval_env_kwargs)
         except Stopped:
             say(f"the evaluation of {shown(run.path)} was given up: {interrupts.caught} came first; the run is whole")
-            return replace(run, reason=interrupts.caught), None
+            return replace(run, signal=interrupts.caught), None
     if not quiet:
         say(f"evaluated last/: {result}")
     return run, result

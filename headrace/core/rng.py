@@ -94,6 +94,27 @@ def uniform(
     return to_uniform(draws).transpose(1, 2)
 
 
+def uniform_of_agents(
+    seed: int,
+    purpose: int,
+    first_step: int | Tensor,
+    num_steps: int,
+    num_agents: int,
+    num_copies: int,
+    num_draws: int,
+    device: torch.device | str,
+    first_copy: int = 0,
+    of: int | None = None,
+) -> Tensor:
+    """As uniform(), for columns agent * num_copies + copy: the draws of the copies from first_copy on among `of`."""
+    of = of or num_copies
+    if of == num_copies:
+        return uniform(seed, purpose, first_step, num_steps, num_agents * num_copies, num_draws, device)
+    firsts = range(first_copy, first_copy + num_agents * of, of)
+    parts = [uniform(seed, purpose, first_step, num_steps, num_copies, num_draws, device, first) for first in firsts]
+    return parts[0] if num_agents == 1 else torch.cat([part.transpose(1, 2) for part in parts], 2).transpose(1, 2)
+
+
 def permutations(
     seed: int, purpose: int, counter: int | Tensor, number: int, size: int, device: torch.device | str = "cpu"
 ) -> Tensor:

@@ -6,15 +6,24 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from gymnasium.spaces import Space
+from torch import Tensor
 
 from headrace.core.text import shown
 from headrace.core.types import Json, Settings, StateDict
-from headrace.data.rollout import Column, Columns, Rollout
+from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.spaces import Dict, action_column, env_columns
+
+
+class Round(NamedTuple):
+    """Some episodes of an evaluation, one for each of the first environments."""
+
+    first: int  # number of the episode of environment 0
+    size: int  # environments that play one; the others rest
+    of: int  # episodes of the evaluation
 
 
 @runtime_checkable
@@ -122,6 +131,17 @@ class Env(Protocol):
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode everywhere; write observation[0] and valid[0]. The same seed gives the same episodes."""
 
+    def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
+        """As reset(), for an evaluation: copy i plays episode episodes.first + i, and rests after its end.
+
+        An episode depends on the seed and on its number, not on the copy that plays it. What is common to all kinds of
+        environments is the first round, whose episodes are those of reset(); copies that play no episode go on there.
+        Raises ValueError for further rounds where these environments know the first one only.
+        """
+        if episodes.first:
+            raise ValueError(f"the environments of {self.name} play the first {self.num_copies} episodes only")
+        self.reset(rollout, seed)
+
     @abstractmethod
     def step(self, rollout: Rollout, t: int) -> None:
         """Step every environment from row t to row t + 1; where valid[t] is false, reset it instead."""
@@ -226,6 +246,9 @@ class EnvWrapper(Env):
     def reset(self, rollout: Rollout, seed: int) -> None:
         self.env.reset(rollout, seed)
 
+    def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
+        self.env.begin(rollout, seed, episodes)
+
     def step(self, rollout: Rollout, t: int) -> None:
         self.env.step(rollout, t)
 
@@ -237,3 +260,15 @@ class EnvWrapper(Env):
 
     def close(self) -> None:
         self.env.close()
+
+
+def repeat_first(rollout: Rollout, num_copies: int, count: int) -> None:
+    """Give the copies from `count` on, which play no episode, the observation of the first copy in row 0: one that a
+    policy can act on."""
+
+    def repeat(column: Tensor) -> Tensor:
+        by_agent = column[0].unflatten(0, (-1, num_copies))  # a view
+        by_agent[:, count:] = by_agent[:, :1]
+        return column
+
+    tree_map(repeat, rollout.observation)

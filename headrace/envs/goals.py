@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.stopping import close
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.data.flat_dict import ACHIEVED_GOAL, DESIRED_GOAL, FlatDict
 from headrace.data.hindsight import Goals, OfGoals
 from headrace.envs import sources
-from headrace.envs.base import Env
+from headrace.envs.base import Env, EnvWrapper
 from headrace.envs.gym.columns import NUMBERS
+from headrace.envs.gym.inline import InlineEnv
 
 
-def goals_of(env: Env, factory: Callable[[], Any] | None) -> Goals:
+def goals_of(env: Env, factory: Callable[[], Any] | None, stack: ExitStack | None = None) -> Goals:
     """The goals of an environment: a KernelEnv's compute_reward(achieved, desired), of tensors [B, g], or that of a
     Gymnasium environment, compute_reward(achieved, desired, info), of arrays; and likewise compute_terminated, if any.
     What gives one number for a batch is called for each goal: it may be written for one, or be a constant.
 
-    factory: makes one of the environments, or is their KernelEnv; None where that is not known.
+    The functions are those of the first environment, where it is in this process; else of one that is made here.
+    factory: makes one of the environments, or is their KernelEnv; None where that is not known. stack: closes what is
+    made here.
     Raises ValueError where observations are no Dict of vectors with achieved_goal and desired_goal of one size, or
     there is no compute_reward.
     """
@@ -37,22 +42,37 @@ def goals_of(env: Env, factory: Callable[[], Any] | None) -> Goals:
     achieved, desired = slices[ACHIEVED_GOAL], slices[DESIRED_GOAL]
     if achieved.stop - achieved.start != desired.stop - desired.start:
         raise ValueError(f"{env.name} has goals of different sizes: {space}")
-    reward = _function(env.name, factory, "compute_reward")
+    one = _one(env, factory, stack)
+    reward = _function(env.name, one, "compute_reward")
     if reward is None:
         raise ValueError(f"hindsight needs rewards of other goals: give {env.name} a compute_reward(achieved, desired)")
-    return Goals(achieved, desired, reward, _function(env.name, factory, "compute_terminated"))
+    return Goals(achieved, desired, reward, _function(env.name, one, "compute_terminated"))
 
 
-def _function(env: str, factory: Callable[[], Any] | None, name: str) -> OfGoals | None:
+def _one(env: Env, factory: Callable[[], Any] | None, stack: ExitStack | None) -> Any:
+    """A KernelEnv, or a function that gives one environment, the same one unless it was replaced; None where there is
+    neither."""
+    inside = env
+    while isinstance(inside, EnvWrapper):
+        inside = inside.env
+    if isinstance(inside, InlineEnv):
+        return lambda: inside.envs[0]
+    if factory is None or sources.is_kernel(factory):
+        return factory
+    made = factory()
+    if stack is not None:
+        stack.callback(close, made, f"the environment of {env.name} that gives the rewards of goals")
+    return lambda: made
+
+
+def _function(env: str, one: Any, name: str) -> OfGoals | None:
     """An environment's function of goals; None where it has none."""
-    if factory is None:
-        return None
-    of_tensors = sources.is_kernel(factory)
-    own = getattr(factory, name, None) if of_tensors else _own(factory(), name)
-    if own is None:
+    of_tensors = sources.is_kernel(one)
+    if one is None or not (getattr(one, name, None) if of_tensors else one().has_wrapper_attr(name)):
         return None
 
     def of_goals(achieved: Tensor, desired: Tensor) -> Tensor:
+        own = getattr(one, name) if of_tensors else one().get_wrapper_attr(name)
         given = [x if of_tensors else x.cpu().numpy() for x in (achieved, desired)]
         more: tuple[Json, ...] = () if of_tensors else ({},)
         found = _numbers(own(*given, *more), f"{name} of {env}")
@@ -77,8 +97,3 @@ def _numbers(found: Any, what: str) -> Tensor:
     if array.dtype.kind not in NUMBERS:
         raise TypeError(f"{what} gave {shown(found, 60)}: let it give a number for each goal")
     return torch.as_tensor(array)
-
-
-def _own(made: Any, name: str) -> Any:
-    """A method of an environment or of one that it wraps; None where there is none."""
-    return made.get_wrapper_attr(name) if made.has_wrapper_attr(name) else None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from copy import deepcopy
 from dataclasses import dataclass, field
 from numbers import Integral
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-import gymnasium
 import numpy as np
 import torch
 
@@ -21,15 +19,14 @@ from headrace.core.device import torch_threads
 from headrace.core.processes.state import same_folder
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, Settings
-from headrace.data.flat_dict import ACTION_MASK
+from headrace.data.rollout import Rollout
 from headrace.data.spaces import Dict, alike
-from headrace.envs import sources
-from headrace.envs.base import Env
-from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.base import Env, Round
 from headrace.envs.construct import Wrappers
-from headrace.envs.gym.learned import carried, tell_learned
+from headrace.envs.gym.learned import Carried, carried, tell_learned
 from headrace.envs.registry import Source
-from headrace.envs.wrappers.conditioning import NAME, InformedEnv, for_copies
+from headrace.envs.wrappers.conditioning import NAME, InformedEnv
+from headrace.evaluation.recipe import Recipe, is_port, kernel_class, kinds_of, recipe_of
 from headrace.policies.base import Policy, check_policy
 
 if TYPE_CHECKING:
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
 LONGEST = 27_000  # steps of an episode, where the environment has no time limit: the longest of Gymnasium's own limits
 ROWS = 64  # steps of compiled environments between two checks for finished episodes
 FEW_ROWS = 8  # the same for other environments, whose steps take longer: `watch` is asked before each
+FEW_ENVS = 8  # environments where neither a training nor a setting says how many
 Watch = Callable[[int, int], bool]  # from the numbers of episodes that ended and of steps: whether to stop
 
 
@@ -63,14 +61,6 @@ class Evaluation:
         return f"{text} ({groups})" if len(self.by_group) > 1 else text
 
 
-class Recipe(NamedTuple):
-    """What environments like given ones are made of."""
-
-    source: Source
-    options: Settings  # of make()
-
-
-@torch_threads(1)  # the batches are too small for several threads
 def evaluate(
     policy: Policy,
     env: Env | Source | Recipe,
@@ -91,8 +81,10 @@ def evaluate(
     watch: Watch | None = None,
     on_error: Literal["raise", "restart"] = "raise",
     step_timeout: float = 60.0,
+    eval_envs: int | None = None,
+    training_envs: int | None = None,
 ) -> Evaluation:
-    """Returns of `episodes` episodes, each in its own copy of the environment.
+    """Returns of `episodes` episodes, numbered from 0, each begun with a seed of its own.
 
     env: as for make(), or a ready Env, which is made again from its Recipe: its source, and the options it was made
     with. Ports are
@@ -100,6 +92,11 @@ def evaluate(
     of a training run with the same seed.
     deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
     With several agents, the return of an episode is the mean over agents, and its length that of the longest.
+    eval_envs: how many environments there are at most, see Evaluator. They play the episodes in rounds, episode i in
+    environment i modulo their number; they are closed in any case. The seed, the params, the random actions and the
+    return of an episode depend on its number, and not on how many environments there are, where reset(seed=...)
+    determines an episode. Every one of the first `episodes` counts, so short episodes are not favoured.
+    training_envs: the number of environments of the training that the policy is from, see Evaluator.
     workers: a number of processes, or a headrace.Workers; None steps in this process. The results do not depend on it.
     frame_stack, time_limit, info_mask, params, env_kwargs, ignore, agent_info: as in training, see make() and Trainer;
     wrapper: make()'s wrappers. Of params and agent_info with an entry for each environment, episode i has that of
@@ -109,43 +106,171 @@ def evaluate(
     watch: called with the numbers of episodes that have ended and of steps: every few steps, and before each of
     environments that are not compiled.
     on_error, step_timeout: see make(). With "restart", an episode that an error ends is replaced by another one.
-    Raises Stopped where watch returns true; TypeError for an Env that cannot be made again; ValueError for workers of
-    compiled environments, or a missing agent_info.
+    Raises Stopped where watch returns true; TypeError for an Env that cannot be made again; ValueError for workers or
+    eval_envs of compiled environments, or a missing agent_info.
     """
-    check_policy(policy, "evaluate")
-    if not (isinstance(episodes, Integral) and episodes >= 1):
-        raise ValueError(f"an evaluation needs a whole number of episodes, 1 or more, got {episodes!r}")
-    source, remade = recipe_of(env)
-    started = perf_counter()
-    options: Json = {
-        "device": next(policy.parameters()).device,
-        "group_by": policy.groups if isinstance(policy, GroupedPolicy) else "spaces",
-        "on_error": on_error,
-        "step_timeout": step_timeout,
-        **remade,
-        **({"frame_stack": frame_stack} if frame_stack != 1 else {}),
-        **({"time_limit": time_limit} if time_limit is not None else {}),
-        **({"ignore": ignore} if ignore else {}),
-        **({"wrappers": wrappers} if (wrappers := _wrappers(policy, source, wrapper)) else {}),
-        **({"env_kwargs": env_kwargs} if env_kwargs else {}),
-        **({"info_mask": True} if info_mask else {}),
-    }
-    if params := params or remade.get("params"):
-        options["params"] = {name: _repeated(value, episodes) for name, value in params.items()}
-    with same_folder(), closing(_make(source, episodes, workers, options, reference)) as made:
-        tell_learned(made.name, made.learned, carried=bool(carried(policy)))
-        seen = _informed(made, policy, agent_info)
-        _check_spaces(policy, seen)
-        limit = most_steps or max(made.max_steps or 0, LONGEST)
-        actions = (_evaluation_seed(seed), deterministic)
-        returns, lengths, cut = _first_episodes(policy, seen, *actions, limit, watch or (lambda ended, steps: False))
-    return _evaluation(made, returns, lengths, cut, perf_counter() - started)
+    options: Json = {"frame_stack": frame_stack, "time_limit": time_limit, "info_mask": info_mask, "params": params}
+    options |= {"env_kwargs": env_kwargs, "wrapper": wrapper, "ignore": ignore, "agent_info": agent_info}
+    options |= {"on_error": on_error, "step_timeout": step_timeout, "workers": workers, "reference": reference}
+    with closing(Evaluator(env, eval_envs=eval_envs, training_envs=training_envs, **options)) as evaluator:
+        return evaluator.evaluate(policy, episodes, seed, deterministic, most_steps, watch)
 
 
-def _wrappers(policy: Policy, source: Source, wrapper: Wrappers) -> Wrappers:
-    """The wrappers of an evaluation: those given, with what theirs have learned in the policy's training."""
-    one_by_one = kernel_class(source) is None and not envs.comes_as_vector(source)
-    return (*wrapper, *(carried(policy) if one_by_one else ()))
+class Evaluator:
+    """evaluate() several times in the same environments: made at the first evaluation, kept until close().
+
+    env and the other arguments: as for evaluate().
+    eval_envs: how many environments there are at most; None: as many as the training has (training_envs, or those of a
+    ready Env), else FEW_ENVS, or as many as there are workers. Compiled environments are as many as there are episodes,
+    and so are the references of ports where eval_envs is None.
+    Of a list of functions, environment i is made by number i modulo theirs, and the number of environments is a
+    multiple of theirs. Where the list is longer than training_envs, evaluations have those functions that are left, and
+    at most one environment of each.
+    """
+
+    def __init__(
+        self,
+        env: Env | Source | Recipe,
+        *,
+        eval_envs: int | None = None,
+        training_envs: int | None = None,
+        workers: int | Workers | None = None,
+        frame_stack: int = 1,
+        time_limit: int | None = None,
+        info_mask: bool = False,
+        params: Settings | None = None,
+        env_kwargs: Settings | None = None,
+        wrapper: Wrappers = (),
+        ignore: Sequence[str] = (),
+        agent_info: Any = None,
+        reference: bool = True,
+        on_error: Literal["raise", "restart"] = "raise",
+        step_timeout: float = 60.0,
+    ) -> None:
+        self.source, remade = recipe_of(env)
+        self._options: Json = {
+            "on_error": on_error,
+            "step_timeout": step_timeout,
+            **remade,
+            **({"frame_stack": frame_stack} if frame_stack != 1 else {}),
+            **({"time_limit": time_limit} if time_limit is not None else {}),
+            **({"ignore": ignore} if ignore else {}),
+            **({"wrappers": wrapper} if wrapper else {}),
+            **({"env_kwargs": env_kwargs} if env_kwargs else {}),
+            **({"info_mask": True} if info_mask else {}),
+        }
+        self._params, self._agent_info, self._workers = params or remade.get("params"), agent_info, workers
+        kernel = kernel_class(self.source)
+        port = is_port(self.source)
+        self._compiled = kernel is not None and (not port or not reference or bool(self._params))
+        self._vector = kernel is None and envs.comes_as_vector(self.source)
+        if (self._compiled or self._vector) and workers is not None:
+            what = "compiled" if self._compiled else "as a vector of environments"
+            name = envs.spec(self.source).name
+            raise ValueError(f"{name} is evaluated {what}, without workers: leave {workers=} out")
+        if training_envs is None and isinstance(env, Env):
+            training_envs = env.num_copies
+        self.source, self._most = self._at_most(eval_envs, training_envs, port)
+        self._env: Env | None = None
+        self._carried: tuple[Carried, ...] = ()  # what its wrappers have learned
+
+    def _at_most(self, eval_envs: int | None, training_envs: int | None, port: bool) -> tuple[Source, int | None]:
+        """What environments are made of, and how many there are at most; None for as many as episodes."""
+        name = envs.spec(self.source).name
+        if eval_envs is not None and not (isinstance(eval_envs, Integral) and eval_envs >= 1):
+            raise ValueError(f"eval_envs must be a whole number of environments, 1 or more, got {eval_envs!r}")
+        if self._compiled or (port and eval_envs is None):
+            if eval_envs is not None:
+                how = "compiled, an environment for each episode"
+                raise ValueError(f"{name} is evaluated {how}: leave {eval_envs=} out")
+            return self.source, None
+        own = self._workers
+        processes = own if isinstance(own, int) else 1 if own is None else own.number
+        kinds = kinds_of(self.source)
+        most = eval_envs or max(training_envs or max(FEW_ENVS, len(kinds)), processes)
+        if training_envs and len(kinds) > training_envs:
+            left = list(kinds[training_envs:])
+            return left, min(most, len(left))
+        if most < len(kinds):
+            raise ValueError(
+                f"{name} is a list of {len(kinds)}, of which evaluations have one environment each at least: give "
+                f"{eval_envs=} as a multiple of {len(kinds)}"
+            )
+        return self.source, most // len(kinds) * len(kinds)
+
+    @torch_threads(1)  # the batches are too small for several threads
+    def evaluate(
+        self,
+        policy: Policy,
+        episodes: int = 100,
+        seed: int = 0,
+        deterministic: bool = True,
+        most_steps: int | None = None,
+        watch: Watch | None = None,
+    ) -> Evaluation:
+        """See headrace.evaluate."""
+        check_policy(policy, "evaluate")
+        if not (isinstance(episodes, Integral) and episodes >= 1):
+            raise ValueError(f"an evaluation needs a whole number of episodes, 1 or more, got {episodes!r}")
+        started = perf_counter()
+        with same_folder():
+            made = self.prepare(policy, episodes)
+            tell_learned(made.name, made.learned, carried=bool(self._carried))
+            seen = _informed(made, policy, self._agent_info)
+            _check_spaces(policy, seen)
+            limit = most_steps or max(made.max_steps or 0, LONGEST)
+            found = _Episodes(episodes, made.num_agents)
+            actions, watch = (_evaluation_seed(seed), deterministic), watch or (lambda ended, steps: False)
+            rollout = seen.rollout(FEW_ROWS if _is_slow(made) else ROWS, seen.columns())
+            for first in range(0, episodes, made.num_copies):
+                _play(policy, seen, rollout, found, first, *actions, limit, watch)
+            return _evaluation(made, found, perf_counter() - started)
+
+    def prepare(self, policy: Policy, episodes: int) -> Env:
+        """The environments for so many episodes, which are made now where there are others or none; so are those whose
+        wrappers have learned something else since than what comes with the policy."""
+        own = carried(policy) if kernel_class(self.source) is None and not self._vector else ()
+        if self._env is not None and self._env.learned and (not own or own != self._carried):
+            self.close()
+        self._carried = own
+        number = episodes if self._most is None else min(episodes, self._most)
+        other = 0 if self._env is None else number - self._env.num_copies
+        if other > 0 or (other and self._most is None):
+            self.close()
+        if self._env is None:
+            with same_folder():
+                self._env = self._made(policy, number)
+        return self._env
+
+    def _made(self, policy: Policy, number: int) -> Env:
+        options = {
+            "device": next(policy.parameters()).device,
+            "group_by": policy.groups if isinstance(policy, GroupedPolicy) else "spaces",
+            **self._options,
+        }
+        if self._carried:
+            options["wrappers"] = (*options.get("wrappers", ()), *self._carried)
+        if self._params:
+            options["params"] = {name: _repeated(value, number) for name, value in self._params.items()}
+        if self._compiled or self._vector:
+            return envs.make(self.source, number, **options)
+        workers = self._workers
+        workers = min(workers, number) if isinstance(workers, int) else workers
+        backend = "inline" if workers is None else "auto"
+        try:
+            return envs.make(self.source, number, backend=backend, workers=workers, **options)
+        except Exception as error:
+            error.add_note(
+                f"while making {number} environments for evaluations, which have theirs in addition to a training's: "
+                "eval_envs is how many at most; of a list of functions, they have those beyond num_envs"
+            )
+            raise
+
+    def close(self) -> None:
+        """Close the environments. Another evaluation makes others."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
 
 
 def _check_spaces(policy: Policy, env: Env) -> None:
@@ -172,7 +297,7 @@ def _informed(env: Env, policy: Policy, agent_info: Any) -> Env:
     if isinstance(space, Dict) and NAME in space.spaces and not _has_info(env):
         if agent_info is None:
             raise ValueError(f"the policy was trained with {NAME}: give it, as in evaluate(policy, env, {NAME}=...)")
-        return InformedEnv(env, for_copies(agent_info, env), space[NAME])
+        return InformedEnv(env, agent_info, space[NAME], cycled=True)
     return env
 
 
@@ -180,88 +305,71 @@ def _has_info(env: Env) -> bool:
     return isinstance(env.observation_space, Dict) and NAME in env.observation_space.spaces
 
 
-def _evaluation(env: Env, returns: np.ndarray, lengths: np.ndarray, cut: np.ndarray, seconds: float) -> Evaluation:
-    """From the returns and lengths [N] of an env's first episodes, and whether they were cut off."""
-    num_agents = env.num_agents
+class _Episodes:
+    """Returns and lengths of the episodes of an evaluation, [agents, episodes], and which of them were cut off."""
+
+    def __init__(self, number: int, num_agents: int) -> None:
+        self.number = number
+        self.returns = torch.zeros(num_agents, number)
+        self.lengths = torch.zeros(num_agents, number, dtype=torch.int64)
+        self.cut = torch.zeros(num_agents, number, dtype=torch.bool)
+        self.ended, self.steps = 0, 0  # episodes and steps so far
+
+
+def _evaluation(env: Env, found: _Episodes, seconds: float) -> Evaluation:
+    rows, lengths = found.returns.double().numpy(), found.lengths.numpy()
     by_agent: dict[str, tuple[float, ...]] = {}
     by_group: dict[str, float] = {}
-    if num_agents > 1:
-        rows = returns.reshape(num_agents, -1)
+    if env.num_agents > 1:
         by_agent = {agent: tuple(row.tolist()) for agent, row in zip(env.agents, rows, strict=True)}
         by_group = {
             group: float(np.mean([by_agent[agent] for agent in agents])) for group, agents in env.groups.items()
         }
-        returns, lengths = rows.mean(0), lengths.reshape(num_agents, -1).max(0)
+    returns, lengths = rows.mean(0), lengths.max(0)
     mean, std = float(returns.mean()), float(returns.std())
     whole = (tuple(returns.tolist()), tuple(lengths.tolist()), seconds, by_agent, by_group)
-    return Evaluation(mean, std, *whole, int(cut.reshape(num_agents, -1).max(0).sum()))
+    return Evaluation(mean, std, *whole, int(found.cut.any(0).sum()))
 
 
-def _make(source: Source, number: int, workers: int | Workers | None, options: Json, reference: bool) -> Env:
-    """Environments of a source. options: further ones of make(). reference: whether those of a port are Gymnasium's."""
-    kernel = kernel_class(source)
-    compiled = kernel is not None and (kernel.gymnasium_id is None or not reference or "params" in options)
-    if compiled or (kernel is None and envs.comes_as_vector(source)):
-        if workers is not None:
-            what = "compiled" if compiled else "as a vector of environments"
-            raise ValueError(f"{envs.spec(source).name} is evaluated {what}, without workers: leave {workers=} out")
-        return envs.make(source, number, **options)
-    workers = min(workers, number) if isinstance(workers, int) else workers
-    backend = "inline" if workers is None else "auto"
-    options["wrappers"] = (*options.get("wrappers", ()), _one_episode)
-    return envs.make(source, number, backend=backend, workers=workers, **options)
-
-
-def _one_episode(env: gymnasium.Env) -> gymnasium.Env:
-    return OneEpisode(env) if isinstance(env, gymnasium.Env) else env  # with several agents, episodes are repeated
-
-
-class OneEpisode(gymnasium.Wrapper):
-    """Does nothing after its first episode, so that the other episodes do not wait for further ones."""
-
-    def __init__(self, env: gymnasium.Env) -> None:
-        super().__init__(env)
-        self._done = False
-        self._first: Any = None
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the episode; after its end, return its first observation and action mask, which allows an action."""
-        if not self._done:
-            observation, info = super().reset(seed=seed, options=options)
-            self._first = deepcopy((observation, {key: info[key] for key in (ACTION_MASK,) if key in info}))
-            return observation, info
-        return self._first
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """A step; after the end of the episode, its first observation and no reward."""
-        if self._done:
-            observation, info = self._first
-            return observation, 0.0, False, False, info
-        observation, reward, terminated, truncated, info = super().step(action)
-        self._done = terminated or truncated
-        return observation, float(reward), terminated, truncated, info
+def _is_slow(env: Env) -> bool:
+    """Whether `watch` is asked before each step."""
+    return env.backend not in ("cpu", "cuda", "torch")
 
 
 @torch.no_grad()
-def _first_episodes(
-    policy: Policy, env: Env, seed: int, deterministic: bool, most_steps: int, watch: Watch
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns and lengths [N] of the first episode of each environment, and whether it was cut off."""
-    slow = env.backend not in ("cpu", "cuda", "torch")
-    rows = FEW_ROWS if slow else ROWS
-    rollout, num_envs = env.rollout(rows, env.columns()), env.num_envs
-    returns, lengths = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.int64)
-    running = torch.ones(num_envs, dtype=torch.bool)
-    rnn_state = policy.initial_state(num_envs)
-    env.reset(rollout, seed)
-    for first in range(0, most_steps + 1, rows):  # an episode is reported at the step after its last
-        if first:
+def _play(
+    policy: Policy,
+    env: Env,
+    rollout: Rollout,
+    found: _Episodes,
+    first: int,
+    seed: int,
+    deterministic: bool,
+    most_steps: int,
+    watch: Watch,
+) -> None:
+    """Play one episode in each copy of the environment, from number `first` on."""
+    copies, agents = env.num_copies, env.num_agents
+    count = min(copies, found.number - first)
+    part = (slice(None), slice(first, first + count))
+    returns, lengths = torch.zeros(env.num_envs), torch.zeros(env.num_envs, dtype=torch.int64)
+    running = (torch.arange(copies) < count).repeat(agents)
+    rnn_state, rows, slow = policy.initial_state(env.num_envs), rollout.num_steps, _is_slow(env)
+    env.begin(rollout, seed, Round(first, count, found.number))
+
+    def stops(steps: int) -> bool:
+        ended = copies - int(running.view(agents, copies).any(0).sum())
+        return watch(found.ended + ended - (copies - count), found.steps + steps)
+
+    for before in range(0, most_steps + 1, rows):  # an episode is reported at the step after its last
+        if before:
             rollout.continue_from(rollout)
         random = None
         if not deterministic:
-            random = rng.uniform(seed, rng.Purpose.ACTION, first, rows, num_envs, policy.num_draws, rollout.device)
+            drawn = (agents, copies, policy.num_draws, rollout.device, first, found.number)
+            random = rng.uniform_of_agents(seed, rng.Purpose.ACTION, before, rows, *drawn)
         for t in range(rows):
-            if slow and watch(num_envs - int(running.sum()), first + t):
+            if slow and stops(before + t):
                 raise Stopped
             draws = None if random is None else random[t]
             output = policy.act_without_exploration(rollout.observation[t], rnn_state, draws)
@@ -275,60 +383,16 @@ def _first_episodes(
         lengths[ended] = rollout.episode_length.cpu()[row, column].long()
         running &= ~ended
         valid = rollout.valid[:rows].cpu() & running
-        valid[max(0, most_steps - first) :] = False
+        valid[max(0, most_steps - before) :] = False
         returns += (rollout.reward.cpu() * valid).sum(0)  # for those that are cut off
         lengths += valid.sum(0)
         if not running.any():
             break
-        if not slow and watch(num_envs - int(running.sum()), first + rows):
+        if not slow and stops(before + rows):
             raise Stopped
-    return returns.double().numpy(), lengths.numpy(), running.numpy()
-
-
-def source_of(env: Env | Source) -> Source:
-    """What environments can be made of again: of a ready Env its class, its function or its name.
-
-    Raises TypeError where an Env has none of these.
-    """
-    if isinstance(env, str | list | tuple) or callable(env):
-        return env
-    if not isinstance(env, Env):
-        raise TypeError(f"{env!r} is one environment, and others like it are needed: give a name, class or function")
-    if env.factory is not None:
-        return env.factory
-    try:
-        envs.factory(env.name)
-    except (ValueError, ImportError, FileNotFoundError) as error:
-        raise TypeError(
-            f"{env!r} cannot be made again: evaluate(policy, env=...) needs a name, class or function"
-        ) from error
-    return env.name
-
-
-def can_be_made(env: Env | Source) -> bool:
-    """Whether source_of() can tell what environments can be made of again."""
-    try:
-        source_of(env)
-    except TypeError:
-        return False
-    return True
-
-
-def recipe_of(env: Env | Source | Recipe) -> Recipe:
-    """What environments like a ready Env are made of. Raises TypeError as source_of() does."""
-    if isinstance(env, Recipe):
-        return env
-    if isinstance(env, str | list | tuple) or callable(env):
-        return Recipe(env, {})
-    return Recipe(source_of(env), {**env.made_with, **({"params": env.params} if env.params else {})})
-
-
-def kernel_class(source: Source) -> type[KernelEnv] | None:
-    """The KernelEnv of a name or class; None for other environments."""
-    entry: Any = envs.spec(source).entry
-    if isinstance(entry, str) and ":" in entry:
-        entry = sources.find(entry)
-    return entry if sources.is_kernel(entry) else None
+    found.ended, found.steps = found.ended + count, found.steps + before + rows
+    for column, values in ((found.returns, returns), (found.lengths, lengths), (found.cut, running)):
+        column[part] = values.view(agents, copies)[:, :count]
 
 
 def _evaluation_seed(seed: int) -> int:

@@ -25,6 +25,7 @@ NOT_OF_LEARNING = (
     *(
         "eval_freq",
         "eval_episodes",
+        "eval_envs",
         "eval_device",
         "parallel_evaluation",
         "save_freq",

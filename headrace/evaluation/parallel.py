@@ -24,7 +24,8 @@ from headrace.envs.workers.env import sendable
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Task
 from headrace.envs.workers.transport import Transport
-from headrace.evaluation.evaluator import Evaluation, Recipe, evaluate, kernel_class, recipe_of
+from headrace.evaluation.evaluator import Evaluation, Evaluator
+from headrace.evaluation.recipe import Recipe, kernel_class, recipe_of
 from headrace.kernels.language.read import resolve_annotations
 from headrace.parallel.weights import received, sent
 from headrace.policies.base import Policy
@@ -40,12 +41,14 @@ class Evaluated(NamedTuple):
     registered: Spec | None  # where the source is a registered name
     gymnasium_spec: EnvSpec | None  # where it is an id of Gymnasium
     device: torch.device
-    arguments: Mapping[str, Any]  # others of evaluate()
+    arguments: Mapping[str, Any]  # others of Evaluator
+    episodes: int
+    seed: int
 
 
 class Evaluating:
-    """A Role (envs.workers.protocol): evaluates a policy with the weights that come with an order, and answers by the
-    Evaluation.
+    """A Role (envs.workers.protocol): evaluates a policy with the weights that come with an order, always in the same
+    environments, and answers by the Evaluation.
 
     policy: a Policy, saved by torch; evaluated: an Evaluated, pickled by cloudpickle.
     """
@@ -59,39 +62,51 @@ class Evaluating:
             envs.register(known.name, known.entry, known.defaults, known.listed)
         if what.gymnasium_spec is not None:
             gymnasium.registry[what.gymnasium_spec.id] = what.gymnasium_spec
-        self.policy = received(policy, what.device)
-        self.recipe, self.arguments, self.orders = what.recipe, what.arguments, orders
+        self.policy, self.orders = received(policy, what.device), orders
+        self.evaluator = Evaluator(what.recipe, **what.arguments)
+        self.episodes, self.seed = what.episodes, what.seed
+        self.evaluator.prepare(self.policy, self.episodes)
 
     def carry_out(self, what: int, where: int) -> Evaluation | None:
         """Evaluate the weights that follow the order. None where it is to end before that is done."""
         weights, self.policy.wrapper_statistics = torch.load(io.BytesIO(self.orders.recv()))
         self.policy.load_state_dict(weights)
         try:
-            return evaluate(self.policy, self.recipe, watch=lambda ended, steps: self.orders.poll(), **self.arguments)
+            watch = lambda ended, steps: self.orders.poll()  # noqa: E731
+            return self.evaluator.evaluate(self.policy, self.episodes, self.seed, watch=watch)
         except Stopped:  # the next order is there, or nobody gives any
             return None
 
     def close(self) -> None:
-        """Nothing is left open between two evaluations."""
+        """Close the environments."""
+        self.evaluator.close()
 
 
 class EvaluationProcess:
     """A process that evaluates a policy on a device, with one set of weights after another.
 
-    env: as for evaluate(); arguments: others of evaluate(), the same for all evaluations.
+    env, arguments: those of Evaluator; episodes, seed: of each evaluation.
     It is started again where it has died, and the evaluation is repeated; where it has died three times in a row, that
     is raised, with how it ended. Raises TypeError for a policy or an env that cannot be sent or made again, and what
     evaluate() raises.
     """
 
-    def __init__(self, policy: Policy, env: Env | Source, device: torch.device, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        env: Env | Source,
+        device: torch.device,
+        episodes: int,
+        seed: int,
+        arguments: Mapping[str, Any],
+    ) -> None:
         recipe = recipe_of(env)
         known = envs.spec(recipe.source)
         if (kernel := kernel_class(recipe.source)) is not None:
             resolve_annotations(kernel)
         registered = known if known.name in names() else None
         gymnasium_spec = sources.registered(known.entry) if isinstance(known.entry, str) else None
-        evaluated = sendable(Evaluated(recipe, registered, gymnasium_spec, device, arguments))
+        evaluated = sendable(Evaluated(recipe, registered, gymnasium_spec, device, arguments, episodes, seed))
         task = Task(
             partial(Evaluating, sent(policy, "parallel_evaluation"), evaluated), known.name, 0, 1, kind="evaluator"
         )

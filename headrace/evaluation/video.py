@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -19,10 +18,12 @@ from headrace import envs
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.packages import require
 from headrace.core.processes.state import same_folder
+from headrace.core.stopping import closed
 from headrace.core.types import Json, Settings
 from headrace.core.writing import free, replacing
 from headrace.data.spaces import Space
 from headrace.envs.construct import Wrappers, named
+from headrace.envs.gym.columns import as_number, outcome_of
 from headrace.envs.gym.learned import carried, learned_of, tell_learned
 from headrace.envs.registry import Source
 from headrace.policies.base import Policy, check_policy
@@ -96,7 +97,7 @@ def play(
         options |= {"wrappers": (*named(wrapper), *carried(policy)), "info_mask": info_mask}
         own = {**(env_kwargs or {}), "render_mode": "rgb_array"}
         factory = envs.factory(env, compiled=True, env_kwargs=own, **options)
-        with closing(factory()) as made:
+        with closed(factory(), f"the environment of {target}") as made:
             tell_learned(envs.spec(env).name, learned_of(made), carried=bool(carried(policy)))
             return play(policy, made, target, episodes, seed, deterministic, max_steps)
     frames: list[Frame] = []
@@ -133,8 +134,8 @@ def _record_episode(
     yield _frame(env, step, total, done, {})
     while not done:
         action, rnn_state = policy.predict(observation, rnn_state, deterministic, generator)
-        observation, reward, terminated, truncated, _ = env.step(_in_dtype(env.action_space, action))
-        step, total = step + 1, total + float(reward)
+        observation, reward, terminated, truncated, _ = outcome_of(env.step(_in_dtype(env.action_space, action)))
+        step, total = step + 1, total + reward
         done = terminated or truncated or step >= max_steps
         yield _frame(env, step, total, done, {})
 
@@ -153,7 +154,10 @@ def _record_agents(policy: Policy, env: ParallelEnv, seed: int, deterministic: b
             predicted = own.predict(observations[agent], rnn_states[agent], deterministic, generator)
             actions[agent], rnn_states[agent] = _in_dtype(env.action_space(agent), predicted[0]), predicted[1]
         observations, rewards, *_ = env.step(actions)
-        step, totals = step + 1, {agent: total + float(rewards.get(agent, 0.0)) for agent, total in totals.items()}
+        step += 1
+        totals = {
+            agent: total + as_number(rewards.get(agent, 0.0), f"reward of {agent}") for agent, total in totals.items()
+        }
         done = not env.agents or step >= max_steps
         yield _frame(env, step, sum(totals.values()) / len(totals), done, totals)
 

@@ -12,7 +12,8 @@ import torch
 from headrace.core.processes.state import held
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, Settings, StateDict
-from headrace.evaluation.evaluator import Evaluation, evaluate
+from headrace.evaluation.evaluator import Evaluation, Evaluator
+from headrace.evaluation.recipe import can_be_made, is_port, recipe_of
 from headrace.policies.base import Policy
 from headrace.runs.progress import Progress
 from headrace.runs.signals import Interrupts
@@ -37,6 +38,7 @@ class Queued(NamedTuple):
 class Evaluations:
     """Evaluates a trainer's policy, each time with the weights as they were when that was asked for, in this order.
 
+    In this process all evaluations are in the same environments, which are made now where there will be any.
     queue: evaluations without a result: with parallel_evaluation those that are asked for or under way, otherwise those
     that a signal has ended. Checkpoints hold them, so that a resumed run evaluates them.
     Raises TypeError where the environments or the policy cannot be made in another process.
@@ -52,12 +54,27 @@ class Evaluations:
         if device != trainer.placement.learn and not trainer.config.parallel_evaluation:
             self._policy = deepcopy(trainer.policy).to(device)
         self._process: EvaluationProcess | None = None
-        if trainer.config.parallel_evaluation:
+        self._evaluators: dict[bool, Evaluator] = {}  # by whether ports are evaluated in their reference
+        config, env = trainer.config, trainer.plan.env
+        if can_be_made(env):
+            self._evaluators[True] = Evaluator(env, **self.env_kwargs)  # raises now for settings that are wrong
+        if config.parallel_evaluation:
             from headrace.evaluation.parallel import EvaluationProcess
 
-            arguments = {"episodes": trainer.config.eval_episodes, "seed": trainer.config.seed, **self.env_kwargs}
+            settings = (config.eval_episodes, config.seed, self.env_kwargs)
             with held(trainer.process_state):
-                self._process = EvaluationProcess(trainer.policy, trainer.plan.env, device, arguments)
+                self._process = EvaluationProcess(trainer.policy, env, device, *settings)
+        elif config.eval_freq:
+            self._evaluator(True).prepare(self._policy, config.eval_episodes)
+
+    def _evaluator(self, reference: bool) -> Evaluator:
+        """What evaluates in this process. Raises TypeError where the environments cannot be made again."""
+        env = self.trainer.plan.env
+        reference = reference or not is_port(recipe_of(env).source)  # which is the same for all others
+        if reference not in self._evaluators:
+            given = self.env_kwargs if reference else {**self.env_kwargs, "eval_envs": None}
+            self._evaluators[reference] = Evaluator(env, reference=reference, **given)
+        return self._evaluators[reference]
 
     def add(self, counters: Json) -> None:
         """Ask for an evaluation of the policy as it is now."""
@@ -104,19 +121,20 @@ class Evaluations:
             result = self._process.get(LOOK)
         return result
 
-    def now(self, queued: Queued, episodes: int, reference: bool = True) -> Evaluation:
-        """An evaluation of these weights in this process. Raises Stopped on a signal, and what evaluate() raises."""
+    def now(self, queued: Queued, episodes: int, reference: bool = True, stops: bool = True) -> Evaluation:
+        """An evaluation of these weights in this process. Raises Stopped on a signal, unless `stops` is false; and what
+        evaluate() raises."""
 
         def watch(ended: int, steps: int) -> bool:
             self._progress.evaluating(ended, episodes, steps)
-            return bool(self._interrupts.caught)
+            return stops and bool(self._interrupts.caught)
 
-        policy, env, seed = self._policy, self.trainer.plan.env, self.trainer.config.seed
+        policy, seed = self._policy, self.trainer.config.seed
         before, learned = copied(policy), statistics_with(policy)
         policy.load_state_dict(queued.weights)
         policy.wrapper_statistics = queued.statistics
         try:
-            return evaluate(policy, env, episodes, seed, reference=reference, watch=watch, **self.env_kwargs)
+            return self._evaluator(reference).evaluate(policy, episodes, seed, watch=watch)
         finally:
             policy.load_state_dict(before)
             policy.wrapper_statistics = learned
@@ -130,7 +148,9 @@ class Evaluations:
         self.queue = deque(Queued(**queued) for queued in state)
 
     def close(self) -> None:
-        """End the process, also in the middle of an evaluation."""
+        """Close the environments, and end the process, also in the middle of an evaluation."""
+        for evaluator in self._evaluators.values():
+            evaluator.close()
         if self._process is not None:
             self._process.close()
 
@@ -159,5 +179,7 @@ def _env_kwargs(config: TrainConfig, agent_info: object) -> Settings:
         **config.eval_env_kwargs(),
         "on_error": config.on_error,
         "step_timeout": config.step_timeout,
+        "eval_envs": config.eval_envs,
+        "training_envs": config.num_envs,
         **informed,
     }

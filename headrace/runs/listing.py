@@ -14,7 +14,7 @@ from headrace.core.text import shortened
 from headrace.core.types import Json
 from headrace.core.writing import check_file
 from headrace.runs import checkpoint
-from headrace.runs.run import BEST, COMMANDS, LAST, lock
+from headrace.runs.run import BEST, COMMANDS, ended_by, lock
 from headrace.training.config import read_toml
 
 TAIL = 2**16  # bytes at the end of a log in which its last whole row is
@@ -30,6 +30,7 @@ class RunSummary:
     seconds: float  # of training
     mean_return: float | None  # of the last `window` training episodes; None before one has ended
     best: float | None  # the score of best/
+    success_rate: float | None  # of the same episodes, where log_info has is_success
     state: str  # "running", why it ended ("target_return"), "interrupted"
 
     @property
@@ -75,11 +76,11 @@ def summary(path: Path) -> RunSummary:
     """What a run's folder says. Raises OSError, ValueError where it cannot be read."""
     settings = read_toml(path / "config.toml")
     row = _last_row(path / "metrics.jsonl")
-    ended_by = _manifest(path / LAST).get("ended_by") or "interrupted"
     best, mean_return = _number(_manifest(path / BEST).get("score")), _number(row.get("return"))
     steps, seconds = int(_number(row.get("steps")) or 0), _number(row.get("seconds")) or 0.0
-    state = "running" if _is_written(path) else str(ended_by)
-    return RunSummary(path, settings, steps, seconds, mean_return, best, state)
+    success_rate = _number(row.get("success_rate"))
+    state = "running" if _is_written(path) else ended_by(path) or "interrupted"
+    return RunSummary(path, settings, steps, seconds, mean_return, best, success_rate, state)
 
 
 def _number(value: object) -> float | None:

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import isnan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -70,10 +71,11 @@ class Logs:
         seconds: float,
         infos: Mapping[str, Sequence[float]] = MappingProxyType({}),
     ) -> None:
-        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training, then infos."""
+        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training, then infos; an
+        empty one where an episode gave none."""
         t = round(seconds, 6)
         for total, length, *others in zip(returns, lengths, *infos.values(), strict=True):
-            row = (round(total, 6), length, t, *(round(x, 6) for x in others))
+            row = (round(total, 6), length, t, *("" if isnan(x) else round(x, 6) for x in others))
             self._waiting[MONITOR].append((",".join(map(str, row)) + "\n").encode())
 
     def fragments(self, records: bytes) -> None:

@@ -159,7 +159,9 @@ def _speed(result: IterationResult) -> str:
 
 
 def _return(result: IterationResult) -> str:
-    return "return -" if result.mean_return is None else f"return {result.mean_return:.4g}"
+    reached = "return -" if result.mean_return is None else f"return {result.mean_return:.4g}"
+    success = result.details.get("success_rate")
+    return reached if success is None else f"{reached}, success rate {success:.0%}"
 
 
 def _duration(seconds: float | None) -> str:

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, TextIO
 
 from headrace.core.device import torch_threads
 from headrace.core.processes.state import shown
-from headrace.core.stopping import Stopped
+from headrace.core.stopping import Stopped, close
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
-from headrace.evaluation.evaluator import Evaluation, can_be_made, evaluate, source_of
+from headrace.evaluation.evaluator import Evaluation
+from headrace.evaluation.recipe import can_be_made, source_of
 from headrace.runs import checkpoint
 from headrace.runs.evaluations import MOST_QUEUED, Evaluations, Queued, cancelling, copied, statistics_with
 from headrace.runs.logs import COUNTERS, Logs
 from headrace.runs.progress import Progress, summary
 from headrace.runs.replay_files import ReplayFiles
-from headrace.runs.run import BEST, LAST, LEARNED, Run, describe, identity, learned_facts, lock
+from headrace.runs.run import BEST, LAST, LEARNED, Run, describe, identity, learned_facts, lock, starts
 from headrace.runs.saver import Saver
 from headrace.runs.sb3_scalars import sb3_scalars
 from headrace.runs.signals import Interrupts
@@ -90,7 +91,7 @@ class Recorder:
                 self.logs.close()
         self._lock.close()
         if self._tracker is not None:
-            self._tracker.close()
+            close(self._tracker, f"the tracker {self.trainer.config.track}")
         if isinstance(error, KeyboardInterrupt):
             self.progress.say(f"interrupted at once, without saving. {self._last_good()}")
         if isinstance(error, NotFinite):
@@ -153,8 +154,7 @@ class Recorder:
 
     def evaluate(self, episodes: int) -> Evaluation:
         """An evaluation of the policy as it is now, in the reference environment."""
-        trainer = self.trainer
-        return evaluate(trainer.policy, trainer.plan.env, episodes, trainer.config.seed, **self._evaluations.env_kwargs)
+        return self._evaluations.now(self._evaluations.queued({}), episodes, stops=False)
 
     def finish(self, reason: str) -> Run:
         """Write the last row, last/ and best/, and give the Run."""
@@ -169,12 +169,12 @@ class Recorder:
         if self._cancelling or (self._best is None and not (self.folder / BEST).exists()):
             # the score of an evaluation does not compare with a mean of training episodes
             self._keep(None if trainer.config.eval_freq else result.mean_return)
-        self._save_last(ended_by=reason)
+        self._save_last(ended_by=reason)  # whatever comes now, this is what ended the training: see run.ended_by()
         self._saver.wait()
+        trainer.close()  # the environments of the choice come after those of the training, not in addition to them
         if not self.interrupts.caught:
             self._choose()
             self._saver.wait()
-            reason = self.interrupts.caught or reason  # a signal that comes now is for the caller to see
         self.logs.close()
         run = Run(
             self.folder,
@@ -185,6 +185,7 @@ class Recorder:
             result.seconds,
             self._row,
             reason,
+            self.interrupts.caught,
             trainer.config.seed,
             self._evaluations.env_kwargs,
             trainer.needed_to_resume(),
@@ -192,7 +193,7 @@ class Recorder:
         if trainer.gave_up:
             self.progress.say(f"a rollout under way was given up: {reason} came first")
         self.progress.say(summary(result, reason))
-        self.progress.say(f"to go on: {run.resume_command}" if run.interrupted else f"{shown(run.path)}")
+        self.progress.say(f"to go on: {run.resume_command}" if reason == run.signal else f"{shown(run.path)}")
         return run
 
     def _evaluate(self) -> None:
@@ -241,6 +242,8 @@ class Recorder:
             kept = Queued({}, checkpoint.load(self.folder / BEST, "policy"), best.get(LEARNED, ()))
             mine, other = (self._evaluations.now(x, CHOICE_EPISODES, reference=False) for x in (last, kept))
         except Stopped:
+            came = self.interrupts.caught
+            self.progress.say(f"{self.folder / BEST} is chosen by training episodes alone: {came} came first")
             return
         except Exception as error:
             self.progress.say(f"{self.folder / BEST} is chosen by training episodes alone: {error}")
@@ -273,7 +276,8 @@ class Recorder:
         started = perf_counter()
         self._saved_at, self._save_seconds = self._result.seconds, math.inf  # not known before it is written
         self._save_best()  # before last/: what resumes from there does not write it again
-        self._save(self.folder / LAST, {} if ended_by is None else {"ended_by": ended_by})
+        ending = {} if ended_by is None else {"ended_by": ended_by, "starts": starts(self.folder)}
+        self._save(self.folder / LAST, ending)
         self._replays.replaced()
 
         def measure() -> None:

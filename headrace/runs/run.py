@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.processes.state import shown
 from headrace.core.types import EnvArgument, Json, Settings
-from headrace.core.writing import writing
+from headrace.core.writing import check_file, writing
 from headrace.evaluation.evaluator import Evaluation, evaluate
 from headrace.policies.base import Policy, check_policy, difference
 from headrace.runs import checkpoint
@@ -42,7 +42,8 @@ class Run:
     steps: int  # valid environment steps
     seconds: float  # of training: set-up, evaluation and saving excluded
     metrics: Json = field(default_factory=dict)  # those of the last step in metrics.jsonl
-    reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"
+    reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"; see ended_by()
+    signal: str = ""  # "SIGINT" ..., also where it came after the training, while best/ was chosen or last/ evaluated
     seed: int = 0
     eval_env_kwargs: Settings = field(default_factory=dict)  # settings of environments that hold for evaluation, too
     needed_to_resume: tuple[str, ...] = ()  # arguments of train() that the run's folder does not hold
@@ -59,8 +60,9 @@ class Run:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C, SIGTERM or SIGHUP ended it."""
-        return self.reason.startswith("SIG")
+        """Whether Ctrl-C, SIGTERM or SIGHUP came, so that nothing should follow. It ended the training where it is the
+        reason, too."""
+        return bool(self.signal)
 
     @property
     def resume_command(self) -> str:
@@ -73,6 +75,8 @@ class Run:
     def __repr__(self) -> str:
         mean = self.metrics.get("return")
         reached = "no episode ended" if mean is None else f"return {mean:.4g}"
+        if (success := self.metrics.get("success_rate")) is not None:
+            reached += f", success rate {success:.0%}"
         return (
             f"Run({shown(self.path)}: {self.steps:,} steps in {self.seconds:.2f} s, {reached}, ended by {self.reason})"
         )
@@ -141,6 +145,27 @@ def _lock(file: TextIO) -> None:
             if monotonic() > until:
                 raise
             sleep(MOMENT / 10)
+
+
+def starts(folder: Path) -> int:
+    """How often the training of a run's folder has been started; 0 where that is not known."""
+    try:
+        check_file(folder / COMMANDS)
+        return (folder / COMMANDS).read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def ended_by(folder: Path) -> str:
+    """What ended the training of a run's folder: a limit, a signal, a word of the user's own, as Run.reason; empty
+    while it runs, and where it did not come to save at its end: after an exception, or where it was killed."""
+    try:
+        manifest = checkpoint.read_manifest(folder / LAST)
+    except (OSError, ValueError, checkpoint.DamagedCheckpoint):  # there is none, or it cannot be read
+        return ""
+    since = starts(folder)
+    is_of_last_start = manifest.get("starts", since) == since or not since
+    return str(manifest.get("ended_by", "")) if is_of_last_start else ""
 
 
 def describe(folder: Path, config: str) -> None:

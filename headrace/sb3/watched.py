@@ -9,7 +9,7 @@ import gymnasium
 from headrace.core.types import Json
 from headrace.envs.base import Env
 from headrace.envs.gym.attributes import set_attribute
-from headrace.envs.gym.columns import copied
+from headrace.envs.gym.columns import as_number, copied, outcome_of
 
 
 class Watched(gymnasium.Wrapper):
@@ -31,14 +31,13 @@ class Watched(gymnasium.Wrapper):
         self.headrace_info = {}
         return self.env.reset(**how)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Json]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Json]:
         """A step."""
-        outcome = self.env.step(action)
-        if len(outcome) == 5:  # others are refused by what reads them
-            self.headrace_info = outcome[4]
-            if outcome[2] or outcome[3]:
-                self.headrace_successes += success_of(outcome[4])
-        return outcome
+        observation, reward, terminated, truncated, info = outcome_of(self.env.step(action))
+        self.headrace_info = info
+        if terminated or truncated:
+            self.headrace_successes += success_of(info)
+        return observation, reward, terminated, truncated, info
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
         """Set an attribute of the environment: this wrapper has none."""
@@ -54,7 +53,7 @@ class Watched(gymnasium.Wrapper):
 
 def success_of(info: Json) -> list[float]:
     """info["is_success"], where there is one."""
-    return [float(info["is_success"])] if "is_success" in info else []
+    return [as_number(found, "info['is_success']")] if (found := info.get("is_success")) is not None else []
 
 
 def info_of(env: gymnasium.Env) -> Json:

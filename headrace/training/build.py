@@ -121,7 +121,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     say_unused_by_spaces(plan.algorithm_config, env)
     plan = _with_whole_gradient_steps(plan, env, config)
     plan = _learning_within_rollouts(plan, env, config, placement)
-    algorithm = _divided(_algorithm(plan, env, placement.learn), env, config, ranks)
+    algorithm = _divided(_algorithm(plan, env, placement.learn, stack), env, config, ranks)
     config = replace(config, precision=resolve(config.precision, algorithm.policy, placement.learn))
     config = replace(config, threads=_threads(plan, config, algorithm.policy, placement))
     check_lag(config, algorithm)
@@ -246,7 +246,7 @@ def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None
     return parity.trusted(env, lambda: _made(plan, "torch", placement, part))
 
 
-def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:
+def _algorithm(plan: TrainPlan, env: Env, device: torch.device, stack: ExitStack) -> Algorithm:
     if not isinstance(plan.algorithm, str):
         check_spaces(plan.algorithm.policy, env.spaces, env.name)
         return plan.algorithm
@@ -256,7 +256,7 @@ def _algorithm(plan: TrainPlan, env: Env, device: torch.device) -> Algorithm:
         first = _first_policy(plan, kind)
         algorithm = multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device, first)
     if getattr(plan.algorithm_config, "hindsight", 0):
-        _set_goals(algorithm, plan, env)
+        _set_goals(algorithm, plan, env, stack)
     return algorithm
 
 
@@ -288,7 +288,7 @@ def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
     return make
 
 
-def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env) -> None:
+def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env, stack: ExitStack) -> None:
     """Tell an algorithm the goals of the environments. Raises ValueError where it cannot learn from them."""
     if isinstance(algorithm, Grouped) or plan.config.collection == "async":
         raise ValueError("hindsight is for one group of agents, and not for collection='async': leave one of them out")
@@ -297,7 +297,7 @@ def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env) -> None:
         entry: Any = envs.entry_of(plan.source)
         own = {"wrappers": plan.config.wrapper, "env_kwargs": plan.config.env_kwargs}
         factory = entry if is_kernel(entry) else envs.factory(plan.source, **own)  # type: ignore[arg-type]
-    algorithm.goals = goals_of(env, factory)  # type: ignore[attr-defined]
+    algorithm.goals = goals_of(env, factory, stack)  # type: ignore[attr-defined]
 
 
 def _with_whole_gradient_steps(plan: TrainPlan, env: Env, config: TrainConfig) -> TrainPlan:

@@ -22,8 +22,8 @@ OF_MAKING = ("params", "env_kwargs", "wrapper")  # of which make() has wrapper a
 EVAL_ENV_SETTINGS = (*WRAPPING, *OF_MAKING)
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *WRAPPING, "reward_scale")  # of make()
 COUNTS = (
-    *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "total_steps"),
-    *("max_episodes", "threads"),
+    *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "eval_envs"),
+    *("total_steps", "max_episodes", "threads"),
 )
 LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
 SEEDS = 2**32  # seeds are one word of the counter-based generator
@@ -88,6 +88,8 @@ class TrainConfig:
     log_info: tuple[str, ...] = ()  # numbers in the info of an episode's last step to log, such as is_success
     eval_freq: int = 0  # environment steps between evaluations in the reference environment; 0: none
     eval_episodes: int = 20  # episodes per evaluation
+    # environments of an evaluation at most, where they are not compiled; None: as many as num_envs
+    eval_envs: int | None = None
     parallel_evaluation: bool = False  # evaluate in a process of its own while training goes on
     save_freq: int = 0  # environment steps between the checkpoints step_N/; 0: only last/ and best/
     track: Literal["wandb"] | None = None  # send the rows of metrics.jsonl to this tracker, too

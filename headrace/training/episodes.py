@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class Episodes:
 
         for name, values in self.infos.items():
             self.last_infos[name] = of_these(getattr(rollout.info, name))
-            values.extend(self.last_infos[name])
+            values.extend(value for value in self.last_infos[name] if not isnan(value))
         return self.extend(of_these(rollout.episode_return), of_these(rollout.episode_length))
 
     def extend(self, returns: list[float], lengths: list[int]) -> tuple[list[float], list[int]]:
@@ -84,7 +85,8 @@ class Episodes:
         return sum(self.lengths) / len(self.lengths) if self.lengths else None
 
     def mean_infos(self) -> dict[str, float]:
-        """Mean of each number of the infos over the window, as metrics: `info/NAME`; of is_success `success_rate`."""
+        """Mean of each number of the infos over the window, as metrics: `info/NAME`; of is_success `success_rate`. The
+        window is of episodes that gave the number: the others do not count."""
         return {
             "success_rate" if name == "is_success" else f"info/{name}": sum(values) / len(values)
             for name, values in self.infos.items()

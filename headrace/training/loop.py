@@ -230,7 +230,7 @@ class Training:
         finally:
             self._recorder = None
         if self._run.interrupted and self._on_interrupt == "raise":
-            raise_caught(self._run.reason)
+            raise_caught(self._run.signal)
 
     def _without_folder(self) -> Run:
         """The run of a rank that follows."""

@@ -12,7 +12,7 @@ from headrace.training.config import read_toml, to_toml
 PROGRESS = ("total_steps", "max_episodes", "max_seconds")  # the first that is given measures it, see limits
 FREE = (  # settings that change no weights
     *("replay_order", "log_folder", "progress", "save_freq", "window", "step_timeout", "track"),
-    *("eval_freq", "eval_episodes", "eval_device", "parallel_evaluation", "target_return"),
+    *("eval_freq", "eval_episodes", "eval_envs", "eval_device", "parallel_evaluation", "target_return"),
 )
 
 

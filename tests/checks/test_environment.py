@@ -53,6 +53,11 @@ class ArrayReward(Right):
         return np.ones(1)
 
 
+class TextReward(Right):
+    def reward(self):
+        return "1.0"
+
+
 class NaNObservation(Right):
     def observation(self):
         return np.array([0, np.nan if self.steps == 3 else 0], np.float32)
@@ -77,6 +82,12 @@ class NumberFlags(Right):
     def step(self, action):
         observation, reward, _, truncated, info = super().step(action)
         return observation, reward, 0, truncated, info
+
+
+class TextFlags(Right):
+    def step(self, action):
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, "False", truncated, info
 
 
 class Unseeded(Right):
@@ -145,12 +156,12 @@ def test_a_correct_environment_passes():
     ("kind", "check", "words"),
     [
         (NaNReward, "rewards", "the reward is nan (step 7, episode 0)"),
-        (ArrayReward, "rewards", "the reward is array([1.]), a ndarray"),
+        (TextReward, "rewards", "its reward is '1.0', a str: give one number"),
         (NaNObservation, "observations", "the observation of step()[1] is nan (step 3, episode 0)"),
         (TooFar, "observations", "of step()[1] is 100.5, above the bound 100"),
         (Doubles, "observations", "the observation of reset() is an array of float64, the space of float32"),
         (WrongShape, "observations", "has the shape (1, 2), the space (2,)"),
-        (NumberFlags, "endings", "terminated is 0, a int"),
+        (TextFlags, "endings", "its terminated is 'False', a str: give one number"),
         (Unseeded, "seeding", "another environment with the same seed differs in its first observation"),
         (Remembers, "reset", "reset with the same seed, differs in its first observation"),
         (
@@ -172,6 +183,8 @@ def test_what_is_wrong_is_found_and_named(kind, check, words):
     ("kind", "check", "words"),
     [
         (Endless, "endings", "no episode ended in 300 steps"),
+        (ArrayReward, "rewards", "reward is array([1.]), a ndarray (300 steps, 15 episodes)"),
+        (NumberFlags, "endings", "terminated is 0, a int (300 steps, 15 episodes)"),
         (Always, "another seed", "gives the same 21 steps: nothing here is random"),
     ],
 )

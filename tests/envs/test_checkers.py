@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from headrace import envs
 from headrace.envs.compiled.single_env import single
 from headrace.envs.registry import names
-from headrace.evaluation.evaluator import kernel_class
+from headrace.evaluation.recipe import kernel_class
 
 ROOT = Path(__file__).parents[2]
 KERNELS = {name: cls for name in names() if (cls := kernel_class(name)) is not None}
@@ -32,7 +32,7 @@ import sys, warnings
 sys.path.append(sys.argv.pop(1))  # what this interpreter lacks
 from stable_baselines3.common.env_checker import check_env
 from headrace.envs.compiled.single_env import single
-from headrace.evaluation.evaluator import kernel_class
+from headrace.evaluation.recipe import kernel_class
 for name in sys.argv[1:]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -284,4 +284,4 @@ def test_a_ready_gymnasium_env_is_made_again_by_its_own_function(tmp_path):
 
     env = hr.make(factory, 2)
     policy = hr.ActorCritic(env.observation_space, env.action_space, hidden=(8,))
-    assert len(hr.evaluate(policy, env, episodes=3).returns) == 3 and len(made) == 5
+    assert len(hr.evaluate(policy, env, episodes=3).returns) == 3 and len(made) == 4

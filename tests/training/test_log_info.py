@@ -69,3 +69,46 @@ def test_what_cannot_be_logged_is_refused(tmp_path):
         hr.train("ppo", Coin, log_info=("goals",), **options)
     with pytest.raises(ValueError, match=r"log_info=.* is for Gymnasium environments .* and not for CartPole-v1"):
         hr.train("ppo", "CartPole-v1", log_info=("is_success",), **options)
+
+
+class Forgetful(Coin):
+    """Every third episode says nothing of its success, or None."""
+
+    def step(self, action):
+        seen, reward, ended, truncated, info = super().step(action)
+        if ended and self.episode % 3 == 0:
+            info = {**info, "is_success": None} if self.episode % 2 else {"distance": info["distance"]}
+        return seen, reward, ended, truncated, info
+
+
+@pytest.mark.parametrize("env", [Forgetful, lambda num_envs: SyncVectorEnv([Forgetful] * num_envs)])
+def test_an_episode_without_success_does_not_count_and_does_not_end_the_training(env, tmp_path, capsys):
+    options = {**OPTIONS, "progress": "plain", "log_folder": str(tmp_path), "hidden": (4,)}
+    run = hr.train("ppo", env, log_info=NAMES, **options)
+    values = [row.split(",") for row in (run.path / "monitor.csv").read_text().splitlines()[2:]]
+    told = [float(row[3]) for row in values if row[3]]
+    assert {row[4] for row in values if not row[3]} <= {"0.0", "3.0", "6.0", "9.0", "12.0"} and len(told) < len(values)
+    assert run.metrics["success_rate"] == pytest.approx(np.mean(told[-4:]))
+    assert f"success rate {run.metrics['success_rate']:.0%}" in capsys.readouterr().out
+    assert f"success rate {run.metrics['success_rate']:.0%}" in repr(run)
+
+
+def test_a_success_that_never_comes_is_said_once(tmp_path, capsys):
+    class Never(Coin):
+        def step(self, action):
+            return (*super().step(action)[:4], {"distance": 1.0})
+
+    run = hr.train("ppo", Never, log_info=NAMES, log_folder=str(tmp_path), hidden=(4,), **OPTIONS)
+    assert "success_rate" not in run.metrics and run.metrics["info/distance"] == 1.0
+    assert capsys.readouterr().err.count("there is no success_rate until one has it") == 1
+
+
+def test_success_rates_are_in_the_tables_of_runs_and_of_seeds(tmp_path, capsys, monkeypatch):
+    from headrace.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    hr.train("ppo", Coin, log_info=("is_success",), hidden=(4,), **OPTIONS)
+    hr.train("ppo", Coin, hidden=(4,), **OPTIONS)
+    assert main(["runs"]) == 0
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert "success rate" in heading and "50%" in rows[0] and "%" not in rows[1]

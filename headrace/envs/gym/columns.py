@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 
+from headrace.core.terminal import tell
 from headrace.core.text import shown
 from headrace.data.rollout import Value
 from headrace.data.spaces import Box, Key, Sample, Space, leaves
 
 Views = list[tuple[tuple[Key, ...], np.ndarray]]
+MISSES = 5  # episodes of some environments, after which a name in log_info that none of them had is an error
+SUCCESS = "is_success"
 NUMBERS = "biuf"  # kinds of NumPy dtypes: bool, integers, floats
-_NUMBER = (float, int, np.floating, np.integer, np.bool_)
+_NUMBER = (float, int, np.floating, np.integer, np.bool_, Real, Decimal)  # the frequent ones first
 
 
 def views(space: Space, column: Value) -> Views:
@@ -56,22 +62,38 @@ def copied(value: Sample) -> Sample:
 
 
 def as_number(value: Sample, what: str) -> float:
-    """A reward or a flag that an environment gave. Raises TypeError for what is not one number or bool: assignments and
-    float() would take text for the number that it spells, and "False" for true."""
-    if not isinstance(value, _NUMBER):
-        array = np.asarray(value)
-        if array.size != 1 or array.dtype.kind not in NUMBERS:
-            raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}")
-        value = array.item()
-    return float(value)
+    """A reward, a flag or a number of an info that an environment gave: a number of any kind, or an array or tensor
+    with one entry, whatever its shape.
+
+    Raises TypeError for what is not one real number or bool: assignments and float() would take text for the number
+    that it spells, and "False" for true.
+    """
+    one = value if isinstance(value, _NUMBER) else _only_entry(value)
+    if not isinstance(one, _NUMBER):
+        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+        raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}{shape}: give one number")
+    return float(one)
+
+
+def as_flag(value: Sample, what: str) -> bool:
+    """As as_number(), of terminated or truncated."""
+    return value if type(value) is bool else as_number(value, what) != 0
+
+
+def _only_entry(value: Sample) -> Any:
+    """The entry of an array, a tensor, a list or a tuple that has one; anything else as it is."""
+    try:
+        entry = value.item() if hasattr(value, "item") else np.asarray(value).item()  # type: ignore[union-attr]
+    except (TypeError, ValueError, RuntimeError):  # there are more, or none
+        return value
+    return entry if isinstance(entry, _NUMBER) else value
 
 
 def outcome_of(outcome: Sample) -> tuple[Any, float, bool, bool, Any]:
     """What step() returned, with a number and flags. Raises TypeError where that is not Gymnasium's five-tuple."""
     try:
         observation, reward, terminated, truncated, info = outcome
-        if not (type(terminated) is type(truncated) is bool):  # as Gymnasium has them
-            terminated, truncated = as_number(terminated, "terminated") != 0, as_number(truncated, "truncated") != 0
+        terminated, truncated = as_flag(terminated, "terminated"), as_flag(truncated, "truncated")
         if type(reward) is not float:
             reward = as_number(reward, "reward")
         return observation, reward, terminated, truncated, info
@@ -82,13 +104,35 @@ def outcome_of(outcome: Sample) -> tuple[Any, float, bool, bool, Any]:
         ) from error
 
 
-def logged(info: Mapping[str, Any], names: Iterable[str]) -> list[float]:
-    """The numbers that an info has under these names. Raises KeyError for one that it lacks, TypeError for others."""
-    missing = [name for name in names if name not in info]
-    if missing:
-        has = ", ".join(map(repr, info)) or "nothing"
-        raise KeyError(f"log_info names {', '.join(missing)}, and the info of an episode's last step has {has}")
-    return [as_number(info[name], f"info[{name!r}]") for name in names]
+def began(outcome: Sample) -> tuple[Sample, Any]:
+    """The observation and the info that reset() returned."""
+    if not (isinstance(outcome, tuple) and len(outcome) == 2):
+        raise TypeError(f"reset() gave {shown(outcome)}: it must give (observation, info)")
+    return outcome
+
+
+class EndNumbers:
+    """Reads what log_info names of the infos of episodes' last steps: numbers; NaN where an info has none, or None."""
+
+    def __init__(self) -> None:
+        self._found: set[str] = set()  # names that an episode has had
+        self._episodes = 0
+
+    def of(self, info: Mapping[str, Any], names: Iterable[str]) -> list[float]:
+        """The numbers of an episode. Raises TypeError for what is no number, KeyError for a name that none of the first
+        MISSES episodes has had: it is not that of anything. is_success may come later, as in a task that is not solved
+        yet: there a line says so."""
+        self._episodes += 1
+        given = {name: info[name] for name in names if info.get(name) is not None}
+        self._found.update(given)
+        missing = [name for name in names if name not in self._found]
+        if missing and self._episodes == MISSES:
+            has = ", ".join(map(repr, info)) or "nothing"
+            text = f"log_info names {', '.join(missing)}, and the info of an episode's last step has {has}"
+            if missing != [SUCCESS]:
+                raise KeyError(text)
+            tell(f"{text}: there is no success_rate until one has it, and episodes without it do not count")
+        return [as_number(given[name], f"info[{name!r}]") if name in given else math.nan for name in names]
 
 
 def action_caster(space: Space) -> Callable[[np.ndarray], np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,15 +12,17 @@ import gymnasium
 import numpy as np
 import torch
 
+from headrace.core.stopping import close_each
 from headrace.core.text import shown
 from headrace.core.types import Json, Settings, StateDict
 from headrace.data.flat_dict import ACTION_MASK, FlatDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Sample, Space, action_column, observation_column
-from headrace.envs.base import Env
+from headrace.envs.base import Env, Round, repeat_first
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 from headrace.envs.gym.change_params import change_params
-from headrace.envs.gym.columns import action_caster, logged, outcome_of, put, views
+from headrace.envs.gym.columns import EndNumbers, action_caster, began, outcome_of, put, views
+from headrace.envs.gym.failures import failure_of, made
 from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
 from headrace.envs.gym.learned import give, learned_of, statistics_of
 from headrace.envs.gym.saving import restore, savable, state_of
@@ -29,13 +30,7 @@ from headrace.envs.gym.several import Made, Several, check_same_spaces, factory_
 from headrace.envs.gym.unread import tell_unread, unread_end, unread_mask
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
-EPISODES = (
-    "returns",
-    "lengths",
-    "episodes",
-    "times_remade",
-    "last_infos",
-)  # numbers of each environment that are saved
+EPISODES = ("returns", "lengths", "episodes", "times_remade", "last_infos")  # of each environment, saved
 SILENT = 3.0  # s of making environments until a line says how many there are
 
 
@@ -86,6 +81,9 @@ class InlineEnv(Env):
         self._failed_after = [0] * num_envs  # ... after so many steps of an episode, beyond which it has not come since
         self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
         self._unseeded: set[int] = set()  # those whose next reset() takes a seed: new ones, and those made again
+        self._round: Round | None = None  # in an evaluation
+        self._resting: set[int] = set()  # whose episode of this round has ended
+        self._taken_over = False
         self._known = Made(self.name)
         self.envs = [self._known.new(made(factory_of(factory, first_env)) if env is None else env)]
         self.max_steps: int | None = None
@@ -93,7 +91,7 @@ class InlineEnv(Env):
             self._describe(self.envs[0])
             self.learned = learned_of(self.envs[0])
             self._make_others()
-        except Exception:
+        except BaseException:
             self.close()
             raise
         self._rollout: Rollout | None = None
@@ -102,6 +100,7 @@ class InlineEnv(Env):
         self._returns, self._lengths, self._episodes = [0.0] * num_envs, [0] * num_envs, [0] * num_envs
         self._looked = True  # at what infos say that nothing reads: once, in training, at those of environment 0
         self._infos: dict[str, np.ndarray] = {}  # columns of the info of an episode's last step that is logged
+        self._end_numbers = EndNumbers()
         self._last_infos: list[list[float]] = [[] for _ in range(num_envs)]  # of the last episode, in their order
 
     def _set_params(self, params: Settings) -> None:
@@ -144,13 +143,39 @@ class InlineEnv(Env):
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Seed every environment and begin its first episode."""
+        self._begin(rollout, seed, None)
+
+    def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
+        self._begin(rollout, seed, episodes)
+        if self.num_copies == self.of:  # else whoever has all of them does it
+            repeat_first(rollout, self.num_copies, episodes.size)
+
+    def _begin(self, rollout: Rollout, seed: int, episodes: Round | None) -> None:
         self._bind(rollout)
-        self._seed, self._reset_all = seed, False
+        self._seed, self._reset_all, self._round = seed, False, episodes
+        if not self._taken_over:
+            self._times_remade = [0] * self.num_copies
+        self._taken_over = False
         self._returns, self._lengths = [0.0] * self.num_copies, [0] * self.num_copies
         self._episodes, self._unseeded = [0] * self.num_copies, set(range(self.num_copies))
+        self._resting = self._without_episode(episodes)
         for index in range(self.num_copies):
+            if index in self._resting:
+                self._rest(index, 0)
+                continue
             while not self._attempt(self._begin_one, index, 0):
                 pass
+
+    def _without_episode(self, episodes: Round | None) -> set[int]:
+        """The environments that play no episode of a round."""
+        plays = self.num_copies if episodes is None else max(0, episodes.size - self.first_env)
+        return set(range(plays, self.num_copies))
+
+    def _rest(self, index: int, row: int) -> None:
+        """Let an environment wait for the next round, with the observation that it has."""
+        self._valid[row, index] = False
+        for _, column in self._observation:
+            column[row, index] = column[max(row - 1, 0), index]
 
     def step(self, rollout: Rollout, t: int, lost: bool = False) -> None:
         """Step every environment, or reset it where valid[t] is false.
@@ -159,6 +184,7 @@ class InlineEnv(Env):
         """
         if rollout is not self._rollout:
             self._bind(rollout)
+        self._taken_over = False
         for index, action in enumerate(self._acting(t)):
             if action is None:
                 while not self._attempt(self._reset_one, index, t):
@@ -233,7 +259,8 @@ class InlineEnv(Env):
         self._returns[index], self._lengths[index] = 0.0, 0
 
     def _seed_of(self, index: int) -> int:
-        return env_seed(self._seed, self.first_env + index, self._times_remade[index])
+        number = self.first_env + index + (self._round.first if self._round else 0)
+        return env_seed(self._seed, number, self._times_remade[index])
 
     def _first_observation(self, index: int) -> Sample:
         """The observation of a new episode."""
@@ -249,6 +276,14 @@ class InlineEnv(Env):
         if isinstance(info, Mapping):
             tell_unread(self.name, unread_mask(info, self.observation_space, self.action_space))
 
+    def _begin_next(self, index: int, row: int) -> None:
+        """Begin the episode after one that has ended. In a round there is none, except for one that could not go on."""
+        if self._round and (self._lengths[index] or index in self._resting):
+            self._resting.add(index)
+            self._rest(index, row)
+        else:
+            self._begin_one(index, row)
+
     def _begin_one(self, index: int, row: int) -> None:
         self._observe(row, index, self._first_observation(index), final=False)
         self._valid[row, index] = True
@@ -261,7 +296,7 @@ class InlineEnv(Env):
         self._returns[index] += reward
         self._observe(t + 1, index, observation, terminated or truncated)
         if self._infos and (terminated or truncated):
-            self._last_infos[index] = logged(info, self._infos)
+            self._last_infos[index] = self._end_numbers.of(info, self._infos)
         if not self._looked and index == 0 and not self._valid[t + 1, index] and isinstance(info, Mapping):
             self._looked = True
             tell_unread(self.name, unread_end(info, truncated, [*self._infos, *self._logged_elsewhere()]))
@@ -273,7 +308,7 @@ class InlineEnv(Env):
         return env.get_wrapper_attr("headrace_logs") if env.has_wrapper_attr("headrace_logs") else ()
 
     def _reset_one(self, index: int, t: int) -> None:
-        self._begin_one(index, t + 1)
+        self._begin_next(index, t + 1)
         self._reward[t, index] = 0.0
         self._terminated[t, index] = self._truncated[t, index] = False
         self._episode_return[t, index] = self._returns[index] / self._scale
@@ -343,38 +378,17 @@ class InlineEnv(Env):
         for env, saved in zip(self.envs, state["envs"], strict=True):
             restore(env, saved)
 
-    def take_over(self, seed: int, times_remade: int) -> None:
+    def take_over(self, seed: int, times_remade: int, episodes: Round | None = None) -> None:
         """Replace environments of a lost process: each begins at its next reset, with the seed of one made again
-        times_remade times."""
-        self._seed = seed
-        self._times_remade = [times_remade] * self.num_copies
+        times_remade times. episodes: of the round that the lost ones were in."""
+        self._seed, self._round, self._resting = seed, episodes, self._without_episode(episodes)
+        self._times_remade, self._taken_over = [times_remade] * self.num_copies, True
         self._unseeded = set(range(self.num_copies))
 
     def close(self) -> None:
         """Close every environment."""
-        while self.envs:
-            self.envs.pop().close()
-
-
-def made(factory: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    """What a function makes. Raises its exception, see failure_of()."""
-    try:
-        return factory()
-    except BaseException as raised:
-        if (error := failure_of(raised)) is raised:
-            raise
-        raise error from raised
-
-
-def failure_of(raised: BaseException) -> Exception:
-    """An environment's exception; a RuntimeError in place of what would end the process instead of being reported:
-    sys.exit() and KeyboardInterrupt. Ctrl-C of a user is raised again."""
-    if isinstance(raised, Exception):
-        return raised
-    ctrl_c = isinstance(raised, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ctrl_c or not isinstance(raised, SystemExit | KeyboardInterrupt):
-        raise raised
-    return RuntimeError(f"the environment raised {raised!r}, which would end the whole run")
+        envs, self.envs = self.envs, []
+        close_each(envs, f"an environment of {self.name}")
 
 
 def env_seed(seed: int, index: int, times_remade: int = 0) -> int:
@@ -384,10 +398,3 @@ def env_seed(seed: int, index: int, times_remade: int = 0) -> int:
     """
     words = (seed % 2**64, index, times_remade) if times_remade else (seed % 2**64, index)
     return int(np.random.SeedSequence(words).generate_state(1)[0])
-
-
-def began(outcome: Sample) -> tuple[Sample, Any]:
-    """The observation and the info that reset() returned."""
-    if not (isinstance(outcome, tuple) and len(outcome) == 2):
-        raise TypeError(f"reset() gave {shown(outcome)}: it must give (observation, info)")
-    return outcome

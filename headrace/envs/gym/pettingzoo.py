@@ -16,10 +16,11 @@ import numpy as np
 from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
-from headrace.envs.base import MultiAgentEnv
+from headrace.envs.base import MultiAgentEnv, Round
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
-from headrace.envs.gym.columns import Views, action_caster, as_number, put, views
-from headrace.envs.gym.inline import InlineEnv, made
+from headrace.envs.gym.columns import Views, action_caster, as_flag, as_number, put, views
+from headrace.envs.gym.failures import made
+from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.gym.several import factory_of
 from headrace.envs.gym.unread import IN_OBSERVATIONS, tell_unread, unread_mask
 
@@ -83,6 +84,10 @@ class PettingZooEnv(InlineEnv):
         """All of it: the columns of one copy are not side by side."""
         return rollout
 
+    def _begin(self, rollout: Rollout, seed: int, episodes: Round | None) -> None:
+        self._sums[:] = self._counts[:] = 0
+        super()._begin(rollout, seed, episodes)
+
     def _acting(self, t: int) -> list[Sample]:
         """What each copy is given to step with: which agents act, and all actions; None where none of them is valid."""
         if self._reset_all:
@@ -117,8 +122,8 @@ class PettingZooEnv(InlineEnv):
         seen, rewards, terminations, truncations, _ = outcome
         agent, column = place.agent, place.first + index
         reward = as_number(rewards.get(agent, 0.0), f"reward of {agent}")
-        terminated = as_number(terminations.get(agent, False), f"termination of {agent}") != 0
-        truncated = as_number(truncations.get(agent, False), f"truncation of {agent}") != 0 or not (stays or terminated)
+        terminated = as_flag(terminations.get(agent, False), f"termination of {agent}")
+        truncated = as_flag(truncations.get(agent, False), f"truncation of {agent}") or not (stays or terminated)
         ended = terminated or truncated
         self._reward[t, column] = reward
         self._terminated[t, column], self._truncated[t, column] = terminated, truncated
@@ -130,7 +135,7 @@ class PettingZooEnv(InlineEnv):
             self._died[index].add(agent)
 
     def _reset_one(self, index: int, t: int) -> None:
-        self._begin_one(index, t + 1)
+        self._begin_next(index, t + 1)
         for number in range(self.num_agents):
             self._end_episode(number, index, t)
         self._lengths[index] = 0
@@ -152,6 +157,11 @@ class PettingZooEnv(InlineEnv):
             own = infos.get(self.groups[group][0])
             if isinstance(own, Mapping):
                 tell_unread(self.name, unread_mask(own, observation, action, IN_OBSERVATIONS))
+
+    def _rest(self, index: int, row: int) -> None:
+        for place in self._places:
+            self._valid[row, place.first + index] = False
+            self._see(place, index, row, {}, must=False)
 
     def _end_episode(self, number: int, index: int, t: int) -> None:
         """Write a masked row: an agent's finished episode, or 0 where that was reported before."""

@@ -10,6 +10,7 @@ from pettingzoo.utils import BaseParallelWrapper
 
 from headrace.core.types import Json
 from headrace.data.spaces import Sample
+from headrace.envs.gym.columns import as_number
 from headrace.envs.gym.frames import pushed, stacked_space
 from headrace.envs.gym.wrapping import Wrapping
 
@@ -52,7 +53,8 @@ class AgentsWrapped(BaseParallelWrapper):
         if self._steps == self.wrapping.time_limit:
             truncations = {**truncations, **dict.fromkeys(here, True)}
             self.agents = []
-        rewards = {agent: reward * self.wrapping.reward_scale for agent, reward in rewards.items()}
+        scale = self.wrapping.reward_scale
+        rewards = {agent: as_number(reward, f"reward of {agent}") * scale for agent, reward in rewards.items()}
         return self._stacked(observations), rewards, terminations, truncations, infos
 
     def _stacked(self, observations: ByAgent) -> ByAgent:

@@ -11,6 +11,7 @@ from gymnasium.wrappers import FilterObservation, TimeLimit, TransformReward
 from headrace.core.user_names import member
 from headrace.envs.base import MultiAgentEnv
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.envs.gym.columns import as_number
 from headrace.envs.gym.frames import StackedFrames
 from headrace.envs.gym.info_mask import InfoMask
 from headrace.envs.gym.wrapping import Wrapping
@@ -79,7 +80,7 @@ class ScaledReward(TransformReward):
     """Rewards multiplied by a number. InlineEnv divides the returns it reports by it again."""
 
     def __init__(self, env: gymnasium.Env, scale: float) -> None:
-        super().__init__(env, lambda reward: float(reward) * scale)
+        super().__init__(env, lambda reward: as_number(reward, "reward") * scale)
         self.headrace_reward_scale = scale
 
 

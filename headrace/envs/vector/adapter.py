@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from headrace.core.cores import cores
+from headrace.core.stopping import close
 from headrace.core.text import shown
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout, Value, tree_map
 from headrace.data.spaces import Sample, Space, action_column, observation_column
-from headrace.envs.base import Env
+from headrace.envs.base import Env, Round
 from headrace.envs.gym.learned import learned_of
 from headrace.envs.gym.unread import IN_OBSERVATIONS, tell_unread, unread_end, unread_mask
 from headrace.envs.vector.infos import EndingInfos
@@ -59,8 +60,11 @@ class Source(Protocol):
     autoreset: Autoreset
     resets_some: bool  # whether reset_some() works
 
-    def reset(self, seed: int | None) -> Sample:
-        """Begin an episode in every environment; return observations [N, ...]."""
+    def reset(self, seed: int | None, first: int = 0) -> Sample:
+        """Begin an episode in every environment; return observations [N, ...].
+
+        first: number of environment 0 among those of a larger set, which has other seeds.
+        """
 
     def reset_some(self, mask: Tensor) -> Sample:
         """Begin an episode in the environments of a mask, bool [N]; return observations [N, ...], valid for these."""
@@ -110,9 +114,16 @@ class VectorAdapter(Env):
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
+        self._begin_all(rollout, seed, 0)
+
+    def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
+        """See Env. An episode depends on its number alone where the library gives environment i the seed + i."""
+        self._begin_all(rollout, seed, episodes.first)
+
+    def _begin_all(self, rollout: Rollout, seed: int, first: int) -> None:
         self._clear()
         self._reset_all = False
-        rollout.observation[0].copy_(self._observed(self.source.reset(seed), "the observation"))
+        rollout.observation[0].copy_(self._observed(self.source.reset(seed, first), "the observation"))
         rollout.valid[0] = True
 
     def step(self, rollout: Rollout, t: int) -> None:
@@ -278,7 +289,7 @@ class VectorAdapter(Env):
 
     def close(self) -> None:
         """Close the library's environments."""
-        self.source.close()
+        close(self.source, f"the environments of {self.name}")
 
 
 def _where(mask: Tensor, values: Value, others: Value) -> Value:

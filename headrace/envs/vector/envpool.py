@@ -49,17 +49,17 @@ class EnvPoolSource:
         self._make: Callable[..., Any] = envpool.make_gymnasium
         self._all = np.arange(num_envs, dtype=np.int32)
 
-    def make(self, seed: int, spares: int = 0, batch_size: int | None = None) -> None:
+    def make(self, seed: int, spares: int = 0, batch_size: int | None = None, first: int = 0) -> None:
         """Make the pool again, with `spares` more environments than num_envs. batch_size: how many recv() returns, of
-        those that are ready; None for all, in their order."""
+        those that are ready; None for all, in their order. first: see Source.reset()."""
         self.close()
         number = self.num_envs + spares
-        made = {"num_envs": number, "batch_size": batch_size or number, "seed": env_seed(seed, 0) % SEEDS}
+        made = {"num_envs": number, "batch_size": batch_size or number, "seed": env_seed(seed, 0) % SEEDS + first}
         self.pool = self._make(self.task, **made, **self.options)
 
-    def reset(self, seed: int | None) -> Sample:
+    def reset(self, seed: int | None, first: int = 0) -> Sample:
         if seed is not None or self.pool is None:
-            self.make(seed or 0)
+            self.make(seed or 0, first=first)
         self.pool.async_reset()
         return self.pool.recv(reset=True)[0]
 

@@ -48,15 +48,14 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         self.close()
         self.is_async = True
 
-    def reset(self, rollout: Rollout, seed: int) -> None:
-        """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
+    def _begin_all(self, rollout: Rollout, seed: int, first: int) -> None:
         self._forget()
         if not self.is_async:
-            super().reset(rollout, seed)
+            super()._begin_all(rollout, seed, first)
             return
         self._clear()
         self._to_reset[:] = False
-        self.source.make(seed, self.batch_size - 1, self.batch_size)
+        self.source.make(seed, self.batch_size - 1, self.batch_size, first)
         self._begin(np.arange(self.num_envs))
         while (received := self._received(None)) is not None:
             envs, outcome = received

@@ -42,8 +42,8 @@ class GymnasiumSource:
         self.resets_some = self.autoreset is Autoreset.DISABLED or takes_a_mask
         self._actions = action_caster(self.action_space)
 
-    def reset(self, seed: int | None) -> Sample:
-        return self.env.reset(seed=None if seed is None else env_seed(seed, 0) % SEEDS)[0]
+    def reset(self, seed: int | None, first: int = 0) -> Sample:
+        return self.env.reset(seed=None if seed is None else env_seed(seed, 0) % SEEDS + first)[0]
 
     def reset_some(self, mask: Tensor) -> Sample:
         return self.env.reset(options={"reset_mask": mask.numpy()})[0]

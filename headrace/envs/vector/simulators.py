@@ -56,8 +56,8 @@ class SimulatorSource:
             raise TypeError(f"{self.name} never resets its environments itself, and has no reset_some(mask) either")
         self._actions = _actions(self.action_space, self.device)
 
-    def reset(self, seed: int | None) -> Sample:
-        return self.simulator.reset(seed)
+    def reset(self, seed: int | None, first: int = 0) -> Sample:
+        return self.simulator.reset(None if seed is None else seed + first)
 
     def reset_some(self, mask: Tensor) -> Sample:
         return self.simulator.reset_some(mask)

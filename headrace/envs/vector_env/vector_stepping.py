@@ -14,6 +14,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
+from headrace.core.stopping import close_each
 from headrace.core.types import Json
 from headrace.data.shared_memory import Memory, padded
 from headrace.envs.gym.attributes import set_attribute
@@ -150,8 +151,7 @@ class VectorStepping:
 
     def close(self) -> None:
         """Close the environments."""
-        for env in self.envs:
-            env.close()
+        close_each(self.envs, "an environment")
 
 
 def called(env: gymnasium.Env, name: str, args: tuple, kwargs: Json) -> Any:

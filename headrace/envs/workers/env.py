@@ -20,7 +20,7 @@ from headrace.core.cores import partition
 from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_size
-from headrace.envs.base import AsyncEnv
+from headrace.envs.base import AsyncEnv, Round, repeat_first
 from headrace.envs.gym.agent_groups import Grouping, take_agents
 from headrace.envs.gym.pettingzoo import restarts
 from headrace.envs.workers.process import Workers
@@ -93,8 +93,10 @@ class WorkerEnv(AsyncEnv):
         self._transport = Transport(owner.acquire(num_envs), step_timeout)
         self._close = weakref.finalize(self, release, self._transport, owner, owner is workers)
         count = len(self._transport.workers)
-        self._lost = [0] * count  # environments of each worker made again because their process was gone
-        self._seed = 0
+        self._lost = [0] * count  # environments of each worker made again because their process was gone ...
+        self._lost_before = [0] * count  # ... of these before the last reset
+        self._seed = 0  # of the last reset
+        self._round: Round | None = None
         self._asked: Settings = {}  # by the last set_params()
         self._numbers: WeakKeyDictionary[SharedRollout, int] = WeakKeyDictionary()  # of those that workers write into
         self._bound: list[int] = []  # numbers that the workers know
@@ -152,9 +154,17 @@ class WorkerEnv(AsyncEnv):
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Seed every environment and begin its first episode."""
-        self._seed = seed
+        self._begin(rollout, seed, None)
+
+    def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
+        self._begin(rollout, seed, episodes)
+
+    def _begin(self, rollout: Rollout, seed: int, episodes: Round | None) -> None:
+        self._seed, self._round, self._lost_before = seed, episodes, list(self._lost)
         number, shared = self._place(rollout)
-        self._do(RESET, number, 0, seed)
+        self._do(RESET, number, 0, (seed, episodes))
+        if episodes:
+            repeat_first(shared, self.num_copies, episodes.size)
         if shared is not rollout:
             _copy(BEFORE, shared, 0, rollout, 0)
 
@@ -230,9 +240,11 @@ class WorkerEnv(AsyncEnv):
         self._transport.replace(worker)
         for rollout in self._numbers:
             self._bind(worker, rollout)
-        self._transport.workers[worker].tell(TAKE_OVER, 0, (self._seed, self._lost[worker], dict(self.changed_params)))
+        lost = self._lost[worker] - self._lost_before[worker]
+        taken_over = (self._seed, lost, self._round, dict(self.changed_params))
+        self._transport.workers[worker].tell(TAKE_OVER, 0, taken_over)
         if order.what == RESET:
-            self._transport.start(worker, RESET, order.where, self._seed)
+            self._transport.start(worker, RESET, order.where, (self._seed, self._round))
         elif order.what == PARAMS:
             self._transport.start(worker, PARAMS, order.where, (dict(self._asked),))
         else:

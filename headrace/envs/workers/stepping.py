@@ -60,7 +60,11 @@ class Stepping:
         if what == STEP:
             self.env.step(self.rollouts[number], t)
         elif what == RESET:
-            self.env.reset(self.rollouts[number], self.orders.recv())
+            seed, episodes = self.orders.recv()
+            if episodes is None:
+                self.env.reset(self.rollouts[number], seed)
+            else:
+                self.env.begin(self.rollouts[number], seed, episodes)
         elif what == CUT_OFF:
             self.env.step(self.rollouts[number], t, lost=True)
         elif what == PARAMS:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter, process_time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
 from headrace.core.cores import cores
+from headrace.core.stopping import close
 from headrace.core.terminal import tell
 from headrace.data.spaces import Sample, drawable
 from headrace.envs.base import MultiAgentEnv
+from headrace.envs.gym.columns import as_flag
 
 TRIED = 0.3  # s of steps to measure, at most
 FEWEST, MOST = 5, 200  # steps measured
@@ -65,7 +67,7 @@ def _step_time(factory: Callable[[], gymnasium.Env], seed: int) -> StepTime:
             return StepTime(used / steps, 1.0)
         return StepTime(seconds / steps, min(1.0, used / seconds))
     finally:
-        env.close()
+        close(env, "the environment that was measured")
 
 
 def _sleeps() -> int:
@@ -84,8 +86,10 @@ def _actions(env: gymnasium.Env | MultiAgentEnv) -> Callable[[], Sample]:
     return lambda: {agent: space.sample() for agent, space in spaces.items()}
 
 
-def _ended(flag: bool | dict[str, bool]) -> bool:
-    return all(flag.values()) if isinstance(flag, dict) else bool(flag)
+def _ended(flag: Any) -> bool:
+    if isinstance(flag, Mapping):
+        return all(as_flag(value, f"ending of {agent}") for agent, value in flag.items())
+    return as_flag(flag, "terminated or truncated")
 
 
 def row_seconds(workers: int, num_envs: int, step: StepTime) -> float:

@@ -7,6 +7,7 @@ concatenate it with the other features, and checkpoints and exports contain it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,7 +20,7 @@ from headrace.core.text import shown
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete, Space, bounds, observation_column
-from headrace.envs.base import Env, EnvWrapper
+from headrace.envs.base import Env, EnvWrapper, Round
 
 AgentInfo = Space | Tensor | np.ndarray | Sequence[float]
 NAME, PLAIN = "agent_info", "observation"  # PLAIN: the name of an observation that is not a Dict
@@ -31,14 +32,17 @@ class InformedEnv(EnvWrapper):
 
     agent_info: constant numbers [N] or [N, ...] (integers [N] are categories, all others quantities); or a Box,
     Discrete or MultiDiscrete space, from which each episode draws uniformly, by counter-based random numbers.
-    space: that of constant numbers, where it has more than those in agent_info.
+    space: that of constant numbers, where it has more than those in agent_info. cycled: agent_info may be that of
+    another number of copies: copy i, and in an evaluation episode i, has that of copy i modulo their number.
     Raises ValueError for another count of numbers or a Box without bounds, TypeError for what is neither numbers nor
     such a space, or a Dict observation that has an agent_info.
     """
 
-    def __init__(self, env: Env, agent_info: AgentInfo, space: Space | None = None) -> None:
+    def __init__(self, env: Env, agent_info: AgentInfo, space: Space | None = None, cycled: bool = False) -> None:
         super().__init__(env)
-        found, self._fixed = _parsed(agent_info, env.num_envs)
+        self._given = deepcopy(agent_info)  # the user may write into it
+        self._cycled, self._round = cycled, Round(0, self.num_copies, self.num_copies)
+        found, self._fixed = self._of_round()
         self.info_space = space or found
         if env.nested:
             raise TypeError(f"groups of agents have different observations in {env.name}: agent_info needs equal ones")
@@ -72,12 +76,26 @@ class InformedEnv(EnvWrapper):
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin new episodes, and write each agent's agent_info."""
+        self.env.reset(self._of_env(rollout), seed)
+        self._begin(rollout, seed)
+
+    def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
+        self.env.begin(self._of_env(rollout), seed, episodes)
+        self._round = episodes
+        self._begin(rollout, seed)
+
+    def _begin(self, rollout: Rollout, seed: int) -> None:
         self._seed = seed
         self._steps.zero_()
         if self._fixed is not None:
-            self._fixed = self._fixed.to(self._steps.device)
-        self.env.reset(self._of_env(rollout), seed)
+            numbers = self._of_round()[1]
+            self._fixed = None if numbers is None else numbers.to(self._steps.device)
         getattr(rollout.observation, NAME)[0] = self._drawn()
+
+    def _of_round(self) -> tuple[Space, Tensor | None]:
+        """The space of agent_info, and its constant numbers for the copies in this round."""
+        given = for_copies(self._given, self.env, self._round.first) if self._cycled else self._given
+        return _parsed(given, self.env.num_envs)
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Step the environments; agents whose episode begins in row t + 1 get a new agent_info, others keep theirs."""
@@ -117,8 +135,10 @@ class InformedEnv(EnvWrapper):
         space = self.info_space
         assert space.shape is not None
         shape = self.env.num_envs, *space.shape
-        draws = shape[0], int(np.prod(space.shape)), self._steps.device
-        fraction = rng.uniform(self._seed, rng.Purpose.AGENT_INFO, self._steps, 1, *draws)[0].reshape(shape)
+        draws = self.num_agents, self.num_copies, int(np.prod(space.shape)), self._steps.device
+        episodes = self._round.first, self._round.of
+        drawn = rng.uniform_of_agents(self._seed, rng.Purpose.AGENT_INFO, self._steps, 1, *draws, *episodes)
+        fraction = drawn[0].reshape(shape)
         if isinstance(space, Box):
             return self._low + fraction * self._span
         return (self._low + (fraction * self._span).floor()).to(torch.int32)
@@ -129,13 +149,13 @@ def informed(env: Env, agent_info: AgentInfo | None) -> Env:
     return env if agent_info is None else InformedEnv(env, agent_info)
 
 
-def for_copies(agent_info: AgentInfo, env: Env) -> AgentInfo:
-    """The agent_info of a training for another number of copies: copy i has that of copy i modulo theirs."""
+def for_copies(agent_info: AgentInfo, env: Env, first: int = 0) -> AgentInfo:
+    """The agent_info of a training for another number of copies: copy i has that of copy first + i modulo theirs."""
     if isinstance(agent_info, Space | str):
         return agent_info
     numbers = torch.as_tensor(agent_info)
     by_agent = numbers.reshape(env.num_agents, -1, *numbers.shape[1:])
-    return by_agent[:, torch.arange(env.num_copies) % by_agent.shape[1]].flatten(0, 1)
+    return by_agent[:, (first + torch.arange(env.num_copies)) % by_agent.shape[1]].flatten(0, 1)
 
 
 def _parsed(given: AgentInfo | str, num_envs: int) -> tuple[Space, Tensor | None]:

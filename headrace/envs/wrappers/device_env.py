@@ -11,7 +11,7 @@ from torch import Tensor
 from headrace.core.device import transfer
 from headrace.core.types import StateDict
 from headrace.data.rollout import Columns, Group, Rollout, Value, tree_map
-from headrace.envs.base import Env, EnvWrapper
+from headrace.envs.base import Env, EnvWrapper, Round
 
 LINE = 64  # bytes: parts of a block begin on a cache line, which suits every dtype
 NEXT_ROW = ("observation", "valid")  # what a step writes into row t + 1 ...
@@ -49,6 +49,15 @@ class DeviceEnv(EnvWrapper):
         """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
         mirror = self._mirror(rollout)
         self.env.reset(mirror, seed)
+        self._begun(mirror, rollout)
+
+    def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
+        mirror = self._mirror(rollout)
+        self.env.begin(mirror, seed, episodes)
+        self._begun(mirror, rollout)
+
+    def _begun(self, mirror: Rollout, rollout: Rollout) -> None:
+        """Copy the first row to the device."""
         for name in NEXT_ROW:
             tree_map(transfer, getattr(mirror, name)[0], getattr(rollout, name)[0])
         self._written, self._resets_all = (rollout, 0), False
