@@ -180,7 +180,7 @@ def ppo_loss(
 if __name__ == "__main__":
     args = tyro.cli(Args)
     torch.set_num_threads(1)
-    envs = hr.make_vec(args.env_id, args.num_envs, autoreset_mode="SameStep")
+    envs = hr.make_vec(args.env_id, args.num_envs, autoreset_mode="SameStep", episode_statistics=True)
     # before: envs = RecordEpisodeStatistics(SyncVectorEnv([lambda: gymnasium.make(args.env_id)] * args.num_envs,
     #                                                      autoreset_mode="SameStep"))
     _, finished, rate = train(args, envs)

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from headrace.envs import register as register
     from headrace.envs.compiled.single_env import single as single
     from headrace.envs.vector_env.construct_vector import make_vec as make_vec
+    from headrace.envs.vector_env.vector_wrappers import Gymnasium029Infos as Gymnasium029Infos
     from headrace.envs.workers.process import Workers as Workers
     from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
     from headrace.evaluation.curves import plot as plot
@@ -94,6 +95,7 @@ _NAMES = {  # module -> its public names
     "envs.compiled.single_env": ("single",),
     "envs.workers.process": ("Workers",),
     "envs.vector_env.construct_vector": ("make_vec",),
+    "envs.vector_env.vector_wrappers": ("Gymnasium029Infos",),
     "parallel.own_loop": ("Actors",),
     "kernels.language.errors": ("EnvError",),
     "evaluation.evaluator": ("Evaluation", "evaluate"),

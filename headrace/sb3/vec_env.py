@@ -33,7 +33,8 @@ class VecEnv:
         model = stable_baselines3.PPO("MlpPolicy", headrace.sb3.VecEnv("CartPole-v1", 64))
 
     source, num_envs, options: as for headrace.make_vec(), or a gymnasium.vector.VectorEnv in SAME_STEP mode that it
-    gave. What can be compiled is; workers=k steps other environments in k processes.
+    gave, with episode_statistics=True for `episode`. What can be compiled is; workers=k steps other environments in k
+    processes.
     infos: `TimeLimit.truncated`; where an episode ended `terminal_observation` and `episode`, with r (return), l
     (length) and t (seconds), as Monitor gives them. Where Stable-Baselines3 is loaded, this is a subclass of its VecEnv
     for isinstance().
@@ -46,7 +47,12 @@ class VecEnv:
             self.source, self.options, self.envs = None, options, source
         else:
             self.source, self.options = source, options
-            self.envs = make_vec(source, 1 if num_envs is None else num_envs, autoreset_mode="SameStep", **options)  # type: ignore[arg-type]
+            self.envs = make_vec(
+                source,
+                1 if num_envs is None else num_envs,
+                autoreset_mode="SameStep",
+                **{"episode_statistics": True} | options,
+            )  # type: ignore[arg-type]
         mode = self.envs.metadata.get("autoreset_mode")
         if getattr(mode, "value", mode) != "SameStep":
             raise ValueError(f"a VecEnv begins episodes in the step that ends others: autoreset_mode is {mode}")
@@ -119,13 +125,14 @@ class VecEnv:
         rest = {key: value for key, value in infos.items() if key.removeprefix("_") not in ENDS}
         each = self._each(rest)
         if done.any():
-            finals, episodes = self._each({key: infos[key] for key in infos if key not in rest}), infos["episode"]
+            finals, episodes = self._each({key: infos[key] for key in infos if key not in rest}), infos.get("episode")
             for index in np.flatnonzero(done):
                 self.reset_infos[index] = each[index]
                 each[index] = finals[index].get("final_info", {})
                 each[index]["terminal_observation"] = finals[index]["final_obs"]
-                kinds = {"r": float, "l": int, "t": float}
-                each[index]["episode"] = {name: kind(episodes[name][index]) for name, kind in kinds.items()}
+                if episodes is not None:
+                    kinds = {"r": float, "l": int, "t": float}
+                    each[index]["episode"] = {name: kind(episodes[name][index]) for name, kind in kinds.items()}
         return each
 
     def _each(self, infos: Json) -> list[Json]:

@@ -25,6 +25,7 @@ from headrace.envs.gym.columns import EndNumbers, action_caster, began, outcome_
 from headrace.envs.gym.failures import failure_of, made
 from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
 from headrace.envs.gym.learned import give, learned_of, statistics_of
+from headrace.envs.gym.own_rewards import OwnRewards, watched
 from headrace.envs.gym.saving import restore, savable, state_of
 from headrace.envs.gym.several import Made, Several, check_same_spaces, factory_of
 from headrace.envs.gym.unread import tell_unread, unread_end, unread_mask
@@ -94,6 +95,7 @@ class InlineEnv(Env):
         except BaseException:
             self.close()
             raise
+        self._own_rewards: list[OwnRewards | None] = [watched(env) for env in self.envs]
         self._rollout: Rollout | None = None
         self._seed = 0
         self._reset_all = False
@@ -225,6 +227,7 @@ class InlineEnv(Env):
             before.close()
         self.envs[index] = self._built(index)
         give(self.envs[index], statistics)
+        self._own_rewards[index] = watched(self.envs[index])
         change_params(self.envs[index], self.changed_params)
         self._known.discard(before)
         self._restarts += 1
@@ -267,6 +270,8 @@ class InlineEnv(Env):
         seed: Json = {"seed": self._seed_of(index)} if index in self._unseeded else {}
         self._unseeded.discard(index)
         observation, info = began(self.envs[index].reset(**seed))
+        if (own_rewards := self._own_rewards[index]) is not None:
+            own_rewards.take(0.0)  # those of steps that wrappers take before an episode
         if not self._looked and index == 0:
             self._tell_of_masks(info)
         return observation
@@ -293,7 +298,8 @@ class InlineEnv(Env):
         self._reward[t, index] = reward
         self._terminated[t, index], self._truncated[t, index] = terminated, truncated
         self._valid[t + 1, index] = not (terminated or truncated)
-        self._returns[index] += reward
+        own_rewards = self._own_rewards[index]
+        self._returns[index] += reward if own_rewards is None else own_rewards.take(reward) * self._scale
         self._observe(t + 1, index, observation, terminated or truncated)
         if self._infos and (terminated or truncated):
             self._last_infos[index] = self._end_numbers.of(info, self._infos)

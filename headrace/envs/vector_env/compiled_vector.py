@@ -30,9 +30,10 @@ class CompiledVectorEnv(VectorEnv):
     SyncVectorEnv; otherwise they are views of the env's memory, which keep their values during the next step() and not
     longer. Observations are then of shape [N, F] with the strides of [F, N].
 
-    infos: where episodes end `episode`, with r (return), l (length) and t (seconds), [N] each, and its mask `_episode`.
-    In SAME_STEP also `final_obs` (an object array of observations, None where no episode ended; with "torch" a batch
-    [N, ...], of which only those rows count), `final_info` with the `episode`, and their masks.
+    infos: in SAME_STEP, where episodes end, `final_obs` (an object array of observations, None where no episode ended;
+    with "torch" a batch [N, ...], of which only those rows count), `final_info`, and their masks. episode_statistics:
+    whether they also have `episode`, with r (return), l (length) and t (seconds), [N] each, and its mask `_episode`;
+    `final_info` has it, too.
     Actions outside their space raise ValueError; those of a Box are clipped. On a GPU they are not checked.
 
     Raises ValueError for several agents, other autoreset modes, or NumPy with environments that are on a GPU.
@@ -44,8 +45,9 @@ class CompiledVectorEnv(VectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         output: Output = "numpy",
         copy: bool = True,
+        episode_statistics: bool = False,
     ) -> None:
-        self.env, self.copy, self.output = env, copy, output
+        self.env, self.copy, self.output, self._statistics = env, copy, output, episode_statistics
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self._check()
         self.num_envs = env.num_envs
@@ -165,18 +167,22 @@ class CompiledVectorEnv(VectorEnv):
         """The infos of episodes that ended with the observation in a row; in SAME_STEP begin the next ones."""
         ended = ~self._valid[row]
         (places,) = torch.nonzero(ended, as_tuple=True)
+        numbers, mask = places.cpu().numpy(), self._as_output(ended)
+        infos = self._episodes(places, numbers, mask) if self._statistics else {}
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            infos |= {"final_info": dict(infos), "_final_info": mask}
+            infos |= {"final_obs": self._final(row, numbers), "_final_obs": mask}
+            self._begin(ended)
+        return infos
+
+    def _episodes(self, places: Tensor, numbers: np.ndarray, mask: Batch) -> Json:
+        """The statistics of the episodes of some environments, which have ended."""
         returns, lengths = self.env.target.running_episodes(places)
-        now, numbers = perf_counter(), places.cpu().numpy()
+        now = perf_counter()
         seconds = torch.from_numpy(now - self._began[numbers])
         self._began[numbers] = now
         parts = {"r": returns, "l": lengths, "t": seconds}
-        mask = self._as_output(ended)
-        infos: Json = {"episode": {name: self._spread(x, places) for name, x in parts.items()}, "_episode": mask}
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            infos |= {"final_obs": self._final(row, numbers), "_final_obs": mask}
-            infos |= {"final_info": {"episode": infos["episode"], "_episode": mask}, "_final_info": mask}
-            self._begin(ended)
-        return infos
+        return {"episode": {name: self._spread(x, places) for name, x in parts.items()}, "_episode": mask}
 
     def _spread(self, values: Tensor, places: Tensor) -> Batch:
         """[K] values of some environments as [N], zero elsewhere."""

@@ -28,6 +28,7 @@ def make_vec(
     autoreset_mode: AutoresetMode | Literal["NextStep", "SameStep", "Disabled"] = AutoresetMode.NEXT_STEP,
     output: Output = "numpy",
     copy: bool = True,
+    episode_statistics: bool = False,
     device: str | torch.device = "cpu",
     backend: str = "auto",
     threads: int | None = None,
@@ -48,8 +49,10 @@ def make_vec(
 
     source: as for make(). What can be compiled is (CompiledVectorEnv): all environments are stepped in one call. Other
     environments are stepped by gymnasium.vector.SyncVectorEnv, or with workers=k in k processes (WorkerVectorEnv),
-    which gives the same bits. Infos have the statistics of episodes that end under `episode`, as those of Gymnasium's
-    vector wrapper RecordEpisodeStatistics, and in SAME_STEP `final_obs` and `final_info`.
+    which gives the same bits. Infos are those of SyncVectorEnv; in SAME_STEP with `final_obs` and `final_info`.
+    episode_statistics: whether they also have the statistics of episodes that end under `episode`, as those of
+    Gymnasium's vector wrapper RecordEpisodeStatistics. Returns are sums of the environments' own rewards, as they are
+    before wrappers normalise, clip or shape them.
     output: "numpy" or "torch"; the two share memory, so that neither costs a copy. copy: whether outputs are copies, or
     memory that is overwritten. DISABLED autoreset is for environments that are not compiled.
     device, backend ("auto", "cpu", "cuda", "torch", "inline"), threads, params, wrappers, frame_stack, time_limit,
@@ -76,7 +79,7 @@ def make_vec(
 
         env = make(source, num_envs, backend=backend, device=device, threads=threads, params=params, **options)
         assert isinstance(env, CompiledEnv)
-        return CompiledVectorEnv(env, autoreset_mode, output, copy)
+        return CompiledVectorEnv(env, autoreset_mode, output, copy, episode_statistics)
     _refuse(known.name, backend, device, threads, params)
     wrapping = {"frame_stack": frame_stack, "time_limit": time_limit}
     vector: Any
@@ -85,16 +88,19 @@ def make_vec(
 
         single = factory_of(source, wrappers=wrappers, env_kwargs=kwargs, **wrapping)  # type: ignore[arg-type]
         made = Made(known.name)
-        functions = [lambda: StepNumbers(made.new(single()))] * num_envs
+        functions = [lambda: StepNumbers(made.new(single()), episode_statistics)] * num_envs
         vector = SyncVectorEnv(functions, copy, autoreset_mode=autoreset_mode)
     else:
         from headrace.envs.vector_env.worker_vector import WorkerVectorEnv
 
         elsewhere = factory_elsewhere(known, wrappers, kwargs, Wrapping(**wrapping))  # type: ignore[arg-type]
-        vector = WorkerVectorEnv(elsewhere, num_envs, known.name, workers, autoreset_mode, copy, step_timeout)
-    from headrace.envs.vector_env.vector_wrappers import EpisodeStatistics, ToTorch
+        vector = WorkerVectorEnv(
+            elsewhere, num_envs, known.name, workers, autoreset_mode, copy, step_timeout, episode_statistics
+        )
+    from headrace.envs.vector_env.vector_wrappers import FinalEpisodes, ToTorch
 
-    vector = EpisodeStatistics(vector)
+    if episode_statistics and AutoresetMode(autoreset_mode) is AutoresetMode.SAME_STEP:
+        vector = FinalEpisodes(vector)
     return ToTorch(vector) if output == "torch" else vector
 
 

@@ -67,16 +67,23 @@ class VectorStepping:
     """A Role (envs.workers.protocol): environments first .. first + size - 1 of num_envs. The answer to an order is 0,
     or, where there are any, infos or values.
 
-    factory: gives an environment, pickled by cloudpickle.
+    factory: gives an environment, pickled by cloudpickle. statistics: see StepNumbers.
     """
 
     def __init__(
-        self, factory: bytes, first: int, size: int, num_envs: int, mode: AutoresetMode, orders: Connection
+        self,
+        factory: bytes,
+        first: int,
+        size: int,
+        num_envs: int,
+        mode: AutoresetMode,
+        statistics: bool,
+        orders: Connection,
     ) -> None:
         make: Callable[[], gymnasium.Env] = pickle.loads(factory)
         self.orders, self.first, self.num_envs, self.mode = orders, first, num_envs, mode
         known = Made("make_vec()")
-        self.envs: list[gymnasium.Env] = [StepNumbers(known.new(make())) for _ in range(size)]
+        self.envs: list[gymnasium.Env] = [StepNumbers(known.new(make()), statistics) for _ in range(size)]
         env = self.envs[0]
         self.facts = VectorFacts(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
         self.ended = np.zeros(size, bool)  # environments whose next step resets, in NEXT_STEP

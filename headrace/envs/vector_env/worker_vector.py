@@ -43,7 +43,7 @@ class WorkerVectorEnv(VectorEnv):
     factory() makes one environment. workers: the number of processes, or Workers, which are kept when this is closed.
     autoreset_mode: any of Gymnasium's three. copy: whether outputs are copies; otherwise they are the shared memory,
     which the next step() overwrites. step_timeout: seconds after which a worker that has not answered counts as
-    hanging.
+    hanging. episode_statistics: see make_vec().
     An exception of an environment is raised here, with its traceback; all processes end then.
     Raises TypeError for spaces without a fixed size and for a function that cannot be sent, ValueError for a wrong
     number of workers.
@@ -58,11 +58,12 @@ class WorkerVectorEnv(VectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
         step_timeout: float = 60.0,
+        episode_statistics: bool = False,
     ) -> None:
         if isinstance(workers, int) and not 1 <= workers <= num_envs:
             raise ValueError(f"workers must be between 1 and num_envs = {num_envs}, got {workers}")
         self.name, self.num_envs, self.copy = name, num_envs, copy
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.autoreset_mode, self._statistics = AutoresetMode(autoreset_mode), episode_statistics
         sent = sendable(factory)
         owner = workers if isinstance(workers, Workers) else Workers(workers)
         check_processes(min(owner.number, num_envs))
@@ -80,7 +81,7 @@ class WorkerVectorEnv(VectorEnv):
     def _task(self, factory: bytes, place: int) -> Task:
         part = self.parts[place]
         size = part.stop - part.start
-        role = partial(VectorStepping, factory, part.start, size, self.num_envs, self.autoreset_mode)
+        role = partial(VectorStepping, factory, part.start, size, self.num_envs, self.autoreset_mode, self._statistics)
         return Task(role, f"envs {part.start} to {part.stop - 1} of {self.name}", place, len(self.parts))
 
     def _describe(self) -> None:

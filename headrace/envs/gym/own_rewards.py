@@ -1,0 +1,63 @@
+"""Rewards as an environment gives them, before wrappers change them: what returns are reported in.
+
+A wrapper that normalises, clips or shapes rewards changes what is learned from. A return counted outside it compares
+with nothing: Gymnasium's NormalizeReward makes -12 of Pendulum's -1,235.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from headrace.envs.gym.columns import as_number
+
+KEEP_REWARDS = ("gymnasium.wrappers.common", "headrace.")  # modules whose wrappers leave rewards as they are
+
+
+class OwnRewards(gymnasium.Wrapper):
+    """Adds up the rewards of the environment that it is put around, inside the user's wrappers."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self._sum, self._steps = 0.0, 0
+
+    def step(self, action: Any) -> Any:
+        """A step of the environment."""
+        outcome = self.env.step(action)
+        try:
+            self._sum += as_number(outcome[1], "reward")
+            self._steps += 1
+        except (TypeError, IndexError):  # a vector of rewards, which a wrapper makes a number of
+            self._steps = 0
+        return outcome
+
+    def take(self, reward: float) -> float:
+        """The sum of rewards since the last call; `reward`, that of the outermost wrapper, where there was no step."""
+        total = self._sum if self._steps else reward
+        self._sum, self._steps = 0.0, 0
+        return total
+
+
+def watched(env: gymnasium.Env) -> OwnRewards | None:
+    """Put OwnRewards inside the wrappers of an environment; None where no wrapper changes rewards."""
+    layer, changes = env, False
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, OwnRewards):
+            return layer
+        changes = changes or _may_change_rewards(layer)
+        inside = layer.env
+        if not isinstance(inside, gymnasium.Wrapper):
+            if not changes or not isinstance(inside, gymnasium.Env):
+                return None
+            layer.env = OwnRewards(inside)
+            return layer.env
+        layer = inside
+    return None
+
+
+def _may_change_rewards(layer: gymnasium.Wrapper) -> bool:
+    kind = type(layer)
+    if kind.__module__.startswith(KEEP_REWARDS) or issubclass(kind, gymnasium.ObservationWrapper):
+        return False
+    return kind.step is not gymnasium.Wrapper.step
