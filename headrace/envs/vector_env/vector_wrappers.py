@@ -73,7 +73,7 @@ class Gymnasium029Infos(Delegating, VectorWrapper):
             observations[number] = (
                 {k: x[number] for k, x in final.items()} if isinstance(final, dict) else final[number]
             )
-            found[number] = _of_one(own, number)
+            found[number] = _of_one(own, int(number))
         infos |= {"final_observation": observations, "_final_observation": ended}
         return (*outcome, infos | {"final_info": found, "_final_info": ended})
 
