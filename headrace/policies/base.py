@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Space, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
+from headrace.policies.other_libraries import INSTEAD
 
 SPACES = ("observation_space", "action_space")
 OFF: tuple[Any, ...] = (None, False, 0, "", "none", [], {})  # values of settings that are not used
@@ -72,7 +73,6 @@ class Policy(nn.Module):
     block: int = 1  # act() and value() pad a batch to a multiple of this number of rows
     recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
     state_width: int = 0  # numbers in the recurrent state of an environment
-    instead: ClassVar[dict[str, str]] = {}  # members that policies of other libraries have -> what to use instead
     wrapper_statistics: Sequence[Json] = ()  # of wrappers of the environments of its training: envs.gym.learned
     _arguments: dict[str, Any] | None = None  # of the constructor, for config()
 
@@ -81,9 +81,9 @@ class Policy(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError as error:
-            if name not in self.instead:
+            if name not in INSTEAD:
                 raise
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: {self.instead[name]}") from error
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: {INSTEAD[name]}") from error
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Keep the arguments of a constructor, given as its locals()."""

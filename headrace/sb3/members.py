@@ -11,7 +11,6 @@ LOOP = "learn() is a loop on headrace.Trainer: for one of your own see docs/own-
 REPLAY = "the replay buffer is Headrace's own, model.algorithm.replay, and is not saved"
 ROLLOUT = "rollouts are Headrace's own: headrace.Trainer.iterate() gives each, see docs/own-loop.md"
 LAYERS = "model.policy is Headrace's own: model.policy.predict(observation) acts, and its layers are "
-TENSORS = "model.policy takes tensors as they are: torch.as_tensor(observation), [N, ...]"
 
 INSTEAD = {  # members of models -> what to use instead
     **dict.fromkeys(("replay_buffer", "save_replay_buffer", "load_replay_buffer"), REPLAY),
@@ -27,27 +26,6 @@ INSTEAD = {  # members of models -> what to use instead
     "ent_coef_optimizer": "the optimizers are model.algorithm.optimizers",
     "_n_updates": "model.logger records it as train/n_updates",
     "exploration_schedule": "model.exploration_rate is the present one",
-}
-OF_POLICIES = {  # members of policies -> what to use instead
-    **dict.fromkeys(
-        ("save", "load"), "model.save(path) writes all; torch.save(model.policy.state_dict(), path) this alone"
-    ),
-    "obs_to_tensor": TENSORS,
-    "predict_values": "policy.value(tensor) has the values of observations, [N]",
-    "evaluate_actions": "policy.log_prob_entropy_value(tensor, actions) has log_prob, entropy and value",
-    "get_distribution": "policy(tensor) is the pair of the distribution over actions and the values",
-    "mlp_extractor": "the layers are policy.actor and policy.critic",
-    "action_net": "the layer is policy.actor_out",
-    "value_net": "the layer is policy.critic_out",
-    "log_std": "it is policy.head.log_std",
-    "optimizer": "it is model.algorithm.optimizer, or one of model.algorithm.optimizers",
-    "net_arch": "it is policy.hidden",
-    "activation_fn": "its name is policy.activation",
-    **dict.fromkeys(("features_extractor", "pi_features_extractor", "vf_features_extractor"), "it is policy.encoder"),
-    "set_training_mode": "policy.train(mode) is PyTorch's",
-    **dict.fromkeys(("scale_action", "unscale_action"), "policy.predict() gives actions in the units of the space"),
-    **dict.fromkeys(("q_net", "q_net_target"), "policy(tensor) has the Q-values [A, N]"),
-    **dict.fromkeys(("critic", "critic_target", "actor_target"), "the critics are policy.critics"),
 }
 OF_LOGGER = {
     "output_formats": "tables go to standard output where verbose=1, and scalars for TensorBoard to logger.folder",

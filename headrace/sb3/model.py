@@ -31,7 +31,7 @@ from headrace.sb3.callback_calls import COST, Callbacks
 from headrace.sb3.env_argument import Given, changed_since, given, spaces_of
 from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.logger import Logger, new_folder
-from headrace.sb3.members import OF_POLICIES, member
+from headrace.sb3.members import member
 from headrace.sb3.parameters import explore_from, without_replay
 from headrace.sb3.steps import SteppedEnv, Steps
 from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, present, train_settings, translate
@@ -39,7 +39,6 @@ from headrace.sb3.vec_env import VecEnv
 from headrace.sb3.watched import successes
 from headrace.training.trainer import Trainer
 
-Policy.instead |= OF_POLICIES
 TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
     *("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"),
     *("explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"),

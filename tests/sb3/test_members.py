@@ -7,8 +7,9 @@ import copy
 import numpy as np
 import pytest
 
+from headrace.policies.other_libraries import INSTEAD as OF_POLICIES
 from headrace.sb3 import DQN, PPO, SAC, make_vec_env
-from headrace.sb3.members import INSTEAD, OF_LOGGER, OF_POLICIES
+from headrace.sb3.members import INSTEAD, OF_LOGGER
 
 SMALL = {"n_steps": 16, "batch_size": 16, "n_epochs": 1, "seed": 0, "device": "cpu"}
 
