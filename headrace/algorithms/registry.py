@@ -24,6 +24,15 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>
     "dqn": "DQN",
     "pqn": "PQN",
 }
+ELSEWHERE = {  # algorithms that others have -> what comes closest here
+    "a3c": "impala",
+    **dict.fromkeys(("ppo_lstm", "ppo_recurrent", "recurrent_ppo", "recurrentppo"), "ppo ENV --recurrent lstm"),
+    **dict.fromkeys(("ppo2", "maskable_ppo", "maskableppo", "ppo_continuous_action", "ppo_atari"), "ppo"),
+    **dict.fromkeys(("r2d2", "drqn"), "dqn ENV --recurrent lstm"),
+    **dict.fromkeys(("ddqn", "double_dqn", "rainbow", "qrdqn", "c51", "iqn", "apex", "apex_dqn"), "dqn"),
+    **dict.fromkeys(("vpg", "pg"), "reinforce"),
+    "discrete_sac": "dqn",
+}
 PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
     "ppo": "cheap environment steps, many environments; the first thing to try",
     "a2c": "gradient steps that are cheap compared with environment steps",
@@ -60,6 +69,9 @@ def algorithm_classes(name: str) -> AlgorithmClasses:
     elif name in ALGORITHMS:
         module, class_name = import_module(f"headrace.algorithms.{name}"), ALGORITHMS[name]
     else:
+        if (close := ELSEWHERE.get(name.lower().replace("-", "_"))) is not None:
+            command = close if " ENV" in close else f"{close} ENV"
+            raise ValueError(f"there is no algorithm {name!r}; what comes closest is\n  headrace train {command}")
         raise ValueError(
             f"there is no algorithm {name!r}{did_you_mean(name, ALGORITHMS)} (there is {', '.join(ALGORITHMS)}; one of "
             "your own is file.py:Class or package.module:Class)"

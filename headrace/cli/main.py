@@ -30,6 +30,19 @@ VERBS = {  # each is a module of headrace.cli with main(arguments)
     "check": ("check an environment, or the kernels of this machine", "headrace check LunarLander-v3"),
     "envs": ("list the built-in environments", "headrace envs"),
 }
+ELSEWHERE = {  # verbs that people type -> the command here; none is an alias, so that each thing has one name
+    "resume": "headrace train --resume RUN",
+    "tensorboard": "tensorboard --logdir runs",
+    **dict.fromkeys(("test", "enjoy", "evaluate"), "headrace eval RUN"),
+    **dict.fromkeys(("render", "watch", "record"), "headrace play RUN"),
+    **dict.fromkeys(("learn", "fit", "run"), "headrace train ppo ENV"),
+    **dict.fromkeys(("optimize", "hpo"), "headrace sweep ppo ENV --search learning_rate=1e-4..1e-2"),
+    **dict.fromkeys(("list", "ls"), "headrace runs"),
+    "profile": "headrace diagnose SCRIPT.py",
+    "convert": "headrace export RUN --to onnx",
+    **dict.fromkeys(("push", "upload"), "headrace hub push RUN user/name"),
+    **dict.fromkeys(("pull", "download"), "headrace hub pull user/name FOLDER"),
+}
 USAGE = 2  # exit code of an error that the user can fix
 INTERRUPTED = 130  # exit code of shells after Ctrl-C
 
@@ -54,6 +67,8 @@ def _answer(words: list[str], show_traceback: bool) -> int:
     if words[0] in ("-V", "--version", "version"):
         print("headrace", installed("headrace", otherwise="(not installed)"))
         return 0
+    if words[0] in ELSEWHERE:
+        return _complain(f"there is no verb {words[0]!r}: the command is\n  {ELSEWHERE[words[0]]}")
     if words[0] not in VERBS:
         return _complain(f"there is no verb {words[0]!r}{did_you_mean(words[0], VERBS)}; see `headrace --help`")
     return _run(words[0], words[1:], show_traceback)

@@ -62,7 +62,12 @@ FLAGS: dict[str, Flag] = {  # that are no settings
     ),
     "final_episodes": (int, None, FINAL_EPISODES, "episodes in the reference environment after training; 0: none"),
     "diagnose": (FlagCreatePairsOff[bool], None, False, "measure where the wall time goes, as `headrace diagnose`"),
-    "seeds": (str | None, "0-4", None, "train once for each of these seeds, such as 0-4 or 1,5,7"),
+    "seeds": (
+        str | None,
+        "0-4",
+        None,
+        "train once for each seed: 0-2 for three, or 1,5,7; 3 alone is seed 3",
+    ),
     "jobs": (int, None, 1, "with --seeds: trainings at the same time, in processes that share the cores"),
 }
 

@@ -46,6 +46,8 @@ OTHER_NAMES = {  # names in other libraries -> settings that mean the same
 KINDS = (int, float, bool, str, tuple, dict)  # of Headrace's own settings
 INSTEAD = {  # names in other libraries -> what there is instead
     **dict.fromkeys(("callback", "callbacks"), "a loop of your own has the place for callbacks, see docs/own-loop.md"),
+    **dict.fromkeys(("lstm", "use_lstm"), "recurrent policies are made by --recurrent lstm"),
+    **dict.fromkeys(("use_gpu", "gpu", "cuda", "num_gpus", "use_cuda"), "a GPU is chosen by --device cuda"),
     "policy_kwargs": "settings of the network have names of their own, such as hidden and activation",
 }
 
