@@ -56,6 +56,7 @@ from headrace.envs.construct import Wrappers
 from headrace.envs.gym.agent_groups import Grouping
 from headrace.envs.registry import Source
 from headrace.envs.vector_env.compiled_vector import Output
+from headrace.envs.vector_env.vector_wrappers import Gymnasium029Infos as Gymnasium029Infos
 from headrace.envs.workers.process import Workers as Workers
 from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
 from headrace.evaluation.curves import plot as plot
@@ -1267,6 +1268,7 @@ def make_vec(
     autoreset_mode: AutoresetMode | Literal["NextStep", "SameStep", "Disabled"] = ...,
     output: Output = "numpy",
     copy: bool = True,
+    episode_statistics: bool = False,
     device: str | torch.device = "cpu",
     backend: str = "auto",
     threads: int | None = None,
