@@ -167,6 +167,7 @@ class DQN(Model):
 
     algorithm_name = "dqn"
     log_interval = 4
+    _rate_is_set = False
 
     def __init__(
         self,
@@ -201,9 +202,16 @@ class DQN(Model):
 
     @property
     def exploration_rate(self) -> float:
-        """The fraction of random actions of predict(deterministic=False): that of the training, 0 before it."""
+        """The fraction of random actions of predict(deterministic=False): that of the training, 0 before it; or the one
+        that was set, until learn() begins."""
         exploration: Any = self.policy.exploration
-        return float(exploration.mean()) if self.num_timesteps else 0.0
+        return float(exploration.mean()) if self.num_timesteps or self._rate_is_set else 0.0
+
+    @exploration_rate.setter
+    def exploration_rate(self, rate: float) -> None:
+        exploration: Any = self.policy.exploration
+        exploration.fill_(rate)
+        self._rate_is_set = True
 
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False

@@ -78,6 +78,10 @@ def test_dqn_explores_by_its_rate(tmp_path):
         assert np.ptp(actions(found[name])) == 0
     theirs = DQN.load(FILES / "dqn.zip")
     assert 0 < theirs.exploration_rate <= 1
+    fresh = made(DQN)
+    for rate, expected in ((1.0, 2), (0.0, 1)):
+        fresh.exploration_rate = rate
+        assert fresh.exploration_rate == rate and len(np.unique(actions(fresh))) == expected
     rates = []
     model.learn(200, callback=lambda local, _: rates.append(local["self"].exploration_rate))
     assert rates[0] == 1.0 and rates[-1] == pytest.approx(0.05) and sorted(rates, reverse=True) == rates
