@@ -38,7 +38,7 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int | None = None) -
     first_step: steps each env had taken before the rollout, masked rows included. steps: valid ones, of all envs;
     None where that is not known.
     """
-    columns = [(name, x) for name, x in named_tensors(rollout) if x.is_floating_point() and x.numel()]
+    columns = [(name, _given(name, x)) for name, x in named_tensors(rollout) if x.is_floating_point() and x.numel()]
     if math.isfinite(_total([column for _, column in columns])):
         return
     for name, column in columns:
@@ -54,6 +54,11 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int | None = None) -
                 f"{where} is {value} in env {env} at row {row} of the rollout: step {first_step + row:,} of that env"
                 f"{after}. Look at {source} there"
             )
+
+
+def _given(name: str, column: Tensor) -> Tensor:
+    """A column; of infos without NaN, which stands there for a number that an episode did not give."""
+    return column.masked_fill(column.isnan(), 0.0) if name.startswith("info.") else column
 
 
 def _total(columns: list[Tensor]) -> float:
