@@ -181,7 +181,9 @@ def test_callbacks_see_the_infos_of_each_step(kind):
             )
             if steps[index] == 5:
                 steps[index] = 0
-                assert info["episode"] == {"r": 0.0, "l": 5} and info["terminal_observation"].tolist() == [5.0, 5.0]
+                assert (info["episode"]["r"], info["episode"]["l"]) == (0.0, 5) and info[
+                    "terminal_observation"
+                ].tolist() == [5.0, 5.0]
     late = [info["TimeLimit.truncated"] for seen in reader.seen for info in seen["infos"] if "episode" in info]
     assert len({*late}) == 2 and len(late) >= 4 * number
     again = Reader()
