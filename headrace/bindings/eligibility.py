@@ -126,7 +126,7 @@ def _why_not(policy: Policy) -> str | None:
     known = {parameter for part in parts.values() if part is not None for parameter in part.parameters()}
     for path, parameter in policy.named_parameters():
         if parameter not in known:
-            return f"it learns {path}, too"
+            return f"it has no place for the parameter {path}, which is outside the networks that it is written for"
     odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
     widest = max(policy.hidden, default=0)  # type: ignore[arg-type, attr-defined]
     if widest > WIDEST:

@@ -169,5 +169,5 @@ def _serves(name: str, plain: Function, kernel: _Kernel, answer: bool | str) -> 
         answer = "the plain function is not the one its kernel was written after; running that instead"
     if isinstance(answer, str) and not _silent and (name, answer) not in _said:
         _said.add((name, answer))
-        tell(f"{name} not fused: {answer}")
+        tell(f"{name} runs in plain PyTorch: {answer}")
     return answer is True

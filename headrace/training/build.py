@@ -374,7 +374,10 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
     if config.drop_slowest and (config.stagger or not rollouts_whole):
         raise ValueError("drop_slowest is for algorithms that learn from whole rollouts, and goes without stagger")
     if config.stagger and env.max_steps is None:
-        tell(f"stagger is without effect: the episodes of {env.name} have no time limit")
+        tell(
+            f"stagger does nothing: it begins episodes at different steps of the time limit, and {env.name} has none; "
+            "leave stagger out, or give time_limit"
+        )
     if config.stagger and not rollouts_whole:
         raise ValueError(f"stagger is for algorithms that learn from rollouts, not for {algorithm.name}")
     here = config.stagger and not isinstance(env, ActorEnv) and not apart  # these collectors do it themselves

@@ -162,10 +162,11 @@ def registered_message(
     """A message: which settings are registered for an environment; assumed: none are, and these are taken; facts: from
     which some follow; published: by whom, where they were not tuned here."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
-    known = (f"nothing is registered for {env}", "stepped in Python") if assumed else (f"registered for {env}",)
+    chosen = f"{env} has no tuned settings, taken for an environment stepped in Python"
+    known = (chosen if assumed else f"registered for {env}",)
     where = ", ".join((*known, *facts))
     where += f", as published by {published} and not tuned here" if published else ""
-    return f"{where}: {', '.join(parts)} (--no-registered leaves these out)"
+    return f"{where}: {', '.join(parts)} (--no-registered takes the algorithm's defaults)"
 
 
 def _number(value: Any) -> str:

@@ -72,7 +72,7 @@ def test_an_update_from_its_own_rollout_is_that_of_ppo(env, options, kernels, ca
     assert ours.pop("mean_rho") == pytest.approx(1, abs=1e-5) and ours.keys() == theirs.keys()
     for name, value in theirs.items():
         assert ours[name] == pytest.approx(value.item(), rel=1e-3, abs=1e-4), name
-    assert "recurrent" in options or "not fused" not in capsys.readouterr().err
+    assert "recurrent" in options or "runs in plain PyTorch" not in capsys.readouterr().err
     env.close()
 
 

@@ -108,7 +108,7 @@ def test_a_kernel_steps_back_for_each_edit_and_says_so(name, monkeypatch, capsys
             else:
                 patch.setattr(pydoc.locate(owner), key, other(value))
             assert not fused._serves(name, plain, kernel, True), key
-            assert f"{name} not fused: the plain function is not the one" in capsys.readouterr().err, key
+            assert f"{name} runs in plain PyTorch: the plain function is not the one" in capsys.readouterr().err, key
     assert fused._serves(name, plain, kernel, True)
 
 

@@ -42,7 +42,7 @@ def test_frozen_weights_stay_and_the_others_learn(name, capsys):
     updated(algorithm, rollout)
     assert torch.equal(frozen, before[0]) and not torch.equal(other, before[1])
     if name in FUSED:
-        assert f"{FUSED[name]} not fused: " in (error := capsys.readouterr().err) and "is frozen" in error
+        assert f"{FUSED[name]} runs in plain PyTorch: " in (error := capsys.readouterr().err) and "is frozen" in error
     frozen.requires_grad_(True)
     updated(algorithm, rollout)
     assert not torch.equal(frozen, before[0])

@@ -83,7 +83,7 @@ def test_sizes_that_are_no_whole_vectors_stay_with_torch(capsys, monkeypatch):
     monkeypatch.setattr(fused, "_said", set())  # others may have asked
     core, features, memory, valid = made("gru", 12)
     core.sequence(features, memory, valid)
-    assert "rnn.recur not fused: rnn_size 12 is not a multiple of 16" in capsys.readouterr().err
+    assert "rnn.recur runs in plain PyTorch: rnn_size 12 is not a multiple of 16" in capsys.readouterr().err
 
 
 def stepped(kind: str, copies: int, rows: int, inputs: int = 5, size: int = 32):
@@ -145,7 +145,7 @@ def test_steps_follow_what_is_changed_in_the_cell(capsys, monkeypatch):
     assert not torch.equal(before, scaled) and torch.equal(before, back)
     hook = core.register_forward_hook(lambda module, inputs, outputs: (outputs[0] + 1, outputs[1]))
     torch.testing.assert_close(core(*given)[0], before + 1, rtol=1e-5, atol=2e-6)
-    assert "rnn.step not fused: the RNNCell has a hook" in capsys.readouterr().err
+    assert "rnn.step runs in plain PyTorch: the RNNCell has a hook" in capsys.readouterr().err
     hook.remove()
     core.weight_input.requires_grad_(False)  # frozen: acting is the same
     assert torch.equal(core(*given)[0], before)

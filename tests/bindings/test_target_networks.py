@@ -109,7 +109,7 @@ def changed(name, change):
 def test_a_change_takes_effect_as_in_plain_torch(name, change, capsys):
     unchanged = updated(*made(name, normalize_observation=True))
     found = updated(*changed(name, change))
-    assert f"{LEARN[name]} not fused: " in (said := capsys.readouterr().err) and "target network" in said
+    assert f"{LEARN[name]} runs in plain PyTorch: " in (said := capsys.readouterr().err) and "target network" in said
     by_torch = changed(name, change)
     with fused.plain_only():
         expected = updated(*by_torch)
@@ -170,7 +170,7 @@ def test_a_frozen_temperature_stays(name, capsys):
     before, start = algorithm.log_temperature.clone(), weights(algorithm)
     assert not all(map(torch.equal, updated(algorithm, rollout), start))
     assert torch.equal(algorithm.log_temperature, before)
-    assert f"{name}.learn not fused: the temperature is frozen" in capsys.readouterr().err
+    assert f"{name}.learn runs in plain PyTorch: the temperature is frozen" in capsys.readouterr().err
 
 
 def test_a_copy_differs_in_what_it_computes_alone():

@@ -104,7 +104,9 @@ def test_a_reason_is_said_once(module, capsys):
     name = module.__name__.removesuffix("_module")
     register(name, lambda x: f"{x} is odd" if x % 2 else True)(lambda x: "kernel")
     assert [module.double(x) for x in (1, 2, 1, 3)] == [2, "kernel", 2, 6]
-    assert capsys.readouterr().err == f"{name} not fused: 1 is odd\n{name} not fused: 3 is odd\n"
+    assert (
+        capsys.readouterr().err == f"{name} runs in plain PyTorch: 1 is odd\n{name} runs in plain PyTorch: 3 is odd\n"
+    )
 
 
 def test_a_patched_helper_sends_the_kernel_away(module, capsys, monkeypatch):
@@ -123,7 +125,9 @@ def test_a_patched_helper_sends_the_kernel_away(module, capsys, monkeypatch):
             assert module.double(3) == "kernel"
     assert module.double(3) == "kernel"
     error = capsys.readouterr().err
-    assert error.startswith(f"{name} not fused: the plain function is not the one") and error.count("\n") == 1
+    assert (
+        error.startswith(f"{name} runs in plain PyTorch: the plain function is not the one") and error.count("\n") == 1
+    )
 
 
 def test_an_edited_source_has_another_digest_and_its_comments_do_not_count(tmp_path):

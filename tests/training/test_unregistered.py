@@ -132,7 +132,8 @@ def test_batches_of_continuous_control(algorithm, given, expected):
 
 def test_a_line_says_so(capsys):
     hr.train("a2c", Drifting, total_steps=8, progress="plain", hidden=(4,))
-    assert "nothing is registered for Drifting, stepped in Python: num_envs 8 (--no-reg" in capsys.readouterr().out
+    said = "Drifting has no tuned settings, taken for an environment stepped in Python: num_envs 8 (--no-reg"
+    assert said in capsys.readouterr().out
 
 
 def test_settings_of_a_family_are_said_to_be_published(capsys):
@@ -177,7 +178,7 @@ def test_what_follows_from_images_once_they_are_seen(source, options, expected):
 @pytest.mark.parametrize("source", [Images, SmallImages])
 def test_longer_rollouts_are_advised_where_a_gradient_step_is_short(source, capsys):
     hr.Trainer("dqn", source, num_envs=1, buffer_size=100, progress="none").close()
-    assert ("learn as often in less time" in capsys.readouterr().err) == (source is SmallImages)
+    assert ("learn as often with fewer calls" in capsys.readouterr().err) == (source is SmallImages)
 
 
 def test_off_policy_algorithms_keep_fewer_images():
@@ -213,7 +214,9 @@ def test_images_among_the_members_of_an_observation_count():
 def test_a_resumed_run_has_the_settings_that_followed_from_images(tmp_path, capsys):
     options = {"num_steps": 4, "num_envs": 2, "hidden": (4,), "progress": "plain", "log_folder": str(tmp_path)}
     run = hr.train("ppo", Images, total_steps=8, **options)
-    assert "nothing is registered for Images, stepped in Python, images: " in capsys.readouterr().out
+    assert (
+        "Images has no tuned settings, taken for an environment stepped in Python, images: " in capsys.readouterr()[0]
+    )
     before = tomllib.loads((run.path / "config.toml").read_text())
     hr.train(env=Images, resume=run.path, total_steps=16)
     after = tomllib.loads((run.path / "config.toml").read_text())
@@ -239,7 +242,8 @@ def test_workers_follow_from_what_a_step_costs(monkeypatch, two_cores, seconds, 
     assert plan.config.workers == workers and plan.registered.get("workers") == workers
     said = registered_message("X", plan.registered, plan.assumed, plan.published, plan.facts)
     cost = f"{seconds * 1e3:.3g} ms a step on 2 cores"
-    assert said.startswith(f"nothing is registered for X, stepped in Python, {cost}: num_envs 8, num_steps 256")
+    chosen = "X has no tuned settings, taken for an environment stepped in Python"
+    assert said.startswith(f"{chosen}, {cost}: num_envs 8, num_steps 256")
     assert planned(gymnasium_id(monkeypatch), total_steps=400).config.workers is None  # starting them takes longer
     kept = planned(gymnasium_id(monkeypatch), epochs=7).algorithm_config
     assert (kept.epochs, kept.num_steps) == (7, plan.algorithm_config.num_steps)

@@ -141,7 +141,9 @@ class ClusterExecutor:
         one_of_each = {member.node: member for member in self.pool.members}.values()
         self.seconds_per_call = max(measured(member, 1) for member in one_of_each)
         slowest = max(measured(member, PROBE, 3) for member in one_of_each)
-        rate = PROBE / max(slowest - self.seconds_per_call, 1e-6) / MEGABYTE
+        transfer = slowest - self.seconds_per_call
+        # a transfer that takes no longer than a call alone is too short to be measured
+        rate = f"{PROBE / transfer / MEGABYTE:,.0f} MB/s" if transfer > self.seconds_per_call / 4 else "fast transfers"
         cores = Counter(member.host for member in self.pool.members)
         where = ", ".join(f"{count} on {host}" for host, count in cores.items())
         cluster = (
@@ -149,7 +151,7 @@ class ClusterExecutor:
         )
         self.env.shared = (
             f"on {cluster}, {len(one_of_each)} {'node' if len(one_of_each) == 1 else 'nodes'} ({where}): a call takes "
-            f"{self.seconds_per_call * 1e3:.2g} ms, {rate:,.0f} MB/s; weights "
+            f"{self.seconds_per_call * 1e3:.2g} ms, {rate}; weights "
             f"{self.job.spec.layout.size / 1e3:,.3g} kB, fragments {self._size / 1e3:,.3g} kB each"
         )
         if self.connection.local:
