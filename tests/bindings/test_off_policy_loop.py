@@ -311,4 +311,4 @@ def test_short_rollouts_become_longer_where_that_is_one_call(options, expected):
 
 def test_for_environments_in_python_a_line_says_what_is_faster(capsys):
     Trainer("sac", "Pendulum-v1", progress="none", backend="inline", num_envs=1).close()
-    assert "num_steps=64 and train_freq=2 learn as often in less time" in capsys.readouterr().err
+    assert "num_steps=64 and train_freq=2 learn as often with fewer calls" in capsys.readouterr().err
