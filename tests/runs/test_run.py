@@ -176,7 +176,7 @@ def test_where_the_returns_of_agents_cancel_the_last_policy_is_best(monkeypatch)
         return Evaluation(means[-1], 1.0, (0.0,), (5,), 0.1, {"one": (4.0,), "other": (2 * means[-1] - 4.0,)})
 
     means = [1.0]
-    monkeypatch.setattr(evaluations, "evaluate", duel)
+    monkeypatch.setattr(evaluations.Evaluator, "evaluate", duel)
     run = hr.train("ppo", Chain, num_envs=2, total_steps=300, eval_freq=100, **TINY)
     assert len(means) > 2 and checkpoint.read_manifest(run.path / "best")["steps"] == run.steps
     team = Evaluation(3.0, 1.0, (3.0,), (5,), 0.1, {"one": (4.0,), "other": (2.0,)})
