@@ -10,6 +10,7 @@ from enum import IntEnum
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -144,6 +145,15 @@ def generator(seed: int, purpose: int, counter: int = 0) -> torch.Generator:
 def seed(seed: int, purpose: int, counter: int = 0) -> int:
     """Another seed, of 31 bits, which follows from one."""
     return _mix(seed, int(purpose), counter) % 2**31
+
+
+def env_seed(seed: int, index: int, times_remade: int = 0) -> int:
+    """Seed of environment `index` in a run: 32 bits, far apart for neighbouring seeds.
+
+    times_remade: how often the environment had to be made again.
+    """
+    words = (seed % 2**64, index, times_remade) if times_remade else (seed % 2**64, index)
+    return int(np.random.SeedSequence(words).generate_state(1)[0])
 
 
 def _mix(seed: int, purpose: int, counter: int) -> int:

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from headrace.core.rng import env_seed
 from headrace.core.stopping import close_each
 from headrace.core.text import shown
 from headrace.core.types import Json, Settings, StateDict
@@ -395,12 +396,3 @@ class InlineEnv(Env):
         """Close every environment."""
         envs, self.envs = self.envs, []
         close_each(envs, f"an environment of {self.name}")
-
-
-def env_seed(seed: int, index: int, times_remade: int = 0) -> int:
-    """Seed of environment `index` in a run: 32 bits, far apart for neighbouring seeds.
-
-    times_remade: how often the environment had to be made again.
-    """
-    words = (seed % 2**64, index, times_remade) if times_remade else (seed % 2**64, index)
-    return int(np.random.SeedSequence(words).generate_state(1)[0])

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.rng import env_seed
 from headrace.core.text import did_you_mean
 from headrace.data.spaces import Sample
 from headrace.envs.gym.columns import action_caster
-from headrace.envs.gym.inline import env_seed
 from headrace.envs.sources import ENVPOOL
 from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome, threads
 

@@ -7,10 +7,10 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
+from headrace.core.rng import env_seed
 from headrace.core.types import Json
 from headrace.data.spaces import Sample
 from headrace.envs.gym.columns import action_caster
-from headrace.envs.gym.inline import env_seed
 from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome
 
 RESET_SOME = (SyncVectorEnv, AsyncVectorEnv)  # classes that take a reset mask, whatever their mode
