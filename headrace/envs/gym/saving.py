@@ -25,6 +25,7 @@ from headrace.core.text import shown
 from headrace.core.types import StateDict
 from headrace.envs.gym.columns import NUMBERS
 from headrace.envs.gym.frames import StackedFrames
+from headrace.envs.gym.own_rewards import OwnRewards
 from headrace.envs.gym.wrappers import ScaledReward
 
 # wrappers whose state is known: the attributes that change
@@ -34,6 +35,7 @@ CHANGING: dict[type, tuple[str, ...]] = {
     wrappers.FrameStackObservation: ("obs_queue", "padding_value"),
     StackedFrames: ("frames",),
     wrappers.TimeAwareObservation: ("timesteps",),
+    OwnRewards: ("_sum", "_steps"),
     wrappers.RecordEpisodeStatistics: ("episode_count", "episode_returns", "episode_lengths"),
     wrappers.NormalizeObservation: (),  # its statistics are saved for all environments: see envs.gym.learned
     wrappers.NormalizeReward: ("discounted_reward",),  # and so are its
