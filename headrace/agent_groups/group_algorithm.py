@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from headrace.agent_groups.group_policy import GroupedPolicy, Slot
+from headrace.core.types import staying
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
 from headrace.data.spaces import of_envs
 
@@ -22,6 +23,8 @@ class Grouped:
     algorithms: group -> algorithm, all of one kind; groups: group -> its agents, in the order of their columns.
     Metrics are called "group/metric". A group's part is a copy, with the memory layout of a rollout of one policy.
     """
+
+    __setattr__ = staying("policy", "algorithms")
 
     def __init__(self, algorithms: Mapping[str, Any], groups: Mapping[str, Sequence[str]]) -> None:
         self.algorithms = dict(algorithms)

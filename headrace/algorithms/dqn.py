@@ -125,7 +125,8 @@ class DQN(OffPolicy[DQNConfig]):
         places = torch.linspace(0, 1, total or envs, device=device)[first : first + envs]
         self.powers = 1 + self.config.exploration_spread * places
         self.policy.exploration = torch.empty(envs, device=device)
-        self.buffers = {"target": self.networks.target_flat, "exploration": self.policy.exploration}
+        buffers = {"target": self.networks.target_flat, "exploration": self.policy.exploration}
+        object.__setattr__(self, "buffers", buffers)  # which nobody else may replace
         self.explore()
 
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:

@@ -21,7 +21,7 @@ from headrace.algorithms.reduce import Reduce, merging, one_learner, rank_of, si
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.core.terminal import tell
-from headrace.core.types import Json
+from headrace.core.types import Json, staying
 from headrace.data.hindsight import GoalReplay, Goals
 from headrace.data.replay import Batch, Replay, bytes_needed, plan
 from headrace.data.rollout import Column, Columns, Rollout, tree_map
@@ -55,6 +55,10 @@ class OffPolicy(Generic[C]):
     reduce: Reduce = staticmethod(one_learner)
     goals: Goals | None = None  # of the environments, for hindsight
     part: tuple[int, int] = (0, 0)  # of the environments: the first of this learner, and how many all learners have
+    __setattr__ = staying(
+        *("policy", "networks", "config", "num_steps"),
+        *("optimizer", "optimizers", "temperature", "buffers", "log_temperature"),
+    )
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
         check_policy(policy, type(self).__name__)
@@ -120,6 +124,8 @@ class OffPolicy(Generic[C]):
 
         Raises ValueError where they have other sizes."""
         learned = self.learned()
+        if not {id(optimizer) for optimizer, _ in learned} <= {*map(id, self.optimizers.values())}:
+            raise ValueError("an optimizer in `optimizers` was replaced, and learning has the one before: put it back")
         if examine(self.policy) is self._examined and all(optimizer.has_gradients() for optimizer, _ in learned):
             return
         if not all(optimizer.follow(parameters) for optimizer, parameters in learned):

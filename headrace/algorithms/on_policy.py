@@ -17,6 +17,7 @@ from headrace.algorithms.reduce import Reduce, explained, merging, one_learner, 
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.core.returns import double, explained_variance, gae, vtrace
+from headrace.core.types import staying
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic
@@ -55,6 +56,7 @@ class OnPolicy(Generic[C]):
     gradient_modes: ClassVar[tuple[str, ...]] = ()  # modes of collection in which actors may compute gradient()
     config: C
     reduce: Reduce = staticmethod(one_learner)
+    __setattr__ = staying("policy", "config", "num_steps")
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
         check_policy(policy, type(self).__name__)
@@ -138,6 +140,8 @@ class OnPolicy(Generic[C]):
 
     def _follow_policy(self) -> None:
         """Learn the parameters that the policy has now: its modules and their parameters may have been replaced."""
+        if not isinstance(self.optimizer, Adam):
+            raise TypeError(f"optimizer must be an Adam of headrace.algorithms.adam, got {self.optimizer!r}")
         if examine(self.policy) is self._examined and self.optimizer.has_gradients():
             return
         if not self.optimizer.follow(self.policy.parameters()):

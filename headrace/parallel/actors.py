@@ -22,7 +22,7 @@ from headrace.core.precision import of_copy
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
-from headrace.core.types import StateDict
+from headrace.core.types import StateDict, staying
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.parallel.actor import CollectorSpec, Part, constructor
 from headrace.parallel.actor_env import ActorEnv, Executor, Job, divided
@@ -54,6 +54,7 @@ class Actors:
     slots: see Schedule.
     """
 
+    __setattr__ = staying("policy", "rollout")
     any_number = True  # of actors may continue from a state, where they are in step
     learning_cores = 1  # that the learner needs while actors collect
     dropped_steps = 0

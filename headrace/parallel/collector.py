@@ -12,7 +12,7 @@ from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.core.stopping import Stopped
 from headrace.core.timer import Timer
-from headrace.core.types import StateDict
+from headrace.core.types import StateDict, staying
 from headrace.data.rollout import Column, Columns, Rollout, each_column, flatten, tree_map
 from headrace.data.spaces import MultiDiscrete
 from headrace.envs.base import Env
@@ -75,6 +75,7 @@ class InlineCollector:
     made_of = b""
     stop: Callable[[], bool] | None = None
     atomic = False
+    __setattr__ = staying("policy", "rollout")
 
     def __init__(
         self,

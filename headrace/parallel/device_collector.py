@@ -77,7 +77,7 @@ class DeviceCollector:
         """Copy the policy, compile whatever has to be compiled, and leave everything else as it was."""
         inside, env = self.inside, self.inside.env
         self._weights = weights = Weights(inside.policy, 1)
-        inside.policy = received(sent(inside.policy, "collect_device"), env.device)
+        object.__setattr__(inside, "policy", received(sent(inside.policy, "collect_device"), env.device))
         inside.rnn_state = inside.policy.initial_state(env.num_envs)
         everything = slice(0, env.num_copies)
         self._reader = WeightsReader(inside.policy, weights.layout, weights.memory, env.num_copies, everything)

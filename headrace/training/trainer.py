@@ -22,7 +22,7 @@ from headrace.core.processes.state import ProcessState, held
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import tell
 from headrace.core.trust import code_of, run_of
-from headrace.core.types import EnvArgument, Json, StateDict
+from headrace.core.types import EnvArgument, Json, StateDict, staying
 from headrace.data import finite
 from headrace.data.rollout import Rollout
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
@@ -53,6 +53,8 @@ class Trainer:
     each agent, see headrace.envs.wrappers.conditioning.
     Raises TypeError, ValueError for settings that are wrong.
     """
+
+    __setattr__ = staying("policy", "algorithm", "collector", "plan")
 
     def __init__(
         self,
