@@ -109,13 +109,11 @@ class Trainer:
                     ranks.join(room_of(self.algorithm))
                     self.begin()
             self.timer.seconds.clear()
-            self._say_where_threads_spin()
+            threads = self.config.threads or torch.get_num_threads()
+            if self.placement.learn.type == "cpu" and (line := spinning(threads)):
+                tell(line)
             self._learned_by_wrappers = WrapperStatistics(self.env, self.config.collection == "sync" and ranks is None)
             self._stack = stack.pop_all()
-
-    def _say_where_threads_spin(self) -> None:
-        if self.placement.learn.type == "cpu" and (line := spinning(self.config.threads or torch.get_num_threads())):
-            tell(line)
 
     def begin(self) -> None:
         """With several learners: begin as one of them."""
