@@ -379,9 +379,7 @@ def _mean_metrics(found: Sequence[tuple[dict[str, Tensor], dict[str, int]]]) -> 
     """Means of metrics, each of which is the mean over a number of measurements."""
     if len(found) < 2:
         return found[0][0] if found else {}
-    totals: Counter[str] = Counter()
-    for _, counts in found:
-        totals.update(counts)
+    totals = sum((Counter(counts) for _, counts in found), Counter[str]())
     parts = {
         name: [metrics[name] * (counts[name] / total) for metrics, counts in found if name in metrics]
         for name, total in totals.items()
