@@ -260,7 +260,7 @@ def test_listing_tells_what_each_world_is():
         ("phys2d/CartPole-v9", ValueError, "did you mean 'phys2d/CartPole-v1'"),
         ("phys2d/Zzzzzzzzzzzzz", ValueError, "`headrace envs` lists"),
         ("nowhere.py:Env", FileNotFoundError, "no file .*nowhere.py"),
-        ("no_such_package.worlds:Env", ImportError, "no module 'no_such_package.worlds'"),
+        ("no_such_package.worlds:Env", ImportError, "there is no module 'no_such_package'"),
         (
             "headrace.envs.builtin.catch:Ketch",
             ValueError,

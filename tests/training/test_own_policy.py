@@ -145,14 +145,14 @@ def test_settings_of_the_environment_hold_in_training_evaluation_and_resuming(ca
     words += ["--hidden", "8", "--progress", "none", "--final-episodes", "2"]
     assert main(words) == 2 and "text has no numbers" in capsys.readouterr().err
     words += ["--ignore", "mission", "--env-kwargs", "length=6", "bonus=3", "--wrapper", "mine.py:Half"]
-    assert main(words) == 0 and "return 9 " in capsys.readouterr().out  # 6 steps of 3 / 2
+    assert main(words) == 0 and "return 18 " in capsys.readouterr().out  # 6 steps of 3, of which the wrapper gives half
     run = "runs/ppo/Mission_1"
     assert main(["eval", run, "--episodes", "2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["return"]["mean"] == 9
+    assert json.loads(capsys.readouterr().out)["return"]["mean"] == 18
     assert main(["train", "--resume", run, "--total-steps", "400", "--final-episodes", "2"]) == 0
-    assert "return 9 " in capsys.readouterr().out
+    assert "return 18 " in capsys.readouterr().out
     again = ["train", "ppo", "mine.py:Mission", "--config", f"{run}/config.toml", "--total-steps", "100"]
-    assert main([*again, "--final-episodes", "2"]) == 0 and "return 9 " in capsys.readouterr().out
+    assert main([*again, "--final-episodes", "2"]) == 0 and "return 18 " in capsys.readouterr().out
 
 
 def test_parameters_reach_everything_that_steps_the_environment(capsys):
@@ -183,7 +183,7 @@ def test_a_list_of_functions_makes_environments_in_turn():
     part = inline(env.factory, 2, "part", first_env=1)  # of a worker
     assert [one.unwrapped.length for one in part.envs] == [5, 3]
     run = hr.train("ppo", kinds, ignore=("mission",), **SMALL)
-    assert sorted(set(run.evaluate(4).returns)) == [1.5, 5.0] and run.needed_to_resume == ("env",)
+    assert sorted(set(run.evaluate(4).returns)) == [3.0, 5.0] and run.needed_to_resume == ("env",)
     with pytest.raises(ValueError, match="the observation_space of environment 1 is"):
         hr.make(["CartPole-v1", "Acrobot-v1"], 2)
 
