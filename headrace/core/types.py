@@ -56,7 +56,7 @@ def staying(*names: str) -> Callable[[Any, str, Any], None]:
 
 
 def _refuse_settings(kind: str, now: Any, new: Any) -> None:
-    """Raise AttributeError for a config that differs from the one before in a setting that nobody would read."""
+    """Raise AttributeError for a config that differs from the one before in a setting that is not read again."""
     constant = getattr(new, "schedule", "") == "constant"
     for name in (*_MADE_WITH, *(["learning_rate"] * constant)):
         before, after = getattr(now, name, None), getattr(new, name, None)
