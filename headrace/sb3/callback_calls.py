@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 # callbacks of Stable-Baselines3 whose _on_step() acts at a multiple of their frequency, by class name
@@ -20,8 +20,8 @@ class Callbacks:
 
     A callback has the methods of stable_baselines3.common.callbacks.BaseCallback. _on_step() is called after each step
     of the environments only where a class defines it to do something; EvalCallback and CheckpointCallback, known by
-    their names, are called after the rollout in which their frequency was reached. on_rollout_end() comes after the
-    update from the rollout. model: a headrace.sb3.model.Model.
+    their names, are called once the rollout is there, with the count of the step at which their frequency was reached:
+    the policy has not changed since. model: a headrace.sb3.model.Model.
     """
 
     def __init__(self, given: Any, model: Any) -> None:
@@ -53,26 +53,35 @@ class Callbacks:
             goes_on = _true(callback.on_step()) and goes_on
         return goes_on
 
-    def rollout_end(self, num_steps: int) -> bool:
-        """After the update from a rollout of num_steps steps: whether to go on."""
-        goes_on = True
-        for callback in self.each_rollout:
-            goes_on = self._after(callback, num_steps) and goes_on
-        for callback in self.all:
+    def rollout_end(self, counts: Sequence[int]) -> bool:
+        """After a rollout: whether to go on. counts: of the model's steps, after each step of the rollout."""
+        goes_on = not self.each_rollout or self._calls(counts)
+        for callback in self.all if goes_on else ():
             callback.on_rollout_end()
         return goes_on
 
-    def _after(self, callback: Any, num_steps: int) -> bool:
-        """Count the steps of a rollout for a callback, and call it once where its frequency was reached."""
-        goes_on = True
-        for leaf in _leaves(callback):
-            before, leaf.num_timesteps = leaf.n_calls, self.model.num_timesteps
-            frequency = _frequency(leaf)
-            reached = (before + num_steps) // frequency * frequency
-            leaf.n_calls = reached if reached > before else before + num_steps
-            for _ in range(num_steps if type(leaf).__name__ == PROGRESS_BAR else reached > before):
-                goes_on = _true(leaf._on_step()) and goes_on
-            leaf.n_calls = before + num_steps
+    def _calls(self, counts: Sequence[int]) -> bool:
+        """Count the steps of a rollout, and make the calls that are due after some of them: whether to go on."""
+        leaves = [leaf for callback in self.each_rollout for leaf in _leaves(callback)]
+        before = [leaf.n_calls for leaf in leaves]
+        due = sorted(
+            (call - start, index)
+            for index, (leaf, start) in enumerate(zip(leaves, before, strict=True))
+            for call in _due(leaf, start, start + len(counts))
+        )
+        last, goes_on = len(counts), True
+        for number, index in due:
+            if number > last:
+                break
+            leaf, steps = leaves[index], counts[number - 1]
+            leaf.n_calls = before[index] + number
+            self.model.num_timesteps = leaf.num_timesteps = steps
+            if not _true(leaf._on_step()):
+                goes_on, last = False, number  # the others are called after this step, too
+        if last:
+            self.model.num_timesteps = counts[last - 1]
+        for leaf, start in zip(leaves, before, strict=True):
+            leaf.n_calls, leaf.num_timesteps = start + last, self.model.num_timesteps
         return goes_on
 
     def end(self) -> None:
@@ -133,9 +142,12 @@ def _leaves(callback: Any) -> Iterable[Any]:
     return [callback]
 
 
-def _frequency(callback: Any) -> int:
-    frequency = getattr(callback, FREQUENCIES.get(type(callback).__name__, ""), 0)
-    return max(int(frequency), 1) if frequency > 0 else 2**62
+def _due(callback: Any, before: int, after: int) -> range:
+    """The numbers of the calls of _on_step() that have an effect, among those above `before`, up to `after`."""
+    if type(callback).__name__ == PROGRESS_BAR:
+        return range(before + 1, after + 1)
+    frequency = int(getattr(callback, FREQUENCIES.get(type(callback).__name__, ""), 0))
+    return range((before // frequency + 1) * frequency, after + 1, frequency) if frequency > 0 else range(0)
 
 
 def _needs_steps(callback: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import secrets
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -21,28 +20,21 @@ from headrace.agent_groups.group_policy import check_spaces
 from headrace.algorithms.base import Algorithm
 from headrace.core.device import resolve
 from headrace.core.rng import word
-from headrace.core.stopping import Stopped
 from headrace.core.types import Json
-from headrace.data.rollout import Rollout
-from headrace.envs.base import Env
 from headrace.policies.base import Policy
 from headrace.sb3 import parameters, zip_files
-from headrace.sb3.callback_calls import COST, Callbacks
+from headrace.sb3.assignment import assign, check_unread
+from headrace.sb3.callback_calls import Callbacks
 from headrace.sb3.env_argument import Given, changed_since, given, spaces_of
 from headrace.sb3.learn_limits import LearnLimits
+from headrace.sb3.learning import Learning, stepping
 from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.members import member
 from headrace.sb3.parameters import explore_from, without_replay
-from headrace.sb3.steps import SteppedEnv, Steps
+from headrace.sb3.steps import SteppedEnv
 from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, present, train_settings, translate
 from headrace.sb3.vec_env import VecEnv
-from headrace.sb3.watched import successes
 from headrace.training.trainer import Trainer
-
-TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
-    *("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"),
-    *("explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"),
-}
 
 
 class Model:
@@ -70,14 +62,15 @@ class Model:
         self.ep_info_buffer: deque[Json] = deque(maxlen=self.arguments["stats_window_size"])
         self.ep_success_buffer: deque[float] = deque(maxlen=self.arguments["stats_window_size"])
         self.start_time = time.time_ns()
-        self._set_logger(Logger(self.verbose > 0, None))
+        self._logger: Any = Logger(self.verbose > 0, None)
+        self._custom_logger = False
         self._trainer: Trainer | None = None
         self._vec_env: Any = None
         self._given = Given("", 0, {}, None)
         if env is not None:
             self.set_env(env)
             if seed is not None:
-                self.get_env().seed(seed)
+                self._seed_env(seed)
 
     def __getattr__(self, name: str) -> Any:
         """Arguments of the constructor are attributes, as Stable-Baselines3's models have them; see also members."""
@@ -86,6 +79,11 @@ class Model:
         if name == "arguments":  # it is not set yet
             raise AttributeError(name)
         return member(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Arguments of the constructor that are set take effect from the next rollout on: see assignment."""
+        if not assign(self, name, value):
+            object.__setattr__(self, name, value)
 
     # ---------------------------------------------------------------- environments
 
@@ -156,7 +154,12 @@ class Model:
         if seed is not None:
             self._generator.manual_seed(word(seed))
             if self._vec_env is not None:
-                self._vec_env.seed(seed)
+                self._seed_env(seed)
+
+    def _seed_env(self, seed: int) -> None:
+        """Seed the next reset() of get_env(), and its action space, which some environments draw from."""
+        self._vec_env.seed(seed)
+        self._vec_env.action_space.seed(seed)
 
     def _follow_objects(self) -> None:
         """Step the user's environments where compiled ones took their place, and are not like them any more."""
@@ -164,7 +167,7 @@ class Model:
         if env is None:
             return
         trainer = self._ready()
-        collector: Any = trainer.collector
+        collector = stepping(trainer)
         stepped = collector.env if isinstance(collector.env, SteppedEnv) else collector
         trainer.env = stepped.env = env
         self._given = self._given._replace(objects=())
@@ -194,6 +197,7 @@ class Model:
         progress_bar: a line on standard error that is renewed.
         """
         trainer = self._ready()
+        check_unread(self.policy)
         if trainer.env.backend == "inline" and trainer.steps:  # they may have been stepped through get_env()
             trainer.env.load_state_dict({})
         if reset_num_timesteps:
@@ -205,51 +209,12 @@ class Model:
         self._total_timesteps = limits.total
         explore_from(self.algorithm, 1.0 - limits.remaining(self.num_timesteps))
         self.start_time, self._steps_at_start = time.time_ns(), self.num_timesteps
-        if self.tensorboard_log is not None:
-            name = tb_log_name or type(self).__name__
-            self._set_logger(Logger(self.verbose > 0, new_folder(self.tensorboard_log, name, not reset_num_timesteps)))
+        self._renew_logger(tb_log_name or type(self).__name__, not reset_num_timesteps)
         callbacks = Callbacks(callback, self)
-        env = trainer.collector.env  # type: ignore[attr-defined]
-        if callbacks.each_step:
-            self._call_each_step(trainer, callbacks, env)
         callbacks.start({"self": self, "total_timesteps": limits.total, "log_interval": log_interval})
-        try:
-            self._loop(trainer, limits, callbacks, log_interval or self.log_interval, progress_bar)
-        finally:
-            trainer.collector.env = env  # type: ignore[attr-defined]
+        Learning(self, trainer, limits, callbacks, log_interval or self.log_interval).run(progress_bar)
         callbacks.end()
         return self
-
-    def _loop(
-        self, trainer: Trainer, limits: LearnLimits, callbacks: Callbacks, log_interval: int, progress_bar: bool
-    ) -> None:
-        iterations = logged = episodes = 0
-        while self.num_timesteps < limits.total:
-            self._apply_schedules(limits.remaining(self.num_timesteps))
-            self._follow_objects()
-            callbacks.rollout_start()
-            try:
-                result = trainer.iterate()
-            except Stopped:
-                break
-            self.num_timesteps = limits.counted(trainer.steps)
-            iterations, episodes = iterations + 1, episodes + len(result.returns)
-            self.episodes += len(result.returns)
-            for length, value in zip(result.lengths, result.returns, strict=True):
-                self.ep_info_buffer.append({"r": value, "l": length, "t": (time.time_ns() - self.start_time) / 1e9})
-            self.ep_success_buffer.extend(successes(trainer.env))
-            for name in TRAIN & result.metrics.keys():
-                self.logger.record(f"train/{name}", float(result.metrics[name]))
-            count = iterations if self.algorithm_name in ON_POLICY else episodes
-            if count >= logged + log_interval:
-                logged = count
-                self.dump_logs(count)
-            if progress_bar:
-                print(f"\r{self.num_timesteps:,} of {limits.total:,} steps", end="", file=sys.stderr)
-            if not callbacks.rollout_end(trainer.algorithm.num_steps):
-                break
-        if progress_bar:
-            print(file=sys.stderr)
 
     def _ready(self) -> Trainer:
         if self._trainer is None:
@@ -267,22 +232,6 @@ class Model:
         if self.translation.clip is not None:
             self.algorithm.config = replace(self.algorithm.config, clip=float(self.translation.clip(remaining)))
 
-    def _call_each_step(self, trainer: Trainer, callbacks: Callbacks, env: Env) -> None:
-        """Have callbacks called after each step of the environments; say what that costs."""
-        print(COST.format(names=callbacks.names, num_envs=self.n_envs), file=sys.stderr)
-
-        steps = Steps(env, begins=env.backend == "inline" or not trainer.steps)
-
-        def after(rollout: Rollout, t: int) -> bool:
-            found = steps.locals_of(rollout, t)
-            stepped = int(rollout.valid[t].sum())
-            self.num_timesteps += stepped
-            self._follow_objects()
-            return not stepped or callbacks.step({"self": self, "env": self._vec_env, **found})
-
-        trainer._graph = None  # a captured iteration has no steps that could be seen
-        trainer.collector.env = SteppedEnv(env, after)  # type: ignore[attr-defined]
-
     # ---------------------------------------------------------------- logs
 
     @property
@@ -292,10 +241,16 @@ class Model:
 
     def set_logger(self, logger: Any) -> None:
         """Record into another logger: an object with record() and dump()."""
-        self._set_logger(logger)
+        self._logger, self._custom_logger = logger, True
 
-    def _set_logger(self, logger: Any) -> None:
-        self._logger = logger
+    def _renew_logger(self, name: str, same: bool) -> None:
+        """Log what learn() does, as verbose and tensorboard_log are now, unless set_logger() gave another logger. name,
+        same: of new_folder()."""
+        if self._custom_logger:
+            return
+        if self.tensorboard_log is not None:
+            self._logger = Logger(self.verbose > 0, new_folder(self.tensorboard_log, name, same))
+        self._logger.prints = self.verbose > 0
 
     def dump_logs(self, count: int = 0) -> None:
         """Write what was recorded since the last time, and the means of the last episodes. count: rollouts so far, of

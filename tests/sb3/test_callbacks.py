@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -65,14 +67,25 @@ class EachStep(BaseCallback):
 
 
 class EvalCallback(BaseCallback):
-    def __init__(self, eval_freq: int) -> None:
+    def __init__(self, eval_freq: int, most: int = 10**9) -> None:
         super().__init__()
-        self.eval_freq, self.evaluated = eval_freq, []
+        self.eval_freq, self.most, self.evaluated = eval_freq, most, []
 
     def _on_step(self) -> bool:
         if self.n_calls % self.eval_freq == 0:
-            self.evaluated.append((self.n_calls, self.num_timesteps))
-        return len(self.evaluated) < 3
+            model = self.model
+            self.evaluated.append((self.n_calls, self.num_timesteps, model.num_timesteps, weights(model)))
+        return len(self.evaluated) < self.most
+
+
+class CheckpointCallback(EvalCallback):
+    def __init__(self, save_freq: int) -> None:
+        super().__init__(save_freq)
+        self.save_freq = save_freq
+
+
+def weights(model: Any) -> float:
+    return sum(x.detach().sum().item() for x in model.policy.parameters())
 
 
 def test_callbacks_that_do_not_look_at_steps_leave_them_in_one_call(capsys):
@@ -109,12 +122,66 @@ def test_a_callback_ends_the_training():
     assert stopped.num_timesteps >= 64
 
 
-def test_evaluations_come_after_the_rollout_in_which_they_are_due():
-    watched, evaluation = model(), EvalCallback(eval_freq=10)
-    watched.learn(10_000, callback=evaluation)
-    calls = [call for call, _ in evaluation.evaluated]
-    assert calls == [10, 30, 40]  # the multiples of 10 reached by rollouts that end at 16, 32 and 48
-    assert [steps for _, steps in evaluation.evaluated] == sorted({steps for _, steps in evaluation.evaluated})
+def test_evaluations_have_the_step_and_the_policy_at_which_they_are_due():
+    """As in a training whose callbacks look at each step: no update comes between the step and the call."""
+    fast, each = (model(n_steps=50) for _ in range(2))
+    evaluation, saving = EvalCallback(eval_freq=15, most=9), CheckpointCallback(save_freq=7)
+    fast.learn(10_000, callback=[evaluation, saving])
+    seen = []
+    each.learn(10_000, callback=lambda local, _: seen.append((each.num_timesteps, weights(each))) or len(seen) < 9 * 15)
+    for calls, callback in ((15, evaluation), (7, saving)):
+        due = [(number, *seen[number - 1]) for number in range(calls, 9 * 15 + 1, calls)]
+        assert [(call, steps, policy) for call, steps, _, policy in callback.evaluated] == due
+        assert all(steps == of_model for _, steps, of_model, _ in callback.evaluated)
+        assert callback.n_calls == 9 * 15 and callback.num_timesteps == fast.num_timesteps == each.num_timesteps
+    assert len({policy for *_, policy in evaluation.evaluated}) == fast.algorithm.iteration + 1 == 3
+
+
+def test_the_end_of_a_rollout_comes_before_its_update_and_is_logged_with_it():
+    class Ends(BaseCallback):
+        def on_rollout_end(self) -> None:
+            self.said.append((self.model.algorithm.iteration, self.model.num_timesteps, len(self.model.ep_info_buffer)))
+
+    watched, callback, dumped = model(), Ends(), []
+    watched.logger.dump = lambda step: dumped.append(step)
+    watched.learn(100, callback=callback)
+    ends = [said for said in callback.said if isinstance(said, tuple)]
+    assert [iteration for iteration, *_ in ends] == [*range(len(ends))] and [steps for _, steps, _ in ends] == dumped
+    assert ends[-1][1] == watched.num_timesteps and ends[-1][2] == len(watched.ep_info_buffer) > 0
+
+
+@pytest.mark.parametrize("env", ["compiled", "in Python"])
+@pytest.mark.parametrize("after", [3, 21])
+def test_learning_goes_on_where_a_callback_ended_it(env, after):
+    """The next rollout begins with the observation after the last step, and not with an earlier one."""
+    seen = []
+    made = make_vec_env("CartPole-v1", 1, **({} if env == "compiled" else {"wrapper_class": gymnasium.Wrapper}))
+    stopped = PPO("MlpPolicy", made, n_steps=ROLLOUT, batch_size=16, n_epochs=1, seed=0, device="cpu")
+
+    def keep(local: dict, _: dict) -> bool:
+        seen.append(local["new_obs"][0])
+        return len(seen) != after
+
+    stopped.learn(1000, callback=keep)
+    expected = stopped.num_timesteps
+    assert len(seen) == after == expected
+    stopped.learn(1, callback=keep, reset_num_timesteps=False)
+    begin = stopped._trainer.collector.rollout.observation[0, 0].numpy()
+    if env == "compiled" or after < ROLLOUT:
+        np.testing.assert_array_equal(begin, seen[after - 1].astype(np.float32))
+    first = seen[after]
+    assert np.abs(first - begin).max() < 0.5  # one step of CartPole, or a new episode
+
+
+def test_environments_whose_attributes_changed_stay_in_the_next_learn(capsys):
+    env = gymnasium.make("CartPole-v1")
+    changed = PPO("MlpPolicy", env, n_steps=ROLLOUT, batch_size=16, n_epochs=1, seed=0, device="cpu")
+    assert changed._trainer.env.backend == "cpu"
+    env.unwrapped.gravity = 1.0
+    for _ in range(2):
+        changed.learn(32)
+        assert changed._trainer.env.backend == "inline" == changed._trainer.collector.env.backend
+    assert "gravity" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("function", "expected"), [("return True", True), ("return False", False), ("x = 1", False)])

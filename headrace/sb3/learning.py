@@ -1,0 +1,145 @@
+"""One call of learn(): rollouts and updates, with callbacks, schedules, statistics of episodes and logs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from headrace.core.stopping import Stopped
+from headrace.data.rollout import Rollout, each_column
+from headrace.sb3.callback_calls import COST, Callbacks
+from headrace.sb3.learn_limits import LearnLimits
+from headrace.sb3.steps import SteppedEnv, Steps
+from headrace.sb3.translation import ON_POLICY
+from headrace.sb3.watched import successes
+from headrace.training.episodes import Episodes
+from headrace.training.trainer import Trainer
+
+TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
+    *("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"),
+    *("explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"),
+}
+
+
+class Learning:
+    """The loop of learn(). Callbacks are called in Stable-Baselines3's order: after steps of the environments, and at
+    the end of a rollout, before the update from it.
+
+    model: a headrace.sb3.model.Model. log_interval: as of learn().
+    """
+
+    def __init__(
+        self, model: Any, trainer: Trainer, limits: LearnLimits, callbacks: Callbacks, log_interval: int
+    ) -> None:
+        self.model, self.trainer, self.limits = model, trainer, limits
+        self.callbacks, self.log_interval = callbacks, log_interval
+        self._collector = stepping(trainer)
+        self._ended = Episodes(1)
+        self._iterations = self._episodes = self._logged = 0
+        self._seen = False  # whether callbacks have seen the present rollout
+        self._before = 0  # steps before it
+
+    def run(self, progress_bar: bool) -> None:
+        """Train until the limit is reached, or a callback ends it. progress_bar: a line on standard error."""
+        collector: Any = self.trainer.collector
+        if self.callbacks.each_step:
+            self._call_each_step()
+        collector.collect = partial(self._collect, collector.collect)
+        try:
+            while self.model.num_timesteps < self.limits.total and self._iterate():
+                if progress_bar:
+                    steps = f"\r{self.model.num_timesteps:,} of {self.limits.total:,} steps"
+                    print(steps, end="", file=sys.stderr)
+        finally:
+            del collector.collect
+            if isinstance(self._collector.env, SteppedEnv):
+                self._collector.env = self._collector.env.env
+        if progress_bar:
+            print(file=sys.stderr)
+
+    def _iterate(self) -> bool:
+        """A rollout and an update; whether to go on."""
+        model, trainer = self.model, self.trainer
+        model._apply_schedules(self.limits.remaining(model.num_timesteps))
+        model._follow_objects()
+        self.callbacks.rollout_start()
+        self._seen, self._before = False, model.num_timesteps
+        try:
+            result = trainer.iterate()
+            if not self._seen:  # a CUDA graph has collected and learned
+                self._see(trainer.collector.rollout)
+        except Stopped:
+            return False
+        model.num_timesteps = self.limits.counted(trainer.steps)
+        self._iterations += 1
+        for name in TRAIN & result.metrics.keys():
+            model.logger.record(f"train/{name}", float(result.metrics[name]))
+        count = self._iterations if model.algorithm_name in ON_POLICY else self._episodes
+        if count >= self._logged + self.log_interval:
+            self._logged = count
+            model.dump_logs(count)
+        return True
+
+    def _collect(self, collect: Callable[[], Rollout]) -> Rollout:
+        """A rollout, which the callbacks have seen. Raises Stopped where one of them ends the training."""
+        rollout = collect()
+        self._see(rollout)
+        return rollout
+
+    def _see(self, rollout: Rollout) -> None:
+        model, self._seen = self.model, True
+        if not self.callbacks.each_step:  # else they were added after their steps
+            self._add(*self._ended.add(rollout))
+        model.ep_success_buffer.extend(successes(self.trainer.env))
+        counts, steps = [], self._before
+        if self.callbacks.all:
+            for stepped in rollout.valid[: rollout.num_steps].sum(1).tolist():
+                steps += stepped
+                counts += [steps] if stepped else []
+        if not self.callbacks.rollout_end(counts):
+            raise Stopped
+
+    def _add(self, returns: Sequence[float], lengths: Sequence[int]) -> None:
+        """Add episodes that have ended."""
+        model = self.model
+        self._episodes += len(returns)
+        model.episodes += len(returns)
+        for value, length in zip(returns, lengths, strict=True):
+            model.ep_info_buffer.append({"r": value, "l": length, "t": (time.time_ns() - model.start_time) / 1e9})
+
+    def _call_each_step(self) -> None:
+        """Have callbacks called after each step of the environments; say what that costs."""
+        model, trainer, callbacks = self.model, self.trainer, self.callbacks
+        print(COST.format(names=callbacks.names, num_envs=model.n_envs), file=sys.stderr)
+        env = self._collector.env
+        steps = Steps(env, begins=env.backend == "inline" or not trainer.steps)
+
+        def after(rollout: Rollout, t: int) -> bool:
+            found = steps.locals_of(rollout, t)
+            stepped = int(rollout.valid[t].sum())
+            model.num_timesteps += stepped
+            ended = [info["episode"] for info in found["infos"] if "episode" in info]
+            self._add([float(each["r"]) for each in ended], [int(each["l"]) for each in ended])
+            model._follow_objects()
+            goes_on = not stepped or callbacks.step({"self": model, "env": model.get_env(), **found})
+            if not goes_on:
+                self._end_at(rollout, t + 1)
+            return goes_on
+
+        trainer._graph = None  # a captured iteration has no steps that could be seen
+        self._collector.env = SteppedEnv(env, after)
+
+    def _end_at(self, rollout: Rollout, row: int) -> None:
+        """Let the next rollout begin at a row of this one, which is given up there."""
+        for column, values in each_column(rollout.columns, rollout):
+            if column.bootstrap:
+                values[-1].copy_(values[row])
+        self._collector.steps += row
+
+
+def stepping(trainer: Trainer) -> Any:
+    """The collector that steps the environments, of a device of its own where another one learns."""
+    return getattr(trainer.collector, "inside", trainer.collector)
