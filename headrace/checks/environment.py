@@ -16,6 +16,7 @@ from headrace.checks.random_rollout import StepTimes
 from headrace.checks.third_party import gymnasium_checker, pettingzoo_checker
 from headrace.core.stopping import close
 from headrace.core.types import Settings
+from headrace.core.user_names import Misnamed
 from headrace.data.spaces import action_column, observation_column
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.registry import Source
@@ -65,7 +66,7 @@ def _check_single(source: Source, steps: int, seconds: float, seed: int) -> Resu
     factory = envs.factory(source, **registered(source))  # type: ignore[arg-type]
     try:
         env = factory()
-    except ImportError:
+    except (ImportError, Misnamed):
         raise
     except Exception as error:
         return [raised("the constructor", error)], None
@@ -92,7 +93,7 @@ def _check_batch(source: Source, steps: int, seconds: float, seed: int) -> Resul
     """A vector of environments, or environments of several agents."""
     try:
         return batch.check(lambda: envs.make(source, BATCH), steps, seconds, seed)
-    except ImportError:
+    except (ImportError, Misnamed):
         raise
     except Exception as error:
         return [raised(f"a batch of {BATCH}", error)], None

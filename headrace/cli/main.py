@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
-import traceback
 from collections.abc import Sequence
 
 from headrace.core.packages import installed
 from headrace.core.terminal import tell
-from headrace.core.text import did_you_mean
+from headrace.core.text import did_you_mean, is_message
+from headrace.core.user_names import Misnamed
 
 VERBS = {  # each is a module of headrace.cli with main(arguments)
     "train": ("train an agent", "headrace train ppo CartPole-v1"),
@@ -99,21 +100,19 @@ def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
     except Exception as error:
         if show_traceback or not is_message(error):
             raise
-        return _complain("\n".join([str(error), *getattr(error, "__notes__", [])]))
+        return _complain("\n".join([str(error), *getattr(error, "__notes__", []), *_command(verb, arguments, error)]))
     return 0
 
 
-def is_message(error: Exception) -> bool:
-    """Whether an error is for the user: raised by Headrace or Gymnasium on purpose, or a missing file.
-
-    Errors of other code (torch, the user's environment) keep their traceback.
-    """
-    if isinstance(error, OSError):
-        return True
-    if isinstance(error, AssertionError | AttributeError | KeyError | IndexError | NameError):
-        return False
-    last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-    return last.f_globals.get("__name__", "").partition(".")[0] in ("headrace", "gymnasium")
+def _command(verb: str, arguments: Sequence[str], error: Exception) -> list[str]:
+    """The command with the name that was meant, where a name was wrong and that is certain."""
+    if not isinstance(error, Misnamed) or not error.instead:
+        return []
+    words = [error.mended(word) for word in arguments]
+    if words == [*arguments]:  # it is the environment of a run, or of a file of settings
+        train = importlib.import_module("headrace.cli.train") if verb == "train" else None
+        words = train.with_env(words, error.instead) if train else [*words, "--env", error.instead]
+    return [f"  {shlex.join(['headrace', verb, *words])}"]
 
 
 def _complain(message: str) -> int:

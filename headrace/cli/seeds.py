@@ -19,7 +19,7 @@ from statistics import fmean
 from headrace.core.cores import cores
 from headrace.core.processes.state import shown
 from headrace.core.terminal import say
-from headrace.core.text import plain_table
+from headrace.core.text import is_message, plain_table
 from headrace.evaluation.evaluator import Evaluation
 from headrace.runs.run import Run
 from headrace.runs.signals import Interrupts
@@ -142,8 +142,6 @@ def _started(train: Train, arguments: Sequence[str], seed: int) -> tuple[Connect
 
 def _child(answer: Connection, train: Train, arguments: Sequence[str], seed: int) -> None:
     """Train, and send a Done, or what is wrong as a text."""
-    from headrace.cli.main import is_message
-
     with suppress(KeyboardInterrupt):  # before the training begins: nothing is to be saved
         try:
             answer.send(_train(train, arguments, seed))

@@ -149,6 +149,13 @@ def train(*names: str, each: Each | None = None, **options: Any) -> Run:
     return training.run
 
 
+def with_env(arguments: list[str], env: str) -> list[str]:
+    """Arguments that name a run or a file of settings, with another environment."""
+    resume, config = path_after("--resume", arguments), path_after("--config", arguments)
+    saved = _saved_settings(resume) if resume else settings_of(config, set()) if config else {}
+    return [saved.get("algorithm", "ppo"), env, *arguments]
+
+
 def _check_names(named: dict[str, str | None], resume: Path | None) -> None:
     """Raise ValueError, TypeError where an environment is missing."""
     if named["env"] is None and resume:

@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from headrace.cli.seeds import LOOK, pass_on
 from headrace.core.cores import cores
 from headrace.core.processes.state import shown
+from headrace.core.text import is_message
 from headrace.evaluation.evaluator import Evaluation
 from headrace.runs.run import Run
 from headrace.runs.signals import Interrupts
@@ -57,8 +58,6 @@ def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome
 
 def attempt(train: Train, arguments: Sequence[str], report: Report) -> Outcome:
     """carry_out(), where a training that fails is an outcome too."""
-    from headrace.cli.main import is_message
-
     try:
         return carry_out(train, arguments, report)
     except Exception as error:

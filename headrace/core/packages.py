@@ -7,6 +7,18 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+# what brings a module, where that has another name than an extra of its own package
+REQUIREMENTS = {
+    "ale_py": "headrace[atari]",
+    "envpool": "headrace[envpool]",
+    "gymnasium.envs.box2d": "headrace[box2d]",
+    "gymnasium.envs.mujoco": "headrace[mujoco]",
+    "gymnasium.envs.phys2d": "gymnasium[jax]",
+    "gymnasium.envs.tabular": "gymnasium[jax]",
+    "mpe2": "headrace[pettingzoo]",
+    "pettingzoo": "headrace[pettingzoo]",
+}
+
 
 def installed(package: str, otherwise: str) -> str:
     """The version of a package; `otherwise` where it is not installed, as where Headrace is run from its sources."""
@@ -32,6 +44,22 @@ def require(package: str, message: str) -> None:
     """Raise ImportError with a message, which says how to install it, where a package is not installed."""
     if importlib.util.find_spec(package) is None:
         raise ImportError(message)
+
+
+def how_to_install(module: str) -> str:
+    """The command that installs what a module of environments needs; "" where no extra is known.
+
+    pettingzoo.butterfly.pistonball_v6 needs the extra "butterfly" of pettingzoo."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    top, *inside = module.split(".")
+    needed = REQUIREMENTS.get(".".join([top, *inside[:2]]))
+    with suppress(PackageNotFoundError):
+        extras = metadata(top).get_all("Provides-Extra") or []
+        own = (extra for name in inside if (extra := name.replace("_", "-")) in extras)
+        needed = needed or next((f"{top}[{extra}]" for extra in own), None)
+    needed = needed or REQUIREMENTS.get(top)
+    return f'pip install "{needed}"' if needed else ""
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -44,3 +45,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return f"; did you mean {by_lower[name.lower()]!r}?"
     close = [by_lower[match] for match in get_close_matches(name.lower(), sorted(by_lower), n=3, cutoff=0.65)]
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def is_message(error: BaseException) -> bool:
+    """Whether an error is for the user: raised by Headrace or Gymnasium on purpose, or a missing file.
+
+    Errors of other code (torch, the user's environment) keep their traceback.
+    """
+    if isinstance(error, OSError):
+        return True
+    if not isinstance(error, Exception):
+        return False
+    if isinstance(error, AssertionError | AttributeError | KeyError | IndexError | NameError):
+        return False
+    last = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    return last.f_globals.get("__name__", "").partition(".")[0] in ("headrace", "gymnasium")

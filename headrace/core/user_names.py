@@ -11,10 +11,30 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
+from headrace.core.packages import how_to_install
 from headrace.core.text import did_you_mean
 from headrace.core.trust import check_code
 
 _files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change: an edited file is loaded again
+
+
+class Misnamed(ValueError):
+    """A name of nothing. given: that name, or what it has before a colon; instead: what was meant, where that is
+    certain, else ""."""
+
+    def __init__(self, message: str, given: str, instead: str = "") -> None:
+        super().__init__(message, given, instead)
+        self.given, self.instead = given, instead
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def mended(self, name: str) -> str:
+        """Another form of the name, mended; any other name as it is."""
+        place, colon, own = (reference := absolute_reference(name)).rpartition(":")
+        if reference == self.given:
+            return self.instead
+        return f"{self.instead}{colon}{own}" if place == self.given else name
 
 
 def import_user_module(place: str) -> ModuleType:
@@ -70,7 +90,12 @@ def _from_file(path: Path) -> ModuleType:
         assert spec is not None and spec.loader is not None  # a path that ends in .py has a loader
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except ImportError as error:
+            if meant := by_module(path, error.name):
+                raise meant from error
+            raise
         _files[version] = module
     return _files[version]
 
@@ -88,11 +113,45 @@ def _from_package(name: str) -> ModuleType:
         _add_current_folder(top)
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and one that it imports is not
-        near = near_modules(error.name) or ": give a path/to/file.py, or a module that can be imported"
-        raise ImportError(f"there is no module {error.name!r}{near}") from error
+    except ImportError as error:
+        if explained := _explained(error, name):
+            raise ImportError(explained) from error
+        raise  # of a module that the named one imports
+
+
+def _explained(error: ImportError, name: str) -> str:
+    """What to tell the user where a module that was named, or what it needs, is missing."""
+    if error.name is None or not isinstance(error, ModuleNotFoundError):
+        return ""
+    how = how_to_install(name)
+    if f"{name}.".startswith(f"{error.name}."):
+        near = near_modules(error.name) or (how and f": {how}") or ": give a path/to/file.py, or an importable module"
+        return f"there is no module {error.name!r}{near}"
+    return how and f"{name} needs {error.name}, which is not installed: {how}"
+
+
+def by_module(path: Path, missing: str | None) -> Misnamed | None:
+    """The error for a file that needs what is in a folder above its own: it has to be named by its module.
+
+    missing: the module that was not found, None for a relative import. None where no folder above has it."""
+    top = (missing or "").partition(".")[0]
+    for folder in path.parents[1:]:
+        has_it = (folder / top).is_dir() or (folder / f"{top}.py").is_file() if top else not _is_package(folder)
+        if has_it and (top or _is_package(path.parent)):
+            module = dotted(path.relative_to(folder))
+            what = f"imports {missing}" if top else "imports from the package that it belongs to"
+            where = "" if folder == Path.cwd() else f", in the folder {folder}"
+            return Misnamed(f"{path} {what}: write {module} in place of the file{where}", str(path), module)
+    return None
+
+
+def _is_package(folder: Path) -> bool:
+    return (folder / "__init__.py").is_file()
+
+
+def dotted(path: Path) -> str:
+    """The module's name of a file, by its path from the folder where modules are looked for."""
+    return ".".join(part for part in path.with_suffix("").parts if part != "__init__")
 
 
 def near_modules(name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import gymnasium
@@ -13,9 +12,9 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.core.device import resolve
-from headrace.core.text import did_you_mean, shown
+from headrace.core.text import shown
 from headrace.core.types import EnvArgument, Settings
-from headrace.core.user_names import absolute_reference, is_from_file, member, near_modules
+from headrace.core.user_names import absolute_reference, is_from_file, member
 from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.builtin import settings  # noqa: F401  registers environments
@@ -24,6 +23,7 @@ from headrace.envs.gym.agent_groups import Grouping, grouped
 from headrace.envs.gym.several import Several
 from headrace.envs.gym.wrappers import NamedWrapper, limited, wrapped
 from headrace.envs.gym.wrapping import UNWRAPPED, Wrapping
+from headrace.envs.hints import unknown
 from headrace.envs.registry import Maker, Source, Spec, names, spec
 from headrace.envs.sources import Entry
 
@@ -274,24 +274,7 @@ def _entry(known: Spec) -> Entry | str:
         return known_id
     if ":" in entry or entry.endswith(".py"):
         return sources.find(entry)
-    raise ValueError(f"there is no environment {entry!r}{_hint(entry)}")
-
-
-def _hint(entry: str) -> str:
-    """What may have been meant by the name of no environment."""
-    if sources.is_module(entry):
-        return f": it is a module; {sources.in_module(entry)}"
-    others = {*names(), *gymnasium.registry} - {entry}  # a version that Gymnasium dropped may have settings
-    if close := did_you_mean(entry, sorted(others)):
-        return close
-    if close := near_modules(entry):
-        return close
-    namespace, slash, _ = entry.rpartition("/")
-    if slash and Path(namespace).is_dir():
-        return f": for a class in a file, write {entry}.py:Class"
-    if slash and not any(known.startswith(f"{namespace}/") for known in gymnasium.registry):
-        return f"; a package that brings the ids of {namespace}/ registers them when imported: write 'package:{entry}'"
-    return "; `headrace envs` lists those that are built in"
+    raise unknown(entry)
 
 
 def _compiled_backend(backend: str, device: str | torch.device) -> tuple[str, torch.device]:

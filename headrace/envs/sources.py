@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
 import gymnasium
 
+from headrace.core.packages import how_to_install
+from headrace.core.processes.state import shown as shown_path
 from headrace.core.text import shown
 from headrace.core.types import Settings
-from headrace.core.user_names import import_user_module, is_from_file
+from headrace.core.user_names import Misnamed, by_module, import_user_module, is_from_file
 from headrace.envs.base import MultiAgentEnv
 from headrace.envs.compiled.kernel_env import KernelEnv
 
 EnvSpec = gymnasium.envs.registration.EnvSpec
+MOST = 6  # names in a message
 ATARI = "ALE/"  # ids of Atari games begin so: ALE/Pong-v5
+MOVED = {"pettingzoo.mpe": "mpe2"}  # packages of environments that have other names now
 ENVPOOL = "envpool/"  # and EnvPool's tasks, here, so: envpool/Pong-v5
 Entry = type | Callable[..., gymnasium.Env] | EnvSpec
 
@@ -35,13 +41,15 @@ def find(source: str) -> Entry:
     place, _, name = source.rpartition(":")
     if not place:  # a file without a class
         place, name = source, ""
+    if (meant := _file_meant(place) or _moved(place)) is not None:
+        raise Misnamed(f"there is no module {place!r}; write {meant}:{name}", source, f"{meant}:{name}")
     module = import_user_module(place)
     found = getattr(module, name, None) if name else None
     if callable(found):
         return found
     if name in gymnasium.registry:  # importing the module has registered it
         return gymnasium.registry[name]
-    raise ValueError(_no_class(module, place, name))
+    raise _no_class(module, place, name)
 
 
 def registered(name: str) -> EnvSpec | None:
@@ -127,11 +135,8 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
 
             registered(entry.id)  # in a worker process nothing has imported what registers it
             return atari.game(entry.id, **kwargs)
-        try:
-            with _mujoco_warns_once(entry):
-                return gymnasium.make(entry, **kwargs)
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise ImportError(f"{name} needs a package that is not installed: {_remedy(entry)}") from error
+        with _mujoco_warns_once(entry), installs_named(name, entry):
+            return gymnasium.make(entry, **kwargs)
     assert callable(entry)
     env = entry(**kwargs)
     if isinstance(env, gymnasium.vector.VectorEnv):
@@ -145,6 +150,29 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
     if not isinstance(env, gymnasium.Env | MultiAgentEnv):
         raise TypeError(f"{name} gave {env!r} where a gymnasium.Env or a pettingzoo.ParallelEnv was expected")
     return env  # type: ignore[return-value]  # one of several agents is a MultiAgentEnv
+
+
+@contextmanager
+def installs_named(name: str, entry: EnvSpec) -> Iterator[None]:
+    """Where making an environment needs a module that is missing, raise an error that says what to do.
+
+    Raises ImportError or Misnamed; other ModuleNotFoundErrors as they are, since only their tracebacks say who imports.
+    """
+    try:
+        yield
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        point, missing = entry.entry_point, getattr(error, "name", None)
+        module = point.partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", "")
+        if missing and f"{module}.".startswith(f"{missing}."):
+            place = name.rpartition(":")[0]
+            if place.endswith(".py") and (meant := by_module(Path(place).resolve(), missing)):
+                raise meant from error
+            what = f"{entry.id} is registered with the entry point {point!r}"
+            raise ImportError(f"{what}, and there is no module {missing!r}: is it installed?") from error
+        own = "" if missing else str(error)  # Gymnasium's errors name extras, but not those of this package
+        if how := how_to_install(module) or own:
+            raise ImportError(f"{name} needs a package that is not installed: {how}") from error
+        raise
 
 
 @contextmanager
@@ -192,7 +220,8 @@ def in_module(name: str) -> str:
         return f"name what makes an environment in it: {name}:parallel_env"
     if hasattr(module, "raw_env"):  # PettingZoo's name for an environment without wrappers
         return f"name what makes an environment in it: {name}:env, whose agents take turns"
-    return f"name what makes an environment in it: {name}:Class"
+    found = [f"{name}:{one}" for one in _environments_of(module)]
+    return f"name what makes an environment in it: {' or '.join(found[:MOST]) or f'{name}:Class'}"
 
 
 def is_turn_based(env: object) -> bool:
@@ -217,21 +246,52 @@ def _is_environment(thing: Callable) -> bool:
     return inspect.isclass(thing) and issubclass(thing, KernelEnv | gymnasium.Env)
 
 
-def _remedy(entry: EnvSpec) -> str:
-    """How to install what a Gymnasium environment needs: its extra is the name of its package, as in envs.box2d."""
-    package = str(entry.entry_point).partition(":")[0].split(".")
-    if package[:2] != ["gymnasium", "envs"]:
-        return "see the documentation of the package that brings it"
-    owner = "headrace" if package[2] in ("box2d", "mujoco") else "gymnasium"
-    return f'pip install "{owner}[{package[2]}]"'
+def _file_meant(place: str) -> str | None:
+    """The file that was meant by `folder/file` without .py, or `file.py:` before a second colon."""
+    file = f"{place.rstrip(':').removesuffix('.py')}.py"
+    return file if {":", "/"} & {*place} and file != place and Path(file).is_file() else None
 
 
-def _no_class(module: ModuleType, place: str, name: str) -> str:
-    """The message for a module without the class asked for."""
-    classes = [
+def _moved(place: str) -> str | None:
+    """The module that has taken the place of one that is gone."""
+    package, _, own = place.rpartition(".")
+    return f"{MOVED[package]}.{own}" if package in MOVED and not is_module(place) else None
+
+
+def _no_class(module: ModuleType, place: str, name: str) -> Misnamed:
+    """The error for a module without the class asked for: what it has."""
+    given = f"{place}:{name}" if name else place
+    place = str(shown_path(place)) if place.endswith(".py") else place
+    wrong = f"there is no environment {name!r} in {place}" if name else f"{place} does not say which class in it to use"
+    if is_module(inside := f"{place}.{name}"):
+        return Misnamed(f"{wrong}: it is a module; {in_module(inside)}", given)
+    found = _environments_of(module)
+    if not found:
+        has = "it has no subclass of headrace.KernelEnv or gymnasium.Env, and registers no id of Gymnasium"
+        return Misnamed(f"{wrong}: {has}", given)
+    names = [f"{place}:{one}" for one in found]
+    return Misnamed(f"{wrong}: use {' or '.join(names[:MOST])}", given, names[0] if len(names) == 1 else "")
+
+
+def _environments_of(module: ModuleType) -> list[str]:
+    """Classes of environments that a module defines, and ids that it registers with Gymnasium."""
+    found = [
         key for key, value in vars(module).items() if _is_environment(value) and value.__module__ == module.__name__
     ]
-    wrong = f"there is no environment {name!r} in {place}" if name else f"{place} does not say which class in it to use"
-    if not classes:
-        return f"{wrong}: it has no subclass of headrace.KernelEnv or gymnasium.Env"
-    return f"{wrong}: use {' or '.join(f'{place}:{found}' for found in classes)}"
+    with suppress(OSError, UnicodeDecodeError, SyntaxError):
+        text = Path(module.__file__ or "").read_text(encoding="utf-8")
+        found += [known for known in ids_in(text) if known in gymnasium.registry]
+    return found
+
+
+def ids_in(text: str) -> list[str]:
+    """The ids in calls of gymnasium.register() in a file's text, the lowest version first."""
+    found = []
+    for call in ast.walk(ast.parse(text)):
+        if not isinstance(call, ast.Call) or getattr(call.func, "attr", getattr(call.func, "id", "")) != "register":
+            continue
+        owner = getattr(getattr(call.func, "value", None), "id", "")
+        named = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "id")]
+        if owner not in ("hr", "headrace"):  # whose names are not Gymnasium's
+            found += [one.value for one in named if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return sorted(found)

@@ -7,7 +7,7 @@ from gymnasium.vector import VectorEnv
 
 from headrace.core.types import EnvArgument, Settings
 from headrace.envs.base import Env
-from headrace.envs.sources import ATARI, ENVPOOL, Entry, EnvSpec
+from headrace.envs.sources import ATARI, ENVPOOL, Entry, EnvSpec, installs_named
 from headrace.envs.vector.adapter import VectorAdapter, threads
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
@@ -31,7 +31,8 @@ def make(name: str, entry: Entry | str, num_envs: int, options: Settings) -> Env
         if name.startswith(ATARI):
             clip = (-1.0, 1.0) if options.get("reward_clipping", True) else None
             options = {"num_threads": threads(num_envs), **options, "reward_clipping": False}
-        vector = gymnasium.make_vec(entry.id, num_envs, vectorization_mode="vector_entry_point", **options)
+        with installs_named(name, entry):
+            vector = gymnasium.make_vec(entry.id, num_envs, vectorization_mode="vector_entry_point", **options)
         return VectorAdapter(GymnasiumSource(vector, name), clip)
     assert callable(entry)
     env = adapted(entry(num_envs=num_envs, **options), name)

@@ -53,6 +53,10 @@ class ProcessLost(WorkerError):
     """A worker process is gone, or cannot be talked to any more."""
 
 
+class WorkerTraceback(Exception):
+    """Where an exception was raised in a worker process."""
+
+
 class WorkerProcess:
     """A process, which may be replaced by another, and the connection to it. It starts with its first task."""
 
@@ -240,11 +244,16 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def _again(failure: Failure) -> BaseException:
-    """A worker's exception, to be raised here, with its traceback in the worker."""
+    """A worker's exception, to be raised here, with its traceback in the worker: in a note, which `headrace` prints, or
+    as its cause."""
     error: BaseException = (
         pickle.loads(failure.error) if failure.error else RuntimeError("its exception cannot be sent to this process")
     )
-    error.add_note(f"in a worker process:\n{failure.text}")
+    where = f"in a worker process:\n{failure.text}"
+    if failure.is_message:
+        error.__cause__ = WorkerTraceback(where)
+    else:
+        error.add_note(where)
     return error
 
 

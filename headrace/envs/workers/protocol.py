@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
+from headrace.core.text import is_message
 from headrace.core.trust import code_of
 from headrace.envs.workers import lifetime
 
@@ -70,6 +71,7 @@ class Failure(NamedTuple):
 
     error: bytes | None  # pickled, where it can be
     text: str  # its traceback
+    is_message: bool = False  # see core.text.is_message(): the user needs no traceback
 
 
 def run(orders: Connection, spin: float) -> None:
@@ -143,7 +145,7 @@ def _receiver(orders: Connection, spin: float) -> Callable[[], tuple[int, int]]:
 
 def _report(orders: Connection, error: BaseException, asked: bool) -> None:
     """Send an exception to the parent, with its notes and traceback. asked: instead of an answer."""
-    text = "".join(traceback.format_exception(error))
+    text, message = "".join(traceback.format_exception(error)), is_message(error)
     if not isinstance(error, Exception):  # it would end the parent without a word
         error = RuntimeError(f"{error!r} was raised in a worker process")
     try:
@@ -154,7 +156,7 @@ def _report(orders: Connection, error: BaseException, asked: bool) -> None:
     with suppress(*GONE):
         if asked:
             os.write(orders.fileno(), ANSWER.pack(FAILED))
-        orders.send(Failure(pickled, text))
+        orders.send(Failure(pickled, text, message and pickled is not None))
 
 
 def read(descriptor: int, size: int) -> bytes:
