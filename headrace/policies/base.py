@@ -17,7 +17,6 @@ from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Space, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
-from headrace.policies.other_libraries import INSTEAD
 
 SPACES = ("observation_space", "action_space")
 OFF: tuple[Any, ...] = (None, False, 0, "", "none", [], {})  # values of settings that are not used
@@ -77,13 +76,13 @@ class Policy(nn.Module):
     _arguments: dict[str, Any] | None = None  # of the constructor, for config()
 
     def __getattr__(self, name: str) -> Any:
-        """A parameter, buffer or module. Raises AttributeError, which says what to use instead where that is known."""
+        """A parameter, buffer or module, or what another library names so: see other_libraries.member()."""
         try:
             return super().__getattr__(name)
-        except AttributeError as error:
-            if name not in INSTEAD:
-                raise
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}: {INSTEAD[name]}") from error
+        except AttributeError:
+            from headrace.policies.other_libraries import member  # here, where no digest of a kernel reaches it
+
+            return member(self, name)
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Keep the arguments of a constructor, given as its locals()."""

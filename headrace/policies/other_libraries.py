@@ -1,26 +1,127 @@
-"""Members that policies of Stable-Baselines3 have, and what to use instead."""
+"""Members that policies of Stable-Baselines3 have: what they are here, or what to use instead."""
 
 from __future__ import annotations
 
-TENSORS = "model.policy takes tensors as they are: torch.as_tensor(observation), [N, ...]"
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, distributions
+
+from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical
+from headrace.policies.numpy_io import to_batch
+
+MADE_OF = "it is made from Headrace's settings: for parts of your own see docs/own-policy.md"
+VECTOR = "torch.nn.utils.parameters_to_vector(policy.parameters()), and vector_to_parameters(), are PyTorch's"
 INSTEAD = {  # members of policies -> what to use instead
     **dict.fromkeys(
         ("save", "load"), "model.save(path) writes all; torch.save(model.policy.state_dict(), path) this alone"
     ),
-    "obs_to_tensor": TENSORS,
-    "predict_values": "policy.value(tensor) has the values of observations, [N]",
-    "evaluate_actions": "policy.log_prob_entropy_value(tensor, actions) has log_prob, entropy and value",
-    "get_distribution": "policy(tensor) is the pair of the distribution over actions and the values",
     "mlp_extractor": "the layers are policy.actor and policy.critic",
     "action_net": "the layer is policy.actor_out",
     "value_net": "the layer is policy.critic_out",
     "log_std": "it is policy.head.log_std",
     "optimizer": "it is model.algorithm.optimizer, or one of model.algorithm.optimizers",
-    "net_arch": "it is policy.hidden",
     "activation_fn": "its name is policy.activation",
     **dict.fromkeys(("features_extractor", "pi_features_extractor", "vf_features_extractor"), "it is policy.encoder"),
-    "set_training_mode": "policy.train(mode) is PyTorch's",
-    **dict.fromkeys(("scale_action", "unscale_action"), "policy.predict() gives actions in the units of the space"),
+    **dict.fromkeys(("extract_features", "features_dim"), "policy.encoder(tensor) has the features"),
     **dict.fromkeys(("q_net", "q_net_target"), "policy(tensor) has the Q-values [A, N]"),
     **dict.fromkeys(("critic", "critic_target", "actor_target"), "the critics are policy.critics"),
+    "_predict": "policy.act(tensor, None, None).action has the actions without noise",
+    "action_dist": "policy.get_distribution(tensor) has the distribution over actions",
+    **dict.fromkeys(("parameters_to_vector", "load_from_vector"), VECTOR),
+    "normalize_images": "the encoder takes images as bytes",
+    **dict.fromkeys(("features_extractor_class", "features_extractor_kwargs", "share_features_extractor"), MADE_OF),
+    **dict.fromkeys(("make_features_extractor", "make_actor", "make_critic", "make_q_net", "init_weights"), MADE_OF),
+    **dict.fromkeys(("optimizer_class", "optimizer_kwargs", "ortho_init", "log_std_init", "net_args"), MADE_OF),
+    **dict.fromkeys(("actor_kwargs", "critic_kwargs", "dist_kwargs", "reset_noise", "use_sde"), MADE_OF),
+    "squash_output": "policy.predict() gives actions within the bounds of the space",
 }
+
+
+class ActionDistribution:
+    """The distribution over N actions, with the methods of Stable-Baselines3's. of_policy: as forward() gives it."""
+
+    def __init__(self, of_policy: Any, num_draws: int) -> None:
+        self._of_policy, self._num_draws = of_policy, num_draws
+        self.log_prob, self.entropy, self.mode = of_policy.log_prob, of_policy.entropy, of_policy.mode
+
+    def sample(self) -> Tensor:
+        """Actions drawn with PyTorch's generator."""
+        actions = self.mode()
+        return self._of_policy.sample(torch.rand(len(actions), self._num_draws, device=actions.device))  # type: ignore[no-any-return]
+
+    def get_actions(self, deterministic: bool = False) -> Tensor:
+        """The most likely actions, or drawn ones."""
+        return self.mode() if deterministic else self.sample()
+
+    @property
+    def distribution(self) -> Any:
+        """As torch.distributions has it; of MultiDiscrete actions a list of these.
+
+        Raises TypeError for a distribution that PyTorch has not.
+        """
+        return _of_torch(self._of_policy)
+
+
+def _of_torch(distribution: Any) -> Any:
+    kind = type(distribution)
+    if kind is Categorical:
+        return distributions.Categorical(logits=distribution.log_probs.t())
+    if kind is MultiCategorical:
+        return [_of_torch(part) for part in distribution.parts]
+    if kind is Bernoulli:
+        return distributions.Bernoulli(logits=distribution.logits.t())
+    if kind is Gaussian:
+        mean = distribution.mean.t()
+        return distributions.Normal(mean, distribution.log_std.exp().t().expand_as(mean))
+    raise TypeError(f"{kind.__name__} is no distribution of PyTorch: use log_prob(), entropy(), mode() and sample()")
+
+
+def _obs_to_tensor(policy: Any, observation: Any) -> tuple[Any, bool]:
+    """Observations as tensors [N, ...], and whether they were a batch."""
+    batch, single = to_batch(policy.observation_space, observation, policy.device)
+    return batch, not single
+
+
+def _evaluate_actions(policy: Any, obs: Any, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Values [N, 1] of observations, log-likelihood [N] of actions, entropy [N]. Differentiable."""
+    log_prob, entropy, value = policy.log_prob_entropy_value(obs, actions)
+    return value.unsqueeze(1), log_prob, entropy
+
+
+def _scale_action(policy: Any, action: Any) -> Any:
+    """Actions in the space's bounds as numbers in [-1, 1]."""
+    low, high = policy.action_space.low, policy.action_space.high
+    return 2.0 * ((np.asarray(action) - low) / (high - low)) - 1.0
+
+
+def _unscale_action(policy: Any, scaled_action: Any) -> Any:
+    """Numbers in [-1, 1] as actions in the space's bounds."""
+    low, high = policy.action_space.low, policy.action_space.high
+    return low + 0.5 * (np.asarray(scaled_action) + 1.0) * (high - low)
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "obs_to_tensor": _obs_to_tensor,
+    "is_vectorized_observation": lambda policy, observation: _obs_to_tensor(policy, observation)[1],
+    "predict_values": lambda policy, obs: policy.value(obs).unsqueeze(1),
+    "evaluate_actions": _evaluate_actions,
+    "get_distribution": lambda policy, obs: ActionDistribution(policy(obs)[0], policy.num_draws),
+    "set_training_mode": lambda policy, mode: policy.train(mode),
+    "scale_action": _scale_action,
+    "unscale_action": _unscale_action,
+}
+
+
+def member(policy: Any, name: str) -> Any:
+    """A member of a policy that Headrace has under another name. Raises AttributeError that says what to use instead
+    where that is known."""
+    if name in METHODS:
+        return partial(METHODS[name], policy)
+    if name == "net_arch":
+        return [*policy.hidden]
+    instead = f": {INSTEAD[name]}" if name in INSTEAD else ""
+    raise AttributeError(f"{type(policy).__name__} has no attribute {name!r}{instead}")

@@ -70,9 +70,9 @@ def given(env: Any) -> Given:
 
 def _of_own(env: VecEnv) -> Given:
     """What a VecEnv steps in this process is trained in; of what is compiled, or in workers, others like it."""
-    inner = env.envs.unwrapped
+    inner = env.vector.unwrapped
     if env.source is None:
-        raise TypeError(f"{env.envs} was made by you: give VecEnv what makes it, an id, a class or a function")
+        raise TypeError(f"{env.vector} was made by you: give VecEnv what makes it, an id, a class or a function")
     options = {name: value for name, value in env.options.items() if value not in (None, ())}
     if isinstance(inner, CompiledVectorEnv):
         if options.keys() <= set(MAKE_SETTINGS):

@@ -21,6 +21,8 @@ def get_attr(vector: Any, name: str, chosen: Sequence[int]) -> list[Any]:
     """An attribute of some environments."""
     if isinstance(vector, Env):
         return vector.apply(partial(_attribute, name), chosen)
+    if isinstance(vector, SyncVectorEnv):
+        return [_attribute(name, vector.envs[index]) for index in chosen]
     found = vector.get_attr(name)
     return [found[index] for index in chosen]
 

@@ -20,8 +20,8 @@ class Logger:
         self.prints, self.folder = prints, folder
         self.dir = None if folder is None else str(folder)
         self.name_to_value: dict[str, Any] = {}
-        self._counts: dict[str, int] = {}
-        self._excluded: dict[str, tuple[str, ...]] = {}
+        self.name_to_count: dict[str, int] = {}
+        self.name_to_excluded: dict[str, tuple[str, ...]] = {}
         self._events = None if folder is None else EventFile(folder)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -43,15 +43,15 @@ class Logger:
     def record(self, key: str, value: Any, exclude: str | tuple[str, ...] | None = None) -> None:
         """Keep a value until the next dump(). exclude: "stdout", "tensorboard"."""
         self.name_to_value[key] = value
-        self._excluded[key] = (exclude,) if isinstance(exclude, str) else exclude or ()
+        self.name_to_excluded[key] = (exclude,) if isinstance(exclude, str) else exclude or ()
 
     def record_mean(self, key: str, value: float | None, exclude: str | tuple[str, ...] | None = None) -> None:
         """Keep the mean of the values until the next dump()."""
         if value is None:
             return
-        count = self._counts.get(key, 0)
+        count = self.name_to_count.get(key, 0)
         before = self.name_to_value.get(key, 0.0)
-        self._counts[key] = count + 1
+        self.name_to_count[key] = count + 1
         self.record(key, (before * count + value) / (count + 1), exclude)
 
     def dump(self, step: int = 0) -> None:
@@ -61,11 +61,11 @@ class Logger:
         if self._events is not None:
             numbers = {key: float(x) for key, x in self._for("tensorboard").items() if _is_number(x)}
             self._events.write([(time.time(), step, numbers)])
-        for values in (self.name_to_value, self._counts, self._excluded):
+        for values in (self.name_to_value, self.name_to_count, self.name_to_excluded):
             values.clear()
 
     def _for(self, target: str) -> dict[str, Any]:
-        return {key: value for key, value in self.name_to_value.items() if target not in self._excluded[key]}
+        return {key: value for key, value in self.name_to_value.items() if target not in self.name_to_excluded[key]}
 
     def close(self) -> None:
         """Close TensorBoard's file."""

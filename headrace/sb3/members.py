@@ -12,22 +12,31 @@ REPLAY = "the replay buffer is Headrace's own, model.algorithm.replay, and is no
 ROLLOUT = "rollouts are Headrace's own: headrace.Trainer.iterate() gives each, see docs/own-loop.md"
 LAYERS = "model.policy is Headrace's own: model.policy.predict(observation) acts, and its layers are "
 
+NO_BATCH_NORM = "networks have no batch normalisation; CrossQ's have: headrace.train('crossq', ...)"
+KINDS = ("", "actor_", "critic_")
+
 INSTEAD = {  # members of models -> what to use instead
     **dict.fromkeys(("replay_buffer", "save_replay_buffer", "load_replay_buffer"), REPLAY),
     **dict.fromkeys(("rollout_buffer",), ROLLOUT),
     **dict.fromkeys(("collect_rollouts", "train", "_setup_learn", "_setup_model", "_sample_action"), LOOP),
-    **dict.fromkeys(("_store_transition", "_update_info_buffer", "_on_step", "_wrap_env"), LOOP),
+    **dict.fromkeys(("_store_transition", "_update_info_buffer", "_on_step", "_wrap_env", "_init_callback"), LOOP),
+    **dict.fromkeys(("_update_learning_rate", "_update_current_progress_remaining", "_n_calls"), LOOP),
+    **dict.fromkeys(("_get_policy_from_name", "policy_aliases"), "policies are MlpPolicy, CnnPolicy, MultiInputPolicy"),
+    **dict.fromkeys(("_create_aliases", "_convert_train_freq", "_maybe_recommend_cpu"), "nothing here calls it"),
+    **dict.fromkeys(("_excluded_save_params", "_get_torch_save_params"), "save(path, exclude, include) takes names"),
+    **dict.fromkeys((f"{kind}batch_norm_stats{which}" for kind in KINDS for which in ("", "_target")), NO_BATCH_NORM),
     **dict.fromkeys(("actor", "actor_target"), LAYERS + "model.policy.actor and model.policy.actor_out"),
     **dict.fromkeys(("critic", "critic_target"), LAYERS + "model.policy.critics, or model.policy.critic of PPO"),
     **dict.fromkeys(
         ("q_net", "q_net_target"), LAYERS + "model.policy.trunk and out; model.policy(tensor) has Q [A, N]"
     ),
-    "log_ent_coef": "the logarithm of the temperature is model.algorithm.log_temperature",
     "ent_coef_optimizer": "the optimizers are model.algorithm.optimizers",
+    "log_ent_coef": "the logarithm of the temperature is model.algorithm.log_temperature",
     "_n_updates": "model.logger records it as train/n_updates",
     "exploration_schedule": "model.exploration_rate is the present one",
 }
 OF_LOGGER = {
+    **dict.fromkeys(("level", "set_level"), "verbose=1 of the model prints what is logged, and 0 does not"),
     "output_formats": "tables go to standard output where verbose=1, and scalars for TensorBoard to logger.folder",
 }
 
@@ -38,6 +47,12 @@ def _last_observations(model: Any) -> Any:
     if trainer is None or not trainer.steps:
         return None
     return observations(trainer.env.observation_space, trainer.collector.rollout.observation[-1])
+
+
+def _original_observations(model: Any) -> Any:
+    """_last_obs before a VecNormalize; None where there is none, and before the first step."""
+    normalize = model.get_vec_normalize_env()
+    return None if normalize is None or model._last_obs is None else normalize.get_original_obs()
 
 
 def _last_episode_starts(model: Any) -> Any:
@@ -53,6 +68,14 @@ def _lr_schedule(model: Any) -> Callable[[float], float]:
 
 
 GIVEN: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("use_sde", "use_sde_at_warmup"), lambda _: False),
+    "sde_sample_freq": lambda _: -1,
+    "action_noise": lambda _: None,  # of models without that argument
+    "_dump_logs": lambda model: model.dump_logs,
+    "_setup_lr_schedule": lambda _: lambda: None,  # a learning_rate that is set takes effect by itself
+    "_stats_window_size": lambda model: model.stats_window_size,
+    "_num_timesteps_at_start": lambda model: model._steps_at_start,
+    "_last_original_obs": _original_observations,
     "_last_obs": _last_observations,
     "_last_episode_starts": _last_episode_starts,
     "_vec_normalize_env": lambda model: model.get_vec_normalize_env(),

@@ -57,7 +57,7 @@ class Model:
         seed = self.arguments["seed"]
         self.seed: int = secrets.randbits(32) if seed is None else seed
         self._generator = torch.Generator().manual_seed(word(self.seed))  # of predict()
-        self.num_timesteps = self.episodes = 0
+        self.num_timesteps = self.episodes = self._steps_at_start = 0
         self._current_progress_remaining = 1.0
         self.ep_info_buffer: deque[Json] = deque(maxlen=self.arguments["stats_window_size"])
         self.ep_success_buffer: deque[float] = deque(maxlen=self.arguments["stats_window_size"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Dict, Tuple
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from headrace.core.cores import cores
@@ -44,31 +44,42 @@ class VecEnv:
         self, source: EnvArgument, num_envs: int | None = None, *, seed: int | None = None, **options: Any
     ) -> None:
         if isinstance(source, VectorEnv):
-            self.source, self.options, self.envs = None, options, source
+            self.source, self.options, self.vector = None, options, source
         else:
             self.source, self.options = source, options
-            self.envs = make_vec(
+            self.vector = make_vec(
                 source,
                 1 if num_envs is None else num_envs,
                 autoreset_mode="SameStep",
                 **{"episode_statistics": True} | options,
             )  # type: ignore[arg-type]
-        mode = self.envs.metadata.get("autoreset_mode")
+        mode = self.vector.metadata.get("autoreset_mode")
         if getattr(mode, "value", mode) != "SameStep":
             raise ValueError(f"a VecEnv begins episodes in the step that ends others: autoreset_mode is {mode}")
-        self.num_envs = self.envs.num_envs
+        self.num_envs = self.vector.num_envs
         self.observation_space, self.action_space = (
-            self.envs.single_observation_space,
-            self.envs.single_action_space,
+            self.vector.single_observation_space,
+            self.vector.single_action_space,
         )
-        self.render_mode = self.envs.render_mode
+        self.render_mode = self.vector.render_mode
         self.metadata = {"render_modes": [] if self.render_mode is None else [self.render_mode]}
         self.reset_infos: list[Json] = [{} for _ in range(self.num_envs)]
         self._seed: int | None = seed
         self._options: Json = {}
         self._actions: Any = None
-        self._vectors: list[Any] = [self.envs.unwrapped]  # whose attributes are set; that of a training last
+        self._vectors: list[Any] = [self.vector.unwrapped]  # whose attributes are set; that of a training last
         _register(type(self))
+
+    @property
+    def envs(self) -> list[Any]:
+        """The environments, where they are objects of this process. Raises AttributeError where they are not."""
+        inner = self.vector.unwrapped
+        if not isinstance(inner, SyncVectorEnv):
+            where = "compiled" if isinstance(inner, CompiledVectorEnv) else "in other processes"
+            raise AttributeError(
+                f"the environments are {where}, so a VecEnv has no envs: use get_attr(), set_attr() and env_method()"
+            )
+        return list(inner.envs)
 
     @property
     def unwrapped(self) -> VecEnv:
@@ -90,7 +101,7 @@ class VecEnv:
 
     def reset(self) -> Any:
         """Begin new episodes, with the seed of seed() where it was called since. Observations [N, ...]."""
-        observation, infos = self.envs.reset(seed=self._seed, options=self._options or None)
+        observation, infos = self.vector.reset(seed=self._seed, options=self._options or None)
         self._seed, self._options = None, {}
         self.reset_infos = self._each(infos)
         return observation
@@ -109,7 +120,7 @@ class VecEnv:
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[Json]]:
         """Step with the actions of step_async()."""
-        observation, reward, terminated, truncated, infos = self.envs.step(self._actions)
+        observation, reward, terminated, truncated, infos = self.vector.step(self._actions)
         reward, terminated, truncated = (np.asarray(x) for x in (reward, terminated, truncated))
         done = terminated | truncated
         late = truncated & ~terminated
@@ -149,7 +160,7 @@ class VecEnv:
     def train(self, env: Env) -> None:
         """A model trains in this Env. Where its environments are others than those of this VecEnv, being compiled or in
         workers, get_attr(), set_attr() and env_method() are theirs; the last two act on those of this VecEnv, too."""
-        own: Any = self.envs.unwrapped
+        own: Any = self.vector.unwrapped
         trained: Any = None
         if isinstance(own, CompiledVectorEnv) and isinstance(env, CompiledEnv):
             trained = CompiledVectorEnv(env, AutoresetMode.SAME_STEP, own.output)
@@ -187,7 +198,7 @@ class VecEnv:
         chosen = list(self._indices(indices))
         if wrapper_class.__name__ == "Monitor":
             return [True] * len(chosen)
-        envs = getattr(self.envs.unwrapped, "envs", None)
+        envs = getattr(self.vector.unwrapped, "envs", None)
         return [envs is not None and _has_wrapper(envs[index], wrapper_class) for index in chosen]
 
     def _indices(self, indices: Indices) -> Sequence[int]:
@@ -198,7 +209,7 @@ class VecEnv:
 
     def get_images(self) -> list[Any]:
         """An RGB image [H, W, 3] of each environment."""
-        return list(self.envs.render() or ())
+        return list(self.vector.render() or ())
 
     def render(self, mode: str | None = None) -> np.ndarray | None:
         """With render_mode "rgb_array", the images of all environments as one; otherwise the environments show it.
@@ -210,7 +221,7 @@ class VecEnv:
                 f"render mode {mode!r} was asked for, and that of the environments is {self.render_mode!r}"
             )
         if self.render_mode != "rgb_array":
-            self.envs.unwrapped.call("render")  # type: ignore[attr-defined]
+            self.vector.unwrapped.call("render")  # type: ignore[attr-defined]
             return None
         image = tiled(self.get_images())
         if mode == "human":
@@ -226,7 +237,7 @@ class VecEnv:
 
     def close(self) -> None:
         """Close the environments."""
-        self.envs.close()
+        self.vector.close()
 
 
 ENDS = ("final_obs", "final_info", "episode")  # infos of the end of an episode

@@ -33,6 +33,12 @@ def test_members_that_there_are():
     assert model._last_obs is None
     model.logger.info("said")
     assert model.logger.get_dir() is None
+    assert model.action_noise is None and model.use_sde is False and model._setup_lr_schedule() is None
+    assert model._num_timesteps_at_start == 0 and model._stats_window_size == 100 and model._last_original_obs is None
+    model.logger.record("own", 1.0)
+    assert model.logger.name_to_value == {"own": 1.0} and not model.logger.name_to_excluded["own"]
+    model._dump_logs()
+    assert not model.logger.name_to_value
 
 
 @pytest.mark.parametrize("kind", [PPO, SAC, DQN])
@@ -48,9 +54,10 @@ def test_other_members_say_what_to_use_instead(kind):
             with pytest.raises(AttributeError, match=f"has no attribute '{name}': ") as raised:
                 getattr(model.policy, name)
             assert instead in str(raised.value)
-    for name in OF_LOGGER:
-        with pytest.raises(AttributeError, match="TensorBoard"):
+    for name, instead in OF_LOGGER.items():
+        with pytest.raises(AttributeError, match=f"Logger has no attribute '{name}': ") as raised:
             getattr(model.logger, name)
+        assert instead in str(raised.value)
     for owner in (model, model.policy, model.logger):
         assert not hasattr(owner, "wrong_name") and not hasattr(owner, "__wrong__")
     assert copy.copy(model.policy).hidden == model.policy.hidden

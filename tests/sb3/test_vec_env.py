@@ -148,3 +148,12 @@ def test_make_vec_env_has_the_arguments_of_stable_baselines3(monkeypatch):
     assert make_vec_env(Counting, 64, **in_processes) == min(cores(), 64)
     assert make_vec_env(Counting, 8, workers=3, **in_processes) == make_vec_env(Counting, 8, workers=3) == 3
     assert make_vec_env(Counting, 8, vec_env_cls=type("DummyVecEnv", (), {})) is None
+
+
+def test_envs_are_the_objects_of_this_process():
+    env = make_vec_env(Counting, 2)
+    assert [type(one.unwrapped) for one in env.envs] == [Counting] * 2 and env.envs[0] is not env.envs[1]
+    env.envs[1].unwrapped.mine = 5
+    assert env.get_attr("mine", 1) == [5] and not env.has_attr("mine")
+    with pytest.raises(AttributeError, match=r"the environments are compiled, .*: use get_attr\(\), set_attr\(\)"):
+        _ = make_vec_env("CartPole-v1", 2).envs

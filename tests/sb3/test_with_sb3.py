@@ -16,6 +16,7 @@ PROGRAM = """
 import importlib.util, inspect, json, sys
 sys.path.append(sys.argv[1])  # behind this Python's own packages
 import gymnasium, numpy as np, stable_baselines3
+from torch import nn
 from headrace import sb3
 from stable_baselines3.common.callbacks import CallbackList, CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -45,6 +46,30 @@ found["VecNormalize"] = normalized.get_env().obs_rms.count > 300
 theirs.save("theirs")
 read = sb3.PPO.load("theirs")
 observations = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+def missing(theirs, ours, base):
+    # their public members that ours has not, where the error says no more than that
+    names = [name for name in dir(theirs) if name not in dir(base) and not name.startswith("_")]
+    for name in names:
+        try:
+            getattr(ours, name)
+        except AttributeError as error:
+            if ": " not in str(error):
+                yield name
+
+INNER = {"to_tuple", "actions", "keys", "buf_dones", "buf_infos", "buf_obs", "buf_rews"}  # of a logger, a DummyVecEnv
+bare = set()
+for name in ("PPO", "A2C", "SAC", "TD3", "DQN"):
+    task = "Pendulum-v1" if name in ("SAC", "TD3") else "CartPole-v1"
+    how = {"device": "cpu", **({"buffer_size": 100} if name in ("SAC", "TD3", "DQN") else {})}
+    pair = [getattr(m, name)("MlpPolicy", task, **how) for m in (stable_baselines3, sb3)]
+    bare |= {*missing(*pair, object)} | {*missing(pair[0].policy, pair[1].policy, nn.Module())}
+    bare |= {*missing(pair[0].get_env(), pair[1].get_env(), object)}
+    for m in pair:
+        m.learn(5)
+    bare |= {*missing(pair[0].logger, pair[1].logger, object)}
+print(bare - INNER, file=sys.stderr)
+found["members"] = not bare - INNER
+
 found["file"] = np.array_equal(*(m.predict(observations, deterministic=True)[0] for m in (theirs, read)))
 print(json.dumps({name: bool(value) for name, value in found.items()}))
 """
@@ -66,4 +91,4 @@ def test_both_work_with_each_other(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=settings)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert all(found.values()), found
+    assert all(found.values()), (found, done.stderr)
