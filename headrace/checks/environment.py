@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import gymnasium
@@ -74,7 +75,9 @@ def _check_single(source: Source, steps: int, seconds: float, seed: int) -> Resu
         stack.callback(close, env, f"the environment {envs.spec(source).name}")
         if isinstance(env, gymnasium.Env):
             findings = [
-                random_rollout.supported(env.observation_space, observation_column, "observation_space"),
+                random_rollout.supported(
+                    env.observation_space, partial(observation_column, ignorable=True), "observation_space"
+                ),
                 random_rollout.supported(env.action_space, action_column, "action_space"),
                 *gymnasium_checker(env),
             ]

@@ -51,6 +51,7 @@ def _outside(space: Box, value: Sample, path: str) -> str:
     ):
         if np.any(wrong):
             place = tuple(np.argwhere(wrong)[0].tolist())
-            beyond = f", {side} the bound {bound[place]:.7g}" if side else ""
-            return f"{path}{''.join(f'[{index}]' for index in place)} is {value[place]:.7g}{beyond}"
+            digits = 7 if f"{value[place]:.7g}" != f"{bound[place]:.7g}" else 17
+            beyond = f", {side} the bound {bound[place]:.{digits}g}" if side else ""
+            return f"{path}{''.join(f'[{index}]' for index in place)} is {value[place]:.{digits}g}{beyond}"
     return "" if value.dtype == space.dtype else wrong_dtype

@@ -8,6 +8,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from pkgutil import iter_modules
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -127,7 +128,11 @@ def _explained(error: ImportError, name: str) -> str:
     if f"{name}.".startswith(f"{error.name}."):
         near = near_modules(error.name) or (how and f": {how}") or ": give a path/to/file.py, or an importable module"
         return f"there is no module {error.name!r}{near}"
-    return how and f"{name} needs {error.name}, which is not installed: {how}"
+    if how:
+        return f"{name} needs {error.name}, which is not installed: {how}"
+    files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    files = [file for file in files if not file.startswith("<frozen")]
+    return f"{name} needs {error.name}, which {files[-1]} imports, and that is not installed"
 
 
 def by_module(path: Path, missing: str | None) -> Misnamed | None:

@@ -48,23 +48,30 @@ def env_columns(observation_space: Space) -> dict[str, Column | Columns]:
     }
 
 
-def observation_column(space: Space, path: str = "observation") -> Column | Columns:
+def observation_column(
+    space: Space, path: str = "observation", instead: str | None = None, ignorable: bool = False
+) -> Column | Columns:
     """Column of an observation, with a bootstrap row. Boxes are float32, vectors feature-major; images keep uint8 and
     their layout; Discrete and MultiDiscrete are int32, MultiBinary is int8; a Dict is a group; a Tuple is a group of
     "0", "1" ...
 
-    Whole numbers of a Box are exact up to 2^24, as float32 has them.
+    Whole numbers of a Box are exact up to 2^24, as float32 has them. ignorable: whether members of a Dict may be left
+    out by the setting `ignore`; instead: what to do about a space that is not supported.
     Raises TypeError, with the path to it, for a space that is not supported.
     """
     if isinstance(space, Dict | Tuple):
         if len(space.spaces) == 0:
-            raise _refusal(space, path, "it has no members", OBSERVED)
+            raise _refusal(space, path, "it has no members", instead or OBSERVED)
         if isinstance(space, Dict) and not all(isinstance(key, str) for key in space):
             raise _refusal(space, path, f"its keys are not all strings: {list(space)}", "")
-        return {name: observation_column(member, f"{path}[{key!r}]") for name, key, member in members(space)}
+        ignorable = ignorable and isinstance(space, Dict) and len(space.spaces) > 1
+        return {
+            name: observation_column(member, f"{path}[{key!r}]", IGNORED.format(key) if ignorable else instead)
+            for name, key, member in members(space)
+        }
     why = _why_not(space)
     if why:
-        raise _refusal(space, path, why, OBSERVED)
+        raise _refusal(space, path, why, instead or OBSERVED)
     shape = space.shape or ()
     if isinstance(space, Box):
         if is_image(space) and len(shape) > 3:
@@ -93,6 +100,7 @@ def action_column(space: Space, path: str = "action") -> Column:
     return Column(shape, torch.float32 if isinstance(space, Box) else torch.int32, feature_major=True)
 
 
+IGNORED = "; leave it out with ignore=[{0!r}] (--ignore {0}), or give numbers for it in a wrapper (--wrapper)"
 OBSERVED = "; use Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
 ACTED = "; use Discrete, or a MultiDiscrete, MultiBinary or Box of one dimension"
 

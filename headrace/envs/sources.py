@@ -28,6 +28,10 @@ EnvSpec = gymnasium.envs.registration.EnvSpec
 MOST = 6  # names in a message
 ATARI = "ALE/"  # ids of Atari games begin so: ALE/Pong-v5
 MOVED = {"pettingzoo.mpe": "mpe2"}  # packages of environments that have other names now
+OLD = (
+    ": derive a class from gymnasium.Env that calls its reset() and step(), and returns (observation, info) and "
+    "(observation, reward, terminated, truncated, info); for environments of the package gym, Shimmy has such classes"
+)
 ENVPOOL = "envpool/"  # and EnvPool's tasks, here, so: envpool/Pong-v5
 Entry = type | Callable[..., gymnasium.Env] | EnvSpec
 
@@ -148,7 +152,11 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
 
         env = turn_based_aec_to_parallel(env)
     if not isinstance(env, gymnasium.Env | MultiAgentEnv):
-        raise TypeError(f"{name} gave {env!r} where a gymnasium.Env or a pettingzoo.ParallelEnv was expected")
+        old = hasattr(env, "reset") and hasattr(env, "step")
+        raise TypeError(
+            f"{name} gave {shown(env, 80)} where a gymnasium.Env or a pettingzoo.ParallelEnv was expected"
+            f"{OLD if old else ''}"
+        )
     return env  # type: ignore[return-value]  # one of several agents is a MultiAgentEnv
 
 
@@ -266,6 +274,9 @@ def _no_class(module: ModuleType, place: str, name: str) -> Misnamed:
     if is_module(inside := f"{place}.{name}"):
         return Misnamed(f"{wrong}: it is a module; {in_module(inside)}", given)
     found = _environments_of(module)
+    if not found and is_module(inside := f"{place}.envs"):  # where many packages register their ids
+        found = _environments_of(importlib.import_module(inside))
+        place = inside
     if not found:
         has = "it has no subclass of headrace.KernelEnv or gymnasium.Env, and registers no id of Gymnasium"
         return Misnamed(f"{wrong}: {has}", given)

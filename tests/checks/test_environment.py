@@ -53,6 +53,21 @@ class ArrayReward(Right):
         return np.ones(1)
 
 
+class Rewards(Right):
+    def reward(self):
+        return np.ones(2)
+
+
+class Reuses(Right):
+    """Correct, but for one array of all observations."""
+
+    array = np.zeros(2, np.float32)
+
+    def observation(self):
+        self.array[:] = super().observation()
+        return self.array
+
+
 class TextReward(Right):
     def reward(self):
         return "1.0"
@@ -156,6 +171,7 @@ def test_a_correct_environment_passes():
     ("kind", "check", "words"),
     [
         (NaNReward, "rewards", "the reward is nan (step 7, episode 0)"),
+        (Rewards, "rewards", "of shape (2,): give one number, such as their weighted sum, in a wrapper"),
         (TextReward, "rewards", "its reward is '1.0', a str: give one number"),
         (NaNObservation, "observations", "the observation of step()[1] is nan (step 3, episode 0)"),
         (TooFar, "observations", "of step()[1] is 100.5, above the bound 100"),
@@ -191,6 +207,13 @@ def test_what_is_wrong_is_found_and_named(kind, check, words):
 def test_what_the_user_should_judge_is_a_note(kind, check, words):
     report = found(kind)
     assert [(one.outcome, one.found) for one in report.findings if one.check == check] == [("note", words)]
+
+
+def test_an_array_that_is_used_again_is_a_note_since_trainings_copy():
+    report = found(Reuses)
+    (one,) = [one for one in report.findings if one.check == "Gymnasium's checker"]
+    assert one.outcome == "note" and "share an object" in one.found and "trainings here copy" in one.advice
+    assert not [one for one in report.findings if one.outcome == "wrong"]
 
 
 def test_steps_of_very_different_length_are_a_note():
@@ -244,6 +267,10 @@ FITS = {"place": np.zeros(2, np.float32), "rest": (np.int64(1), np.zeros((2, 2),
         ({}, ""),
         ({"place": np.array([0, 2], np.float32)}, "it['place'][1] is 2, above the bound 1"),
         ({"place": np.array([-3, 2], np.float32)}, "it['place'][0] is -3, below the bound -1"),
+        (
+            {"place": np.array([0, np.nextafter(np.float32(1), np.float32(2))])},
+            "it['place'][1] is 1.0000001192092896, above the bound 1",
+        ),
         ({"place": [0.0, 0.0]}, "it['place'] is a list, not an array of float32"),
         ({"rest": (3, FITS["rest"][1])}, "it['rest'][0] is 3, which is not in Discrete(3)"),
         ({"rest": (0.5, FITS["rest"][1])}, "it['rest'][0] is 0.5, a float, not an integer"),

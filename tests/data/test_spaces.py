@@ -79,6 +79,15 @@ def test_observations_are_refused_by_path_and_reason(space, named):
         observation_column(space)
 
 
+def test_a_member_that_may_be_ignored_is_named_by_the_setting():
+    text = Dict({"image": Box(0, 1, (2,)), "mission": Dict({"words": Text(5)})})
+    with pytest.raises(TypeError, match=r"^observation\['mission'\]\['words'\]: Text.*--ignore mission\)"):
+        observation_column(text, ignorable=True)
+    for space, ignorable in ((text, False), (Dict({"mission": Text(5)}), True), (Tuple([Discrete(2), Text(5)]), True)):
+        with pytest.raises(TypeError, match="numbers that a network could read; use Box"):
+            observation_column(space, ignorable=ignorable)
+
+
 @pytest.mark.parametrize(
     ("space", "named"),
     [

@@ -44,6 +44,8 @@ FILES = {
     "lib/rooms.py": 'import gymnasium\ngymnasium.register("Room-v0", "lib.rooms:Room", max_episode_steps=5)\n'
     "from mine import Grid as Room\n",
     "uses.py": 'import gymnasium\nenv = gymnasium.make("Grid-v3")\n',
+    "kit/__init__.py": "",
+    "kit/envs.py": 'import gymnasium\ngymnasium.register("Kit-v0", "mine:Grid")\n',
     "broken.py": 'register("Grid-v3"',
     "a_comment.py": '# register("Grid-v3", Grid)',
     "ours.py": 'import headrace as hr\nhr.register("Grid-v3", "mine.py:Grid")',
@@ -67,7 +69,7 @@ def folder(tmp_path, monkeypatch):
     before = {*sys.modules}
     yield tmp_path
     for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("mine", "game", "lib", "uses", "broken"):
+        if name.partition(".")[0] in ("mine", "game", "kit", "lib"):
             del sys.modules[name]
 
 
@@ -84,6 +86,7 @@ def folder(tmp_path, monkeypatch):
         ("Room-v0", "lib.rooms:Room-v0"),
         ("lib/rooms.py:Room-v0", "lib.rooms:Room-v0"),
         ("lib/rooms:Room-v0", "lib/rooms.py:Room-v0"),
+        ("kit:Kit-v0", "kit.envs:Kit-v0"),
         ("mine.py::Grid", "mine.py:Grid"),
         ("mine.Grid", "mine:Grid"),
         ("pettingzoo.mpe.simple_tag_v3:parallel_env", "mpe2.simple_tag_v3:parallel_env"),
@@ -171,6 +174,23 @@ def test_a_missing_package_is_named_as_pip_names_it(monkeypatch, missing, name, 
     with pytest.raises((ImportError, ValueError)) as caught:
         envs.make(name, 1)
     assert says in str(caught.value)
+
+
+def test_a_package_that_lacks_a_module_is_a_message(folder):
+    (folder / "game/needy.py").write_text("import no_such_dependency\n")
+    with pytest.raises(
+        ImportError, match=r"game.needy needs no_such_dependency, which .*needy.py imports, and that is"
+    ):
+        envs.make("game.needy:Game", 1)
+
+
+def test_an_environment_of_the_old_interface_is_refused_with_what_to_do():
+    class Old:
+        def reset(self): ...
+        def step(self, action): ...
+
+    with pytest.raises(TypeError, match=r"was expected: derive a class from gymnasium.Env that calls its reset\(\)"):
+        envs.make(Old, 1)
 
 
 def test_a_missing_extra_in_a_worker_is_a_message_without_its_traceback(monkeypatch, capsys):

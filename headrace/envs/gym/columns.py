@@ -70,8 +70,10 @@ def as_number(value: Sample, what: str) -> float:
     """
     one = value if isinstance(value, _NUMBER) else _only_entry(value)
     if not isinstance(one, _NUMBER):
+        size = getattr(value, "size", 1)
         shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
-        raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}{shape}: give one number")
+        several = ", such as their weighted sum, in a wrapper (--wrapper)" if isinstance(size, int) and size > 1 else ""
+        raise TypeError(f"its {what} is {shown(value, 60)}, a {type(value).__name__}{shape}: give one number{several}")
     return float(one)
 
 

@@ -130,7 +130,7 @@ class InlineEnv(Env):
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.observation_space: Space = flat_space(env.observation_space)
         self.action_space: Space = env.action_space
-        observation_column(self.observation_space)
+        observation_column(self.observation_space, ignorable=True)
         action_column(self.action_space)
         self._actions = action_caster(self.action_space)
         members = getattr(env.observation_space, "spaces", ())

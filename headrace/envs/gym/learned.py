@@ -67,8 +67,11 @@ def _learned(layer: Any) -> Learned | None:
     values = {key: value for key, value in getattr(layer, "__dict__", {}).items() if _is_numbers(value)}
     kinds = {match.lastindex for key in values if (match := KIND.search(key))}
     all_kinds = {2, 3, 4} <= kinds
+    is_wrapper = isinstance(layer, gymnasium.Wrapper | gymnasium.vector.VectorWrapper)  # else names mean other things
     attributes = [
-        key for key in values if LEARNS.search(key) or _is_running(values[key]) or (all_kinds and KIND.search(key))
+        key
+        for key in values
+        if _is_running(values[key]) or (is_wrapper and (LEARNS.search(key) or (all_kinds and KIND.search(key))))
     ]
     if not attributes:
         return None
@@ -81,13 +84,10 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _is_running(value: Any) -> bool:
-    """Whether an object has running moments, as Gymnasium's RunningMeanStd has."""
-    return (
-        hasattr(value, "mean")
-        and hasattr(value, "count")
-        and (hasattr(value, "var") or hasattr(value, "std"))
-        and (not isinstance(value, np.ndarray | str | Sequence))
-    )
+    """Whether an object has running moments, as Gymnasium's RunningMeanStd. Those of arrays and tables are methods."""
+    mean, count, spread = (getattr(value, name, None) for name in ("mean", "count", "var"))
+    spread = getattr(value, "std", None) if spread is None else spread
+    return all(moment is not None and not callable(moment) for moment in (mean, count, spread))
 
 
 def tell_learned(name: str, learned: Iterable[Learned], carried: bool = True) -> None:
@@ -102,7 +102,7 @@ def tell_learned(name: str, learned: Iterable[Learned], carried: bool = True) ->
             what = "learns in each environment alone, and evaluations, videos and resumed runs take its numbers over"
         else:
             what = f"has {one.attribute}: where that is learned, evaluations, videos and resumed runs begin without it"
-        tell(f"{name}: the wrapper {one.wrapper} {what}; {one.setting}=True in its place learns once, in the policy")
+        tell(f"{name}: {one.wrapper} {what}; {one.setting}=True in its place learns once, in the policy")
 
 
 def statistics_of(env: Any) -> Statistics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
@@ -10,9 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from headrace.core.types import Settings
 from headrace.envs import sources
-from headrace.envs.construct import Wrappers, entry_of, factory_elsewhere, make
-from headrace.envs.construct import factory as factory_of
-from headrace.envs.gym.several import Made
+from headrace.envs.construct import Wrappers, entry_of, factory, factory_elsewhere, make
+from headrace.envs.gym.several import Made, factory_of
 from headrace.envs.gym.wrapping import Wrapping
 from headrace.envs.registry import Source, spec
 
@@ -58,6 +58,8 @@ def make_vec(
     device, backend ("auto", "cpu", "cuda", "torch", "inline"), threads, params, wrappers, frame_stack, time_limit,
     step_timeout, env_kwargs and kwargs: as for make().
 
+    source may be a list, as SyncVectorEnv takes: environment i is made by number i modulo theirs.
+
     Raises what make() raises; ValueError for several agents, for sources that come as a vector already, and for a
     function that gives the same environment again. step() raises TypeError for rewards and flags that are no numbers.
     """
@@ -86,9 +88,13 @@ def make_vec(
     if workers is None:
         from headrace.envs.vector_env.step_numbers import StepNumbers
 
-        single = factory_of(source, wrappers=wrappers, env_kwargs=kwargs, **wrapping)  # type: ignore[arg-type]
+        single = factory(source, wrappers=wrappers, env_kwargs=kwargs, **wrapping)  # type: ignore[arg-type]
         made = Made(known.name)
-        functions = [lambda: StepNumbers(made.new(single()), episode_statistics)] * num_envs
+
+        def new(number: int) -> gymnasium.Env:
+            return StepNumbers(made.new(factory_of(single, number)()), episode_statistics)
+
+        functions = [partial(new, number) for number in range(num_envs)]
         vector = SyncVectorEnv(functions, copy, autoreset_mode=autoreset_mode)
     else:
         from headrace.envs.vector_env.worker_vector import WorkerVectorEnv

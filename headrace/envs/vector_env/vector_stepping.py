@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from headrace.core.stopping import close_each
 from headrace.core.types import Json
 from headrace.data.shared_memory import Memory, padded
 from headrace.envs.gym.attributes import set_attribute
-from headrace.envs.gym.several import Made
+from headrace.envs.gym.several import Factory, Made, check_same_spaces, factory_of
 from headrace.envs.vector_env.batches import Leaves, batch_bytes, batch_in, nested, write
 from headrace.envs.vector_env.step_numbers import StepNumbers
 
@@ -67,7 +66,7 @@ class VectorStepping:
     """A Role (envs.workers.protocol): environments first .. first + size - 1 of num_envs. The answer to an order is 0,
     or, where there are any, infos or values.
 
-    factory: gives an environment, pickled by cloudpickle. statistics: see StepNumbers.
+    factory: gives an environment, or Several, pickled by cloudpickle. statistics: see StepNumbers.
     """
 
     def __init__(
@@ -80,11 +79,14 @@ class VectorStepping:
         statistics: bool,
         orders: Connection,
     ) -> None:
-        make: Callable[[], gymnasium.Env] = pickle.loads(factory)
+        make: Factory = pickle.loads(factory)
         self.orders, self.first, self.num_envs, self.mode = orders, first, num_envs, mode
         known = Made("make_vec()")
-        self.envs: list[gymnasium.Env] = [StepNumbers(known.new(make()), statistics) for _ in range(size)]
+        numbers = range(first, first + size)
+        self.envs = [StepNumbers(known.new(factory_of(make, number)()), statistics) for number in numbers]
         env = self.envs[0]
+        for number, other in zip(numbers, self.envs, strict=True):
+            check_same_spaces(env, other, number)
         self.facts = VectorFacts(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
         self.ended = np.zeros(size, bool)  # environments whose next step resets, in NEXT_STEP
         self.infos: Infos = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -40,7 +41,8 @@ class WorkerVectorEnv(VectorEnv):
     (float64), flags and infos. Each worker process steps its environments one after another, and writes into memory
     that it shares with this process.
 
-    factory() makes one environment. workers: the number of processes, or Workers, which are kept when this is closed.
+    factory() makes one environment; Several make each the one of its number. workers: the number of processes, or
+    Workers, which are kept when this is closed.
     autoreset_mode: any of Gymnasium's three. copy: whether outputs are copies; otherwise they are the shared memory,
     which the next step() overwrites. step_timeout: seconds after which a worker that has not answered counts as
     hanging. episode_statistics: see make_vec().
@@ -128,8 +130,7 @@ class WorkerVectorEnv(VectorEnv):
 
     def step_async(self, actions: Any) -> None:
         """Start a step, and do not wait for it. Raises RuntimeError where step_wait() has to come first."""
-        if self._transport.orders:
-            raise RuntimeError("the environments are at a step: call step_wait() first")
+        self._check_idle()
         try:
             write(self._block.action, slice(None), actions)
         except (ValueError, KeyError, IndexError, TypeError) as error:
@@ -138,7 +139,9 @@ class WorkerVectorEnv(VectorEnv):
             self._transport.start(place, STEP, 0)
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Json]:
-        """The outcome of the step that step_async() started."""
+        """The outcome of the step that step_async() started. Raises NoAsyncCallError where that was not called."""
+        if not self._transport.orders:
+            raise NoAsyncCallError("no step has been started: call step_async() first", "step")
         infos = self._infos(self._wait())
         block = self._block
         reward, terminated, truncated = (
@@ -160,11 +163,27 @@ class WorkerVectorEnv(VectorEnv):
 
     def _ask(self, what: int, messages: Sequence[Message]) -> list[Any]:
         """Give each worker an order and wait for the answers."""
-        if self._transport.orders:
-            raise RuntimeError("the environments are at a step: call step_wait() first")
+        self._check_idle()
         for place, message in enumerate(messages):
             self._transport.start(place, what, 0, message)
         return self._wait()
+
+    def _check_idle(self) -> None:
+        """Raise RuntimeError in the middle of a step, ClosedEnvironmentError after close()."""
+        if self.closed:
+            raise ClosedEnvironmentError(f"the environments of {self.name} are closed: make others")
+        if self._transport.orders:
+            raise RuntimeError("the environments are at a step: call step_wait() first")
+
+    @property
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """A copy of the generator of each environment."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int | None, ...]:  # type: ignore[override]
+        """The seed of each environment's generator."""
+        return self.get_attr("np_random_seed")
 
     def _wait(self) -> list[Any]:
         transport = self._transport

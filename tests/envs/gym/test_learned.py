@@ -86,7 +86,7 @@ def test_evaluations_and_resumed_runs_have_what_was_learned(far, options):
 def test_the_commands_have_them_and_say_so(far, capfd):
     run = hr.train("ppo", "far.py:made", **SMALL)
     told = capfd.readouterr().err
-    assert told.count("the wrapper Mine learns in each environment alone") == 1
+    assert told.count("Mine learns in each environment alone") == 1
     assert "normalize_observation=True in its place" in told and "normalize_return=True in its place" in told
     for verb in (["eval", "--episodes", "1"], ["play", "--output", "film.gif"]):
         far["FIRST"].clear()
@@ -94,7 +94,7 @@ def test_the_commands_have_them_and_say_so(far, capfd):
         assert main([verb[0], str(run.path), "--load-last", *verb[1:]]) == 0
         assert abs(far["FIRST"][0][0]) > 0.3  # fresh ones give 0, or 100 divided by 1
         assert abs(far["FIRST"][0][0]) < 9
-        assert capfd.readouterr().err.count("the wrapper Mine learns") == 1
+        assert capfd.readouterr().err.count("Mine learns") == 1
 
 
 def test_a_checkpoint_has_plain_numbers_of_the_policy_that_it_holds(far):
@@ -139,6 +139,21 @@ def test_wrappers_with_given_numbers_are_not_named():
         assert learned_of(Averaging(gymnasium.make("Pendulum-v1"), **attributes)) == ()
 
 
+class Table:
+    """With moments as methods, as in pandas."""
+
+    mean = count = var = std = lambda self: 0.0
+
+
+def test_data_and_numbers_of_an_environment_itself_are_no_statistics():
+    assert learned_of(Averaging(gymnasium.make("Pendulum-v1"), prices=Table())) == ()
+    env = gymnasium.make("Pendulum-v1")
+    vars(env.unwrapped).update(moving_average=1.0, mean=0.0, std=1.0, count=3, prices=Table())
+    assert learned_of(env) == ()
+    env.unwrapped.stats = gymnasium.wrappers.utils.RunningMeanStd(shape=(2,))
+    assert learned_of(env) == ()  # it is Gymnasium's, whose environments have none
+
+
 def test_vector_wrappers_are_named(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(learned, "_told", set())
 
@@ -148,7 +163,7 @@ def test_vector_wrappers_are_named(tmp_path, capfd, monkeypatch):
 
     hr.train("ppo", vector, log_folder=str(tmp_path), **SMALL)
     told = capfd.readouterr().err
-    assert "the wrapper NormalizeObservation has obs_rms: where that is learned" in told
+    assert "NormalizeObservation has obs_rms: where that is learned" in told
 
 
 def test_numbers_of_several_environments_are_those_of_all_their_observations():
