@@ -31,14 +31,16 @@ def factory_of(factory: Factory, number: int) -> Factory:
     return factory.of_env(number) if isinstance(factory, Several) else factory
 
 
-def check_same_spaces(first: gymnasium.Env, other: gymnasium.Env, number: int) -> None:
-    """Raise ValueError where environment `number` has other spaces than the first; TypeError for several agents."""
+def check_same_spaces(
+    first: gymnasium.Env, other: gymnasium.Env, number: int, error: type[Exception] = ValueError
+) -> None:
+    """Raise an error where environment `number` has other spaces than the first; TypeError for several agents."""
     for space in ("observation_space", "action_space"):
         known, found = getattr(first, space), getattr(other, space)
         if callable(known):
             raise TypeError(f"{first} has several agents: a list of functions is for environments of one")
         if known != found:
-            raise ValueError(f"the {space} of environment {number} is {found}, and that of the first one is {known}")
+            raise error(f"the {space} of environment {number} is {found}, and that of the first one is {known}")
 
 
 class Made:

@@ -86,7 +86,7 @@ class VectorStepping:
         self.envs = [StepNumbers(known.new(factory_of(make, number)()), statistics) for number in numbers]
         env = self.envs[0]
         for number, other in zip(numbers, self.envs, strict=True):
-            check_same_spaces(env, other, number)
+            check_same_spaces(env, other, number, RuntimeError)  # as SyncVectorEnv does
         self.facts = VectorFacts(env.observation_space, env.action_space, dict(env.metadata), env.render_mode)
         self.ended = np.zeros(size, bool)  # environments whose next step resets, in NEXT_STEP
         self.infos: Infos = []

@@ -48,7 +48,7 @@ class WorkerVectorEnv(VectorEnv):
     hanging. episode_statistics: see make_vec().
     An exception of an environment is raised here, with its traceback; all processes end then.
     Raises TypeError for spaces without a fixed size and for a function that cannot be sent, ValueError for a wrong
-    number of workers.
+    number of workers, RuntimeError for environments that differ in their spaces.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class WorkerVectorEnv(VectorEnv):
         facts = self._transport.facts[0]
         for other in self._transport.facts.values():
             if (other.observation_space, other.action_space) != (facts.observation_space, facts.action_space):
-                raise ValueError(f"the environments of {self.name} differ in their spaces: give one function for all")
+                raise RuntimeError(f"the environments of {self.name} differ in their spaces: give one function for all")
         self.metadata = {**facts.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = facts.render_mode
         self.single_observation_space, self.single_action_space = spaces = facts.observation_space, facts.action_space
@@ -176,7 +176,7 @@ class WorkerVectorEnv(VectorEnv):
             raise RuntimeError("the environments are at a step: call step_wait() first")
 
     @property
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[misc]
         """A copy of the generator of each environment."""
         return self.get_attr("np_random")
 
