@@ -175,8 +175,8 @@ class WorkerVectorEnv(VectorEnv):
         if self._transport.orders:
             raise RuntimeError("the environments are at a step: call step_wait() first")
 
-    @property
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """A copy of the generator of each environment."""
         return self.get_attr("np_random")
 
