@@ -18,12 +18,12 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from torch import nn
 
 from headrace.core.types import Json
+from headrace.sb3 import schedules
 from headrace.sb3.foreign_weights import hidden_sizes, kind_of
 
 MEMBERS = ("data", "policy.pth")
 KINDS = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "MultiBinary": MultiBinary}
 SERIALIZED = ":serialized:"
-CONSTANT = re.compile(r"ConstantSchedule\(val=([-+.\deE]+)\)")
 RENAMED = {"_stats_window_size": "stats_window_size"}
 # of the loop's own state, or given by the file in another way
 NOT_ARGUMENTS = {"policy_class", "policy_kwargs", "observation_space", "action_space", "replay_buffer_class"}
@@ -45,20 +45,26 @@ def parse(members: dict[str, bytes]) -> tuple[Any, ...]:
 
 
 def _arguments(data: Json) -> Json:
-    """Arguments of the constructor that are plain JSON; constant schedules by their texts."""
+    """Arguments of the constructor that are plain JSON; constant and linear schedules by their texts."""
     found, left_out = {}, []
     for key, value in data.items():
         name = RENAMED.get(key, key)
         if not isinstance(value, dict) or SERIALIZED not in value:
             found[name] = value
-        elif match := CONSTANT.search(str(value.get("value_schedule"))):
-            found[name] = float(match[1])
+        elif (schedule := schedules.of_text(_schedule_text(key, data))) is not None:
+            found[name] = schedule
         elif not key.startswith("_") and key not in NOT_ARGUMENTS:
             left_out.append(name)
     if left_out:
         names = ", ".join(left_out)
         print(f"{names}: pickled in the file, which is not read; give what differs from the default", file=sys.stderr)
     return {name: value for name, value in found.items() if name != "policy_kwargs"}
+
+
+def _schedule_text(key: str, data: Json) -> str:
+    """The text of the schedule of an argument."""
+    about = data.get("lr_schedule" if key == "learning_rate" else key)
+    return str(about.get("value_schedule", "")) if isinstance(about, dict) else ""
 
 
 def _policy_kwargs(data: Json) -> Json:

@@ -25,9 +25,11 @@ from headrace.policies.base import Policy
 from headrace.policies.heads import GaussianHead
 from headrace.sb3 import foreign_zip
 from headrace.sb3.foreign_weights import converted
+from headrace.sb3.schedules import Interpolated, interpolated
 from headrace.sb3.translation import ON_POLICY
 
 ABOUT, STATE = "headrace.json", "state.pth"  # members of Headrace's own files
+SCHEDULE = "schedule"  # the key of the values of one
 PICKLES = (".pkl", ".pickle")
 File = str | os.PathLike[str] | BinaryIO
 FORMAT = 2  # 1 had Box actions in half their range around its center, as headrace.PPO
@@ -186,14 +188,16 @@ def _to_units(weights: Json, head: GaussianHead) -> None:
 
 
 def _plain_arguments(arguments: Json) -> Json:
-    """Arguments as JSON. Of schedules the value at the start; what else is no data is left out, and said."""
+    """Arguments as JSON. Of schedules the values; what else is no data is left out, and said."""
     plain = {}
     for name, value in arguments.items():
         if name == "device":
             continue
         if name in ("learning_rate", "clip_range") and callable(value):
-            plain[name] = float(value(1.0))
-            print(f"{name} is a function: the file keeps {plain[name]:g}, its first value", file=sys.stderr)
+            schedule = value if isinstance(value, Interpolated) else interpolated(value)
+            plain[name] = float(value(1.0)) if schedule is None else {SCHEDULE: [schedule.at, schedule.values]}
+            if schedule is None:
+                print(f"{name} is a function: the file keeps {plain[name]:g}, its first value", file=sys.stderr)
             continue
         try:
             plain[name] = json.loads(json.dumps(value, default=_named))
@@ -214,5 +218,7 @@ def _restored(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"torch.nn"}:
             return getattr(nn, value["torch.nn"])
+        if value.keys() == {SCHEDULE}:
+            return Interpolated(*value[SCHEDULE])
         return {key: _restored(member) for key, member in value.items()}
     return value

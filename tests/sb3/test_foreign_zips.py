@@ -46,6 +46,18 @@ def test_a_model_goes_on_learning():
     assert model.algorithm.iteration == 2 and model.algorithm.config.activation == "relu"
 
 
+def test_linear_schedules_are_read(tmp_path):
+    with zipfile.ZipFile(FILES / "ppo.zip") as file:
+        data, policy = json.loads(file.read("data")), file.read("policy.pth")
+    text = {"value_schedule": "LinearSchedule(start=0.3, end=0.1, end_fraction=1.0)", ":serialized:": "not read"}
+    data |= {"learning_rate": {":serialized:": "not read"}, "lr_schedule": text, "clip_range": text}
+    with zipfile.ZipFile(tmp_path / "ppo.zip", "w") as file:
+        file.writestr("data", json.dumps(data))
+        file.writestr("policy.pth", policy)
+    model = sb3.PPO.load(tmp_path / "ppo.zip")
+    assert model.lr_schedule(0.25) == model.clip_range(0.25) == pytest.approx(0.15)
+
+
 class Trap:
     """Unpickling this writes a file."""
 
