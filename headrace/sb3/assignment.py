@@ -13,7 +13,11 @@ from headrace.sb3.members import INSTEAD
 
 OWN = {"verbose", "tensorboard_log", "seed", "device"}  # attributes of a model, too
 ONCE = {"policy_kwargs", "stats_window_size"}  # a model does not read these again
-METHODS = {"env": "set_env(env)", "logger": "set_logger(logger)"}
+METHODS = {
+    "env": "set_env(env)",
+    "logger": "set_logger(logger)",
+    "replay_buffer": "save_replay_buffer(path) of the other model, and load_replay_buffer(path)",
+}
 ALIASES = {"lr_schedule": "learning_rate"}
 PARTS = {  # of policies of Stable-Baselines3 alone
     *("optimizer", "mlp_extractor", "action_net", "value_net", "log_std", "q_net", "q_net_target", "critic_target"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from headrace.sb3 import replay_buffer
+from headrace.sb3.replay_buffer import ReplayBuffer
 from headrace.sb3.steps import observations
+from headrace.sb3.zip_files import File
 
 LOOP = "learn() is a loop on headrace.Trainer: for one of your own see docs/own-loop.md"
-REPLAY = "the replay buffer is Headrace's own, model.algorithm.replay, and is not saved"
 ROLLOUT = "rollouts are Headrace's own: headrace.Trainer.iterate() gives each, see docs/own-loop.md"
 LAYERS = "model.policy is Headrace's own: model.policy.predict(observation) acts, and its layers are "
 
@@ -16,7 +18,6 @@ NO_BATCH_NORM = "networks have no batch normalisation; CrossQ's have: headrace.t
 KINDS = ("", "actor_", "critic_")
 
 INSTEAD = {  # members of models -> what to use instead
-    **dict.fromkeys(("replay_buffer", "save_replay_buffer", "load_replay_buffer"), REPLAY),
     **dict.fromkeys(("rollout_buffer",), ROLLOUT),
     **dict.fromkeys(("collect_rollouts", "train", "_setup_learn", "_setup_model", "_sample_action"), LOOP),
     **dict.fromkeys(("_store_transition", "_update_info_buffer", "_on_step", "_wrap_env", "_init_callback"), LOOP),
@@ -39,6 +40,47 @@ OF_LOGGER = {
     **dict.fromkeys(("level", "set_level"), "verbose=1 of the model prints what is logged, and 0 does not"),
     "output_formats": "tables go to standard output where verbose=1, and scalars for TensorBoard to logger.folder",
 }
+
+
+def _replay(model: Any) -> Any:
+    """The replay buffer of a model that has one; None without environments. Raises AttributeError for others."""
+    if not hasattr(model.algorithm, "replay"):
+        kind = type(model).__name__
+        raise AttributeError(f"{kind} has no replay buffer: it learns from each rollout once, and keeps none")
+    return model.algorithm.replay
+
+
+def _replay_buffer(model: Any) -> ReplayBuffer | None:
+    replay = _replay(model)
+    return None if replay is None else ReplayBuffer(replay, model.algorithm.config.gamma)
+
+
+def _save_replay_buffer(model: Any) -> Callable[[File], None]:
+    """Write the replay buffer: see replay_buffer.save()."""
+    replay = _replay(model)
+
+    def save_replay_buffer(path: File) -> None:
+        if replay is None:
+            raise ValueError("this model has no environments, and so no replay buffer: call set_env(env) first")
+        replay_buffer.save(path, replay)
+
+    return save_replay_buffer
+
+
+def _load_replay_buffer(model: Any) -> Callable[..., None]:
+    """Read the replay buffer: see replay_buffer.read(). A model without environments takes it with set_env()."""
+    replay = _replay(model)
+
+    def load_replay_buffer(path: File, truncate_last_traj: bool = True) -> None:
+        if not truncate_last_traj:
+            raise ValueError("truncate_last_traj=False has no counterpart: training begins new episodes")
+        state = replay_buffer.read(path)
+        if replay is None:
+            model._waiting_replay = state
+        else:
+            replay_buffer.put(replay, state)
+
+    return load_replay_buffer
 
 
 def _last_observations(model: Any) -> Any:
@@ -76,6 +118,9 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "_stats_window_size": lambda model: model.stats_window_size,
     "_num_timesteps_at_start": lambda model: model._steps_at_start,
     "_last_original_obs": _original_observations,
+    "replay_buffer": _replay_buffer,
+    "save_replay_buffer": _save_replay_buffer,
+    "load_replay_buffer": _load_replay_buffer,
     "_last_obs": _last_observations,
     "_last_episode_starts": _last_episode_starts,
     "_vec_normalize_env": lambda model: model.get_vec_normalize_env(),

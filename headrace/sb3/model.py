@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import secrets
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -31,6 +32,7 @@ from headrace.sb3.learning import Learning, stepping
 from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.members import member
 from headrace.sb3.parameters import explore_from, without_replay
+from headrace.sb3.replay_buffer import put
 from headrace.sb3.steps import SteppedEnv
 from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, present, train_settings, translate
 from headrace.sb3.vec_env import VecEnv
@@ -65,6 +67,7 @@ class Model:
         self._logger: Any = Logger(self.verbose > 0, None)
         self._custom_logger = False
         self._trainer: Trainer | None = None
+        self._waiting_replay: Json | None = None  # of load_replay_buffer(), until there are environments
         self._vec_env: Any = None
         self._given = Given("", 0, {}, None)
         if env is not None:
@@ -88,7 +91,8 @@ class Model:
     # ---------------------------------------------------------------- environments
 
     def set_env(self, env: Any, force_reset: bool = True) -> None:
-        """Train in these environments from now on, from new episodes; the networks and the optimizers stay.
+        """Train in these environments from now on, from new episodes; networks and optimizers stay, and so does the
+        replay buffer, unless the number of environments is another.
 
         Raises ValueError for environments with other spaces.
         """
@@ -105,12 +109,26 @@ class Model:
                 trainer.close()
                 raise
             trainer.algorithm.load_state_dict(without_replay(before))
+            self._keep_replay(before, trainer.algorithm)
         if self._trainer is not None:
             self._trainer.close()
         self._trainer, self._vec_env, self._given = trainer, found.vec_env, found
         if isinstance(found.vec_env, VecEnv):
             found.vec_env.train(trainer.env)
         self._take(trainer.algorithm, trainer.env.num_envs)
+
+    def _keep_replay(self, before: Any, after: Any) -> None:
+        """Give an algorithm the replay buffer of the one before it, or the one that was loaded, where it has the size
+        of its own; a line says where not."""
+        kept, own = getattr(before, "replay", None), getattr(after, "replay", None)
+        state = self._waiting_replay if kept is None else kept.state_dict()
+        if own is None or state is None:
+            return
+        if kept is not None and (kept.num_envs, kept.length) != (own.num_envs, own.length):
+            print("the replay buffer begins empty: there is another number of environments", file=sys.stderr)
+            return
+        put(own, state)
+        self._waiting_replay = None
 
     def _make_trainer(self, found: Given) -> Trainer:
         """A Trainer for these environments, with the settings that the arguments mean."""
@@ -302,8 +320,8 @@ class Model:
             parameters.set_parameters(self.algorithm, {"policy": saved.policy_for(self.policy)}, exact_match=False)
 
     def save(self, path: zip_files.File, exclude: Iterable[str] = (), include: Iterable[str] = ()) -> None:
-        """Write PATH.zip, or into an open file: arguments, spaces, networks, optimizers. Neither the replay buffer nor
-        anything pickled is written.
+        """Write PATH.zip, or into an open file: arguments, spaces, networks, optimizers. Nothing is pickled. The
+        replay buffer has a file of its own, by save_replay_buffer(path).
 
         exclude: names of arguments that are not written, but for those that include names. Arguments that are functions
         or classes are written by their names or left out: give them to load() again.

@@ -87,7 +87,7 @@ class Saved:
 def with_suffix(file: File) -> File:
     """Where to write: a path with .zip where it has no suffix, or a file that is open."""
     if not is_path(file):
-        return _opened(file, "writable")
+        return opened(file, "writable")
     path = Path(file)  # type: ignore[arg-type]
     return path if path.suffix else path.with_name(f"{path.name}.zip")
 
@@ -95,7 +95,7 @@ def with_suffix(file: File) -> File:
 def found(file: File) -> File:
     """What to read: a path, with .zip where there is no such file, or a file that is open."""
     if not is_path(file):
-        return _opened(file, "readable")
+        return opened(file, "readable")
     path = Path(file)  # type: ignore[arg-type]
     if path.suffix in PICKLES:
         raise ValueError(
@@ -110,7 +110,7 @@ def is_path(file: Any) -> bool:
     return isinstance(file, str | os.PathLike)
 
 
-def _opened(file: Any, ability: str) -> Any:
+def opened(file: Any, ability: str) -> Any:
     """A file that is open. Raises TypeError, ValueError where it is not, or for text."""
     if not hasattr(file, "write" if ability == "writable" else "read") or isinstance(file, io.TextIOBase):
         raise TypeError(f"give a path, or a file that is open in binary mode, such as io.BytesIO(); got {file!r}")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headrace.sb3 import A2C, DQN, PPO, SAC, TD3, make_vec_env
-from headrace.sb3.assignment import PARTS
+from headrace.sb3.assignment import METHODS, PARTS
 from headrace.sb3.members import INSTEAD
 
 ON_POLICY = {"n_steps": 32}
@@ -116,7 +116,7 @@ def test_wrong_values_leave_the_model_as_it_was():
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_that_cannot_be_set_say_what_to_do(name):
     model = made(name)
-    for member, instead in {**INSTEAD, "env": "set_env(env)", "logger": "set_logger(logger)"}.items():
+    for member, instead in {**INSTEAD, **METHODS}.items():
         with pytest.raises(AttributeError, match=f"^{member} of {type(model).__name__} cannot be set: ") as raised:
             setattr(model, member, None)
         assert instead in str(raised.value)
