@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ class Logger:
         self.name_to_value: dict[str, Any] = {}
         self.name_to_count: dict[str, int] = {}
         self.name_to_excluded: dict[str, tuple[str, ...]] = {}
+        self._said: set[str] = set()
         self._events = None if folder is None else EventFile(folder)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -59,10 +61,19 @@ class Logger:
         if self.prints and self.name_to_value:
             print(table(self._for("stdout")))
         if self._events is not None:
-            numbers = {key: float(x) for key, x in self._for("tensorboard").items() if _is_number(x)}
+            values = self._for("tensorboard")
+            numbers = {key: float(x) for key, x in values.items() if _is_number(x)}
             self._events.write([(time.time(), step, numbers)])
+            self._say_left_out({key: x for key, x in values.items() if key not in numbers})
         for values in (self.name_to_value, self.name_to_count, self.name_to_excluded):
             values.clear()
+
+    def _say_left_out(self, values: dict[str, Any]) -> None:
+        """Say once of each name that its value is no number."""
+        for key in values.keys() - self._said:
+            kind = type(values[key]).__name__
+            print(f"{key} ({kind}) is not in TensorBoard's file, which has numbers alone", file=sys.stderr)
+            self._said.add(key)
 
     def _for(self, target: str) -> dict[str, Any]:
         return {key: value for key, value in self.name_to_value.items() if target not in self.name_to_excluded[key]}

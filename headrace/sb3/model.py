@@ -94,8 +94,13 @@ class Model:
         """Train in these environments from now on, from new episodes; networks and optimizers stay, and so does the
         replay buffer, unless the number of environments is another.
 
-        Raises ValueError for environments with other spaces.
+        force_reset: False goes on in the middle of episodes, where env is get_env() of this model; other environments
+        begin new ones, and a line says so. Raises ValueError for environments with other spaces.
         """
+        if not force_reset:
+            if env is not None and env is self.get_env():
+                return
+            print("force_reset=False: new episodes begin, as these environments are others", file=sys.stderr)
         found = given(env)
         before: Algorithm | None = getattr(self, "algorithm", None)
         trainer = self._make_trainer(found)
@@ -361,7 +366,7 @@ class Model:
         model._take(saved.make(model.translation.config, spaces, model.seed, where), saved.n_envs)
         model.num_timesteps = saved.num_timesteps
         if env is not None:
-            model.set_env(env)
+            model.set_env(env, force_reset)
         return model
 
     def close(self) -> None:

@@ -61,3 +61,15 @@ def test_other_members_say_what_to_use_instead(kind):
     for owner in (model, model.policy, model.logger):
         assert not hasattr(owner, "wrong_name") and not hasattr(owner, "__wrong__")
     assert copy.copy(model.policy).hidden == model.policy.hidden
+
+
+def test_values_that_are_no_numbers_are_said_once(tmp_path, capsys):
+    model = PPO("MlpPolicy", "CartPole-v1", tensorboard_log=str(tmp_path), **SMALL)
+
+    def record(local: dict, _: dict) -> None:
+        model.logger.record("parts/figure", object())
+        model.logger.record("hidden", "text", exclude="tensorboard")
+        model.logger.record("count", 3)
+
+    model.learn(64, callback=record)
+    assert capsys.readouterr().err.count("parts/figure (object) is not in TensorBoard's file") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import gymnasium
@@ -275,3 +276,19 @@ def test_a_step_of_four_parts_is_refused_in_words():
 
     with pytest.raises(TypeError, match=r"it must give \(observation, reward: a number, terminated"):
         PPO("MlpPolicy", Old(), n_steps=16).learn(16)
+
+
+def test_episodes_go_on_where_the_same_environments_are_set_without_a_reset(capsys):
+    env = Lesson()
+    model = PPO("MlpPolicy", env, **SMALL).learn(16)
+    before, episodes = model._last_obs, env.episodes
+    model.set_env(model.get_env(), force_reset=False)
+    assert np.array_equal(model._last_obs, before) and env.episodes == episodes
+    assert capsys.readouterr().err == ""
+    model.set_env(Lesson(), force_reset=False)
+    assert "force_reset=False: new episodes begin" in capsys.readouterr().err and model._last_obs is None
+    file = io.BytesIO()
+    model.save(file)
+    file.seek(0)
+    PPO.load(file, env=env, force_reset=False)
+    assert "force_reset=False: new episodes begin" in capsys.readouterr().err
