@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import BETA1, BETA2, Adam
+from headrace.core.fused import AsChosen
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
@@ -51,7 +52,7 @@ def verdict(policy: Policy) -> Verdict:
     found = examine(policy)
     if Verdict not in found.kept:
         reason = _why_not(policy) or found.altered
-        acting = reason or ("batch renormalisation acts in torch" if _renormalizes(policy) else None)
+        acting = reason or (AsChosen("batch renormalisation acts in torch") if _renormalizes(policy) else None)
         found.kept[Verdict] = Verdict(acting, reason or found.own_gradients, flat_buffer(found.parameters))
     return found.kept[Verdict]  # type: ignore[no-any-return]
 
@@ -113,12 +114,12 @@ def why_not_adam(optimizer: Any, any_beta1: bool = False, any_beta2: bool = Fals
 
 def _why_not(policy: Policy) -> str | None:
     if type(policy) is RecurrentActorCritic:
-        return "recurrent policies learn by autograd; the steps of their GRU or LSTM are compiled"
+        return AsChosen("recurrent policies learn by autograd; the steps of their GRU or LSTM are compiled")
     roles = _ROLES.get(type(policy))
     if roles is None:
         return f"it is written for the classes of Headrace, not for {type(policy).__name__}"
     if type(policy) is QNetwork and policy.masked:
-        return "action masks of Q-networks are applied in torch"
+        return AsChosen("action masks of Q-networks are applied in torch")
     parts = {name: getattr(policy, name) for name in roles}
     for name, kinds in roles.items():
         if type(parts[name]) not in kinds:
@@ -126,11 +127,13 @@ def _why_not(policy: Policy) -> str | None:
     known = {parameter for part in parts.values() if part is not None for parameter in part.parameters()}
     for path, parameter in policy.named_parameters():
         if parameter not in known:
-            return f"it has no place for the parameter {path}, which is outside the networks that it is written for"
+            reason = f"it has no place for the parameter {path}, which is outside the networks that it is written for"
+            own = type(getattr(policy, "encoder", None)).__module__.partition(".")[0] == "headrace"
+            return AsChosen(reason) if own and path.startswith("encoder.") else reason
     odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
     widest = max(policy.hidden, default=0)  # type: ignore[arg-type, attr-defined]
     if widest > WIDEST:
-        return odd or f"hidden layers of {widest} are faster in torch; it is for up to {WIDEST}"
+        return odd or AsChosen(f"hidden layers of {widest} are faster in torch; it is for up to {WIDEST}")
     return odd
 
 

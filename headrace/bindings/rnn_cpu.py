@@ -115,7 +115,7 @@ def _why_not(rnn: RNNCell) -> str | None:
         return f"it is written for RNNCell, not for {type(rnn).__name__}"
     if altered := examine(rnn).altered:
         return altered
-    return f"rnn_size {rnn.size} is not a multiple of {WIDTH}" if rnn.size % int(WIDTH) else None
+    return f"rnn_size {rnn.size} is not a multiple of {WIDTH}: take one that is" if rnn.size % int(WIDTH) else None
 
 
 @register("rnn.recur", serves, DIGESTS["rnn.recur"], (RNNCell,))

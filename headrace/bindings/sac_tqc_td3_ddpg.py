@@ -31,7 +31,7 @@ from headrace.bindings.off_policy_acting import layers_of, parts_of
 from headrace.bindings.replay_batches import WORTH_HELP, blocks_of, count, lay_blocks
 from headrace.bindings.replay_batches import weights as weights_of
 from headrace.core.device import kernel_threads
-from headrace.core.fused import register
+from headrace.core.fused import AsChosen, register
 from headrace.data.replay import Batch
 from headrace.kernels.nn.activation_table import IDENTITY
 from headrace.kernels.nn.layout import BLOCK, WORKERS, Layer, aligned
@@ -150,7 +150,7 @@ def knows(networks: Networks, *others: Adam) -> bool | str:
     if reason := verdict(policy).learning:
         return reason
     if len(policy.actor.norms):
-        return "it is written for an actor without layer normalisation"
+        return AsChosen("it is written for an actor without layer normalisation")
     if reason := next(filter(None, (*map(why_not_adam, own), *map(why_not_temperature, others))), None):
         return reason
     if any(optimizer.flat.dtype != torch.float32 for optimizer in (*own, *others)):

@@ -163,11 +163,16 @@ def _follows(plain: Function, kernel: _Kernel) -> bool:
     return not kernel.digest or reached(plain, kernel.classes).matches(kernel.digest)
 
 
+class AsChosen(str):
+    """Why a kernel does not serve what the user's settings ask for, as a network of convolutions: it is not printed,
+    since there is nothing to mend."""
+
+
 def _serves(name: str, plain: Function, kernel: _Kernel, answer: bool | str) -> bool:
     """Whether a kernel that gave this answer serves; prints the reason where it does not, once."""
     if answer is True and not _follows(plain, kernel):
         answer = "the plain function is not the one its kernel was written after; running that instead"
-    if isinstance(answer, str) and not _silent and (name, answer) not in _said:
+    if isinstance(answer, str) and not isinstance(answer, AsChosen) and not _silent and (name, answer) not in _said:
         _said.add((name, answer))
-        tell(f"{name} runs in plain PyTorch: {answer}")
+        tell(f"{name} runs in plain PyTorch: {answer} (slower than its kernel)")
     return answer is True

@@ -145,7 +145,8 @@ class Actors:
 
         Raises Stopped; the exceptions of environments; WorkerError where an actor is lost and cannot be replaced."""
         if self.schedule.ended():
-            tell(f"the order that was to be repeated ends after {self.schedule.rounds:,} updates: going on without it")
+            rounds = f"{self.schedule.rounds:,} updates, which is all that it has"
+            tell(f"replay_order was followed for {rounds}: from here on experience is taken as it comes, as without it")
         with self.timer("waiting for fragments"):
             self.wait(0.0)  # for those that were done meanwhile
             self.order()

@@ -56,7 +56,7 @@ def choose(weights: int) -> torch.device:
     if weights < (found or ASSUMED_CROSSOVER):
         return torch.device("cpu")
     why = f"faster there from {found:,} on" if found else "not measured on this machine: benchmarks/cpu_or_gpu.py"
-    tell(f"learning {weights:,} weights on {gpu} ({why})")
+    tell(f"learning {weights:,} weights on {gpu} ({why}); device='cpu' keeps it on the CPU")
     return torch.device("cuda")
 
 

@@ -191,7 +191,7 @@ class Recorder:
             trainer.needed_to_resume(),
         )
         if trainer.gave_up:
-            self.progress.say(f"a rollout under way was given up: {reason} came first")
+            self.progress.say(f"the last rollout is not part of the run: {reason} came in the middle of it")
         self.progress.say(summary(result, reason))
         self.progress.say(f"to go on: {run.resume_command}" if reason == run.signal else f"{shown(run.path)}")
         return run

@@ -36,13 +36,15 @@ def with_actors(config: TrainConfig) -> TrainConfig:
         number = min(cores(), config.num_envs)
         if config.collection == "async":  # each has as many environments
             number = max(n for n in range(1, number + 1) if config.num_envs % n == 0)
-        tell(f"exchange='gradients' starts actors: {number} on {cores()} cores, all of which compute gradients")
+        all_of_them = f"{number} on {cores()} cores, all of which compute gradients"
+        tell(f"exchange='gradients' starts actors: {all_of_them} (actors gives another number)")
         return replace(config, actors=number)
     if config.collection != "overlapped" or config.actors is not None or config.workers is not None:
         return config
     number = min(max(1, cores() - 1), config.num_envs)
     left = "the others are" if cores() - number > 1 else "one core is"
-    tell(f"collection='overlapped' starts actors: {number} of {cores()} cores collect, and {left} left to the learner")
+    shares = f"{number} of {cores()} cores collect, and {left} left to the learner"
+    tell(f"collection='overlapped' starts actors: {shares} (actors gives another number)")
     return replace(config, actors=number)
 
 
@@ -127,7 +129,8 @@ def say_unused(given: Collection[str], config: TrainConfig, own: Any) -> None:
     for names, other, off in NEEDS:
         for name in names:
             if name in given and values.get(other) in off and values[name] != default_of(known[name]):
-                tell(f"{name}={values[name]!r} is without effect, since {other} is {values[other]!r}")
+                why = f"since {other} is {values[other]!r}"
+                tell(f"{name}={values[name]!r} is without effect, {why}: leave it out, or change {other}")
 
 
 def say_unused_by_spaces(own: Any, env: Env) -> None:
@@ -135,10 +138,12 @@ def say_unused_by_spaces(own: Any, env: Env) -> None:
     seen = (leaf for _, leaf in leaves(env.observation_space))
     if getattr(own, "images", "auto") != "auto" and not any(map(is_image, seen)):
         space = shown(env.observation_space)
-        tell(f"images={own.images!r} is without effect: images are Boxes of uint8 in 2 or 3 dimensions, got {space}")
+        images = "images are Boxes of uint8 in 2 or 3 dimensions"
+        tell(f"images={own.images!r} is without effect: {images}, got {space}. Leave it out")
     std = getattr(own, "initial_std", 1.0)
     if std != 1.0 and not is_continuous(env.action_space):
-        tell(f"initial_std={std!r} is without effect: it is for Box actions, and these are {env.action_space}")
+        space = shown(env.action_space)
+        tell(f"initial_std={std!r} is without effect: it is for Box actions, and these are {space}. Leave it out")
 
 
 def _check_cluster(config: TrainConfig) -> None:

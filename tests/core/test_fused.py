@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.core.fused import functions_unchanged, fused, kernel_of, latest_kernel, plain_only, reached, register
+from headrace.core.fused import (
+    AsChosen,
+    functions_unchanged,
+    fused,
+    kernel_of,
+    latest_kernel,
+    plain_only,
+    reached,
+    register,
+)
 
 SOURCE = '''
 from headrace.core.fused import fused
@@ -104,9 +113,14 @@ def test_a_reason_is_said_once(module, capsys):
     name = module.__name__.removesuffix("_module")
     register(name, lambda x: f"{x} is odd" if x % 2 else True)(lambda x: "kernel")
     assert [module.double(x) for x in (1, 2, 1, 3)] == [2, "kernel", 2, 6]
-    assert (
-        capsys.readouterr().err == f"{name} runs in plain PyTorch: 1 is odd\n{name} runs in plain PyTorch: 3 is odd\n"
-    )
+    said = [f"{name} runs in plain PyTorch: {x} is odd (slower than its kernel)" for x in (1, 3)]
+    assert capsys.readouterr().err.splitlines() == said
+
+
+def test_a_reason_that_follows_from_settings_is_not_said(module, capsys):
+    name = module.__name__.removesuffix("_module")
+    register(name, lambda x: AsChosen("it has convolutions"))(lambda x: "kernel")
+    assert module.double(1) == 2 and not capsys.readouterr().err
 
 
 def test_a_patched_helper_sends_the_kernel_away(module, capsys, monkeypatch):

@@ -21,7 +21,7 @@ from headrace.bindings.bound import place
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict, why_not_adam, why_not_learn
 from headrace.bindings.on_policy.rollout_learner import columns_fit
-from headrace.core.fused import kernel_of, register
+from headrace.core.fused import AsChosen, kernel_of, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.cuda import launches
 from headrace.kernels.cuda.actor_critic_text import ROWS, Architecture, tile_of
@@ -89,7 +89,7 @@ def known(policy: Any) -> Known:
         reason = found.acting or _why_not(policy)
         architecture = None if reason or found.flat is None else architecture_of(policy, found.flat)
         if architecture is not None and tile_of(architecture, 1, 1) is None:
-            reason = f"on a GPU hidden layers of {policy.hidden} do not fit in a block's memory"
+            reason = AsChosen(f"on a GPU hidden layers of {policy.hidden} do not fit in a block's memory")
         kept[Known] = Known(reason, architecture)
     return kept[Known]  # type: ignore[no-any-return]
 
@@ -97,13 +97,14 @@ def known(policy: Any) -> Known:
 def _why_not(policy: Any) -> str | None:
     """What the kernels lack of what those of the CPU know."""
     if policy.shared or policy.masked or policy.layer_norm:
-        return "on a GPU it is for networks without shared layers, action masks and layer normalisation"
+        return AsChosen("on a GPU it is for networks without shared layers, action masks and layer normalisation")
     if type(policy.encoder) is not VectorEncoder:
-        return f"on a GPU it is for a VectorEncoder, not for {type(policy.encoder).__name__}"
+        return AsChosen(f"on a GPU it is for a VectorEncoder, not for {type(policy.encoder).__name__}")
     if type(policy.head) not in (CategoricalHead, GaussianHead) or getattr(policy.head, "squash", False):
-        return f"on a GPU it is for one categorical choice and for Gaussians, not for {type(policy.head).__name__}"
+        head = type(policy.head).__name__
+        return AsChosen(f"on a GPU it is for one categorical choice and for Gaussians, not for {head}")
     if policy.activation not in ACTIVATIONS or not policy.hidden:
-        return f"on a GPU it is for hidden layers of {', '.join(ACTIVATIONS)}, not for {policy.activation}"
+        return AsChosen(f"on a GPU it is for hidden layers of {', '.join(ACTIVATIONS)}, not for {policy.activation}")
     return None
 
 

@@ -21,7 +21,7 @@ from headrace.bindings.on_policy.rollout_learner import (
     settings_of,
     why_not_steps,
 )
-from headrace.core.fused import register
+from headrace.core.fused import AsChosen, register
 from headrace.data.rollout import Rollout
 from headrace.kernels.learning.rollouts_arguments import LOG_PROB, Loss
 from headrace.policies.networks import MLP, Readout, VectorEncoder
@@ -46,7 +46,7 @@ def serves(
     if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
     if policy.dueling:
-        return "it is written for one output layer, not for a dueling network's two"
+        return AsChosen("it is written for one output layer, not for a dueling network's two")
     return all_fit(policy, rollout, rollout.valid[: rollout.num_steps], order, returns)
 
 

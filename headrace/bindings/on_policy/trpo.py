@@ -21,7 +21,7 @@ from headrace.bindings.on_policy.rollout_learner import (
     settings_of,
     why_not_steps,
 )
-from headrace.core.fused import register
+from headrace.core.fused import AsChosen, register
 from headrace.data.rollout import Rollout
 from headrace.kernels.learning.rollouts_arguments import LOG_PROB, Loss
 from headrace.policies.actor_critic import ActorCritic
@@ -43,7 +43,7 @@ def serves(
     if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
     if policy.shared:  # type: ignore[attr-defined]
-        return "it is written for a critic that shares no layers with the actor"
+        return AsChosen("it is written for a critic that shares no layers with the actor")
     return all_fit(policy, rollout, rollout.valid[: rollout.num_steps], order, returns)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
@@ -14,6 +13,7 @@ import torch
 
 from headrace.core.rng import env_seed
 from headrace.core.stopping import close_each
+from headrace.core.terminal import tell
 from headrace.core.text import shown
 from headrace.core.types import Json, Settings, StateDict
 from headrace.data.flat_dict import ACTION_MASK, FlatDict
@@ -119,7 +119,7 @@ class InlineEnv(Env):
         while len(self.envs) < self.num_copies:
             if self.first_env == 0 and perf_counter() > said + SILENT:
                 said = perf_counter()
-                print(f"made {len(self.envs)} of {self.num_copies} environments of {self.name} ...", file=sys.stderr)
+                tell(f"made {len(self.envs)} of {self.num_copies} environments of {self.name} ...")
             self.envs.append(self._known.new(self._made(len(self.envs))))
 
     def _describe(self, env: gymnasium.Env) -> None:

@@ -178,7 +178,7 @@ class CpuEnvs(TensorEnvs):
                 return self._entry(function, arguments)
             if not self.ir.entities or self._lanes == 1:
                 raise
-            tell(f"{name} runs one entity at a time, because its phases do not compile for several at once: {error}")
+            tell(f"{name} is stepped one entity at a time, which is slower: several at once do not compile: {error}")
             self._lanes, self._text = 1, entity_module(self.ir, self._per_env, 1, self._across)
             return self._entry(function, arguments)
 
