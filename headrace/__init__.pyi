@@ -1263,7 +1263,7 @@ def make(
 ) -> Env: ...
 def make_vec(
     source: Source,
-    num_envs: int = 1,
+    num_envs: int | None = None,
     *,
     autoreset_mode: AutoresetMode | Literal["NextStep", "SameStep", "Disabled"] = ...,
     output: Output = "numpy",

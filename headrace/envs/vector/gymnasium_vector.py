@@ -19,6 +19,8 @@ RESET_SOME = (SyncVectorEnv, AsyncVectorEnv)  # classes that take a reset mask, 
 class GymnasiumSource:
     """A gymnasium.vector.VectorEnv, with the autoreset mode in its metadata.
 
+    One whose spaces are those of one environment, as SuperSuit's, has no such mode: it gives a list of infos, and
+    resets an environment in the step that ends its episode, whose info has its "terminal_observation".
     Raises ValueError for one without that, or that steps only a part of its environments at a time.
     """
 
@@ -35,9 +37,12 @@ class GymnasiumSource:
                 "them: leave batch_size out"
             )
         self.num_envs: int = env.num_envs
-        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        of_one = "single_" if hasattr(env, "single_observation_space") else ""
+        self.observation_space, self.action_space = (
+            getattr(env, f"{of_one}{kind}_space") for kind in ("observation", "action")
+        )
         self.max_steps: int | None = getattr(spec, "max_episode_steps", None)
-        self.autoreset = _mode(env, self.name)
+        self.autoreset = _mode(env, self.name) if of_one else Autoreset.SAME_STEP
         takes_a_mask = isinstance(env.unwrapped, RESET_SOME) or type(env.unwrapped).__module__.startswith("ale_py")
         self.resets_some = self.autoreset is Autoreset.DISABLED or takes_a_mask
         self._actions = action_caster(self.action_space)
@@ -51,10 +56,20 @@ class GymnasiumSource:
     def step(self, action: Tensor) -> Outcome:
         actions = np.ascontiguousarray(self._actions(action.numpy()))
         observation, reward, terminated, truncated, info = self.env.step(actions)
+        if isinstance(info, list):
+            info = self._together(info)
         if self.autoreset is not Autoreset.SAME_STEP:
             return Outcome(observation, reward, terminated, truncated, infos=info)
         final = _finals(observation, info, np.logical_or(terminated, truncated))
         return Outcome(observation, reward, terminated, truncated, final, info)
+
+    def _together(self, infos: list[Json]) -> Json:
+        """A list of infos in Gymnasium's form."""
+        together: Json = {}
+        for number, info in enumerate(infos):
+            named = {"final_obs" if name == "terminal_observation" else name: info[name] for name in info}
+            together = self.env._add_info(together, named, number)
+        return together
 
     def close(self) -> None:
         self.env.close()
@@ -81,16 +96,19 @@ def _finals(observation: Sample, info: Json, ended: np.ndarray) -> Sample:
     finals = info.get("final_obs", info.get("final_observation"))
     if not isinstance(finals, np.ndarray) or finals.dtype != object:
         return finals
-    (places,) = np.nonzero(ended)
+    places = [
+        place for place in np.flatnonzero(ended).tolist() if finals[place] is not None
+    ]  # others are not reset yet
     return _replaced(observation, places, [finals[place] for place in places])
 
 
-def _replaced(observation: Sample, places: np.ndarray, values: list[Sample]) -> Sample:
+def _replaced(observation: Sample, places: list[int], values: list[Sample]) -> Sample:
     """A copy of observations with those at `places` replaced, member by member for a Dict or Tuple."""
     if isinstance(observation, dict):
         return {key: _replaced(member, places, [v[key] for v in values]) for key, member in observation.items()}
     if isinstance(observation, tuple):
         return tuple(_replaced(member, places, [v[k] for v in values]) for k, member in enumerate(observation))
     replaced = np.array(observation)
-    replaced[places] = np.stack(values)
+    for place, value in zip(places, values, strict=True):
+        replaced[place] = value
     return replaced

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def make_vec(
     source: Source,
-    num_envs: int = 1,
+    num_envs: int | None = None,
     *,
     autoreset_mode: AutoresetMode | Literal["NextStep", "SameStep", "Disabled"] = AutoresetMode.NEXT_STEP,
     output: Output = "numpy",
@@ -58,13 +58,16 @@ def make_vec(
     device, backend ("auto", "cpu", "cuda", "torch", "inline"), threads, params, wrappers, frame_stack, time_limit,
     step_timeout, env_kwargs and kwargs: as for make().
 
-    source may be a list, as SyncVectorEnv takes: environment i is made by number i modulo theirs.
+    source may be a list, as SyncVectorEnv takes: environment i is made by number i modulo theirs. num_envs: None for as
+    many as a list has, or one.
 
     Raises what make() raises; ValueError for several agents, for sources that come as a vector already, and for a
     function that gives the same environment again. step() raises TypeError for rewards and flags that are no numbers.
     """
     known, kwargs = spec(source), sources.arguments_of(env_kwargs, kwargs)
     entry = entry_of(source)
+    if num_envs is None:
+        num_envs = len(source) if isinstance(source, list | tuple) else 1
     if output not in ("numpy", "torch"):
         raise ValueError(f"output must be 'numpy' or 'torch', got {output!r}")
     if sources.comes_as_vector(known.name, entry):

@@ -50,6 +50,11 @@ def test_each_function_makes_the_environment_of_its_number(workers, number):
     envs.close()
 
 
+def test_a_list_alone_gives_as_many_as_it_has():
+    assert hr.make_vec([tagged(k) for k in range(3)]).num_envs == 3
+    assert hr.make_vec(tagged(1)).num_envs == hr.make_vec("CartPole-v1").num_envs == 1
+
+
 @WORKERS
 @pytest.mark.parametrize("place", [1, 3])
 def test_other_spaces_are_refused(workers, place):
