@@ -107,7 +107,7 @@ def _unscale_action(policy: Any, scaled_action: Any) -> Any:
 METHODS: dict[str, Callable[..., Any]] = {
     "obs_to_tensor": _obs_to_tensor,
     "is_vectorized_observation": lambda policy, observation: _obs_to_tensor(policy, observation)[1],
-    "predict_values": lambda policy, obs: policy.value(obs).unsqueeze(1),
+    "predict_values": lambda policy, obs: policy(obs)[1].unsqueeze(1),
     "evaluate_actions": _evaluate_actions,
     "get_distribution": lambda policy, obs: ActionDistribution(policy(obs)[0], policy.num_draws),
     "set_training_mode": lambda policy, mode: policy.train(mode),

@@ -33,6 +33,7 @@ from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.members import member
 from headrace.sb3.parameters import explore_from, without_replay
 from headrace.sb3.replay_buffer import put
+from headrace.sb3.schedules import Constant
 from headrace.sb3.steps import SteppedEnv
 from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, present, train_settings, translate
 from headrace.sb3.vec_env import VecEnv
@@ -78,7 +79,8 @@ class Model:
     def __getattr__(self, name: str) -> Any:
         """Arguments of the constructor are attributes, as Stable-Baselines3's models have them; see also members."""
         if name != "arguments" and name in self.__dict__.get("arguments", {}):
-            return self.arguments[name]
+            value = self.arguments[name]
+            return Constant(value) if name == "clip_range" and isinstance(value, int | float) else value
         if name == "arguments":  # it is not set yet
             raise AttributeError(name)
         return member(self, name)

@@ -14,6 +14,14 @@ CONSTANT = re.compile(rf"ConstantSchedule\(val={_NUMBER}\)")
 LINEAR = re.compile(rf"LinearSchedule\(start={_NUMBER}, end={_NUMBER}, end_fraction={_NUMBER}\)")
 
 
+class Constant(float):
+    """A number that is a schedule, too."""
+
+    def __call__(self, remaining: float) -> float:
+        """The number."""
+        return float(self)
+
+
 class Interpolated:
     """A schedule by its values at some remaining fractions, in rising order, and straight lines between them."""
 

@@ -58,7 +58,8 @@ def test_values_and_likelihoods_are_those_of_pytorch(name):
     torch.testing.assert_close(log_prob, true)
     torch.testing.assert_close(found.log_prob(actions), true)
     torch.testing.assert_close(entropy, true_entropy)
-    torch.testing.assert_close(values, made.predict_values(observation))
+    assert torch.equal(values, made.predict_values(observation))
+    torch.testing.assert_close(values[:, 0], made.value(observation))
     assert values.shape == (5, 1) and values.requires_grad and log_prob.requires_grad
     torch.testing.assert_close(found.get_actions(deterministic=True), made.act(observation, None, None).action)
     drawn = torch.stack([found.sample().float() for _ in range(4000)])

@@ -23,6 +23,7 @@ def test_members_that_there_are():
     assert model._episode_num >= len(model.ep_info_buffer) > 0
     assert model.lr_schedule(0.5) == pytest.approx(5e-4) and type(model.lr_schedule(0.5)) is float
     assert PPO("MlpPolicy", "CartPole-v1", learning_rate=0.25, **SMALL).lr_schedule(0.1) == 0.25
+    assert model.clip_range == model.clip_range(0.5) == 0.2 and type(model.clip_range(1.0)) is float
     assert model.policy_class is type(model.policy) and model._vec_normalize_env is None
     drawn = []
     for _ in range(2):
