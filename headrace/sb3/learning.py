@@ -47,14 +47,15 @@ class Learning:
         collector: Any = self.trainer.collector
         if self.callbacks.each_step:
             self._call_each_step()
-        collector.collect = partial(self._collect, collector.collect)
+        if self.callbacks.all:
+            collector.collect = partial(self._collect, collector.collect)
         try:
             while self.model.num_timesteps < self.limits.total and self._iterate():
                 if progress_bar:
                     steps = f"\r{self.model.num_timesteps:,} of {self.limits.total:,} steps"
                     print(steps, end="", file=sys.stderr)
         finally:
-            del collector.collect
+            vars(collector).pop("collect", None)
             if isinstance(self._collector.env, SteppedEnv):
                 self._collector.env = self._collector.env.env
         if progress_bar:
@@ -69,11 +70,14 @@ class Learning:
         self._seen, self._before = False, model.num_timesteps
         try:
             result = trainer.iterate()
-            if not self._seen:  # a CUDA graph has collected and learned
+            if not self.callbacks.all:
+                self._add(result.returns, result.lengths)
+            elif not self._seen:  # a CUDA graph has collected and learned
                 self._see(trainer.collector.rollout)
         except Stopped:
             return False
         model.num_timesteps = self.limits.counted(trainer.steps)
+        model.ep_success_buffer.extend(successes(trainer.env))
         self._iterations += 1
         for name in TRAIN & result.metrics.keys():
             model.logger.record(f"train/{name}", float(result.metrics[name]))
@@ -95,10 +99,9 @@ class Learning:
             self._add(*self._ended.add(rollout))
         model.ep_success_buffer.extend(successes(self.trainer.env))
         counts, steps = [], self._before
-        if self.callbacks.all:
-            for stepped in rollout.valid[: rollout.num_steps].sum(1).tolist():
-                steps += stepped
-                counts += [steps] if stepped else []
+        for stepped in rollout.valid[: rollout.num_steps].sum(1).tolist():
+            steps += stepped
+            counts += [steps] if stepped else []
         if not self.callbacks.rollout_end(counts):
             raise Stopped
 

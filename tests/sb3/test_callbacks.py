@@ -110,6 +110,24 @@ def test_callbacks_that_do_not_look_at_steps_leave_them_in_one_call(capsys):
     assert torch.equal(tensors[0], tensors[1]) and torch.equal(tensors[0], tensors[2])
 
 
+@pytest.mark.parametrize("env", ["compiled", "in Python"])
+def test_episodes_are_counted_once_whoever_looks(env):
+    found = []
+    for callback in (None, BaseCallback(), EachStep()):
+        wrapper = {} if env == "compiled" else {"wrapper_class": gymnasium.Wrapper}
+        made = make_vec_env("CartPole-v1", 2, **wrapper)
+        one = PPO("MlpPolicy", made, n_steps=ROLLOUT, batch_size=32, n_epochs=1, seed=0, device="cpu")
+        one.learn(400, callback=callback)
+        found.append([(info["r"], info["l"]) for info in one.ep_info_buffer])
+        assert one.episodes == len(found[-1]) >= 10
+    # an episode that ends with the last step of the training is known to who looks at each step alone
+    assert (
+        found[0] == found[1]
+        and sorted(found[0]) == sorted(found[2][: len(found[0])])
+        and len(found[2]) <= len(found[0]) + 2
+    )
+
+
 def test_a_callback_ends_the_training():
     stopped = model()
     each = EachStep(most=20)
