@@ -46,6 +46,7 @@ class Outcome(NamedTuple):
     truncated: Sample  # bool [N]
     final: Sample = None  # [N, ...]: final observations where an episode ended. Only of SAME_STEP; None if not known
     infos: Mapping[str, Sample] | None = None  # arrays [N], as of gymnasium.vector; None from those that give none
+    own_reward: Sample = None  # [N], before wrappers changed it, in memory of its own; None where none does
 
 
 class Source(Protocol):
@@ -153,16 +154,20 @@ class VectorAdapter(Env):
             # reset_some() may write into the library's arrays
             reward, terminated, truncated = (x.clone() for x in (reward, terminated, truncated))
             reset = self._see_some(rollout, t, outcome, ended)
-            self._account_for_some(rollout, t, reward, ended, reset)
+            self._account_for_some(rollout, t, self._counted(outcome, reward), ended, reset)
             reward, terminated, truncated = (x * valid for x in (reward, terminated, truncated))
         else:
             rollout.observation[t + 1].copy_(self._last_seen(outcome, ended))
             rollout.valid[t + 1] = ~ended
             self._ended = ended
-            self._returns += reward
+            self._returns += self._counted(outcome, reward)
             self._lengths += 1
         rollout.reward[t] = reward if self.clip_reward is None else reward.clamp(*self.clip_reward)
         rollout.terminated[t], rollout.truncated[t] = terminated, truncated
+
+    def _counted(self, outcome: Outcome, reward: Tensor) -> Tensor:
+        """The rewards that returns are sums of."""
+        return reward if outcome.own_reward is None else self._numbers(outcome.own_reward, "the reward")
 
     def _look(self, rollout: Rollout, infos: Mapping[str, Sample], ended: bool) -> None:
         """Say what infos have that is not read: once, in a training, whose rollouts have more columns than these."""

@@ -12,6 +12,7 @@ from headrace.core.types import Json
 from headrace.data.spaces import Sample
 from headrace.envs.gym.columns import action_caster
 from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome
+from headrace.envs.vector.vector_rewards import watched_vector
 
 RESET_SOME = (SyncVectorEnv, AsyncVectorEnv)  # classes that take a reset mask, whatever their mode
 
@@ -46,6 +47,7 @@ class GymnasiumSource:
         takes_a_mask = isinstance(env.unwrapped, RESET_SOME) or type(env.unwrapped).__module__.startswith("ale_py")
         self.resets_some = self.autoreset is Autoreset.DISABLED or takes_a_mask
         self._actions = action_caster(self.action_space)
+        self._own_rewards = watched_vector(env)
 
     def reset(self, seed: int | None, first: int = 0) -> Sample:
         return self.env.reset(seed=None if seed is None else env_seed(seed, 0) % SEEDS + first)[0]
@@ -58,10 +60,10 @@ class GymnasiumSource:
         observation, reward, terminated, truncated, info = self.env.step(actions)
         if isinstance(info, list):
             info = self._together(info)
-        if self.autoreset is not Autoreset.SAME_STEP:
-            return Outcome(observation, reward, terminated, truncated, infos=info)
-        final = _finals(observation, info, np.logical_or(terminated, truncated))
-        return Outcome(observation, reward, terminated, truncated, final, info)
+        final, own = None, None if self._own_rewards is None else self._own_rewards(reward)
+        if self.autoreset is Autoreset.SAME_STEP:
+            final = _finals(observation, info, np.logical_or(terminated, truncated))
+        return Outcome(observation, reward, terminated, truncated, final, info, own)
 
     def _together(self, infos: list[Json]) -> Json:
         """A list of infos in Gymnasium's form."""
