@@ -21,6 +21,7 @@ from headrace.core.packages import require
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
 from headrace.core.writing import writing
+from headrace.envs.construct import entry_of
 from headrace.runs.run import lock
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def main(arguments: list[str]) -> None:
     names = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in rest if word.startswith("--")}
     if both := names & space.keys():
         raise ValueError(f"--search has {', '.join(sorted(both))}: leave out the flag of that name")
+    with named_code(rest):
+        entry_of(options.env)  # raises here, and not in each trial, where there is none
     stem = f"{options.algorithm}-{options.env}".replace("/", "-").replace(":", "-")
     folder = options.folder or Path("runs/sweeps") / stem
     with writing(folder, "the sweep"):

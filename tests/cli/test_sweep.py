@@ -72,6 +72,12 @@ def test_a_sweep_prunes_goes_on_and_names_the_best(tmp_path, capsys, monkeypatch
     assert "leave out the flag" in capsys.readouterr().err
 
 
+def test_an_unknown_environment_is_refused_before_any_trial(tmp_path, capsys):
+    assert main(["sweep", "ppo", "CartPile-v1", "--search", "learning_rate=1e-4..1e-2", "--folder", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert "no environment 'CartPile-v1'; did you mean" in said.err and not said.out and not [*tmp_path.iterdir()]
+
+
 def test_an_interrupted_trial_is_made_again(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     search = ["--search", "learning_rate=1e-6..1e-1", "--folder", "s", "--trials", "2"]
