@@ -145,7 +145,7 @@ def _receiver(orders: Connection, spin: float) -> Callable[[], tuple[int, int]]:
 
 def _report(orders: Connection, error: BaseException, asked: bool) -> None:
     """Send an exception to the parent, with its notes and traceback. asked: instead of an answer."""
-    text, message = "".join(traceback.format_exception(error)), is_message(error)
+    text, message = "".join(traceback.format_exception(error)), _is_whole_message(error)
     if not isinstance(error, Exception):  # it would end the parent without a word
         error = RuntimeError(f"{error!r} was raised in a worker process")
     try:
@@ -157,6 +157,12 @@ def _report(orders: Connection, error: BaseException, asked: bool) -> None:
         if asked:
             os.write(orders.fileno(), ANSWER.pack(FAILED))
         orders.send(Failure(pickled, text, message and pickled is not None))
+
+
+def _is_whole_message(error: BaseException) -> bool:
+    """Whether an error is for the user, and stands for no exception of the environment's code, whose place counts."""
+    cause = error.__cause__
+    return is_message(error) and (cause is None or isinstance(cause, ImportError) or is_message(cause))
 
 
 def read(descriptor: int, size: int) -> bytes:
