@@ -74,7 +74,7 @@ class Model:
         if env is not None:
             self.set_env(env)
             if seed is not None:
-                self._seed_env(seed)
+                self.get_env().seed(seed)
 
     def __getattr__(self, name: str) -> Any:
         """Arguments of the constructor are attributes, as Stable-Baselines3's models have them; see also members."""
@@ -105,6 +105,8 @@ class Model:
             print("force_reset=False: new episodes begin, as these environments are others", file=sys.stderr)
         found = given(env)
         before: Algorithm | None = getattr(self, "algorithm", None)
+        if self._trainer is None and self.arguments["seed"] is not None:
+            found.vec_env.action_space.seed(self.seed)  # some environments draw from it, in their first reset() too
         trainer = self._make_trainer(found)
         if self.translation.log_std is not None:
             head: Any = trainer.algorithm.policy.head
@@ -179,12 +181,8 @@ class Model:
         if seed is not None:
             self._generator.manual_seed(word(seed))
             if self._vec_env is not None:
-                self._seed_env(seed)
-
-    def _seed_env(self, seed: int) -> None:
-        """Seed the next reset() of get_env(), and its action space, which some environments draw from."""
-        self._vec_env.seed(seed)
-        self._vec_env.action_space.seed(seed)
+                self._vec_env.seed(seed)
+                self._vec_env.action_space.seed(seed)
 
     def _follow_objects(self) -> None:
         """Step the user's environments where compiled ones took their place, and are not like them any more."""
