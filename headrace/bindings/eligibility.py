@@ -16,6 +16,7 @@ from headrace.core.fused import AsChosen
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
+from headrace.policies.convolutions import ImageEncoder
 from headrace.policies.critics import Critics, RenormCritics
 from headrace.policies.examination import difference, examine, last_examined, modules_in
 from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
@@ -128,8 +129,9 @@ def _why_not(policy: Policy) -> str | None:
     for path, parameter in policy.named_parameters():
         if parameter not in known:
             reason = f"it has no place for the parameter {path}, which is outside the networks that it is written for"
-            own = type(getattr(policy, "encoder", None)).__module__.partition(".")[0] == "headrace"
-            return AsChosen(reason) if own and path.startswith("encoder.") else reason
+            images = (module for module in policy.modules() if type(module) is ImageEncoder)
+            of_images = {own for encoder in images for own in encoder.parameters()}
+            return AsChosen(reason) if parameter in of_images else reason
     odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
     widest = max(policy.hidden, default=0)  # type: ignore[arg-type, attr-defined]
     if widest > WIDEST:

@@ -85,7 +85,7 @@ def test_what_the_kernels_do_not_know_runs_plain_and_says_so(monkeypatch, capsys
     policy = ActorCritic(OBSERVATIONS, BOX, shared=True)
     optimizer = Adam(policy.parameters(), 1e-3)
     assert not fused.kernel_of(trpo.learn_critic, policy, optimizer, rollout, targets.returns, order, config)
-    assert "shares no layers with the actor" in capsys.readouterr().err
+    assert not capsys.readouterr().err  # shared layers were asked for
     policy, optimizer, rollout, targets, _, config = on_policy(BOX, a2c.A2C)
     policy.zero_grad()
     assert not fused.kernel_of(a2c.gradient, policy, rollout, targets, config)

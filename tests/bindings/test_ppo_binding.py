@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -221,7 +222,13 @@ def test_what_it_does_not_know_runs_plain_and_says_so(change, reason):
     learner, rollout = prepared(VECTOR, Discrete(3), {})
     change(learner)
     answer = binding.serves(learner.policy, learner.optimizer, rollout, None, None, None)
-    assert isinstance(answer, str) and reason in answer
+    assert isinstance(answer, str) and reason in answer and not isinstance(answer, fused.AsChosen)
+
+
+def test_a_network_of_images_is_not_said_to_lack_a_kernel():
+    for space in (Box(0, 255, (36, 36, 3), np.uint8), Dict({"image": Box(0, 255, (36, 36, 3), np.uint8), "x": VECTOR})):
+        learner, rollout = prepared(space, Discrete(3), {})
+        assert isinstance(binding.serves(learner.policy, learner.optimizer, rollout, None, None, None), fused.AsChosen)
 
 
 def test_wide_layers_are_left_to_torch():
