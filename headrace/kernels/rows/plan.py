@@ -1,0 +1,130 @@
+"""What a target emits: the steps of a row program in order, and where each stored value lies.
+
+Rows are taken in blocks of LANES, and blocks in parts, of which threads take one at a time. A phase is a pass over all
+blocks. A stored value with rows is a tile: LANES numbers side by side for each of its numbers. Sums over rows are
+accumulated apart for each part, and added in the order of parts after the phase; so results do not depend on threads.
+Values that are not stored are computed again wherever they are read: they are Maps, as part of their reader's loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from headrace.kernels.rows.ir import Outer, Program, Reduce, Value, View, contiguous
+
+LANES = 64  # rows of a block
+VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
+FEW = 512  # numbers of an Outer, up to which each is a sum along lanes of its own, without a transposed factor
+
+# tile: tiles of a thread, offset in tiles. kept: tiles of each block, offset in tiles: written in one phase, read in
+# another. given, result: memory of the caller's, offset is the position among the uniform inputs or the outputs.
+# uniform: numbers of the call, offset in numbers.
+Space: TypeAlias = Literal["tile", "kept", "given", "uniform", "result"]
+Form: TypeAlias = Literal["dots", "right", "left"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies, in row-major order. A bool is a float32 that is 0 or 1; an i32 is one in the same 4 bytes."""
+
+    space: Space
+    offset: int
+
+
+@dataclass(eq=False)
+class Transposed(Value):
+    """A tile's view turned around: for each of the leading axes, LANES rows of the last axis' numbers side by side,
+    padded with zeros to whole vectors. What Outer's lanes run along.
+
+    shape: [..., padded K]; so its tiles hold LANES times as many numbers as for any other value of this shape.
+    """
+
+    source: View = None  # type: ignore[assignment]
+
+    @property
+    def operands(self) -> tuple[View, ...]:
+        return (self.source,)
+
+
+@dataclass
+class Phase:
+    """One pass over all rows.
+
+    before: uniform values to compute first, once: of sums of the phase before, and what follows from them.
+    steps: for each block, in order: columns (Input) to gather, values to store, sums to add to.
+    stores: positions of outputs with rows, whose views are written at the end of each block.
+    """
+
+    before: list[Value] = field(default_factory=list)
+    steps: list[Value] = field(default_factory=list)
+    stores: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    """A program with its memory.
+
+    places: of each stored value. sums: where the accumulators of each Outer and each Reduce over rows begin, in numbers
+    of a part's. transposed: of an Outer whose lanes run along one of its factors.
+    phases: the last has no steps where results follow from sums.
+    tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers.
+    """
+
+    program: Program
+    phases: list[Phase]
+    places: dict[Value, Place]
+    sums: dict[Value, int]
+    transposed: dict[Value, Transposed]
+    tiles: int
+    kept: int
+    uniform: int
+    accumulators: int
+
+
+def outer_form(outer: Outer) -> Form:
+    """Along which factor's numbers an Outer's lanes run: "dots" where neither is turned around, and lanes are rows."""
+    n, k = outer.shape
+    if n * k <= FEW or min(n, k) <= 2:
+        return "dots"
+    return "left" if k < n and k < VECTOR else "right"
+
+
+def accumulators(value: Value) -> int:
+    """Count of numbers in which a sum over rows is accumulated.
+
+    Reduce: VECTOR for each number. Outer: a matrix [n, k] whose rows are padded to whole vectors; of the form "left",
+    [k, n]."""
+    if isinstance(value, Reduce):
+        return VECTOR * value.size
+    assert isinstance(value, Outer)
+    n, k = value.shape if outer_form(value) != "left" else value.shape[::-1]
+    return n * padded(k)
+
+
+def padded(count: int) -> int:
+    """A count rounded up to whole vectors."""
+    return -(-count // VECTOR) * VECTOR
+
+
+def inlined(view: View, inner: View) -> View | None:
+    """The view of inner's value that an unstored value needs to compute what `view` reads of it: `view` is of that
+    value, `inner` one of the views that it reads, of its shape. None where no strides say that: the value is stored.
+    """
+    shape, steps = view.value.shape, contiguous(view.value.shape)
+    strides, ends = [], [0] * len(shape)
+    offset, rest = inner.offset, view.offset
+    for axis, step in enumerate(steps):  # where the view begins, by axis
+        at, rest = divmod(rest, step)
+        offset += at * inner.strides[axis]
+        ends[axis] += at
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        own, left = 0, stride if size > 1 else 0
+        for axis, step in enumerate(steps):
+            times, left = divmod(left, step)
+            own += times * inner.strides[axis]
+            ends[axis] += times * (size - 1)
+        strides.append(own)
+    if any(end >= max(n, 1) for end, n in zip(ends, shape, strict=True)):  # it runs from one row of an axis to the next
+        return None
+    return View(inner.value, view.shape, tuple(strides), offset)
