@@ -19,8 +19,8 @@ summed before it can be read: what reads a batch's mean belongs to phase 1, its 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -53,6 +53,7 @@ class Value:
     rows: bool
     dtype: str = F32
     number: int = field(default=-1, init=False)  # in its program, for printing
+    made: int = field(default_factory=itertools.count().__next__, init=False)  # the order in which values were made
 
     @property
     def size(self) -> int:
@@ -288,38 +289,24 @@ class Program:
     outputs: tuple[Output, ...]
 
     def __post_init__(self) -> None:
-        for number, value in enumerate((*self.columns, *self.uniforms)):
-            value.number = number
-        for number, value in enumerate(self.values(), len(self.columns) + len(self.uniforms)):
+        for number, value in enumerate([*self.columns, *self.uniforms, *self.values()]):
             value.number = number
 
     def values(self) -> list[Value]:
-        """All values but the inputs, each after its operands: those that an output needs, and no other."""
-        return [
-            value for value in ordered(output.view.value for output in self.outputs) if not isinstance(value, Input)
-        ]
+        """All values but the inputs, in the order in which they were made: those that an output needs, no other."""
+        found = {output.view.value for output in self.outputs}
+        waiting = list(found)
+        while waiting:
+            new = {view.value for view in waiting.pop().operands} - found
+            found |= new
+            waiting += new
+        return sorted((value for value in found if not isinstance(value, Input)), key=lambda value: value.made)
 
     def __str__(self) -> str:
         inputs = [f"  {value} = {value.name}: {_kind(value)}" for value in (*self.columns, *self.uniforms)]
         lines = [f"  {value} = {_text(value)}: {_kind(value)}" for value in self.values()]
         results = [f"  {output.name} = {output.view}" for output in self.outputs]
         return "\n".join([f"program {self.name}", *inputs, *lines, *results])
-
-
-def ordered(values: Iterator[Value] | list[Value]) -> list[Value]:
-    """These values and all that they need, each after its operands."""
-    found: dict[int, Value] = {}
-    waiting: list[tuple[Value, bool]] = [(value, False) for value in reversed(list(values))]
-    while waiting:
-        value, ready = waiting.pop()
-        if id(value) in found:
-            continue
-        if ready:
-            found[id(value)] = value
-            continue
-        waiting.append((value, True))
-        waiting += [(view.value, False) for view in reversed(value.operands)]
-    return list(found.values())
 
 
 def _kind(value: Value) -> str:

@@ -37,7 +37,7 @@ class Transposed(Value):
     """A tile's view turned around: for each of the leading axes, LANES rows of the last axis' numbers side by side,
     padded with zeros to whole vectors. What Outer's lanes run along.
 
-    shape: [..., padded K]; so its tiles hold LANES times as many numbers as for any other value of this shape.
+    shape: [..., padded K], for each row.
     """
 
     source: View = None  # type: ignore[assignment]

@@ -1,0 +1,185 @@
+"""Making values of a row program: equal ones once, and without operations that change nothing."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from headrace.kernels.rows.ir import (
+    BOOL,
+    F32,
+    I32,
+    TRUTHS,
+    Constant,
+    Count,
+    Join,
+    Map,
+    Outer,
+    Pick,
+    Product,
+    Reduce,
+    Shape,
+    Sort,
+    Value,
+    View,
+    whole,
+)
+
+V = TypeVar("V", bound=Value)
+_FOLDED: dict[str, Callable[..., float]] = {
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg, "div": operator.truediv},
+    **{"exp": math.exp, "log": math.log, "sqrt": math.sqrt},
+}
+_NEUTRAL = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}  # as the second operand
+
+
+class Builder:
+    """Makes values; of two that would be equal, the first is given again."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, Value] = {}
+
+    def _once(self, key: Hashable, make: Callable[[], V]) -> V:
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = make()
+        return found  # type: ignore[return-value]
+
+    def constant(self, numbers: Sequence[float | Count], shape: Shape = (), dtype: str = F32) -> Constant:
+        """Numbers of the program's text."""
+        key = ("constant", tuple(map(repr, numbers)), shape, dtype)
+        return self._once(key, lambda: Constant(shape, False, dtype, numbers=tuple(numbers)))
+
+    def number(self, number: float | Count, shape: Shape, dtype: str = F32) -> View:
+        """One number in all places of a shape."""
+        return View(self.constant((number,), (), dtype), shape, (0,) * len(shape))
+
+    def steps(self, count: int, shape: Shape, axis: int, dtype: str = I32) -> View:
+        """0, 1, 2 ... along an axis of a shape."""
+        strides = tuple(int(i == axis) for i in range(len(shape)))
+        return View(self.constant([float(i) for i in range(count)], (count,), dtype), shape, strides)
+
+    def map(self, function: str, *arguments: View) -> View:
+        """A function of views of one shape; the view is of that shape."""
+        shape, dtype = arguments[-1].shape, _dtype(function, arguments)
+        if function in ("float", "int", "bool") and arguments[0].value.dtype == dtype:
+            return arguments[0]
+        numbers = [_number(argument) for argument in arguments]
+        if function in ("float", "int") and isinstance(numbers[0], float):
+            return self.number(float(int(numbers[0])) if function == "int" else numbers[0], shape, dtype)
+        if function in _NEUTRAL and _NEUTRAL[function] == numbers[1]:
+            return arguments[0]
+        if function in ("add", "mul") and _NEUTRAL[function] == numbers[0]:
+            return arguments[1]
+        if function == "add":
+            for one, other in (arguments, arguments[::-1]):
+                if _takes_bias(one, other):
+                    return View(self._with_bias(one.value, other).value, one.shape, one.strides)
+        folded = _fold(function, numbers)
+        if folded is not None:
+            return self.number(folded, shape, dtype)
+        if not any(any(argument.strides) for argument in arguments) and shape:  # one number for all
+            one = self.map(function, *(View(a.value, (), (), a.offset) for a in arguments))
+            return View(one.value, shape, (0,) * len(shape), one.offset)
+        rows = any(argument.value.rows for argument in arguments)
+        key = ("map", function, shape, tuple(map(_key, arguments)))
+        return whole(self._once(key, lambda: Map(shape, rows, dtype, function=function, arguments=arguments)))
+
+    def reduce(self, function: str, source: View, kept: int, over_rows: bool = False) -> View:
+        """A reduction over all but the first `kept` axes, and over the rows."""
+        if kept == len(source.shape) and not over_rows and function not in ("argmax", "argmin"):
+            return source
+        dtype = {"any": BOOL, "all": BOOL, "argmax": I32, "argmin": I32}.get(function, source.value.dtype)
+        shape, rows = source.shape[:kept], source.value.rows and not over_rows
+        key = ("reduce", function, kept, over_rows, _key(source))
+        make = lambda: Reduce(shape, rows, dtype, function=function, source=source, over_rows=over_rows)  # noqa: E731
+        return whole(self._once(key, make))
+
+    def product(self, source: View, weight: View) -> View:
+        """source [..., K] times weight [N, K], for each row."""
+        shape = (*source.shape[:-1], weight.shape[0])
+        key = ("product", _key(source), _key(weight))
+        return whole(self._once(key, lambda: Product(shape, True, source=source, weight=weight)))
+
+    def _with_bias(self, product: Value, bias: View) -> View:
+        """A product whose sums begin with a bias."""
+        assert isinstance(product, Product)
+        stride = bias.strides[-1] if product.shape[-1] > 1 else 0
+        begin = View(bias.value, product.shape[-1:], (stride,), bias.offset)
+        key = ("affine", _key(product.source), _key(product.weight), _key(begin))
+        make = lambda: Product(  # noqa: E731
+            product.shape, True, source=product.source, weight=product.weight, bias=begin
+        )
+        return whole(self._once(key, make))
+
+    def outer(self, left: View, right: View) -> View:
+        """The sum over rows and leading axes of left [..., N] times right [..., K]."""
+        shape = (left.shape[-1], right.shape[-1])
+        key = ("outer", _key(left), _key(right))
+        return whole(self._once(key, lambda: Outer(shape, False, left=left, right=right)))
+
+    def pick(self, source: View, index: View) -> View:
+        """source[..., index[...]]."""
+        rows = source.value.rows or index.value.rows
+        key = ("pick", _key(source), _key(index))
+        make = lambda: Pick(index.shape, rows, source.value.dtype, source=source, index=index)  # noqa: E731
+        return whole(self._once(key, make))
+
+    def sort(self, source: View, places: bool = False) -> View:
+        """The last axis in ascending order, or where its numbers were."""
+        dtype = I32 if places else source.value.dtype
+        key = ("sort", places, _key(source))
+        make = lambda: Sort(source.shape, source.value.rows, dtype, source=source, places=places)  # noqa: E731
+        return whole(self._once(key, make))
+
+    def join(self, parts: Sequence[View], axis: int) -> View:
+        """Views side by side along an axis. One part alone is copied, which puts its numbers in order."""
+        first = parts[0]
+        shape = (*first.shape[:axis], sum(part.shape[axis] for part in parts), *first.shape[axis + 1 :])
+        rows = any(part.value.rows for part in parts)
+        key = ("join", axis, tuple(map(_key, parts)))
+        make = lambda: Join(shape, rows, first.value.dtype, parts=tuple(parts), axis=axis)  # noqa: E731
+        return whole(self._once(key, make))
+
+    def packed(self, view: View, always: bool = False) -> View:
+        """The same numbers, in order in memory: a copy, if they are not yet in order, or always."""
+        if view.in_order and not always:
+            return view
+        flat = View(view.value, (*view.shape, 1), (*view.strides, 0), view.offset)
+        copy = self.join([flat], len(view.shape))
+        return View(copy.value, view.shape, copy.strides[:-1])
+
+
+def _key(view: View) -> Hashable:
+    return (id(view.value), view.shape, view.strides, view.offset)
+
+
+def _number(view: View) -> float | Count | None:
+    value = view.value
+    return value.numbers[0] if isinstance(value, Constant) and value.size == 1 else None
+
+
+def _takes_bias(view: View, bias: View) -> bool:
+    """Whether a view is all of a product's sums, to each of which its column's number of the bias is added."""
+    value = view.value
+    if not isinstance(value, Product) or value.bias is not None or bias.value.rows or bias.value.phase:
+        return False
+    leading = bias.strides if value.shape[-1] == 1 else bias.strides[:-1]
+    return view.whole and not any(leading)
+
+
+def _dtype(function: str, arguments: Sequence[View]) -> str:
+    if function in TRUTHS:
+        return BOOL
+    return {"float": F32, "int": I32}.get(function, arguments[-1].value.dtype)
+
+
+def _fold(function: str, numbers: Sequence[float | Count | None]) -> float | None:
+    if function not in _FOLDED or not all(isinstance(number, (float, int)) for number in numbers):
+        return None
+    try:
+        return _FOLDED[function](*numbers)
+    except (ArithmeticError, ValueError):
+        return None

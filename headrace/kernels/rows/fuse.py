@@ -1,0 +1,82 @@
+"""Which values are stored, and which are computed again as part of whatever reads them.
+
+Only Maps with rows can do without memory. One is stored if something needs it in memory (a product, a sort), if
+computing it for each of its readers would cost more than reading it, if a later phase reads it, or if no strides say
+which of its numbers a reader wants.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from headrace.kernels.rows.ir import (
+    EXPENSIVE,
+    Constant,
+    Input,
+    Map,
+    Outer,
+    Pick,
+    Product,
+    Program,
+    Reduce,
+    Sort,
+    Value,
+    View,
+)
+from headrace.kernels.rows.plan import inlined
+
+LONGEST = 24  # functions of an expression
+CHEAP = 3  # functions that are rather computed twice than stored and loaded
+
+
+def stored(program: Program) -> set[Value]:
+    """The values of a program that are stored, inputs excepted."""
+    values = program.values()
+    readers: dict[Value, list[tuple[Value | None, View]]] = defaultdict(list)
+    for value in values:
+        for view in value.operands:
+            readers[view.value].append((value, view))
+    for output in program.outputs:
+        readers[output.view.value].append((None, output.view))
+    found: set[Value] = set()
+    cost: dict[Value, int] = {}  # functions that computing a Map takes, with those of the unstored ones that it reads
+    expensive: set[Value] = set()
+    for value in values:
+        if isinstance(value, Constant | Input):
+            continue
+        if not isinstance(value, Map):
+            found.add(value)
+            continue
+        within = [view.value for view in value.operands if view.value in cost and view.value not in found]
+        cost[value] = 1 + sum(cost[inner] for inner in within)
+        if value.function in EXPENSIVE or not expensive.isdisjoint(within):
+            expensive.add(value)
+        dear = value in expensive or cost[value] > CHEAP
+        if not value.rows or cost[value] > LONGEST or _needed(value, readers[value], dear):
+            found.add(value)
+    return found
+
+
+def _needed(value: Map, readers: list[tuple[Value | None, View]], dear: bool) -> bool:
+    """Whether readers need a Map in memory, or would compute it more often than once where that is dear."""
+    if dear and (len(readers) > 1 or any(view.size > value.size for _, view in readers)):
+        return True
+    from_inputs = all(isinstance(view.value, Input | Constant) or not view.value.rows for view in value.operands)
+    for reader, view in readers:
+        if isinstance(reader, Product | Outer | Sort) or (isinstance(reader, Pick) and view is reader.source):
+            return True
+        if reader is not None and computed_in(reader) > value.phase and not from_inputs:
+            return True
+        if any(inlined(view, inner) is None for inner in value.operands):
+            return True
+    return False
+
+
+def computed_in(value: Value) -> int:
+    """The phase in which a value is computed, or a sum over rows is added to."""
+    return value.phase - 1 if is_sum(value) else value.phase
+
+
+def is_sum(value: Value) -> bool:
+    """Whether it is a sum over rows."""
+    return isinstance(value, Outer) or (isinstance(value, Reduce) and value.over_rows)

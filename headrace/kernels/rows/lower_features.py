@@ -1,0 +1,226 @@
+"""Rules of operations along a row's own features: picking, sorting, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.kernels.rows.ir import F32, I32, View
+from headrace.kernels.rows.lower import Lowered, Lowering, Unsupported, given, operation_name, rule
+from headrace.kernels.rows.lower_pointwise import apply, cast
+from headrace.kernels.rows.lower_sums import reduced
+from headrace.kernels.rows.lower_views import cut, merged
+from headrace.kernels.rows.tensors import ROWS, Size, Tensor, expanded, permuted, reshaped, together
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+TABLE = 1024  # entries of an embedding that is learned: its gradient takes as many products for each row
+
+
+def last(x: Tensor, dim: int) -> Tensor:
+    """A dimension moved to the end."""
+    return permuted(x, [*(d for d in range(len(x.dims)) if d != dim), dim])
+
+
+def back(x: Tensor, dim: int) -> Tensor:
+    """The last dimension moved to where it was."""
+    order = list(range(len(x.dims) - 1))
+    order.insert(dim, len(x.dims) - 1)
+    return permuted(x, order)
+
+
+def with_axis(x: Tensor) -> View:
+    """The view, whose last dimension is an axis even where its size is 1."""
+    view = x.view
+    return view if x.dims[-1] else View(view.value, (*view.shape, 1), (*view.strides, 0), view.offset)
+
+
+@rule("gather")
+def gather(lowering: Lowering, node: Node) -> Lowered:
+    """value[..., j] = x[..., index[..., j]]."""
+    x, index = lowering.tensor(node, given(node, "self")), lowering.tensor(node, given(node, "index"))
+    dim = given(node, "dim") % len(x.dims)
+    if ROWS in x.dims[dim]:
+        raise Unsupported("gathers from other rows")
+    x, index = last(merged(lowering, x, dim), dim), last(cast(lowering, index, I32), dim)
+    for d in range(len(x.dims) - 1):
+        if x.sizes[d] != index.sizes[d]:
+            if x.sizes[d].rows or index.sizes[d].rows:
+                raise Unsupported("gathers from fewer rows than there are")
+            x = cut(lowering, x, d, Size(0), index.sizes[d])
+    wide, index = _beside(lowering, x, index)
+    found = lowering.build.pick(wide, index.view)
+    return back(Tensor(found, index.dims), dim)
+
+
+def _beside(lowering: Lowering, x: Tensor, index: Tensor) -> tuple[View, Tensor]:
+    """x with an axis for each of the index' last dimension in front of its own, and the index in the same axes."""
+    front = reshaped(x, (*x.sizes[:-1], Size(1), x.sizes[-1]))
+    wide = expanded(front, (*index.sizes, x.sizes[-1]))
+    behind = reshaped(index, (*index.sizes, Size(1)))
+    pair, dims = together([wide, behind])
+    source = merged(lowering, pair[0], len(dims) - 1)
+    view = with_axis(source)
+    own = pair[1]
+    count = len([n for n in own.dims[-1] if n != ROWS])
+    shape, strides = own.view.shape, own.view.strides
+    if count:
+        shape, strides = shape[:-count], strides[:-count]
+    return view, Tensor(View(own.view.value, shape, strides, own.view.offset), own.dims[:-1])
+
+
+@rule("scatter_add", "scatter")
+def scatter(lowering: Lowering, node: Node) -> Lowered:
+    """base, plus (or replaced by) each source's number at the index that goes with it."""
+    name = operation_name(node)
+    base, index = lowering.tensor(node, given(node, "self")), lowering.tensor(node, given(node, "index"))
+    source = given(node, "src")
+    if source is None:
+        source = given(node, "value")
+    dim = given(node, "dim") % len(base.dims)
+    if ROWS in base.dims[dim]:
+        raise Unsupported("scatters to other rows")
+    dtype = base.dtype
+    numbers = expanded(cast(lowering, lowering.tensor(node, source), dtype), index.sizes)
+    count, several = base.sizes[dim].inner, index.sizes[dim].inner
+    if name == "scatter" and several != 1:
+        raise Unsupported("scatters several numbers of one row, of which the last counts")
+    if [size for d, size in enumerate(base.sizes) if d != dim] != [n for d, n in enumerate(index.sizes) if d != dim]:
+        raise Unsupported("scatters fewer numbers than there are places")
+    moved = [last(x, dim) for x in (cast(lowering, index, I32), numbers)]
+    moved = [reshaped(x, (*x.sizes[:-1], Size(1), x.sizes[-1])) for x in moved]
+    steps = _steps(lowering, count, len(base.dims) + 1)
+    here = apply(lowering, "eq", moved[0], steps)
+    zero = Tensor(lowering.build.number(0.0, (), dtype), ())
+    if name == "scatter":
+        found = apply(lowering, "where", here, moved[1], reshaped(last(base, dim), (*last(base, dim).sizes, Size(1))))
+        return back(reshaped(found, found.sizes[:-1]), dim)
+    spread = reduced(lowering, "sum", apply(lowering, "where", here, moved[1], zero), [len(base.dims)], False)
+    return apply(lowering, "add", base, back(spread, dim))
+
+
+def _steps(lowering: Lowering, count: int, dims: int) -> Tensor:
+    """0, 1, 2 ... along the dimension before the last of so many."""
+    if count == 1:
+        return Tensor(lowering.build.number(0.0, (), I32), ((),) * dims)
+    steps = lowering.build.steps(count, (count,), 0)
+    return Tensor(steps, (*((),) * (dims - 2), (count,), ()))
+
+
+@rule("embedding")
+def embedding(lowering: Lowering, node: Node) -> Lowered:
+    """value[..., d] = weight[index[...], d]."""
+    weight, index = lowering.tensor(node, given(node, "weight")), lowering.tensor(node, given(node, "indices"))
+    return _rows_of(lowering, weight, index)
+
+
+def _rows_of(lowering: Lowering, weight: Tensor, index: Tensor) -> Tensor:
+    """weight[index]: the table's rows, for each index."""
+    if any(ROWS in dim for dim in weight.dims):
+        raise Unsupported("takes rows by their index")
+    table = permuted(weight, [*range(1, len(weight.dims)), 0])  # [D, V]
+    count, places = len(table.dims) - 1, len(index.dims)
+    index = cast(lowering, index, I32)
+    wide = reshaped(index, (*index.sizes, *[Size(1)] * count))
+    wide = expanded(wide, (*index.sizes, *table.sizes[:-1]))
+    front = reshaped(table, (*[Size(1)] * places, *table.sizes))
+    front = expanded(front, (*wide.sizes, table.sizes[-1]))
+    behind = reshaped(wide, (*wide.sizes, Size(1)))
+    pair, dims = together([front, behind])
+    source = merged(lowering, pair[0], len(dims) - 1)
+    extra = len([n for n in pair[1].dims[-1] if n != ROWS])
+    view = pair[1].view
+    end = len(view.shape) - extra
+    picked = View(view.value, view.shape[:end], view.strides[:end], view.offset)
+    return Tensor(lowering.build.pick(with_axis(source), picked), dims[:-1])
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(lowering: Lowering, node: Node) -> Lowered:
+    """The sum of gradients of each entry of a table: one-hot indices times gradients."""
+    from headrace.kernels.rows.lower_sums import matmul
+
+    gradient, index = lowering.tensor(node, given(node, "grad_output")), lowering.tensor(node, given(node, "indices"))
+    count = given(node, "num_weights")
+    if given(node, "scale_grad_by_freq"):
+        raise Unsupported("uses an embedding with scale_grad_by_freq")
+    if count > TABLE:
+        raise Unsupported(f"learns an embedding of {count} entries; up to {TABLE} are compiled")
+    index = cast(lowering, index, I32)
+    steps = lowering.build.steps(count, (count,), 0) if count > 1 else lowering.build.number(0.0, (), I32)
+    places = Tensor(steps, (*((),) * len(index.dims), (count,) if count > 1 else ()))
+    hot = apply(lowering, "eq", reshaped(index, (*index.sizes, Size(1))), places)
+    skipped = given(node, "padding_idx", -1)
+    if skipped is not None and skipped >= 0:
+        padding = Tensor(lowering.build.number(float(skipped), (), I32), ())
+        hot = apply(lowering, "and", hot, apply(lowering, "ne", places, padding))
+    hot = cast(lowering, hot, F32)
+    total = Size(1)
+    for size in index.sizes:
+        total = Size(total.inner * size.inner, total.rows or size.rows)
+    left = reshaped(hot, (total, Size(count)))
+    right = reshaped(gradient, (total, gradient.sizes[-1]))
+    return matmul(lowering, permuted(left, [1, 0]), right)
+
+
+@rule("index_select")
+def index_select(lowering: Lowering, node: Node) -> Lowered:
+    x, index = lowering.tensor(node, given(node, "self")), lowering.tensor(node, given(node, "index"))
+    dim = given(node, "dim") % len(x.dims)
+    return _selected(lowering, x, index, dim)
+
+
+def _selected(lowering: Lowering, x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """x at the same indices along a dimension, for all others."""
+    if ROWS in x.dims[dim]:
+        raise Unsupported("takes rows by their index")
+    if index.rows or any(ROWS in axes for axes in index.dims):
+        raise Unsupported("selects by an index with rows; use gather")
+    x = last(merged(lowering, x, dim), dim)
+    index = cast(lowering, index, I32)
+    wide = expanded(reshaped(index, (*[Size(1)] * (len(x.dims) - 1), *index.sizes)), (*x.sizes[:-1], *index.sizes))
+    if len(index.dims) != 1:
+        raise Unsupported("selects by an index of several dimensions")
+    source, own = _beside(lowering, x, wide)
+    return back(Tensor(lowering.build.pick(source, own.view), own.dims), dim)
+
+
+@rule("index")
+def index(lowering: Lowering, node: Node) -> Lowered:
+    """x[..., index]: by one tensor of integers along one dimension."""
+    x = lowering.tensor(node, node.args[0])
+    found = [(d, i) for d, i in enumerate(given(node, "indices")) if i is not None]
+    if len(found) != 1:
+        raise Unsupported("indexes along several dimensions at once; use gather")
+    dim, argument = found[0]
+    places = lowering.tensor(node, argument)
+    if places.dtype != I32:
+        raise Unsupported("selects by truth values: how many there are depends on the data")
+    if dim == 0 and not any(ROWS in axes for axes in x.dims):
+        return _rows_of(lowering, x, places)
+    return _selected(lowering, x, places, dim)
+
+
+@rule("sort", "argsort", "topk")
+def sort(lowering: Lowering, node: Node) -> Lowered:
+    """Values and places, along a dimension."""
+    name, x = operation_name(node), lowering.tensor(node, given(node, "self"))
+    dim = given(node, "dim", -1) % max(len(x.dims), 1)
+    falling = bool(given(node, "largest", True)) if name == "topk" else bool(given(node, "descending", False))
+    if ROWS in x.dims[dim]:
+        raise Unsupported("sorts the rows")
+    x = last(merged(lowering, x, dim), dim)
+    if not x.dims[-1]:
+        zeros = Tensor(lowering.build.number(0.0, x.view.shape, I32), x.dims)
+        results: Sequence[Tensor] = (back(x, dim), back(zeros, dim))
+    else:
+        source = lowering.build.map("neg", x.view) if falling else x.view
+        values = lowering.build.sort(source)
+        if falling:
+            values = lowering.build.map("neg", values)
+        results = [Tensor(values, x.dims), Tensor(lowering.build.sort(source, places=True), x.dims)]
+        if name == "topk":
+            results = [cut(lowering, r, len(r.dims) - 1, Size(0), Size(given(node, "k"))) for r in results]
+        results = [back(r, dim) for r in results]
+    return results[1] if name == "argsort" else list(results)

@@ -1,0 +1,199 @@
+"""Rules of operations that treat each number alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace.kernels.rows.ir import BOOL, F32, I32, TRUTHS
+from headrace.kernels.rows.lower import Lowered, Lowering, Unsupported, given, operation_name, rule
+from headrace.kernels.rows.tensors import Tensor, together
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+ONE = {"neg", "abs", "sign", "sgn", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "atanh"} | {
+    *("sigmoid", "sin", "cos", "erf", "floor", "ceil", "round", "trunc", "lgamma", "digamma")
+}
+TWO = {"minimum", "maximum", "mul", "fmod"}
+COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
+LOGIC = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
+BITS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
+
+
+def apply(lowering: Lowering, function: str, *tensors: Tensor) -> Tensor:
+    """A function of tensors that are broadcast against each other."""
+    wide, dims = together(tensors)
+    return Tensor(lowering.build.map(function, *(tensor.view for tensor in wide)), dims)
+
+
+def cast(lowering: Lowering, tensor: Tensor, dtype: str) -> Tensor:
+    """The tensor in another dtype."""
+    function = {F32: "float", I32: "int", BOOL: "bool"}[dtype]
+    return Tensor(lowering.build.map(function, tensor.view), tensor.dims)
+
+
+def number(lowering: Lowering, value: float, dtype: str = F32) -> Tensor:
+    """A number as a tensor without dimensions."""
+    return Tensor(lowering.build.number(value, (), dtype), ())
+
+
+def operand(lowering: Lowering, node: Node, name: str) -> Tensor:
+    """A tensor or a number among a node's arguments, which may depend on the number of rows."""
+    argument = given(node, name)
+    if hasattr(argument, "op"):
+        return lowering.tensor(node, argument)
+    dtype = BOOL if isinstance(argument, bool) else I32 if isinstance(argument, int) else F32
+    return Tensor(lowering.build.number(lowering.number(node, name), (), dtype), ())
+
+
+def common(*tensors: Tensor) -> str:
+    """The dtype in which tensors are computed with each other."""
+    return max((tensor.dtype for tensor in tensors), key=(BOOL, I32, F32).index)
+
+
+def cast_all(lowering: Lowering, dtype: str, *tensors: Tensor) -> list[Tensor]:
+    """The tensors in one dtype."""
+    return [cast(lowering, tensor, dtype) for tensor in tensors]
+
+
+@rule(*ONE)
+def one(lowering: Lowering, node: Node) -> Lowered:
+    name = operation_name(node)
+    x = cast(lowering, lowering.tensor(node, node.args[0]), lowering.dtype(node))
+    return apply(lowering, "sign" if name == "sgn" else name, x)
+
+
+@rule("relu")
+def relu(lowering: Lowering, node: Node) -> Lowered:
+    return apply(lowering, "maximum", lowering.tensor(node, node.args[0]), number(lowering, 0.0))
+
+
+@rule("square")
+def square(lowering: Lowering, node: Node) -> Lowered:
+    x = lowering.tensor(node, node.args[0])
+    return apply(lowering, "mul", x, x)
+
+
+@rule(*TWO)
+def two(lowering: Lowering, node: Node) -> Lowered:
+    dtype = lowering.dtype(node)
+    if dtype == BOOL:
+        raise Unsupported(f"computes {operation_name(node)} of truth values")
+    pair = cast_all(lowering, dtype, operand(lowering, node, "self"), operand(lowering, node, "other"))
+    return apply(lowering, operation_name(node), *pair)
+
+
+@rule("add", "sub")
+def add(lowering: Lowering, node: Node) -> Lowered:
+    dtype = lowering.dtype(node)
+    left, right = cast_all(lowering, dtype, operand(lowering, node, "self"), operand(lowering, node, "other"))
+    alpha = given(node, "alpha", 1)
+    if alpha != 1:
+        right = apply(lowering, "mul", right, number(lowering, float(alpha), dtype))
+    return apply(lowering, operation_name(node), left, right)
+
+
+@rule("rsub")
+def rsub(lowering: Lowering, node: Node) -> Lowered:
+    dtype = lowering.dtype(node)
+    left, right = cast_all(lowering, dtype, operand(lowering, node, "self"), operand(lowering, node, "other"))
+    alpha = given(node, "alpha", 1)
+    if alpha != 1:
+        left = apply(lowering, "mul", left, number(lowering, float(alpha), dtype))
+    return apply(lowering, "sub", right, left)
+
+
+@rule("div", "true_divide")
+def div(lowering: Lowering, node: Node) -> Lowered:
+    pair = cast_all(lowering, F32, operand(lowering, node, "self"), operand(lowering, node, "other"))
+    found = apply(lowering, "div", *pair)
+    mode = given(node, "rounding_mode")
+    if mode is not None:
+        found = apply(lowering, {"floor": "floor", "trunc": "trunc"}[mode], found)
+    return cast(lowering, found, lowering.dtype(node))
+
+
+@rule("remainder", "floor_divide")
+def remainder(lowering: Lowering, node: Node) -> Lowered:
+    x, y = cast_all(lowering, F32, operand(lowering, node, "self"), operand(lowering, node, "other"))
+    quotient = apply(lowering, "floor", apply(lowering, "div", x, y))
+    if operation_name(node) == "remainder":
+        quotient = apply(lowering, "sub", x, apply(lowering, "mul", y, quotient))
+    return cast(lowering, quotient, lowering.dtype(node))
+
+
+@rule("pow")
+def pow(lowering: Lowering, node: Node) -> Lowered:
+    x, exponent = operand(lowering, node, "self"), operand(lowering, node, "exponent")
+    if exponent.constant == 0:
+        return apply(lowering, "add", apply(lowering, "mul", x, number(lowering, 0.0)), number(lowering, 1.0))
+    simple: dict[object, Callable[[], Tensor]] = {
+        1.0: lambda: x,
+        2.0: lambda: apply(lowering, "mul", x, x),
+        3.0: lambda: apply(lowering, "mul", apply(lowering, "mul", x, x), x),
+        0.5: lambda: apply(lowering, "sqrt", x),
+        -0.5: lambda: apply(lowering, "rsqrt", x),
+        -1.0: lambda: apply(lowering, "reciprocal", x),
+        -2.0: lambda: apply(lowering, "reciprocal", apply(lowering, "mul", x, x)),
+    }
+    if exponent.constant in simple:
+        return simple[exponent.constant]()
+    return apply(lowering, "pow", *cast_all(lowering, F32, x, exponent))
+
+
+@rule(*COMPARE)
+def compare(lowering: Lowering, node: Node) -> Lowered:
+    left, right = operand(lowering, node, "self"), operand(lowering, node, "other")
+    return apply(lowering, operation_name(node), *cast_all(lowering, common(left, right), left, right))
+
+
+@rule(*LOGIC, *BITS)
+def logic(lowering: Lowering, node: Node) -> Lowered:
+    name = operation_name(node)
+    left, right = operand(lowering, node, "self"), operand(lowering, node, "other")
+    if name in BITS and common(left, right) != BOOL:
+        raise Unsupported(f"computes {name} of integers")
+    return apply(lowering, (LOGIC | BITS)[name], *cast_all(lowering, BOOL, left, right))
+
+
+@rule("logical_not", "bitwise_not")
+def logical_not(lowering: Lowering, node: Node) -> Lowered:
+    x = lowering.tensor(node, node.args[0])
+    if operation_name(node) == "bitwise_not" and x.dtype != BOOL:
+        raise Unsupported("computes bitwise_not of integers")
+    return apply(lowering, "not", cast(lowering, x, BOOL))
+
+
+@rule("isnan", "isinf")
+def is_special(lowering: Lowering, node: Node) -> Lowered:
+    assert operation_name(node) in TRUTHS
+    return apply(lowering, operation_name(node), cast(lowering, lowering.tensor(node, node.args[0]), F32))
+
+
+@rule("where")
+def where(lowering: Lowering, node: Node) -> Lowered:
+    condition = cast(lowering, lowering.tensor(node, given(node, "condition")), BOOL)
+    yes, no = operand(lowering, node, "self"), operand(lowering, node, "other")
+    return apply(lowering, "where", condition, *cast_all(lowering, lowering.dtype(node), yes, no))
+
+
+@rule("masked_fill")
+def masked_fill(lowering: Lowering, node: Node) -> Lowered:
+    x, mask = lowering.tensor(node, given(node, "self")), lowering.tensor(node, given(node, "mask"))
+    value = cast(lowering, operand(lowering, node, "value"), x.dtype)
+    return apply(lowering, "where", cast(lowering, mask, BOOL), value, x)
+
+
+@rule("clamp", "clamp_min", "clamp_max")
+def clamp(lowering: Lowering, node: Node) -> Lowered:
+    x = cast(lowering, lowering.tensor(node, given(node, "self")), lowering.dtype(node))
+    for bound, function in (("min", "maximum"), ("max", "minimum")):
+        if given(node, bound) is not None:
+            x = apply(lowering, function, x, cast(lowering, operand(lowering, node, bound), x.dtype))
+    return x
+
+
+@rule("_to", "to", "convert_element_type", "clone", "detach", "alias", "lift_fresh", "contiguous")
+def convert(lowering: Lowering, node: Node) -> Lowered:
+    return cast(lowering, lowering.tensor(node, node.args[0]), lowering.dtype(node))

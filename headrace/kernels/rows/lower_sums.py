@@ -1,0 +1,300 @@
+"""Rules of sums and matrix products: where rows meet, and where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headrace.kernels.rows.ir import BOOL, F32, I32, Count, View
+from headrace.kernels.rows.lower import Lowered, Lowering, Unsupported, given, operation_name, rule
+from headrace.kernels.rows.lower_pointwise import apply, cast, number
+from headrace.kernels.rows.lower_views import merged
+from headrace.kernels.rows.tensors import (
+    ROWS,
+    Dimension,
+    Mismatch,
+    Size,
+    Tensor,
+    expanded,
+    finest,
+    inner_axes,
+    permuted,
+    rebuilt,
+    reshaped,
+    split,
+)
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+BATCHES = 64  # of a product with weights of their own for each: so many products at most
+
+
+@rule("sum", "mean", "amax", "amin", "prod", "any", "all", "max", "min", "argmax", "argmin")
+def reduction(lowering: Lowering, node: Node) -> Lowered:
+    """Those over some dimensions, or over all."""
+    name = operation_name(node)
+    x = lowering.tensor(node, node.args[0])
+    dims, keep = _dims(node, len(x.dims)), bool(given(node, "keepdim", False))
+    if name in ("any", "all"):
+        x = cast(lowering, x, BOOL)
+    elif name in ("sum", "mean", "prod"):
+        x = cast(lowering, x, lowering.dtype(node))
+    if name in ("max", "min") and given(node, "dim") is not None:
+        values = reduced(lowering, "a" + name, x, dims, keep)
+        return [values, reduced(lowering, "arg" + name, x, dims, keep)]
+    found = reduced(lowering, {"max": "amax", "min": "amin"}.get(name, name), x, dims, keep)
+    return found
+
+
+def _dims(node: Node, count: int) -> list[int]:
+    dims = given(node, "dim", given(node, "dims"))
+    dims = [dims] if isinstance(dims, int) else list(dims or [])
+    return sorted(d % count for d in dims) if dims else list(range(count))
+
+
+_FUNCTIONS = {"amax": "max", "amin": "min", "mean": "sum"}
+
+
+def reduced(lowering: Lowering, name: str, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
+    """A reduction over dimensions."""
+    over_rows = any(ROWS in x.dims[d] for d in dims)
+    if over_rows and name not in ("sum", "mean"):
+        raise Unsupported(f"takes {name} over rows; sums and means alone are compiled")
+    function = _FUNCTIONS.get(name, name)
+    if function.startswith("arg"):
+        if len(dims) != 1:
+            x, dims = reshaped(x, (_product(x.sizes),)), [0]
+        x = merged(lowering, x, dims[0])
+        if not x.dims[dims[0]]:  # of one number: it is the first
+            return squeezed(Tensor(lowering.build.number(0.0, x.view.shape, I32), x.dims), dims, keep)
+    kept = [d for d in range(len(x.dims)) if d not in dims]
+    turned = permuted(x, [*kept, *dims])
+    total = _product([x.sizes[d] for d in dims])
+    axes = inner_axes(x.dims[d] for d in kept)
+    source = turned.view
+    value = lowering.build.reduce(function, source, len(axes), over_rows and x.rows)
+    left: list[Dimension] = [x.dims[d] for d in kept]
+    if over_rows and not x.rows:  # the same number, as often as there are rows
+        value = lowering.build.map("mul", value, lowering.build.number(Count(1.0, 1), axes))
+    if name == "mean":
+        share: float | Count = Count(1 / total.inner, -1) if total.rows else 1 / total.inner
+        value = lowering.build.map("mul", value, lowering.build.number(share, axes))
+    found = Tensor(value, tuple(left))
+    if keep:
+        found = reshaped(found, [Size(1) if d in dims else size for d, size in enumerate(x.sizes)])
+    return found
+
+
+def squeezed(x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
+    """Without dimensions of size 1, unless they are kept."""
+    return x if keep else reshaped(x, [size for d, size in enumerate(x.sizes) if d not in dims])
+
+
+def _product(sizes: Sequence[Size]) -> Size:
+    inner = 1
+    for size in sizes:
+        inner *= size.inner
+    return Size(inner, any(size.rows for size in sizes))
+
+
+@rule("var", "std", "var_mean")
+def variance(lowering: Lowering, node: Node) -> Lowered:
+    """The mean squared distance from the mean, which takes a pass over the numbers of its own."""
+    name, x = operation_name(node), lowering.tensor(node, node.args[0])
+    dims, keep = _dims(node, len(x.dims)), bool(given(node, "keepdim", False))
+    less = given(node, "correction")
+    less = (1 if given(node, "unbiased", True) else 0) if less is None else less
+    mean = reduced(lowering, "mean", x, dims, True)
+    distance = apply(lowering, "sub", x, mean)
+    total = reduced(lowering, "sum", apply(lowering, "mul", distance, distance), dims, keep)
+    count = _product([x.sizes[d] for d in dims])
+    share: float | Count = 1 / (count.inner - less) if not count.rows else Count(1.0, -1, int(less))
+    if count.rows and count.inner != 1:
+        if less % count.inner:
+            raise Unsupported("takes a variance over rows and features with Bessel's correction")
+        share = Count(1 / count.inner, -1, int(less) // count.inner)
+    found = apply(lowering, "mul", total, Tensor(lowering.build.number(share, ()), ()))
+    if name == "std":
+        found = apply(lowering, "sqrt", found)
+    return [found, mean if keep else squeezed(mean, dims, False)] if name == "var_mean" else found
+
+
+@rule("cumsum")
+def cumsum(lowering: Lowering, node: Node) -> Lowered:
+    """Sum over j of x[j] where j <= i, for each i."""
+    x, dim = lowering.tensor(node, node.args[0]), given(node, "dim") % len(lowering.tensor(node, node.args[0]).dims)
+    if ROWS in x.dims[dim]:
+        raise Unsupported("takes a cumulative sum along the rows")
+    x = merged(lowering, cast(lowering, x, lowering.dtype(node)), dim)
+    if not x.dims[dim]:
+        return x
+    count = x.sizes[dim].inner
+    last = permuted(x, [*(d for d in range(len(x.dims)) if d != dim), dim])
+    axes, strides = last.view.shape[:-1], last.view.strides
+    shape = (*axes, count, count)
+    source = View(last.view.value, shape, (*strides[:-1], 0, strides[-1]), last.view.offset)
+    build = lowering.build
+    upto = build.map("le", build.steps(count, shape, len(axes) + 1), build.steps(count, shape, len(axes)))
+    masked = build.map("where", upto, source, build.number(0.0, shape, x.dtype))
+    summed = Tensor(build.reduce("sum", masked, len(axes) + 1), last.dims)
+    order = list(range(len(x.dims) - 1))
+    order.insert(dim, len(x.dims) - 1)
+    return permuted(summed, order)
+
+
+@rule("addmm", "addbmm", "baddbmm")
+def addmm(lowering: Lowering, node: Node) -> Lowered:
+    if operation_name(node) == "addbmm":
+        raise Unsupported("uses addbmm, which is not compiled")
+    bias = lowering.tensor(node, given(node, "self"))
+    names = ("mat1", "mat2") if operation_name(node) == "addmm" else ("batch1", "batch2")
+    left, right = (lowering.tensor(node, given(node, name)) for name in names)
+    product = matmul(lowering, left, right)
+    for name, x in (("alpha", "product"), ("beta", "bias")):
+        factor = given(node, name, 1)
+        if factor != 1 and x == "product":
+            product = apply(lowering, "mul", product, number(lowering, float(factor)))
+        elif factor != 1:
+            bias = apply(lowering, "mul", bias, number(lowering, float(factor)))
+    return apply(lowering, "add", product, bias)
+
+
+@rule("mm", "bmm", "mv", "dot", "matmul")
+def mm(lowering: Lowering, node: Node) -> Lowered:
+    left, right = (lowering.tensor(node, argument) for argument in node.args[:2])
+    name = operation_name(node)
+    if name == "dot":
+        return reduced(lowering, "sum", apply(lowering, "mul", left, right), [0], False)
+    if name == "mv":
+        column = reshaped(right, (*right.sizes, Size(1)))
+        return squeezed(matmul(lowering, left, column), [1], False)
+    return matmul(lowering, left, right)
+
+
+def matmul(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
+    """[..., M, K] times [..., K, N]."""
+    *batch, m, k = left.dims
+    n = right.dims[-1]
+    middle = finest([axes for axes in (k, right.dims[-2]) if axes] or [()])
+    left = split(left, [*batch, m, _or_expanded(k, middle)])
+    right = split(right, [*right.dims[:-2], _or_expanded(right.dims[-2], middle), n])
+    if ROWS in middle:
+        return _gradient(lowering, left, right)
+    if left.dtype != F32 or right.dtype != F32:
+        raise Unsupported("multiplies matrices of integers")
+    if (left.rows and right.rows) or not (left.rows or right.rows):
+        return _by_number(lowering, left, right)
+    if any(ROWS in dim for dim in (left.dims[-1], right.dims[-2])):
+        raise Mismatch("a product that sums over rows of one factor alone")
+    if right.rows:  # (left @ right)^T = right^T @ left^T
+        turned = _with_weights(lowering, _turned(right), _turned(left))
+        return _turned(turned)
+    return _with_weights(lowering, left, right)
+
+
+def _or_expanded(own: Dimension, other: Dimension) -> Dimension:
+    return other if own else own
+
+
+def _turned(x: Tensor) -> Tensor:
+    count = len(x.dims)
+    return permuted(x, [*range(count - 2), count - 1, count - 2])
+
+
+def _with_weights(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
+    """A product of what has rows with weights, which have none: [..., M, K] times [..., K, N]."""
+    batch, m, n = left.dims[:-2], left.dims[-2], right.dims[-1]
+    left, right = merged(lowering, left, len(left.dims) - 1), merged(lowering, right, len(right.dims) - 2)
+    source, k = left.view, left.sizes[-1].inner
+    if not left.dims[-1]:  # of one number
+        source = View(source.value, (*source.shape, 1), (*source.strides, 0), source.offset)
+    alone = not any(axes and any(steps) for axes, steps in zip(right.dims[:-2], right.strides()[:-2], strict=True))
+    if alone or not any(batch):
+        weight = _matrix(right, k)
+        made = lowering.build.product(source, weight)
+        return _grouped(made, (*batch, m, n))
+    parts = []
+    if any(ROWS in axes for axes in right.dims[:-2]):
+        raise Mismatch("weights of their own for each row")
+    axes = inner_axes(batch)
+    if len(axes) != 1 or any(ROWS in axes_ for axes_ in batch) or axes[0] > BATCHES:
+        raise Unsupported("multiplies by more than 64 matrices of weights, or by several along several dimensions")
+    wide = expanded(right, (*left.sizes[:-2], *right.sizes[-2:]))
+    for i in range(axes[0]):
+        own = View(source.value, source.shape[1:], source.strides[1:], source.offset + i * source.strides[0])
+        flat = [stride for dim in wide.strides()[:-2] for stride in dim]
+        part = rebuilt(wide, wide.dims[-2:], wide.strides()[-2:], i * flat[0])
+        made = lowering.build.product(own, _matrix(part, k))
+        parts.append(View(made.value, (1, *made.shape), (0, *made.strides)))
+    return _grouped(lowering.build.join(parts, 0), (*batch, m, n))
+
+
+def _matrix(right: Tensor, k: int) -> View:
+    """[..., K, N], the same for all of the leading dimensions, as the weights [N, K] of a Product."""
+    view = right.view
+    own = [stride for dim in right.strides()[-2:] for stride in dim]
+    columns = right.sizes[-1].inner
+    inner_stride = own[0] if right.dims[-2] else 0
+    outer_stride = own[-1] if right.dims[-1] else 0
+    if len(right.dims[-1]) > 1:
+        raise Mismatch("weights whose columns are several axes")
+    return View(view.value, (columns, k), (outer_stride, inner_stride), view.offset)
+
+
+def _grouped(view: View, dims: Sequence[Dimension]) -> Tensor:
+    """A product's view, whose last axis may be of size 1, in dimensions of which a size of 1 has no axis."""
+    axes = inner_axes(dims)
+    return Tensor(View(view.value, axes, _strides(view, axes), view.offset), tuple(dims))
+
+
+def _strides(view: View, axes: Sequence[int]) -> tuple[int, ...]:
+    found = [stride for n, stride in zip(view.shape, view.strides, strict=True) if n != 1]
+    assert len(found) == len(axes), (view.shape, axes)
+    return tuple(found)
+
+
+def _gradient(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
+    """[M, K] times [K, N], where the rows are in K: the sum over them of outer products."""
+    if not left.rows or not right.rows:
+        return _by_number(lowering, left, right)
+    if len(left.dims) > 2:
+        return _summed_batches(lowering, left, right)
+    left, right = merged(lowering, left, 0), merged(lowering, right, 1)
+    views = []
+    for x in (permuted(left, [1, 0]), right):
+        view = x.view
+        if not x.dims[1]:
+            view = View(view.value, (*view.shape, 1), (*view.strides, 0), view.offset)
+        views.append(view)
+    return _grouped(lowering.build.outer(*views), (left.dims[0], right.dims[1]))
+
+
+def _summed_batches(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
+    """One product for each of the leading dimension's matrices."""
+    batch = inner_axes(left.dims[:-2])
+    if len(batch) != 1 or batch[0] > BATCHES:
+        raise Unsupported("sums products over rows for more than 64 matrices, or along several dimensions")
+    right = expanded(right, (*left.sizes[:-2], *right.sizes[-2:]))
+    parts = []
+    for i in range(batch[0]):
+        pair = []
+        for x in (left, right):
+            steps = [stride for dim in x.strides()[:-2] for stride in dim]
+            pair.append(rebuilt(x, x.dims[-2:], x.strides()[-2:], i * steps[0]))
+        one = _gradient(lowering, *pair)
+        parts.append(View(one.view.value, (1, *one.view.shape), (0, *one.view.strides), one.view.offset))
+    joined = lowering.build.join(parts, 0)
+    return Tensor(joined, (*left.dims[:-2], left.dims[-2], right.dims[-1]))
+
+
+def _by_number(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
+    """Both factors have rows, or neither has: each number is a sum of products of its own."""
+    m, n = left.sizes[-2], right.sizes[-1]
+    rows = reshaped(left, (*left.sizes[:-1], Size(1), left.sizes[-1]))
+    columns = _turned(right)
+    columns = reshaped(columns, (*columns.sizes[:-2], Size(1), *columns.sizes[-2:]))
+    if m.rows and n.rows:
+        raise Mismatch("each row multiplied by each other row")
+    products = apply(lowering, "mul", rows, columns)
+    return reduced(lowering, "sum", products, [len(products.dims) - 1], False)

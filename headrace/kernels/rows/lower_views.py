@@ -1,0 +1,249 @@
+"""Rules of views, of tensors made of numbers, and of joining and cutting."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING
+
+from headrace.kernels.rows.ir import F32, View
+from headrace.kernels.rows.lower import RULES, Lowered, Lowering, Unsupported, given, operation_name, rule
+from headrace.kernels.rows.tensors import (
+    ROWS,
+    Dimension,
+    Mismatch,
+    Size,
+    Tensor,
+    axes_of,
+    expanded,
+    finest,
+    inner_axes,
+    of_value,
+    permuted,
+    rebuilt,
+    reshaped,
+    split,
+)
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+
+@rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "_reshape_alias", "flatten", "unflatten")
+def view(lowering: Lowering, node: Node) -> Lowered:
+    tensor, sizes = lowering.tensor(node, node.args[0]), lowering.sizes(node)
+    try:
+        return reshaped(tensor, sizes)
+    except Mismatch:  # borders of features that strides cannot say: copied, as one axis behind the rows
+        shape = (*(s for s in tensor.sizes if s.rows), Size(math.prod(s.inner for s in tensor.sizes if not s.rows)))
+        if any(s.rows and s.inner != 1 for s in tensor.sizes) or any(ROWS in dim for dim in tensor.dims[1:]):
+            raise
+        copy = lowering.build.packed(tensor.view, always=True)
+        return reshaped(of_value(copy.value, [axes_of(size) for size in shape]), sizes)
+
+
+@rule("expand", "broadcast_in_dim", "expand_as")
+def expand(lowering: Lowering, node: Node) -> Lowered:
+    tensor = lowering.tensor(node, node.args[0])
+    if operation_name(node) == "broadcast_in_dim":
+        kept = given(node, "broadcast_dimensions")
+        between = [Size(1)] * len(lowering.sizes(node))
+        for own, dim in enumerate(kept):
+            between[dim] = tensor.sizes[own]
+        tensor = reshaped(tensor, between)
+    return expanded(tensor, lowering.sizes(node))
+
+
+@rule("permute", "t", "transpose", "numpy_T")
+def permute(lowering: Lowering, node: Node) -> Lowered:
+    tensor = lowering.tensor(node, node.args[0])
+    order = list(range(len(tensor.dims)))
+    if operation_name(node) == "permute":
+        order = [i % len(order) for i in given(node, "dims")]
+    elif operation_name(node) == "transpose":
+        first, second = given(node, "dim0") % len(order), given(node, "dim1") % len(order)
+        order[first], order[second] = order[second], order[first]
+    else:
+        order.reverse()
+    return permuted(tensor, order)
+
+
+@rule("slice")
+def slice_(lowering: Lowering, node: Node) -> Lowered:
+    tensor = lowering.tensor(node, node.args[0])
+    dim, start, step = given(node, "dim", 0) % len(tensor.dims), given(node, "start") or 0, given(node, "step", 1)
+    wanted = lowering.sizes(node)[dim]
+    if wanted == tensor.sizes[dim] and step == 1:
+        return tensor
+    if start < 0 or ROWS in tensor.dims[dim]:
+        first = _first(lowering, node, tensor.sizes[dim], start)
+        return cut(lowering, tensor, dim, first, wanted, step)
+    return cut(lowering, tensor, dim, Size(start), wanted, step)
+
+
+def _first(lowering: Lowering, node: Node, size: Size, start: int) -> Size:
+    """Where a slice begins, which may be a multiple of the number of rows."""
+    if not size.rows:
+        return Size(size.inner + start if start < 0 else start)
+    found = lowering.traced.multiple(start)
+    if found is None:
+        raise Unsupported("takes some of the rows, by their position")
+    times = found + size.inner if found < 0 else found
+    return Size(times, True)
+
+
+def cut(lowering: Lowering, tensor: Tensor, dim: int, first: Size, size: Size, step: int = 1) -> Tensor:
+    """`size` numbers along a dimension, from `first` on."""
+    axes = tensor.dims[dim]
+    whole = tensor.sizes[dim]
+    if whole.rows and (not size.rows or step != 1 or not (first.rows or first.inner == 0)):
+        raise Unsupported("takes some of the rows, by their position")
+    if whole.rows and axes[0] == ROWS and whole.inner > 1:
+        raise Mismatch("a part of the rows, by their position")
+    inner = tuple(n for n in axes if n != ROWS)
+    if len(inner) != 1:
+        tensor = merged(lowering, tensor, dim)
+        inner = tuple(n for n in tensor.dims[dim] if n != ROWS)
+        axes = tensor.dims[dim]
+    dims, strides = list(tensor.dims), tensor.strides()
+    stride = strides[dim][0] if inner else 0
+    left = size.inner
+    dims[dim] = tuple(left if n != ROWS else n for n in axes if n == ROWS or left != 1)
+    strides[dim] = [stride * step] if left != 1 else []
+    return rebuilt(tensor, dims, strides, first.inner * stride)
+
+
+def merged(lowering: Lowering, tensor: Tensor, dim: int) -> Tensor:
+    """The tensor with at most one axis besides the rows in a dimension; copied if strides cannot say that."""
+    axes, strides = tensor.dims[dim], tensor.strides()[dim]
+    inner = [n for n in axes if n != ROWS]
+    if len(inner) <= 1:
+        return tensor
+    if ROWS in axes and axes[0] != ROWS and axes[-1] != ROWS:
+        raise Mismatch("rows between two other axes of one dimension")
+    if any(own != n * after for own, n, after in zip(strides, inner[1:], strides[1:], strict=False)):
+        tensor = Tensor(lowering.build.packed(tensor.view), tensor.dims)
+        strides = tensor.strides()[dim]
+    dims, all_strides = list(tensor.dims), tensor.strides()
+    total = Size(1).inner
+    for n in inner:
+        total *= n
+    one: Dimension = (total,)
+    if ROWS in axes:
+        one = (ROWS, total) if axes[0] == ROWS else (total, ROWS)
+    dims[dim], all_strides[dim] = one, [strides[-1]]
+    return rebuilt(tensor, dims, all_strides)
+
+
+@rule("select")
+def select(lowering: Lowering, node: Node) -> Lowered:
+    tensor = lowering.tensor(node, node.args[0])
+    dim, index = given(node, "dim") % len(tensor.dims), given(node, "index")
+    if ROWS in tensor.dims[dim]:
+        raise Unsupported("takes one of the rows, by its position")
+    index = index % max(tensor.sizes[dim].inner, 1)
+    found = cut(lowering, tensor, dim, Size(index), Size(1))
+    dims, strides = list(found.dims), found.strides()
+    del dims[dim], strides[dim]
+    return rebuilt(found, dims, strides)
+
+
+@rule("split_with_sizes", "split", "chunk", "unbind")
+def split_(lowering: Lowering, node: Node) -> Lowered:
+    tensor = lowering.tensor(node, node.args[0])
+    dim, at = given(node, "dim", 0) % len(tensor.dims), 0
+    whole, found = tensor.sizes[dim], list[Tensor | None]()
+    for number in range(lowering.traced.count(node)):
+        if operation_name(node) == "unbind":
+            part = cut(lowering, tensor, dim, Size(number), Size(1))
+            dims, strides = list(part.dims), part.strides()
+            del dims[dim], strides[dim]
+            found.append(rebuilt(part, dims, strides))
+            continue
+        size = lowering.sizes(node, number)[dim]
+        found.append(cut(lowering, tensor, dim, Size(at, whole.rows), size))
+        at += size.inner
+    return found
+
+
+@rule("getitem")
+def getitem(lowering: Lowering, node: Node) -> Lowered:
+    found = lowering.tensors[node.args[0]]  # type: ignore[index]
+    assert isinstance(found, list)
+    one = found[node.args[1]]  # type: ignore[index]
+    if one is None:
+        raise Unsupported("uses a result of an operation that is not compiled")
+    return one
+
+
+RULES[operator.getitem.__name__] = getitem
+
+
+@rule("cat", "stack")
+def cat(lowering: Lowering, node: Node) -> Lowered:
+    tensors = [lowering.tensor(node, n) for n in given(node, "tensors")]
+    dim = given(node, "dim", 0)
+    if operation_name(node) == "stack":
+        dim %= len(tensors[0].dims) + 1
+        tensors = [reshaped(t, (*t.sizes[:dim], Size(1), *t.sizes[dim:])) for t in tensors]
+    dim %= len(tensors[0].dims)
+    tensors = [t for t in tensors if len(t.dims) > 1 or t.sizes != (Size(0),)]
+    rows = any(ROWS in t.dims[dim] for t in tensors)
+    if rows and not all(ROWS in t.dims[dim] for t in tensors):
+        raise Unsupported("joins rows with something else along their dimension")
+    parts: list[View] = []
+    others = [finest([t.dims[i] for t in tensors]) if i != dim else () for i in range(len(tensors[0].dims))]
+    for tensor in tensors:
+        tensor = merged(lowering, tensor, dim)
+        own = tensor.dims[dim]
+        if rows and own != (ROWS,) and own[-1] != ROWS:
+            raise Mismatch("rows joined in another order")
+        tensor = split(tensor, [own if i == dim else axes for i, axes in enumerate(others)])
+        strides, dims = tensor.strides(), list(tensor.dims)
+        if own in ((), (ROWS,)):  # an axis of size 1, to join along
+            dims[dim], strides[dim] = (1, *own), [0]
+        axis = sum(len([n for n in d if n != ROWS]) for d in dims[:dim])
+        flat = tuple(stride for one in strides for stride in one)
+        parts.append(View(tensor.view.value, inner_axes(dims), flat, tensor.view.offset))
+    joined = lowering.build.join(parts, axis)
+    total = joined.shape[axis]
+    others[dim] = (total, ROWS) if rows else (total,)
+    return Tensor(joined, tuple(others))
+
+
+_NUMBERS = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
+
+
+@rule(*_NUMBERS, "full", "full_like", "new_full", "scalar_tensor", "empty", "empty_like", "new_empty", "empty_permuted")
+def full(lowering: Lowering, node: Node) -> Lowered:
+    name = operation_name(node)
+    if name in ("scalar_tensor", "full", "full_like", "new_full"):
+        number = lowering.number(node, "s" if name == "scalar_tensor" else "fill_value")
+    else:
+        number = _NUMBERS.get(name, 0.0)
+    dims = [axes_of(size) for size in lowering.sizes(node)]
+    return Tensor(lowering.build.number(number, inner_axes(dims), lowering.dtype(node)), tuple(dims))
+
+
+@rule("arange", "iota", "prims_iota")
+def arange(lowering: Lowering, node: Node) -> Lowered:
+    (size,) = lowering.sizes(node)
+    if size.rows:
+        raise Unsupported("uses the positions of rows (arange over them)")
+    name = operation_name(node)
+    start = float(given(node, "start") or 0)
+    step = float(given(node, "step") or 1) if name != "arange" or given(node, "step") else 1.0
+    numbers = [start + step * i for i in range(size.inner)]
+    dims = (axes_of(size),)
+    value = lowering.build.constant(numbers, inner_axes(dims), lowering.dtype(node))
+    return Tensor(View(value, value.shape, (1,) * len(value.shape)), dims)
+
+
+@rule("eye")
+def eye(lowering: Lowering, node: Node) -> Lowered:
+    sizes = lowering.sizes(node)
+    if any(size.rows for size in sizes):
+        raise Unsupported("uses an identity matrix over the rows")
+    shape = tuple(size.inner for size in sizes)
+    numbers = [float(i == j) for i in range(shape[0]) for j in range(shape[1])]
+    return of_value(lowering.build.constant(numbers, inner_axes(map(axes_of, sizes)), F32), [axes_of(s) for s in sizes])

@@ -1,0 +1,214 @@
+"""The order of steps, and memory: liveness of tiles, and those that a later phase reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.kernels.rows.fuse import computed_in, is_sum, stored
+from headrace.kernels.rows.ir import Input, Map, Outer, Program, Value, View
+from headrace.kernels.rows.plan import (
+    Phase,
+    Place,
+    Plan,
+    Transposed,
+    accumulators,
+    outer_form,
+    padded,
+)
+
+
+def plan(program: Program) -> Plan:
+    """A program's steps and memory."""
+    return _Planner(program).plan()
+
+
+class _Planner:
+    """The state of planning one program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.stored = program, stored(program)
+        self.transposed: dict[Value, Transposed] = {}
+        self.places: dict[Value, Place] = {}
+        self.phases: list[Phase] = []
+
+    def plan(self) -> Plan:
+        """The plan."""
+        self._order()
+        uniform = self._place_uniforms()
+        sums, size = dict[Value, int](), 0
+        for phase in self.phases:
+            for value in filter(is_sum, phase.steps):
+                sums[value] = size
+                size += accumulators(value)
+        tiles, kept = self._place_tiles()
+        return Plan(self.program, self.phases, self.places, sums, self.transposed, tiles, kept, uniform, size)
+
+    def _order(self) -> None:
+        """Put each stored value into the phase that computes it, with the columns that this phase reads."""
+        values = [value for value in self.program.values() if value in self.stored]
+        last = max((value.phase for value in values), default=0)
+        self.phases = [Phase() for _ in range(last + 1)]
+        turned: dict[object, Transposed] = {}
+        for value in values:
+            phase = self.phases[computed_in(value)]
+            if not value.rows and not is_sum(value):
+                phase.before.append(value)
+                continue
+            self._gather(phase, value)
+            if isinstance(value, Outer) and outer_form(value) != "dots":
+                source = value.right if outer_form(value) == "right" else value.left
+                key = (id(phase), id(source.value), source.shape, source.strides, source.offset)
+                if key not in turned:
+                    shape = (*source.shape[:-1], padded(source.shape[-1]))
+                    turned[key] = Transposed(shape, True, source=source)
+                    phase.steps.append(turned[key])
+                self.transposed[value] = turned[key]
+            phase.steps.append(value)
+        for position, output in enumerate(self.program.outputs):
+            value = output.view.value
+            if value.rows:
+                phase = self.phases[value.phase]
+                for needed in self.loaded(value):
+                    self._gather_one(phase, needed)
+                phase.stores.append(position)
+
+    def _gather(self, phase: Phase, value: Value) -> None:
+        for view in value.operands:
+            for needed in self.loaded(view.value):
+                self._gather_one(phase, needed)
+
+    def _gather_one(self, phase: Phase, value: Value) -> None:
+        if isinstance(value, Input) and value.rows and value not in phase.steps:
+            phase.steps.append(value)
+
+    def loaded(self, value: Value) -> set[Value]:
+        """The stored values and inputs that reading a value loads."""
+        if value in self.stored or not isinstance(value, Map):
+            return {value}
+        found: set[Value] = set()
+        for view in value.operands:
+            found |= self.loaded(view.value)
+        return found
+
+    def _place_uniforms(self) -> int:
+        """Give uniform values memory: an output's own where that is all of it, else the call's."""
+        for position, given in enumerate(self.program.uniforms):
+            self.places[given] = Place("given", position)
+        for position, output in enumerate(self.program.outputs):
+            value = output.view.value
+            if value in self.stored and not value.rows and output.view.whole and value not in self.places:
+                self.places[value] = Place("result", position)
+        size = 0
+        for value in self.program.values():
+            if value.rows or value in self.places or value not in self.stored:
+                continue
+            self.places[value] = Place("uniform", size)
+            size += padded(value.size)
+        return size
+
+    def _place_tiles(self) -> tuple[int, int]:
+        """Give values with rows tiles; the counts of a thread's and of a block's."""
+        written: dict[Value, int] = {}
+        read: dict[Value, int] = {}  # the last phase that does
+        for number, phase in enumerate(self.phases):
+            for value in phase.steps:
+                if not is_sum(value) and not isinstance(value, Input):
+                    written.setdefault(value, number)
+                for needed in self._reads(value):
+                    read[needed] = number
+            for position in phase.stores:
+                for needed in self.loaded(self.program.outputs[position].view.value):
+                    read[needed] = number
+        kept = 0
+        for value, number in written.items():
+            if read.get(value, number) != number:
+                self.places[value] = Place("kept", kept)
+                kept += value.size
+        pool = _Pool()
+        for phase in self.phases:
+            self._place_phase(phase, pool)
+        return pool.top, kept
+
+    def _place_phase(self, phase: Phase, pool: _Pool) -> None:
+        """A column has the same tiles in all phases: they are free in none of them."""
+        end: dict[Value, int] = {}
+        for i, value in enumerate(phase.steps):
+            end[value] = i
+            for needed in self._reads(value):
+                end[needed] = i
+        for position in phase.stores:
+            for needed in self.loaded(self.program.outputs[position].view.value):
+                end[needed] = len(phase.steps)
+        live: list[Value] = []
+        for i, value in enumerate(phase.steps):
+            if value in self.places or is_sum(value):
+                continue
+            for other in [
+                other for other in live if end[other] < i or (end[other] == i and self._in_place(value, other))
+            ]:
+                live.remove(other)
+                pool.give_back(self.places[other].offset, other.size)
+            self.places[value] = Place("tile", pool.take(value.size))
+            if not isinstance(value, Input):
+                live.append(value)
+        for other in live:
+            pool.give_back(self.places[other].offset, other.size)
+
+    def _reads(self, value: Value) -> set[Value]:
+        """The values with tiles that a step loads."""
+        found: set[Value] = set()
+        operands: Iterable[View] = value.operands
+        if value in self.transposed:
+            found.add(self.transposed[value])
+            form = outer_form(value)  # type: ignore[arg-type]
+            operands = [value.left if form == "right" else value.right]  # type: ignore[attr-defined]
+        for view in operands:
+            found |= self.loaded(view.value)
+        return {needed for needed in found if needed.rows}
+
+    def _in_place(self, value: Value, other: Value) -> bool:
+        """Whether a Map may be written where a value lies that it reads: number by number, and not afterwards."""
+        return isinstance(value, Map) and other.size == value.size and self._by_number(value, other)
+
+    def _by_number(self, value: Value, other: Value) -> bool:
+        for view in value.operands:
+            if other in self.loaded(view.value):
+                if not view.whole or view.value.size != value.size:
+                    return False
+                if view.value is not other and not self._by_number(view.value, other):
+                    return False
+        return True
+
+
+class _Pool:
+    """Memory that is given out and taken back, in tiles."""
+
+    def __init__(self) -> None:
+        self.top = 0
+        self._free: list[tuple[int, int]] = []  # where, how many; in order
+
+    def take(self, count: int) -> int:
+        """Where so many tiles are free: the smallest gap that has them, else after all others."""
+        gaps = [gap for gap in self._free if gap[1] >= count]
+        if not gaps:
+            at, self.top = self.top, self.top + count
+            return at
+        at, size = min(gaps, key=lambda gap: (gap[1], gap[0]))
+        self._free.remove((at, size))
+        if size > count:
+            self._insert(at + count, size - count)
+        return at
+
+    def give_back(self, at: int, count: int) -> None:
+        """Let others have these tiles."""
+        self._insert(at, count)
+
+    def _insert(self, at: int, count: int) -> None:
+        gaps = sorted([*self._free, (at, count)])
+        self._free = [gaps[0]]
+        for gap in gaps[1:]:
+            begin, size = self._free[-1]
+            if begin + size == gap[0]:
+                self._free[-1] = (begin, size + gap[1])
+            else:
+                self._free.append(gap)
