@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from headrace.kernels.rows.fuse import computed_in, is_sum, stored
 from headrace.kernels.rows.ir import Input, Map, Outer, Program, Value, View
+from headrace.kernels.rows.order import in_little_memory
 from headrace.kernels.rows.plan import (
     Phase,
     Place,
@@ -48,22 +49,14 @@ class _Planner:
         values = [value for value in self.program.values() if value in self.stored]
         last = max((value.phase for value in values), default=0)
         self.phases = [Phase() for _ in range(last + 1)]
-        turned: dict[object, Transposed] = {}
+        steps: list[list[Value]] = [[] for _ in self.phases]
         for value in values:
-            phase = self.phases[computed_in(value)]
-            if not value.rows and not is_sum(value):
-                phase.before.append(value)
-                continue
-            self._gather(phase, value)
-            if isinstance(value, Outer) and outer_form(value) != "dots":
-                source = value.right if outer_form(value) == "right" else value.left
-                key = (id(phase), id(source.value), source.shape, source.strides, source.offset)
-                if key not in turned:
-                    shape = (*source.shape[:-1], padded(source.shape[-1]))
-                    turned[key] = Transposed(shape, True, source=source)
-                    phase.steps.append(turned[key])
-                self.transposed[value] = turned[key]
-            phase.steps.append(value)
+            if value.rows or is_sum(value):
+                steps[computed_in(value)].append(value)
+            else:
+                self.phases[value.phase].before.append(value)
+        for phase, own in zip(self.phases, steps, strict=True):
+            self._order_steps(phase, in_little_memory(own, self._reads, self._lasting(own)))
         for position, output in enumerate(self.program.outputs):
             value = output.view.value
             if value.rows:
@@ -71,6 +64,29 @@ class _Planner:
                 for needed in self.loaded(value):
                     self._gather_one(phase, needed)
                 phase.stores.append(position)
+
+    def _order_steps(self, phase: Phase, values: list[Value]) -> None:
+        """Put steps into a phase, each after the columns that it reads and what is turned around for it."""
+        turned: dict[object, Transposed] = {}
+        for value in values:
+            self._gather(phase, value)
+            if isinstance(value, Outer) and outer_form(value) != "dots":
+                source = value.right if outer_form(value) == "right" else value.left
+                key = (id(source.value), source.shape, source.strides, source.offset)
+                if key not in turned:
+                    shape = (*source.shape[:-1], padded(source.shape[-1]))
+                    turned[key] = Transposed(shape, True, source=source)
+                    phase.steps.append(turned[key])
+                self.transposed[value] = turned[key]
+            phase.steps.append(value)
+
+    def _lasting(self, values: list[Value]) -> set[Value]:
+        """Those of a phase's values that are read after its steps: by outputs, or in a later phase."""
+        own = set(values)
+        found = {value for output in self.program.outputs for value in self.loaded(output.view.value)} & own
+        for value in self.stored - own:
+            found |= own.intersection(*[self._reads(value)])
+        return found
 
     def _gather(self, phase: Phase, value: Value) -> None:
         for view in value.operands:
