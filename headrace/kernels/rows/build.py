@@ -83,9 +83,23 @@ class Builder:
         if not any(any(argument.strides) for argument in arguments) and shape:  # one number for all
             one = self.map(function, *(View(a.value, (), (), a.offset) for a in arguments))
             return View(one.value, shape, (0,) * len(shape), one.offset)
+        # of values that are all turned alike: as they lie
+        turned = next((a for a in arguments if any(a.strides)), arguments[0])
+        if (
+            any(turned.strides) and not turned.whole and all(_alike(argument, turned) for argument in arguments)
+        ):  # all of values, turned alike
+            base = self.map(function, *(self._as_it_lies(argument, turned) for argument in arguments))
+            if base.whole:
+                return View(base.value, shape, turned.strides)
         rows = any(argument.value.rows for argument in arguments)
         key = ("map", function, shape, tuple(map(_key, arguments)))
         return whole(self._once(key, lambda: Map(shape, rows, dtype, function=function, arguments=arguments)))
+
+    def _as_it_lies(self, view: View, turned: View) -> View:
+        """The whole value of a view, or one number for each of another's."""
+        if any(view.strides) or not view.shape:
+            return whole(view.value)
+        return View(view.value, turned.value.shape, (0,) * len(turned.value.shape), view.offset)
 
     def reduce(self, function: str, source: View, kept: int, over_rows: bool = False) -> View:
         """A reduction over all but the first `kept` axes, and over the rows."""
@@ -159,6 +173,19 @@ def _key(view: View) -> Hashable:
 def _number(view: View) -> float | Count | None:
     value = view.value
     return value.numbers[0] if isinstance(value, Constant) and value.size == 1 else None
+
+
+def _alike(view: View, other: View) -> bool:
+    """Whether a view is one number, or takes all of a value of the same shape in the same order as another does."""
+    if not any(view.strides):
+        return True
+    same = (view.shape, view.strides, view.offset) == (other.shape, other.strides, 0)
+    return same and view.value.shape == other.value.shape and view.size == view.value.size == _span(view)
+
+
+def _span(view: View) -> int:
+    """Count of the numbers that a view reaches over."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
 
 
 def _takes_bias(view: View, bias: View) -> bool:

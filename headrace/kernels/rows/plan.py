@@ -66,7 +66,8 @@ class Plan:
     """A program with its memory.
 
     places: of each stored value. sums: where the accumulators of each Outer and each Reduce over rows begin, in numbers
-    of a part's. transposed: of an Outer whose lanes run along one of its factors.
+    of a part's; several that are only added to each other share theirs, and one of these has a place, the total's.
+    transposed: of an Outer whose lanes run along one of its factors.
     phases: the last has no steps where results follow from sums.
     tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers.
     """

@@ -16,6 +16,7 @@ from headrace.kernels.rows.plan import (
     outer_form,
     padded,
 )
+from headrace.kernels.rows.shared_sums import shared_sums
 
 
 def plan(program: Program) -> Plan:
@@ -28,6 +29,8 @@ class _Planner:
 
     def __init__(self, program: Program) -> None:
         self.program, self.stored = program, stored(program)
+        self.totals = shared_sums(program)
+        self.together = {part: parts for parts in self.totals.values() for part in parts}
         self.transposed: dict[Value, Transposed] = {}
         self.places: dict[Value, Place] = {}
         self.phases: list[Phase] = []
@@ -39,8 +42,9 @@ class _Planner:
         sums, size = dict[Value, int](), 0
         for phase in self.phases:
             for value in filter(is_sum, phase.steps):
-                sums[value] = size
-                size += accumulators(value)
+                if value not in sums:
+                    sums |= dict.fromkeys(self.together.get(value, [value]), size)
+                    size += accumulators(value)
         tiles, kept = self._place_tiles()
         return Plan(self.program, self.phases, self.places, sums, self.transposed, tiles, kept, uniform, size)
 
@@ -50,10 +54,11 @@ class _Planner:
         last = max((value.phase for value in values), default=0)
         self.phases = [Phase() for _ in range(last + 1)]
         steps: list[list[Value]] = [[] for _ in self.phases]
+        within = self._within_totals()
         for value in values:
             if value.rows or is_sum(value):
                 steps[computed_in(value)].append(value)
-            else:
+            elif value not in self.totals and value not in within:
                 self.phases[value.phase].before.append(value)
         for phase, own in zip(self.phases, steps, strict=True):
             self._order_steps(phase, in_little_memory(own, self._reads, self._lasting(own)))
@@ -64,6 +69,18 @@ class _Planner:
                 for needed in self.loaded(value):
                     self._gather_one(phase, needed)
                 phase.stores.append(position)
+
+    def _within_totals(self) -> set[Value]:
+        """The values between a total and the sums of which it is made."""
+        found: set[Value] = set()
+        for total, parts in self.totals.items():
+            waiting = [view.value for view in total.operands]
+            while waiting:
+                value = waiting.pop()
+                if value not in parts:
+                    found.add(value)
+                    waiting += [view.value for view in value.operands]
+        return found
 
     def _order_steps(self, phase: Phase, values: list[Value]) -> None:
         """Put steps into a phase, each after the columns that it reads and what is turned around for it."""
@@ -114,12 +131,14 @@ class _Planner:
             value = output.view.value
             if value in self.stored and not value.rows and output.view.whole and value not in self.places:
                 self.places[value] = Place("result", position)
-        size = 0
+        size, hidden = 0, self._within_totals() | self.together.keys()
         for value in self.program.values():
-            if value.rows or value in self.places or value not in self.stored:
+            if value.rows or value in self.places or value not in self.stored or value in hidden:
                 continue
             self.places[value] = Place("uniform", size)
             size += padded(value.size)
+        for total, parts in self.totals.items():
+            self.places[parts[0]] = self.places[total]
         return size
 
     def _place_tiles(self) -> tuple[int, int]:
