@@ -67,8 +67,10 @@ class Builder:
         if function in ("float", "int", "bool") and arguments[0].value.dtype == dtype:
             return arguments[0]
         numbers = [_number(argument) for argument in arguments]
-        if function in ("float", "int") and isinstance(numbers[0], float):
-            return self.number(float(int(numbers[0])) if function == "int" else numbers[0], shape, dtype)
+        if function == "float" and numbers[0] is not None:
+            return self.number(numbers[0], shape, dtype)
+        if function == "int" and isinstance(numbers[0], float):
+            return self.number(float(int(numbers[0])), shape, dtype)
         if function in _NEUTRAL and _NEUTRAL[function] == numbers[1]:
             return arguments[0]
         if function in ("add", "mul") and _NEUTRAL[function] == numbers[0]:

@@ -94,11 +94,13 @@ def outer_form(outer: Outer) -> Form:
 def accumulators(value: Value) -> int:
     """Count of numbers in which a sum over rows is accumulated.
 
-    Reduce: VECTOR for each number. Outer: a matrix [n, k] whose rows are padded to whole vectors; of the form "left",
-    [k, n]."""
+    Reduce, and Outer of the form "dots": VECTOR for each number. Else a matrix [n, k] whose rows are padded to whole
+    vectors; of the form "left", [k, n]."""
     if isinstance(value, Reduce):
         return VECTOR * value.size
     assert isinstance(value, Outer)
+    if outer_form(value) == "dots":
+        return VECTOR * value.size
     n, k = value.shape if outer_form(value) != "left" else value.shape[::-1]
     return n * padded(k)
 

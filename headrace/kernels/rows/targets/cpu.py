@@ -1,0 +1,440 @@
+"""A plan as LLVM assembly for the CPU: a function for each step, one for each phase, and the entry point."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from headrace.kernels.rows.fuse import is_sum
+from headrace.kernels.rows.ir import (
+    BOOL,
+    Constant,
+    Count,
+    Input,
+    Join,
+    Map,
+    Outer,
+    Pick,
+    Product,
+    Reduce,
+    Sort,
+    Value,
+    View,
+    contiguous,
+)
+from headrace.kernels.rows.plan import (
+    LANES,
+    VECTOR,
+    Phase,
+    Plan,
+    Transposed,
+    accumulators,
+    outer_form,
+    padded,
+)
+from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
+from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, multiply, transposed_step
+from headrace.kernels.rows.targets.llvm_steps import (
+    COUNT,
+    begin,
+    gather_step,
+    join_step,
+    map_step,
+    pick_step,
+    reduce_step,
+    row_sum_step,
+    sort_step,
+)
+from headrace.kernels.rows.targets.llvm_text import Body, Module
+
+ENTRY = "entry"
+
+
+def assembly(plan: Plan, dtypes: list[str], wide: bool) -> str:
+    """LLVM assembly with the entry point. dtypes: of the columns' memory, as numpy names them. wide: the machine has 32
+    vector registers."""
+    return _Target(plan, dtypes, wide).text()
+
+
+@dataclass
+class _Target:
+    """The state of emitting one plan."""
+
+    plan: Plan
+    dtypes: list[str]
+    wide: bool
+
+    def __post_init__(self) -> None:
+        self.module = Module()
+        program = self.plan.program
+        self.sizes = len(program.columns), len(program.uniforms)
+
+    def text(self) -> str:
+        functions = [self._before("before0", [], self.plan.phases[0].before)]
+        for number, phase in enumerate(self.plan.phases):
+            functions.append(self._phase(f"phase{number}", phase))
+            last = number + 1 == len(self.plan.phases)
+            following = [] if last else self.plan.phases[number + 1].before
+            functions.append(
+                self._before(f"before{number + 1}", [v for v in phase.steps if is_sum(v)], following, last)
+            )
+        return "\n".join([str(self.module), *functions, self._entry()])
+
+    # functions of the program
+
+    def _phase(self, name: str, phase: Phase) -> str:
+        """The steps of a phase, for the blocks of one part."""
+        b = Body(1)
+        call = _Caller(self, b)
+        rows, part, parts = (call.slot(i) for i in (slots.ROWS, slots.PART, slots.PARTS))
+        blocks = b.new(f"udiv i64 {b.add(rows, LANES - 1)}, {LANES}")
+        first = b.new(f"udiv i64 {b.mul(blocks, part)}, {parts}")
+        end = b.new(f"udiv i64 {b.mul(blocks, b.add(part, 1))}, {parts}")
+        call.begin_part(part, phase)
+        some = b.new(f"icmp ult i64 {first}, {end}")
+        b.do(f"br i1 {some}, label %some, label %done")
+        b.lines.append("some:")
+        b.block = "some"
+        with b.loop(end, begin=first) as block:
+            start = b.mul(block, LANES)
+            left = b.new(f"sub i64 {rows}, {start}")
+            whole = b.new(f"icmp ult i64 {left}, {LANES}")
+            count = b.new(f"select i1 {whole}, i64 {left}, i64 {LANES}")
+            call.begin_block(block, start, count)
+            for value in phase.steps:
+                self._step(call, value)
+            for position in phase.stores:
+                self._store(call, position)
+        b.do("br label %done")
+        b.lines.append("done:")
+        return _function(name, b)
+
+    def _step(self, call: _Caller, value: Value) -> None:
+        """Call the function of a step of a block."""
+        if isinstance(value, Input):
+            name = gather_step(self.module, value, self.dtypes[value.position])
+            call.gather(name, value)
+        elif isinstance(value, Product):
+            self._product(call, value)
+        elif isinstance(value, Outer):
+            self._outer(call, value)
+        elif is_sum(value):
+            assert isinstance(value, Reduce)
+            step = row_sum_step(self.plan, self.module, value)
+            call.step(step, f"ptr noalias %sums, {COUNT}", f"ptr {call.sums(value)}, i64 {call.count}")
+        elif isinstance(value, Transposed):
+            call.step(transposed_step(begin(self.plan, self.module, True), value))
+        else:
+            call.step(self._uniform(value))
+
+    def _uniform(self, value: Value) -> Step:
+        """A step that is the same for rows and for uniform values, but for the width."""
+        if isinstance(value, Map):
+            return map_step(self.plan, self.module, value)
+        if isinstance(value, Join):
+            return join_step(self.plan, self.module, value)
+        if isinstance(value, Reduce):
+            return reduce_step(self.plan, self.module, value)
+        if isinstance(value, Pick):
+            return pick_step(self.plan, self.module, value)
+        assert isinstance(value, Sort), value
+        return sort_step(self.plan, self.module, value)
+
+    def _product(self, call: _Caller, value: Product) -> None:
+        weight, source = value.weight, value.source
+        start, bias = ("bias", value.bias.strides[0]) if value.bias is not None else ("zero", 0)
+        sizes = Multiply(
+            *(value.shape[-1], source.shape[-1], LANES, weight.strides[0], weight.strides[1]),
+            *(source.strides[-1] * LANES, LANES, start, bias),
+        )
+        name = multiply(self.module, sizes, self.wide)
+        steps = contiguous(value.shape)
+        for place in _indices(source.shape[:-1]):
+            given = [
+                call.at(weight.value, weight.offset),
+                call.at(source.value, _place(source, place) * LANES),
+                call.at(value, sum(i * s for i, s in zip(place, steps, strict=False)) * LANES),
+            ]
+            if value.bias is not None:
+                given.append(call.at(value.bias.value, value.bias.offset))
+            call.do(name, [f"ptr {pointer}" for pointer in given])
+
+    def _outer(self, call: _Caller, value: Outer) -> None:
+        form = outer_form(value)
+        if form == "dots":
+            step = dots_step(begin(self.plan, self.module, True), value)
+            call.step(step, f"ptr noalias %sums, {COUNT}", f"ptr {call.sums(value)}, i64 {call.count}")
+            return
+        own, turned = (value.left, value.right) if form == "right" else (value.right, value.left)
+        pitch = padded(turned.shape[-1])
+        sizes = Multiply(own.shape[-1], None, pitch, own.strides[-1] * LANES, 1, pitch, pitch, "target")
+        name = multiply(self.module, sizes, self.wide)
+        for number, place in enumerate(_indices(own.shape[:-1])):
+            pointers = [
+                call.at(own.value, _place(own, place) * LANES),
+                call.at(self.plan.transposed[value], number * pitch * LANES),
+                call.sums(value),
+            ]
+            call.do(name, [*(f"ptr {pointer}" for pointer in pointers), f"i64 {call.count}"])
+
+    def _store(self, call: _Caller, position: int) -> None:
+        """An output with rows, into the caller's column."""
+        view = self.plan.program.outputs[position].view
+        step = begin(self.plan, self.module, True)
+        b, element = step.body, ELEMENTS[view.value.dtype]
+        numbers = b.new(f"alloca {b.kind(element)}, align 64")
+
+        def stored(index: list[str], place: str, steps: tuple[int, ...]) -> None:
+            if len(index) < len(view.shape):
+                with b.loop(view.shape[len(index)]) as i:
+                    stored([*index, i], b.plus(place, b.times(i, steps[len(index)])), steps)
+                return
+            to = b.mul(place, "%number_stride")
+            for first in range(0, LANES, VECTOR):
+                found = Reader(step, index, str(first)).value(expression(self.plan, view))
+                b.store(in_memory(b, found, view.value.dtype), numbers, "0", element)
+                with b.loop(VECTOR) as lane:
+                    row = b.plus(lane, first)
+                    inside = b.new(f"icmp ult i64 {row}, %count")
+                    at = b.add(to, b.mul(b.add(row, "%first"), "%row_stride"))
+                    where = b.new(f"select i1 {inside}, ptr {b.at('%data', at)}, ptr {numbers}")
+                    one = b.load(numbers, lane, element, one=True)
+                    b.do(f"store {element} {one}, ptr {where}, align 4")
+
+        stored([], "0", contiguous(view.shape))
+        extra = f"ptr %data, i64 %row_stride, i64 %number_stride, i64 %first, {COUNT}"
+        slot = slots.result(position, *self.sizes)
+        data, *strides = (call.slot(slot + i) for i in range(3))
+        given = f"ptr {call.pointer(data)}, i64 {strides[0]}, i64 {strides[1]}, i64 {call.start}, i64 {call.count}"
+        call.step(step, extra, given)
+
+    def _before(self, name: str, sums: list[Value], values: list[Value], last: bool = False) -> str:
+        """What follows a phase, once: its sums, uniform values, and after the last phase the results."""
+        b = Body(1)
+        call = _Caller(self, b)
+        parts = call.slot(slots.PARTS)
+        for value in sums:
+            if value in self.plan.places:
+                name_ = self._finish(value)
+                stride = self.plan.accumulators
+                call.do(name_, [f"ptr {call.sums(value)}", f"ptr {call.at(value, 0)}", f"i64 {parts}", f"i64 {stride}"])
+        for value in values:
+            call.step(self._uniform(value))
+        for position, output in enumerate(self.plan.program.outputs if last else ()):
+            if not output.view.value.rows and not self._in_place(position):
+                self._copy(call, position)
+        return _function(name, b)
+
+    def _finish(self, value: Value) -> str:
+        """The function that adds the parts' accumulators in order, into plain numbers: %sums, %target."""
+        if isinstance(value, Reduce) or outer_form(value) == "dots":  # type: ignore[arg-type]
+            b = Body()
+            with b.loop(value.size) as i:
+                at = b.times(i, VECTOR)
+                total = self._parts(b, at)
+                one = _across(b, total)
+                b.do(f"store float {one}, ptr {b.at('%target', i)}, align 4")
+            return self._add_function(b)
+        b, (n, k) = Body(1), value.shape
+        left = outer_form(value) == "left"  # type: ignore[arg-type]
+        pitch = padded(n if left else k)
+        with b.loop(n) as i, b.loop(k) as j:
+            at = b.plus(b.times(j, pitch), i) if left else b.plus(b.times(i, pitch), j)
+            total = self._parts(b, at)
+            b.do(f"store float {total}, ptr {b.at('%target', b.plus(b.times(i, k), j))}, align 4")
+        return self._add_function(b)
+
+    def _parts(self, b: Body, at: str) -> str:
+        """The sum over parts of the numbers from `at` on."""
+        first = b.load("%sums", at)
+        more = b.new("icmp ugt i64 %parts, 1")
+        before = b.block
+        number = len(b.lines)
+        b.do(f"br i1 {more}, label %more{number}, label %sum{number}")
+        b.lines.append(f"more{number}:")
+        b.block = f"more{number}"
+        with b.carrying("%parts", [(b.f32, first)], begin=1) as (part, names, ends):
+            place = b.add(b.mul(part, "%stride"), at)
+            ends.append(b.floats("fadd", names[0], b.load("%sums", place)))
+        after = b.block
+        b.do(f"br label %sum{number}")
+        b.lines.append(f"sum{number}:")
+        b.block = f"sum{number}"
+        return b.new(f"phi {b.f32} [ {first}, %{before} ], [ {ends[0]}, %{after} ]")
+
+    def _add_function(self, b: Body) -> str:
+        return self.module.function(b, "ptr noalias %sums, ptr noalias %target, i64 %parts, i64 %stride")
+
+    def _in_place(self, position: int) -> bool:
+        place = self.plan.places.get(self.plan.program.outputs[position].view.value)
+        return place is not None and (place.space, place.offset) == ("result", position)
+
+    def _copy(self, call: _Caller, position: int) -> None:
+        """A uniform output that lies elsewhere, or is a view of something."""
+        view: View = self.plan.program.outputs[position].view
+        step = begin(self.plan, self.module, False)
+        b, dtype = step.body, view.value.dtype
+
+        def copied(index: list[str], place: str, steps: tuple[int, ...]) -> None:
+            if len(index) < len(view.shape):
+                with b.loop(view.shape[len(index)]) as i:
+                    copied([*index, i], b.plus(place, b.times(i, steps[len(index)])), steps)
+                return
+            found = in_memory(b, Reader(step, index, "0").value(expression(self.plan, view)), dtype)
+            b.store(found, "%data", place, ELEMENTS[dtype])
+
+        copied([], "0", contiguous(view.shape))
+        data = call.pointer(call.slot(slots.result(position, *self.sizes)))
+        call.step(step, "ptr %data", f"ptr {data}")
+
+    def _entry(self) -> str:
+        """The function that does the task which its slots name."""
+        tasks = ["before0"] + [name for i in range(len(self.plan.phases)) for name in (f"phase{i}", f"before{i + 1}")]
+        lines = [f"define i32 @{ENTRY}(ptr %slots) nounwind {{", "entry:", "  %task = load i64, ptr %slots, align 8"]
+        cases = " ".join(f"i64 {i}, label %task{i}" for i in range(len(tasks)))
+        lines.append(f"  switch i64 %task, label %all [ {cases} ]")
+        for i, name in enumerate(tasks):
+            lines += [f"task{i}:", f"  call void @{name}(ptr %slots)", "  ret i32 0"]
+        lines.append("all:")
+        lines += [f"  call void @{name}(ptr %slots)" for name in tasks]
+        return "\n".join([*lines, "  ret i32 0", "}"])
+
+
+def _across(b: Body, x: str) -> str:
+    """The sum of a vector's numbers, pairwise."""
+    size = VECTOR
+    while size > 1:
+        size //= 2
+        kind, whole = f"<{size} x float>", f"<{2 * size} x float>"
+        halves = [
+            b.new(
+                f"shufflevector {whole} {x}, {whole} poison, <{size} x i32> "
+                f"<{', '.join(f'i32 {i + first}' for i in range(size))}>"
+            )
+            for first in (0, size)
+        ]
+        x = b.new(f"fadd {kind} {halves[0]}, {halves[1]}")
+    return b.new(f"extractelement <1 x float> {x}, i64 0")
+
+
+def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = [()]
+    for n in shape:
+        found = [(*index, i) for index in found for i in range(n)]
+    return found
+
+
+def _place(view: View, index: tuple[int, ...]) -> int:
+    return view.offset + sum(i * s for i, s in zip(index, view.strides, strict=False))
+
+
+def _function(name: str, b: Body) -> str:
+    text = "\n".join(b.lines)
+    return f"define internal void @{name}(ptr %slots) noinline nounwind {{\nentry:\n{text}\n  ret void\n}}"
+
+
+class _Caller:
+    """Calls of steps from a function of the program: addresses, from its slots."""
+
+    def __init__(self, target: _Target, body: Body) -> None:
+        self.target, self.body, self.plan = target, body, target.plan
+        self.block = self.start = self.count = ""
+        self._slots: dict[int, str] = {}
+        self._numbers: dict[Count, str] = {}
+        self._part = "0"
+        for number in self._counts():
+            self._number(number)
+        columns, uniforms = target.sizes
+        for i in range(slots.count(columns, uniforms, len(self.plan.program.outputs))):
+            self.slot(i)
+
+    def _counts(self) -> list[Count]:
+        constants = [value for value in self.plan.program.values() if isinstance(value, Constant)]
+        return [number for value in constants for number in value.numbers if isinstance(number, Count)]
+
+    def slot(self, number: int) -> str:
+        """The number in a slot."""
+        if number not in self._slots:
+            b = self.body
+            self._slots[number] = b.new(f"load i64, ptr {b.at('%slots', str(number), 'i64')}, align 8")
+        return self._slots[number]
+
+    def pointer(self, number: str) -> str:
+        """A number of a slot as an address."""
+        return self.body.new(f"inttoptr i64 {number} to ptr")
+
+    def _number(self, number: Count) -> str:
+        """What a number is for these rows, in float64 until the end."""
+        if number not in self._numbers:
+            b = self.body
+            rows = b.new(f"uitofp i64 {b.add(self.slot(slots.ROWS), -number.less)} to double")
+            power = "0x3FF0000000000000"
+            for _ in range(abs(number.power)):
+                power = b.new(f"fmul double {power}, {rows}")
+            if number.power < 0:
+                power = b.new(f"fdiv double 0x3FF0000000000000, {power}")
+            (word,) = struct.unpack("<Q", struct.pack("<d", number.factor))
+            factor = f"0x{word:016X}"
+            self._numbers[number] = b.new(f"fptrunc double {b.new(f'fmul double {power}, {factor}')} to float")
+        return self._numbers[number]
+
+    def begin_part(self, part: str, phase: Phase) -> None:
+        """Set the accumulators of a part to 0."""
+        b = self.body
+        self._part = part
+        for value in phase.steps:
+            if is_sum(value):
+                size = 4 * accumulators(value)
+                b.do(f"call void @llvm.memset.p0.i64(ptr {self.sums(value)}, i8 0, i64 {size}, i1 false)")
+                self.target.module.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+
+    def begin_block(self, block: str, start: str, count: str) -> None:
+        """What follows is for a block of so many rows, from row `start` on."""
+        self.block, self.start, self.count = block, start, count
+
+    def sums(self, value: Value) -> str:
+        """The address of a sum's accumulators, of this part."""
+        b = self.body
+        base = self.pointer(self.slot(slots.SUMS))
+        part = b.mul(self._part, self.plan.accumulators) if self._part != "0" else "0"
+        return b.at(base, b.plus(part, self.plan.sums[value]))
+
+    def at(self, value: Value, offset: int) -> str:
+        """The address of a value's memory, so many numbers from its begin."""
+        b, place = self.body, self.plan.places[value]
+        columns, uniforms = self.target.sizes
+        if place.space == "given":
+            return b.at(self.pointer(self.slot(slots.given(place.offset, columns))), str(offset))
+        if place.space == "result":
+            return b.at(self.pointer(self.slot(slots.result(place.offset, columns, uniforms))), str(offset))
+        if place.space == "uniform":
+            return b.at(self.pointer(self.slot(slots.UNIFORM)), str(place.offset + offset))
+        if place.space == "tile":
+            return b.at(self.pointer(self.slot(slots.SCRATCH)), str(place.offset * LANES + offset))
+        block = b.mul(self.block, self.plan.kept * LANES)
+        return b.at(self.pointer(self.slot(slots.KEPT)), b.plus(block, place.offset * LANES + offset))
+
+    def step(self, step: Step, parameters: str = "", arguments: str = "") -> None:
+        """Add a step's function, and call it."""
+        own = step.parameters(*([parameters] if parameters else []))
+        name = self.target.module.function(step.body, own)
+        given = [f"ptr {self.at(value, 0)}" for value in step.places]
+        given += [f"float {self._number(number)}" for number in step.numbers]
+        self.do(name, [*given, *([arguments] if arguments else [])])
+
+    def do(self, name: str, arguments: list[str]) -> None:
+        """Call a function."""
+        self.body.do(f"call void @{name}({', '.join(arguments)})")
+
+    def gather(self, name: str, value: Input) -> None:
+        """Call the function that gathers a column."""
+        first = slots.column(value.position)
+        data, row, number = (self.slot(first + i) for i in range(3))
+        order, begin_ = self.pointer(self.slot(slots.ORDER)), self.slot(slots.FIRST)
+        start = self.body.add(self.start, begin_)
+        arguments = [f"ptr {self.pointer(data)}", f"i64 {row}", f"i64 {number}", f"ptr {order}", f"i64 {start}"]
+        self.do(name, [*arguments, f"i64 {self.count}", f"ptr {self.at(value, 0)}"])
+
+
+__all__ = ["BOOL", "assembly"]

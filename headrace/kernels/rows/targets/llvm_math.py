@@ -1,0 +1,300 @@
+"""The functions of Map on float32 values, as LLVM assembly: polynomials on all numbers of a vector at once.
+
+Every product that is added is an explicit fma, and nothing is left to be contracted or reordered, so that results have
+the same bits whatever registers the machine has. NaN gives NaN: comparisons with it are false, and the value selected
+then is NaN. Errors against float64 are in tests/kernels/rows/test_llvm_math.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from headrace.kernels.rows.targets.llvm_text import Body
+
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few bits, so n * high is exact
+TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+EXP_LOWEST, EXP_HIGHEST = -87.33, 88.72283
+EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+LOG = (
+    *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
+    *(-1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1),
+)
+TANH_ODD = (
+    *(-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08),
+    *(1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03),
+)
+TANH_EVEN = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+ERF_TAIL = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)  # Abramowitz & Stegun 7.1.26
+ERF_SERIES = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(6, -1, -1))
+SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+PI_PARTS = (1.5703125, 4.837512969970703125e-4, 7.549789948768648e-8)  # of pi / 2; the first two have few bits
+LGAMMA = tuple(b / (2 * n * (2 * n - 1)) for n, b in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66), 1))
+DIGAMMA = tuple(b / (2 * n) for n, b in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66), 1))
+SHIFTS = 6  # Stirling's series begins where it has all of float32's digits: so much above 0
+
+
+def polynomial(b: Body, x: str, coefficients: tuple[float, ...]) -> str:
+    """A polynomial, the highest power's coefficient first, by Horner's rule."""
+    y = b.number(coefficients[0])
+    for coefficient in coefficients[1:]:
+        y = b.fma(y, x, b.number(coefficient))
+    return y
+
+
+def compare(b: Body, how: str, x: str, y: str) -> str:
+    """A comparison of float32 values, as fcmp names it."""
+    return b.new(f"fcmp {how} {b.f32} {x}, {y}")
+
+
+def select(b: Body, condition: str, yes: str, no: str, kind: str | None = None) -> str:
+    """`yes` where the condition holds, else `no`."""
+    kind = kind or b.f32
+    return b.new(f"select {b.i1} {condition}, {kind} {yes}, {kind} {no}")
+
+
+def bits(b: Body, x: str) -> str:
+    return b.new(f"bitcast {b.f32} {x} to {b.i32}")
+
+
+def from_bits(b: Body, x: str) -> str:
+    return b.new(f"bitcast {b.i32} {x} to {b.f32}")
+
+
+def maximum(b: Body, x: str, y: str) -> str:
+    """The larger; NaN where one is."""
+    larger = select(b, compare(b, "ogt", x, y), x, y)
+    return select(b, compare(b, "uno", x, x), x, larger)
+
+
+def minimum(b: Body, x: str, y: str) -> str:
+    """The smaller; NaN where one is."""
+    smaller = select(b, compare(b, "olt", x, y), x, y)
+    return select(b, compare(b, "uno", x, x), x, smaller)
+
+
+def clamp(b: Body, x: str, low: float, high: float) -> str:
+    """x, at least low and at most high; NaN stays."""
+    x = select(b, compare(b, "ogt", x, b.number(high)), b.number(high), x)
+    return select(b, compare(b, "olt", x, b.number(low)), b.number(low), x)
+
+
+def exp(b: Body, x: str) -> str:
+    """e^x, by 2^n times a polynomial of the rest (Cephes' expf); 2^n by two factors, of which each is normal."""
+    shifted = b.fma(x, b.number(math.log2(math.e)), b.number(TO_INTEGER))
+    n = b.floats("fsub", shifted, b.number(TO_INTEGER))
+    rest = b.fma(n, b.number(-LN2_HIGH), x)
+    rest = b.fma(n, b.number(-LN2_LOW), rest)
+    square = b.floats("fmul", rest, rest)
+    y = b.fma(polynomial(b, rest, EXP), square, b.floats("fadd", rest, b.number(1)))
+    half = b.ints("ashr", b.ints("sub", bits(b, shifted), b.integer(0x4B400000)), b.integer(1))
+    other = b.ints("sub", b.ints("sub", bits(b, shifted), b.integer(0x4B400000)), half)
+    for exponent in (half, other):
+        power = from_bits(b, b.ints("shl", b.ints("add", exponent, b.integer(127)), b.integer(23)))
+        y = b.floats("fmul", y, power)
+    y = select(b, compare(b, "ogt", x, b.number(EXP_HIGHEST)), b.number(math.inf), y)
+    return select(b, compare(b, "olt", x, b.number(EXP_LOWEST)), b.number(0), y)
+
+
+def log(b: Body, x: str) -> str:
+    """Natural logarithm (Cephes' logf); NaN below 0, -infinity at 0."""
+    small = compare(b, "olt", x, b.number(2.0**-126))
+    scaled = select(b, small, b.floats("fmul", x, b.number(2.0**23)), x)
+    word = bits(b, scaled)
+    m = from_bits(b, b.ints("or", b.ints("and", word, b.integer(0x007FFFFF)), b.integer(0x3F800000)))
+    exponent = b.ints("sub", b.ints("lshr", word, b.integer(23)), b.integer(127))
+    exponent = b.ints("sub", exponent, select(b, small, b.integer(23), b.integer(0), b.i32))
+    e = b.new(f"sitofp {b.i32} {exponent} to {b.f32}")
+    large = compare(b, "ogt", m, b.number(math.sqrt(2)))
+    m = select(b, large, b.floats("fmul", m, b.number(0.5)), m)
+    e = select(b, large, b.floats("fadd", e, b.number(1)), e)
+    f = b.floats("fsub", m, b.number(1))
+    square = b.floats("fmul", f, f)
+    y = b.floats("fmul", b.floats("fmul", f, square), polynomial(b, f, LOG))
+    y = b.fma(e, b.number(LN2_LOW), y)
+    y = b.floats("fadd", f, b.fma(square, b.number(-0.5), y))
+    y = b.fma(e, b.number(LN2_HIGH), y)
+    y = select(b, compare(b, "oeq", x, b.number(math.inf)), x, y)
+    y = select(b, compare(b, "oeq", x, b.number(0)), b.number(-math.inf), y)
+    return select(b, compare(b, "oge", x, b.number(0)), y, b.number(math.nan))
+
+
+def tanh(b: Body, x: str) -> str:
+    """Hyperbolic tangent: an odd polynomial over an even one, clamped where it rounds to 1."""
+    x = clamp(b, x, -9, 9)
+    square = b.floats("fmul", x, x)
+    odd = b.floats("fmul", x, polynomial(b, square, TANH_ODD))
+    return clamp(b, b.floats("fdiv", odd, polynomial(b, square, TANH_EVEN)), -1, 1)
+
+
+def sigmoid(b: Body, x: str) -> str:
+    """1 / (1 + e^-x)."""
+    return b.floats("fdiv", b.number(1), b.floats("fadd", b.number(1), exp(b, negative(b, x))))
+
+
+def negative(b: Body, x: str) -> str:
+    return b.new(f"fneg {b.f32} {x}")
+
+
+def expm1(b: Body, x: str) -> str:
+    """e^x - 1, near 0 with all digits: (u - 1) x / log(u) for u = e^x. Kahan."""
+    u = exp(b, x)
+    less = b.floats("fsub", u, b.number(1))
+    y = b.floats("fdiv", b.floats("fmul", less, x), log(b, u))
+    y = select(b, compare(b, "oeq", less, b.number(0)), x, y)
+    plain = b.new(f"or {b.i1} {compare(b, 'oeq', u, b.number(math.inf))}, {compare(b, 'oeq', u, b.number(0))}")
+    return select(b, plain, less, y)
+
+
+def log1p(b: Body, x: str) -> str:
+    """log(1 + x), near 0 with all digits: log(u) x / (u - 1) for u = 1 + x. Kahan."""
+    u = b.floats("fadd", b.number(1), x)
+    less = b.floats("fsub", u, b.number(1))
+    y = b.floats("fdiv", b.floats("fmul", log(b, u), x), less)
+    y = select(b, compare(b, "oeq", less, b.number(0)), x, y)
+    return select(
+        b, compare(b, "oeq", u, b.number(math.inf)), u, select(b, compare(b, "oeq", u, b.number(0)), log(b, u), y)
+    )
+
+
+def atanh(b: Body, x: str) -> str:
+    """log1p(2 x / (1 - x)) / 2, of the size of x."""
+    size = b.intrinsic("fabs", "float", x)
+    ratio = b.floats("fdiv", b.floats("fadd", size, size), b.floats("fsub", b.number(1), size))
+    return with_sign(b, b.floats("fmul", b.number(0.5), log1p(b, ratio)), x)
+
+
+def with_sign(b: Body, size: str, sign: str) -> str:
+    """A value with the sign of another."""
+    return b.intrinsic("copysign", "float", size, sign)
+
+
+def erf(b: Body, x: str) -> str:
+    """The error function: its series near 0, 1 - t p(t) e^(-x^2) beyond."""
+    size = b.intrinsic("fabs", "float", x)
+    t = b.floats("fdiv", b.number(1), b.fma(size, b.number(0.3275911), b.number(1)))
+    square = b.floats("fmul", x, x)
+    tail = b.floats("fmul", b.floats("fmul", polynomial(b, t, ERF_TAIL), t), exp(b, negative(b, square)))
+    far = with_sign(b, b.floats("fsub", b.number(1), tail), x)
+    near = b.floats("fmul", x, polynomial(b, square, ERF_SERIES))
+    return select(b, compare(b, "olt", size, b.number(0.7)), near, far)
+
+
+def sine(b: Body, x: str, quarters: int) -> str:
+    """sin(x + quarters * pi / 2): by the nearest quarter, and polynomials of the rest (Cephes' sinf and cosf)."""
+    shifted = b.fma(x, b.number(2 / math.pi), b.number(TO_INTEGER))
+    quarter = b.floats("fsub", shifted, b.number(TO_INTEGER))
+    rest = x
+    for part in PI_PARTS:
+        rest = b.fma(quarter, b.number(-part), rest)
+    square = b.floats("fmul", rest, rest)
+    s = b.fma(b.floats("fmul", polynomial(b, square, SIN), square), rest, rest)
+    one = b.fma(square, b.number(-0.5), b.number(1))
+    c = b.fma(b.floats("fmul", polynomial(b, square, COS), square), square, one)
+    number = b.ints("add", bits(b, shifted), b.integer(quarters))
+    odd = b.new(f"icmp ne {b.i32} {b.ints('and', number, b.integer(1))}, {b.integer(0)}")
+    below = b.new(f"icmp ne {b.i32} {b.ints('and', number, b.integer(2))}, {b.integer(0)}")
+    y = select(b, odd, c, s)
+    return select(b, below, negative(b, y), y)
+
+
+def shifted_up(b: Body, x: str, rational: bool) -> tuple[str, str]:
+    """x + SHIFTS, and what that takes: the product of x, x + 1, ..., or the sum of their reciprocals."""
+    found, at = b.number(0 if rational else 1), x
+    for _ in range(SHIFTS):
+        found = b.floats("fadd", found, reciprocal(b, at)) if rational else b.floats("fmul", found, at)
+        at = b.floats("fadd", at, b.number(1))
+    return at, found
+
+
+def series(b: Body, z: str, coefficients: tuple[float, ...]) -> str:
+    """c0 + c1 z + c2 z^2 ..."""
+    return polynomial(b, z, coefficients[::-1])
+
+
+def lgamma(b: Body, x: str) -> str:
+    """log of the gamma function, of positive numbers, by Stirling's series; NaN of others. Near its zeros, 1 and 2, the
+    error is 1e-6 and not of the size of the result."""
+    at, product = shifted_up(b, x, rational=False)
+    inverse = b.floats("fdiv", b.number(1), at)
+    logarithm = log(b, at)
+    y = b.fma(b.floats("fsub", at, b.number(0.5)), logarithm, negative(b, at))
+    y = b.floats("fadd", y, b.number(0.5 * math.log(2 * math.pi)))
+    y = b.fma(inverse, series(b, b.floats("fmul", inverse, inverse), LGAMMA), y)
+    y = b.floats("fsub", y, log(b, product))
+    large = b.fma(b.floats("fsub", x, b.number(0.5)), log(b, x), negative(b, x))
+    large = b.floats("fadd", large, b.number(0.5 * math.log(2 * math.pi)))
+    y = select(b, compare(b, "ogt", x, b.number(1e4)), large, y)
+    y = select(b, compare(b, "oeq", x, b.number(math.inf)), x, y)
+    return only_positive(b, x, y, math.inf)
+
+
+def digamma(b: Body, x: str) -> str:
+    """The derivative of lgamma, of positive numbers; NaN of negative ones, -infinity at 0."""
+    at, total = shifted_up(b, x, rational=True)
+    inverse = b.floats("fdiv", b.number(1), at)
+    square = b.floats("fmul", inverse, inverse)
+    y = b.fma(inverse, b.number(-0.5), log(b, at))
+    y = b.fma(negative(b, square), series(b, square, DIGAMMA), y)
+    return only_positive(b, x, b.floats("fsub", y, total), -math.inf)
+
+
+def only_positive(b: Body, x: str, y: str, at_zero: float) -> str:
+    y = select(b, compare(b, "oeq", x, b.number(0)), b.number(at_zero), y)
+    return select(b, compare(b, "oge", x, b.number(0)), y, b.number(math.nan))
+
+
+def pow_(b: Body, x: str, y: str) -> str:
+    """x^y = e^(y log |x|), with the sign of x where y is odd; NaN of a negative x where y is no integer."""
+    size = b.intrinsic("fabs", "float", x)
+    found = exp(b, b.floats("fmul", y, log(b, size)))
+    whole = compare(b, "oeq", b.intrinsic("trunc", "float", y), y)
+    half = b.floats("fmul", y, b.number(0.5))
+    even = compare(b, "oeq", b.intrinsic("trunc", "float", half), half)
+    signed = select(b, even, found, with_sign(b, found, x))
+    signed = select(b, whole, signed, b.number(math.nan))
+    found = select(b, compare(b, "olt", x, b.number(0)), signed, found)
+    found = select(b, compare(b, "oeq", x, b.number(1)), b.number(1), found)
+    return select(b, compare(b, "oeq", y, b.number(0)), b.number(1), found)
+
+
+def sign(b: Body, x: str) -> str:
+    """-1, 0 or 1; NaN of NaN as torch gives 0."""
+    one = with_sign(b, b.number(1), x)
+    return select(b, compare(b, "one", x, b.number(0)), one, b.number(0))
+
+
+def fmod(b: Body, x: str, y: str) -> str:
+    """x - y trunc(x / y), with the sign of x."""
+    quotient = b.intrinsic("trunc", "float", b.floats("fdiv", x, y))
+    rest = b.fma(negative(b, quotient), y, x)
+    return with_sign(b, b.intrinsic("fabs", "float", rest), x)
+
+
+def reciprocal(b: Body, x: str) -> str:
+    return b.floats("fdiv", b.number(1), x)
+
+
+def sqrt(b: Body, x: str) -> str:
+    return b.intrinsic("sqrt", "float", x)
+
+
+def _instruction(name: str) -> Callable[..., str]:
+    return lambda b, *values: b.floats(name, *values)
+
+
+def _intrinsic(name: str) -> Callable[..., str]:
+    return lambda b, x: b.intrinsic(name, "float", x)
+
+
+FLOATS: dict[str, Callable[..., str]] = {
+    **{"add": _instruction("fadd"), "sub": _instruction("fsub"), "mul": _instruction("fmul")},
+    **{"div": _instruction("fdiv"), "maximum": maximum, "minimum": minimum, "pow": pow_, "fmod": fmod},
+    **{"neg": negative, "abs": _intrinsic("fabs"), "sign": sign, "exp": exp, "expm1": expm1, "log": log},
+    **{"log1p": log1p, "sqrt": sqrt, "rsqrt": lambda b, x: reciprocal(b, sqrt(b, x)), "reciprocal": reciprocal},
+    **{"tanh": tanh, "atanh": atanh, "sigmoid": sigmoid, "erf": erf, "lgamma": lgamma, "digamma": digamma},
+    **{"sin": lambda b, x: sine(b, x, 0), "cos": lambda b, x: sine(b, x, 1)},
+    **{"floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "trunc": _intrinsic("trunc")},
+    "round": _intrinsic("roundeven"),
+}

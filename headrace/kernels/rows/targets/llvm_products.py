@@ -1,0 +1,203 @@
+"""Matrix products on tiles, whose sums stay in registers: each is taken in order, whatever the machine's registers.
+
+One function serves all three passes of a dense layer, because it takes the strides of its factors:
+
+    forward     target[n, e]  = bias[n] + sum_k weight[n, k] source[k, e]
+    backward    target[k, e]  = sum_n weight[n, k] gradient[n, e]
+    gradient    target[n, k] += sum_e gradient[n, e] source[e, k], of a transposed source: lanes are k
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace.kernels.rows.ir import Outer
+from headrace.kernels.rows.plan import LANES, VECTOR, Transposed, padded
+from headrace.kernels.rows.targets.llvm_expressions import Reader, Step, expression
+from headrace.kernels.rows.targets.llvm_math import select
+from headrace.kernels.rows.targets.llvm_steps import _inside, begin
+from headrace.kernels.rows.targets.llvm_text import Body, Module
+
+TERMS = (
+    64  # of a sum, after which a machine of few registers goes on with the next rows: the source's stay in its cache
+)
+
+
+@dataclass(frozen=True)
+class Multiply:
+    """The sizes and strides of target[r, e] = start + sum over k < terms of weight[r, k] * source[k, e].
+
+    terms: None for the function's parameter %count. start: "zero", "target", or "bias", of which there is one a row,
+    `bias` numbers apart. Strides are in numbers; e runs over `width` numbers side by side.
+    """
+
+    rows: int
+    terms: int | None
+    width: int
+    row: int
+    column: int
+    source: int
+    target: int
+    start: str = "zero"
+    bias: int = 0
+
+
+def multiply(module: Module, sizes: Multiply, wide: bool) -> str:
+    """The function of %weight, %source, %target, and %bias or %count. wide: the machine has 32 registers of VECTOR."""
+    b = Body()
+    height, across = (6, 4) if wide else (6, 1)
+    if sizes.terms is not None and sizes.terms > TERMS and not wide:
+        _in_chunks(b, sizes, height)
+    else:
+        _columns(b, sizes, height, across, "0", sizes.terms, sizes.start)
+    parameters = "ptr noalias %weight, ptr noalias %source, ptr noalias %target"
+    parameters += ", ptr noalias %bias" * (sizes.start == "bias") + ", i64 %count" * (sizes.terms is None)
+    return module.function(b, parameters)
+
+
+def _in_chunks(b: Body, sizes: Multiply, height: int) -> None:
+    assert sizes.terms is not None
+    _columns(b, sizes, height, 1, "0", TERMS, sizes.start)
+    whole = sizes.terms - sizes.terms % TERMS
+    if whole > TERMS:
+        with b.loop(whole, TERMS, TERMS) as k:
+            _columns(b, sizes, height, 1, k, TERMS, "target")
+    if sizes.terms > whole:
+        _columns(b, sizes, height, 1, str(whole), sizes.terms - whole, "target")
+
+
+def _columns(b: Body, sizes: Multiply, height: int, across: int, k: str, terms: int | None, start: str) -> None:
+    """All rows of the target, `across` vectors at a time."""
+    step = VECTOR * across
+    whole = sizes.width - sizes.width % step
+    if whole:
+        with b.loop(whole, step) as e:
+            _tiles(b, sizes, height, across, e, k, terms, start)
+    if sizes.width > whole:
+        _tiles(b, sizes, height, (sizes.width - whole) // VECTOR, str(whole), k, terms, start)
+
+
+def _tiles(b: Body, sizes: Multiply, height: int, across: int, e: str, k: str, terms: int | None, start: str) -> None:
+    if across < 4 and height == 6 and sizes.rows >= 12 and across == 2:
+        height = 12
+    whole = sizes.rows - sizes.rows % height
+    if whole:
+        with b.loop(whole, height) as r:
+            _tile(b, sizes, height, across, r, e, k, terms, start)
+    if sizes.rows > whole:
+        _tile(b, sizes, sizes.rows - whole, across, str(whole), e, k, terms, start)
+
+
+def _tile(
+    b: Body, sizes: Multiply, height: int, across: int, r: str, e: str, k: str, terms: int | None, start: str
+) -> None:
+    """One tile of sums in registers."""
+    weight = b.at("%weight", b.plus(b.times(r, sizes.row), b.times(k, sizes.column)))
+    source = b.at("%source", b.plus(b.times(k, sizes.source), e))
+    target = b.at("%target", b.plus(b.times(r, sizes.target), e))
+    starts: list[tuple[str, str]] = []
+    for i in range(height):
+        if start == "target":
+            starts += [(b.f32, b.load(target, str(i * sizes.target + v * VECTOR))) for v in range(across)]
+            continue
+        first = b.number(0)
+        if start == "bias":
+            first = b.broadcast(b.load("%bias", b.times(b.plus(r, i), sizes.bias), one=True))
+        starts += [(b.f32, first)] * across
+    with b.carrying("%count" if terms is None else terms, starts) as (j, sums, ends):
+        x = [b.load(b.at(source, b.times(j, sizes.source)), str(v * VECTOR)) for v in range(across)]
+        column = b.times(j, sizes.column)
+        for i in range(height):
+            one = b.broadcast(b.load(weight, b.plus(column, i * sizes.row), one=True))
+            ends += [b.fma(one, x[v], sums[i * across + v]) for v in range(across)]
+    for i in range(height):
+        for v in range(across):
+            b.store(ends[i * across + v], target, str(i * sizes.target + v * VECTOR))
+
+
+def dots_step(step: Step, outer: Outer) -> Step:
+    """Add to VECTOR accumulators of each pair of numbers, at %sums, the products of the block's rows."""
+    b = step.body
+    left, right = expression(step.plan, outer.left), expression(step.plan, outer.right)
+    n, k = outer.shape
+    batch = outer.left.shape[:-1]
+    inside = [_inside(b, first) for first in range(0, LANES, VECTOR)]
+
+    def kept(reader: Reader, node: object, mask: str) -> str:
+        return select(b, mask, reader.value(node), b.number(0))  # type: ignore[arg-type]
+
+    def pairs(index: list[str]) -> None:
+        if len(index) < len(batch):
+            with b.loop(batch[len(index)]) as i:
+                pairs([*index, i])
+            return
+        with b.loop(n) as i:
+            x = [kept(Reader(step, [*index, i], str(f * VECTOR)), left, m) for f, m in enumerate(inside)]
+            with b.loop(k) as j:
+                y = [kept(Reader(step, [*index, j], str(f * VECTOR)), right, m) for f, m in enumerate(inside)]
+                at = b.times(b.plus(b.times(i, k), j), VECTOR)
+                even = b.fma(x[2], y[2], b.floats("fmul", x[0], y[0]))
+                odd = b.fma(x[3], y[3], b.floats("fmul", x[1], y[1]))
+                b.store(b.floats("fadd", b.load("%sums", at), b.floats("fadd", even, odd)), "%sums", at)
+
+    pairs([])
+    return step
+
+
+def transposed_step(step: Step, value: Transposed) -> Step:
+    """Sixteen numbers of sixteen lanes at a time, by four perfect shuffles: each exchanges a bit of the one with a bit
+    of the other."""
+    b, view = step.body, value.source
+    count, pitch = view.shape[-1], padded(view.shape[-1])
+    source, target = step.pointer(view.value), step.pointer(value)
+    stride = view.strides[-1] * LANES
+
+    def turned(index: list[str]) -> None:
+        if len(index) < len(view.shape) - 1:
+            with b.loop(view.shape[len(index)]) as i:
+                turned([*index, i])
+            return
+        places = [b.times(i, s * LANES) for i, s in zip(index, view.strides[:-1], strict=True)]
+        begin_ = b.plus(view.offset * LANES, *places)
+        steps = 1
+        for size, i in zip(reversed(view.shape[:-1]), reversed(index), strict=True):
+            places.append(b.times(i, steps * pitch * LANES))
+            steps *= size
+        to = b.plus(0, *places[len(index) :])
+        whole = count - count % VECTOR
+        if whole:
+            with b.loop(whole, VECTOR) as k, b.loop(LANES, VECTOR) as e:
+                _square(
+                    b,
+                    source,
+                    b.plus(begin_, b.times(k, stride), e),
+                    stride,
+                    VECTOR,
+                    target,
+                    b.plus(to, b.times(e, pitch), k),
+                    pitch,
+                )
+        if count > whole:
+            with b.loop(LANES, VECTOR) as e:
+                at = b.plus(begin_, whole * stride, e)
+                _square(b, source, at, stride, count - whole, target, b.plus(to, b.times(e, pitch), whole), pitch)
+
+    turned([])
+    return step
+
+
+def _square(b: Body, source: str, at: str, stride: int, count: int, target: str, to: str, pitch: int) -> None:
+    base, goal = b.at(source, at), b.at(target, to)
+    rows = [b.load(base, str(i * stride)) if i < count else "zeroinitializer" for i in range(VECTOR)]
+    halves = [[j + half + VECTOR * row for j in range(8) for row in (0, 1)] for half in (0, 8)]
+    for _ in range(4):
+        rows = [
+            b.new(f"shufflevector {b.f32} {x}, {b.f32} {y}, {b.i32} <{', '.join(f'i32 {i}' for i in half)}>")
+            for x, y in zip(rows[:8], rows[8:], strict=True)
+            for half in halves
+        ]
+    for j, row in enumerate(rows):
+        b.store(row, goal, str(j * pitch))
+
+
+__all__ = ["Multiply", "begin", "dots_step", "multiply", "replace", "transposed_step"]

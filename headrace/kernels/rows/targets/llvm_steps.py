@@ -1,0 +1,333 @@
+"""A function for each step but products: loops over a value's numbers, and the lanes of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from headrace.kernels.rows.ir import (
+    BOOL,
+    F32,
+    I32,
+    Input,
+    Join,
+    Map,
+    Pick,
+    Reduce,
+    Shape,
+    Sort,
+    Value,
+    View,
+    contiguous,
+)
+from headrace.kernels.rows.plan import LANES, VECTOR, Plan
+from headrace.kernels.rows.targets.llvm_expressions import (
+    ELEMENTS,
+    Node,
+    Reader,
+    Step,
+    expression,
+    in_memory,
+    leaves,
+)
+from headrace.kernels.rows.targets.llvm_math import compare, maximum, minimum, select
+from headrace.kernels.rows.targets.llvm_text import Body, Module
+
+COUNT = "i64 %count"  # the rows of a block
+STARTS = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+
+
+def begin(plan: Plan, module: Module, rows: bool) -> Step:
+    """A step's function, of vectors for a value with rows, else of single numbers."""
+    return Step(plan, module, Body(VECTOR if rows else 1))
+
+
+def lanes(step: Step, rows: bool, stack: ExitStack) -> str:
+    """A loop over a block's lanes; "0" without rows."""
+    return stack.enter_context(step.body.loop(LANES, VECTOR)) if rows else "0"
+
+
+def store(step: Step, value: Value, place: str, lane: str, found: str) -> None:
+    """Store one of a value's numbers."""
+    b = step.body
+    at = b.plus(b.times(place, LANES), lane) if value.rows else place
+    b.store(in_memory(b, found, value.dtype), step.pointer(value), at, ELEMENTS[value.dtype])
+
+
+def fewer_axes(shape: Shape, views: Sequence[Sequence[int]]) -> tuple[Shape, list[list[int]]]:
+    """A loop's axes merged where all views run on from one to the next; and the strides of views along them."""
+    sizes: list[int] = []
+    strides: list[list[int]] = [[] for _ in views]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        if sizes and all(own[-1] == view[axis] * size for own, view in zip(strides, views, strict=True)):
+            sizes[-1] *= size
+            for own, view in zip(strides, views, strict=True):
+                own[-1] = view[axis]
+        else:
+            sizes.append(size)
+            for own, view in zip(strides, views, strict=True):
+                own.append(view[axis])
+    return tuple(sizes), strides
+
+
+def restrided(node: Node, strides: list[list[int]], shape: Shape) -> Node:
+    """An expression over other axes: leaves take these strides, in leaves' order."""
+    if node.inner:
+        inner = tuple(restrided(part, strides, shape) for part in node.inner)
+        return Node(node.view, inner)
+    return Node(View(node.view.value, shape, tuple(strides.pop(0)), node.view.offset))
+
+
+def map_step(plan: Plan, module: Module, value: Map) -> Step:
+    """A Map that is stored."""
+    whole_view = View(value, value.shape, contiguous(value.shape))
+    node = Node(whole_view, tuple(expression(plan, view) for view in value.operands))
+    step = begin(plan, module, value.rows)
+    _loops(step, value, node, value.shape, contiguous(value.shape), 0)
+    return step
+
+
+def join_step(plan: Plan, module: Module, value: Join) -> Step:
+    """Parts, each to where it lies in the whole."""
+    step, at = begin(plan, module, value.rows), 0
+    strides = contiguous(value.shape)
+    for part in value.parts:
+        _loops(step, value, expression(plan, part), part.shape, strides, at * strides[value.axis])
+        at += part.shape[value.axis]
+    return step
+
+
+def _loops(step: Step, value: Value, node: Node, shape: Shape, target: Sequence[int], offset: int) -> None:
+    """Store an expression at each index of a shape."""
+    merged, strides = fewer_axes(shape, [*(view.strides for view in leaves(node)), target])
+    own = strides.pop()
+    node = restrided(node, strides, merged)
+    with ExitStack() as stack:
+        index = [stack.enter_context(step.body.loop(n)) for n in merged]
+        lane = lanes(step, value.rows, stack)
+        found = Reader(step, index, lane).value(node)
+        place = step.body.plus(offset, *(step.body.times(i, s) for i, s in zip(index, own, strict=True)))
+        store(step, value, place, lane, found)
+
+
+def reduce_step(plan: Plan, module: Module, value: Reduce) -> Step:
+    """A reduction over inner axes, of values with rows: all lanes at once, so that sums do not wait for each other."""
+    step = begin(plan, module, value.rows)
+    b, kept = step.body, len(value.shape)
+    node = expression(plan, value.source)
+    firsts = [str(lane) for lane in range(0, LANES, VECTOR)] if value.rows else ["0"]
+    starts = _starts(b, value)
+    with ExitStack() as stack:
+        index = [stack.enter_context(b.loop(n)) for n in value.shape]
+        place = b.plus(*(b.times(i, s) for i, s in zip(index, contiguous(value.shape), strict=True)), 0)
+        results = _carry(step, value, node, index, list(value.source.shape[kept:]), firsts, [starts] * len(firsts))
+        for lane, result in zip(firsts, results, strict=True):
+            found = result[-1]
+            if value.function in ("any", "all"):
+                found = compare(b, "une", found, b.number(0))
+            store(step, value, place, lane, found)
+    return step
+
+
+def _starts(b: Body, value: Reduce) -> list[tuple[str, str]]:
+    """What a reduction begins with: (type, number) of each thing that it carries; the result is the last."""
+    if value.function in ("argmax", "argmin"):
+        return [(b.f32, b.number(-math.inf if value.function == "argmax" else math.inf)), (b.i32, b.integer(0))]
+    if value.function in ("any", "all"):
+        return [(b.f32, b.number(float(value.function == "all")))]
+    if value.dtype == I32:
+        start = {"sum": 0, "prod": 1, "max": -(2**31), "min": 2**31 - 1}[value.function]
+        return [(b.i32, b.integer(start))]
+    return [(b.f32, b.number(STARTS[value.function]))]
+
+
+def _carry(
+    step: Step,
+    value: Reduce,
+    node: Node,
+    index: list[str],
+    inner: list[int],
+    firsts: list[str],
+    carried: list[list[tuple[str, str]]],
+) -> list[list[str]]:
+    """Loops over the inner axes; what each group of lanes carries at their end."""
+    b = step.body
+    if not inner:
+        readers = [Reader(step, index, lane) for lane in firsts]
+        return [
+            _next(b, value, [name for _, name in own], reader.value(node), index, node)
+            for own, reader in zip(carried, readers, strict=True)
+        ]
+    flat = [pair for own in carried for pair in own]
+    with b.carrying(inner[0], flat) as (i, names, ends):
+        again = iter(names)
+        own = [[(kind, next(again)) for kind, _ in group] for group in carried]
+        found = _carry(step, value, node, [*index, i], inner[1:], firsts, own)
+        ends += [name for group in found for name in group]
+    left = iter(ends)
+    return [[next(left) for _ in group] for group in carried]
+
+
+def _next(b: Body, value: Reduce, state: list[str], x: str, index: list[str], node: Node) -> list[str]:
+    """What a reduction carries after one more number."""
+    name, dtype = value.function, node.view.value.dtype
+    if name in ("any", "all"):
+        number = in_memory(b, x, BOOL)
+        return [(maximum if name == "any" else minimum)(b, state[0], number)]
+    if name in ("argmax", "argmin"):
+        number = x if dtype == F32 else b.new(f"sitofp {b.i32} {x} to {b.f32}")
+        how = "ogt" if name == "argmax" else "olt"
+        better = compare(b, how, number, state[0])
+        nan = b.new(f"and {b.i1} {compare(b, 'uno', number, number)}, {compare(b, 'ord', state[0], state[0])}")
+        better = b.new(f"or {b.i1} {better}, {nan}")
+        at = index[-1]
+        one = at if at.isdecimal() else b.new(f"trunc i64 {at} to i32")
+        place = b.integer(int(one)) if one.isdecimal() else b.broadcast(one, "i32")
+        return [select(b, better, number, state[0]), select(b, better, place, state[1], b.i32)]
+    if dtype == I32:
+        if name in ("max", "min"):
+            return [b.intrinsic({"max": "smax", "min": "smin"}[name], "i32", state[0], x)]
+        return [b.ints({"sum": "add", "prod": "mul"}[name], state[0], x)]
+    function = {"sum": lambda *v: b.floats("fadd", *v), "prod": lambda *v: b.floats("fmul", *v)}
+    if name in function:
+        return [function[name](state[0], x)]
+    return [(maximum if name == "max" else minimum)(b, state[0], x)]
+
+
+def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
+    """Add to each number's VECTOR accumulators, at %sums, what the block's rows have."""
+    step = begin(plan, module, True)
+    b, node = step.body, expression(plan, value.source)
+    kept = len(value.shape)
+    inside = [_inside(b, first) for first in range(0, LANES, VECTOR)]
+    with ExitStack() as stack:
+        index = [stack.enter_context(b.loop(n)) for n in value.shape]
+        place = b.plus(*(b.times(i, s) for i, s in zip(index, contiguous(value.shape), strict=True)), 0)
+        at = b.times(place, VECTOR)
+        before = b.load("%sums", at)
+        inner = list(value.source.shape[kept:])
+        total = _row_sum(step, node, index, inner, inside, before)
+        b.store(total, "%sums", at)
+    return step
+
+
+def _inside(b: Body, first: int) -> str:
+    """Which lanes from `first` on are rows."""
+    count = b.broadcast(b.new("trunc i64 %count to i32"), "i32")
+    numbers = ", ".join(f"i32 {first + i}" for i in range(VECTOR))
+    return b.new(f"icmp ult {b.i32} <{numbers}>, {count}")
+
+
+def _row_sum(step: Step, node: Node, index: list[str], inner: list[int], inside: list[str], total: str) -> str:
+    b = step.body
+    if inner:
+        with b.carrying(inner[0], [(b.f32, total)]) as (i, names, ends):
+            ends.append(_row_sum(step, node, [*index, i], inner[1:], inside, names[0]))
+        return ends[0]
+    values = [Reader(step, index, str(first)).value(node) for first in range(0, LANES, VECTOR)]
+    kept = [select(b, own, x, b.number(0)) for own, x in zip(inside, values, strict=True)]
+    pairs = [b.floats("fadd", kept[i], kept[i + 1]) for i in range(0, len(kept), 2)]
+    return b.floats("fadd", total, b.floats("fadd", *pairs))
+
+
+def pick_step(plan: Plan, module: Module, value: Pick) -> Step:
+    """For each number, the source's at an index: by comparing each index, so that one out of range gives NaN."""
+    step = begin(plan, module, value.rows)
+    b, kept = step.body, len(value.shape)
+    source, number = Node(value.source), expression(plan, value.index)
+    count, dtype = value.source.shape[-1], value.dtype
+    kind = b.kind({F32: "float", I32: "i32", BOOL: "i1"}[dtype])
+    start = {F32: b.number(math.nan), I32: b.integer(-1), BOOL: b.splat("i1 0")}[dtype]
+    with ExitStack() as stack:
+        index = [stack.enter_context(b.loop(n)) for n in value.shape]
+        lane = lanes(step, value.rows, stack)
+        wanted = Reader(step, index, lane).value(number)
+        with b.carrying(count, [(kind, start)]) as (i, names, ends):
+            own = i if i.isdecimal() else b.new(f"trunc i64 {i} to i32")
+            here = b.integer(int(own)) if own.isdecimal() else b.broadcast(own, "i32")
+            found = Reader(step, [*index, i], lane).value(source)
+            ends.append(select(b, b.new(f"icmp eq {b.i32} {wanted}, {here}"), found, names[0], kind))
+        place = b.plus(*(b.times(i, s) for i, s in zip(index, contiguous(value.shape), strict=True)), 0)
+        store(step, value, place, lane, ends[0])
+    assert kept == len(index)
+    return step
+
+
+def sort_step(plan: Plan, module: Module, value: Sort) -> Step:
+    """By exchanging neighbours, for all lanes at once: as many passes as there are numbers. Equals stay in order, NaN
+    comes last."""
+    step = begin(plan, module, value.rows)
+    b, count = step.body, value.shape[-1]
+    numbers = b.new(f"alloca [{count} x {b.f32}], align 64")
+    places = b.new(f"alloca [{count} x {b.i32}], align 64")
+    with ExitStack() as stack:
+        index = [stack.enter_context(b.loop(n)) for n in value.shape[:-1]]
+        lane = lanes(step, value.rows, stack)
+        with b.loop(count) as i:
+            x = Reader(step, [*index, i], lane).value(Node(value.source))
+            if value.source.value.dtype == I32:
+                x = b.new(f"sitofp {b.i32} {x} to {b.f32}")
+            b.store(x, numbers, b.times(i, b.width))
+            one = b.integer(int(i)) if i.isdecimal() else b.broadcast(b.new(f"trunc i64 {i} to i32"), "i32")
+            b.store(one, places, b.times(i, b.width), "i32")
+        if count > 1:
+            with b.loop(count - 1), b.loop(count - 1) as j:
+                _exchange(b, numbers, places, j)
+        with b.loop(count) as i:
+            found = b.load(places, b.times(i, b.width), "i32") if value.places else b.load(numbers, b.times(i, b.width))
+            if not value.places and value.dtype == I32:
+                found = b.new(f"fptosi {b.f32} {found} to {b.i32}")
+            at = b.plus(*(b.times(k, s) for k, s in zip([*index, i], contiguous(value.shape), strict=True)), 0)
+            store(step, value, at, lane, found)
+    return step
+
+
+def _exchange(b: Body, numbers: str, places: str, j: str) -> None:
+    low, high = b.times(j, b.width), b.plus(b.times(j, b.width), b.width)
+    x, y = b.load(numbers, low), b.load(numbers, high)
+    p, q = b.load(places, low, "i32"), b.load(places, high, "i32")
+    nan = b.new(f"and {b.i1} {compare(b, 'uno', x, x)}, {compare(b, 'ord', y, y)}")
+    later = b.new(f"or {b.i1} {compare(b, 'ogt', x, y)}, {nan}")
+    b.store(select(b, later, y, x), numbers, low)
+    b.store(select(b, later, x, y), numbers, high)
+    b.store(select(b, later, q, p, b.i32), places, low, "i32")
+    b.store(select(b, later, p, q, b.i32), places, high, "i32")
+
+
+GATHERED = {"float32": ("float", ""), "int32": ("i32", ""), "int64": ("i64", "trunc i64 {} to i32")} | {
+    **{"bool": ("i8", "uitofp i8 {} to float"), "uint8": ("i8", "zext i8 {} to i32")},
+    "float64": ("double", "fptrunc double {} to float"),
+}
+
+
+def gather_step(module: Module, value: Input, dtype: str) -> str:
+    """A column's numbers of a block's rows, each lane beyond them being that of the last; dtype: numpy's name."""
+    b = Body(1)
+    element, conversion = GATHERED[dtype]
+    made = "i32" if value.dtype == I32 else "float"
+    begins = b.new(f"alloca [{LANES} x i64], align 64")
+    last = b.new("sub i64 %count, 1")
+    ordered = b.new("icmp ne ptr %order, null")
+    with b.loop(LANES) as lane:
+        inside = b.new(f"icmp ult i64 {lane}, %count")
+        place = b.new(f"add i64 %first, {b.new(f'select i1 {inside}, i64 {lane}, i64 {last}')}")
+        # of rows in their own order, any address that can be read
+        where = b.new(f"select i1 {ordered}, ptr {b.at('%order', place, 'i64')}, ptr {begins}")
+        given = b.new(f"load i64, ptr {where}, align 8")
+        row = b.new(f"select i1 {ordered}, i64 {given}, i64 {place}")
+        b.do(f"store i64 {b.new(f'mul i64 {row}, %row_stride')}, ptr {b.at(begins, lane, 'i64')}, align 8")
+    with b.loop(value.size) as i:
+        number = b.new(f"mul i64 {i}, %number_stride")
+        with b.loop(LANES) as lane:
+            begin_ = b.new(f"load i64, ptr {b.at(begins, lane, 'i64')}, align 8")
+            at = b.new(f"add i64 {begin_}, {number}")
+            x = b.new(f"load {element}, ptr {b.at('%data', at, element)}, align 1")
+            if conversion:
+                x = b.new(conversion.format(x))
+            target = b.at("%tile", b.plus(b.times(i, LANES), lane))
+            b.do(f"store {made} {x}, ptr {target}, align 4")
+    parameters = "ptr %data, i64 %row_stride, i64 %number_stride, ptr %order, i64 %first, i64 %count"
+    return module.function(b, f"{parameters}, ptr noalias %tile")

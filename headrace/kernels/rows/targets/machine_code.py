@@ -1,0 +1,26 @@
+"""From LLVM assembly to machine code of this processor, without Numba."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+
+from headrace.kernels.runtime.native import processor, target_machine
+
+LEVEL = 2  # of optimisation
+
+
+def is_wide() -> bool:
+    """Whether the processor has 32 vector registers of 16 float32."""
+    return "+avx512f" in processor()[1].split(",")
+
+
+def object_code(text: str) -> bytes:
+    """Machine code of a module, optimised."""
+    module = llvm.parse_assembly(text)
+    machine = target_machine()
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=LEVEL)
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return machine.emit_object(module)

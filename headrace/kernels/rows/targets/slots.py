@@ -1,0 +1,35 @@
+"""The argument slots of a program's entry point, 8 bytes each: see kernels.runtime.native.
+
+A task is one of BEFORE (uniform values that need no rows), 2 q + 1 (phase q, the blocks of one part) and 2 q + 2 (what
+follows it: sums, and uniform values of phase q + 1); ALL is everything, one after the other.
+"""
+
+from __future__ import annotations
+
+ALL, BEFORE = -1, 0  # tasks
+
+TASK, PART, PARTS, ROWS = range(4)
+ORDER, FIRST = 4, 5  # address of the rows' order, int64, or 0; how many of it come before these rows
+SCRATCH, KEPT, UNIFORM, SUMS = range(6, 10)  # addresses: a thread's tiles, all blocks', the call's numbers, all parts'
+INPUTS = 10  # then for each column: address, stride of rows, stride of numbers, both in elements; for each uniform
+# input: address; for each output: address, and for one with rows both strides
+
+
+def column(position: int) -> int:
+    """The first slot of a column."""
+    return INPUTS + 3 * position
+
+
+def given(position: int, columns: int) -> int:
+    """The slot of a uniform input, of a program with so many columns."""
+    return INPUTS + 3 * columns + position
+
+
+def result(position: int, columns: int, uniforms: int) -> int:
+    """The first slot of an output."""
+    return INPUTS + 3 * columns + uniforms + 3 * position
+
+
+def count(columns: int, uniforms: int, outputs: int) -> int:
+    """How many slots there are."""
+    return INPUTS + 3 * columns + uniforms + 3 * outputs
