@@ -83,7 +83,8 @@ def unpack(folder: Path) -> Path:
     if found != SHA256:
         raise ValueError(f"{SEALED} has SHA-256 {found}, not {SHA256}: it is not the archive that was committed")
     with tarfile.open(SEALED) as archive:
-        archive.extractall(folder, filter="data")
+        # Python 3.11.3 and earlier have no filters; the archive is the one that was committed
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return folder
 
 

@@ -37,6 +37,14 @@ class CpuProgram:
         self, columns: Sequence[np.ndarray], uniforms: Sequence[np.ndarray], order: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
         """All outputs, computed by this thread. columns: [rows, ...]; order: int64, of those rows that count."""
+        words, found = self.words(columns, uniforms, order)
+        assert self.native.run(words) == 0
+        return found
+
+    def words(
+        self, columns: Sequence[np.ndarray], uniforms: Sequence[np.ndarray], order: np.ndarray | None = None
+    ) -> tuple[int, dict[str, np.ndarray]]:
+        """The address of the argument slots of a call, and its outputs."""
         program, plan = self.plan.program, self.plan
         rows = len(columns[0]) if order is None else len(order)
         sizes = len(program.columns), len(program.uniforms)
@@ -67,5 +75,5 @@ class CpuProgram:
             if not rows_ and own.size == output.view.size:
                 own = own.reshape(output.view.shape)
             found[output.name] = own
-        assert self.native.run(words.ctypes.data) == 0
-        return found
+        self.kept = (words, memory, given, uniforms, order)
+        return words.ctypes.data, found

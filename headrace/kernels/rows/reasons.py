@@ -1,0 +1,68 @@
+"""Why a loss is not compiled, as a sentence that begins with the user's file and line."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+PACKAGE, TORCH = Path(__file__).parents[2], Path(torch.__file__).parent
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in')
+
+
+class NotRows(Exception):
+    """A loss that cannot be compiled. where: "file.py:12", or empty where no line of the user's is known."""
+
+    def __init__(self, reason: str, where: str = "") -> None:
+        super().__init__(f"{where} {reason}" if where else reason)
+        self.reason, self.where = reason, where
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is neither torch's nor this package's nor Python's own."""
+    path = Path(file)
+    own = PACKAGE in path.parents and "algorithms" not in path.parts and "policies" not in path.parts
+    return not (own or TORCH in path.parents or file.startswith("<") or "/lib/python3" in file.replace("\\", "/"))
+
+
+def shown(file: str, line: int | str) -> str:
+    """A place in a file, for messages."""
+    return f"{Path(file).name}:{line}"
+
+
+def place_in(stack: str | None) -> str:
+    """The innermost place of the user's in a stack as text, outermost first."""
+    found = [(file, line) for file, line in _FRAME.findall(stack or "") if is_users(file)]
+    return shown(*found[-1]) if found else ""
+
+
+def place_of(trace: TracebackType | None) -> str:
+    """The innermost place of the user's in a traceback."""
+    found = [frame for frame in traceback.extract_tb(trace) if is_users(frame.filename)]
+    return shown(found[-1].filename, found[-1].lineno or 0) if found else ""
+
+
+_ERRORS = {
+    "DataDependentOutputException": "reads a number of a tensor (such as by .item() or float())",
+    "GuardOnDataDependentSymNode": "chooses by the data (such as `if` on a tensor)",
+    "DynamicOutputShapeException": "makes a tensor whose size depends on the data (such as by boolean indexing)",
+}
+
+
+def of_error(error: Exception) -> NotRows:
+    """The reason for which a loss could not be traced."""
+    place, kind, text = place_of(error.__traceback__), type(error).__name__, str(error)
+    reason = _ERRORS.get(kind)
+    if reason is None and "local_scalar_dense" in text:
+        reason = _ERRORS["DataDependentOutputException"]
+    if reason is None and ("numpy" in text.lower() or "data pointer" in text.lower()):
+        reason = "leaves PyTorch (such as by .numpy())"
+    if reason is None and "functorch" in text and "autograd.Function" in text:
+        reason = "uses an autograd.Function"
+    if reason is None:
+        first = text.strip().splitlines()[0] if text.strip() else kind
+        reason = f"cannot be traced: {kind}: {first[:200]}"
+    return NotRows(reason, place)

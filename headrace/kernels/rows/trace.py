@@ -1,0 +1,294 @@
+"""From a loss in plain PyTorch to a graph of torch's operations, with its gradients.
+
+The loss is traced on fake tensors, which have shapes and no numbers, so nothing of the user's is computed. It is traced
+three times, with prime numbers of rows: what differs between the traces depends on the number of rows, and must be
+c * rows or c / (rows - d) of whole c and d.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map
+
+from headrace.kernels.rows.decompositions import table
+from headrace.kernels.rows.inputs import DTYPES, Given, Source, given, replaced, substituted
+from headrace.kernels.rows.inputs import _names as names_of
+from headrace.kernels.rows.ir import Count
+from headrace.kernels.rows.reasons import NotRows, of_error, place_in
+
+PRIMES = (1009, 1013, 1019)
+COPIES = {"detach", "clone", "alias", "lift_fresh", "contiguous"}
+RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "normal", "bernoulli", "native_dropout", "multinomial"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """An output of a traced loss. learned: the input whose gradient it is; None of the loss itself and of metrics."""
+
+    name: str
+    node: Node
+    learned: Source | None = None
+
+
+class Traced:
+    """Graphs of a loss, one for each number of rows; nodes are the first's.
+
+    inputs: in the order of placeholders. spec: how the metrics are to be put together again.
+    """
+
+    def __init__(self, graphs: list[Graph], inputs: list[Source], results: list[Result], spec: Any) -> None:
+        self.graphs, self.inputs, self.outputs, self.spec = graphs, inputs, results, spec
+        self.graph = graphs[0]
+        nodes = [list(graph.nodes) for graph in graphs]
+        if len({tuple(map(_text, own)) for own in nodes}) != 1:
+            raise NotRows("computes something else for another number of rows")
+        self._alike = dict(zip(nodes[0], zip(*nodes, strict=True), strict=True))
+
+    def refusal(self, node: Node, sentence: str) -> NotRows:
+        """Why a node cannot be compiled, with the user's line that made it."""
+        return NotRows(sentence, _place(node))
+
+    def sizes(self, node: Node, result: int = 0) -> list[tuple[int, int]]:
+        """(c, k) for each dimension of a result: its size is c * rows^k."""
+        shapes = [_value(own, result).shape for own in self._alike[node]]
+        return [self._size(node, sizes) for sizes in zip(*shapes, strict=True)]
+
+    def _size(self, node: Node, sizes: tuple[int, ...]) -> tuple[int, int]:
+        if len(set(sizes)) == 1:
+            return sizes[0], 0
+        times = {Fraction(size, rows) for size, rows in zip(sizes, PRIMES, strict=True)}
+        if len(times) == 1 and (whole := times.pop()).denominator == 1:
+            return int(whole), 1
+        raise self.refusal(node, f"has a dimension that is no multiple of the rows ({sizes[0]} of {PRIMES[0]} rows)")
+
+    def dtype(self, node: Node, result: int = 0) -> str:
+        """The dtype of a result."""
+        dtype = _value(node, result).dtype
+        if dtype not in DTYPES:
+            raise self.refusal(node, f"computes in {str(dtype).removeprefix('torch.')}; float32 is compiled")
+        return DTYPES[dtype]
+
+    def count(self, node: Node) -> int:
+        """How many results a node has."""
+        return len(node.meta["val"])
+
+    def multiple(self, number: int) -> int | None:
+        """How often the rows go into a number of the first trace; None where they leave a rest."""
+        return number // PRIMES[0] if number % PRIMES[0] == 0 else None
+
+    def number(self, node: Node, name: str) -> float | Count | None:
+        """A number among a node's arguments."""
+        from headrace.kernels.rows.lower import given as argument
+
+        found = [argument(own, name) for own in self._alike[node]]
+        if found[0] is None:
+            return None
+        if len(set(map(repr, found))) == 1:
+            return float(found[0])
+        for power, less in ((1, 0), (-1, 0), (-1, 1), (-1, 2), (1, 1), (-1, -1), (2, 0), (-2, 0)):
+            factors = [number / float(rows - less) ** power for number, rows in zip(found, PRIMES, strict=True)]
+            near = max(factors) - min(factors) <= 2e-7 * abs(factors[0])
+            if near and (factor := _simple(factors)) is not None:
+                return Count(factor, power, less)
+        raise self.refusal(node, f"has a number that depends on the rows in no simple way ({found[0]!r})")
+
+
+def _simple(factors: list[float]) -> float | None:
+    """The number that these are to float32's rounding: whole, or a fraction of small numbers, or a decimal."""
+    middle = sorted(factors)[1]
+    near = Fraction(middle).limit_denominator(4096)
+    if near and abs(float(near) - middle) <= 2e-7 * abs(middle):
+        return float(near)
+    decimal = float(f"{middle:.6g}")
+    return decimal if abs(decimal - middle) <= 2e-7 * abs(middle) else None
+
+
+def trace(function: Callable[..., Any], arguments: tuple[Any, ...], gradients: bool = True) -> tuple[Traced, Given]:
+    """The graphs of a loss and its gradients; without gradients, of what a function of rows returns.
+
+    Raises NotRows.
+    """
+    errors: list[NotRows] = []
+    for floats in (True, False):  # as inputs; as constants, where the code chooses by one
+        try:
+            found = given(function, arguments, floats)
+            return _trace(function, arguments, found, gradients), found
+        except NotRows as error:
+            errors.append(error)
+        if not any(source.number for source in found.sources):
+            break
+    raise errors[-1] from None
+
+
+def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool) -> Traced:
+    graphs, results, spec = list[Graph](), list[tuple[str, Source | None]](), None
+    modules = {id(part) for _, module in found.modules for part in module.modules()}
+    before = [_attributes(part) for _, module in found.modules for part in module.modules()]
+    state = torch.get_rng_state()
+    for rows in PRIMES:
+        work = _Work(function, arguments, found, gradients, rows)
+        try:
+            graphs.append(work.graph())
+        except NotRows:
+            raise
+        except Exception as error:
+            raise of_error(error) from None
+        results, spec = work.results, work.spec
+    if not torch.equal(torch.get_rng_state(), state):
+        torch.set_rng_state(state)
+    after = [_attributes(part) for _, module in found.modules for part in module.modules()]
+    for (part, own), (_, now) in zip(before, after, strict=True):
+        if own.keys() != now.keys() or any(own[name] is not now[name] for name in own):
+            changed = next(name for name in {**own, **now} if own.get(name) is not now.get(name))
+            _restore(part, own)
+            raise NotRows(f"changes {type(part).__name__}.{changed} of the Python object when it is called")
+    del modules
+    (output,) = [node for node in graphs[0].nodes if node.op == "output"]
+    nodes = output.args[0]
+    own = [Result(name, node, learned) for (name, learned), node in zip(results, nodes, strict=True)]
+    return Traced(graphs, found.sources, own, spec)
+
+
+def _attributes(part: nn.Module) -> tuple[nn.Module, dict[str, object]]:
+    return part, {name: value for name, value in vars(part).items() if name not in ("_parameters", "_buffers")}
+
+
+def _restore(part: nn.Module, own: dict[str, object]) -> None:
+    for name in list(vars(part)):
+        if name not in own and name not in ("_parameters", "_buffers"):
+            del vars(part)[name]
+    vars(part).update(own)
+
+
+class _Work:
+    """One trace, at one number of rows."""
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool, rows: int
+    ) -> None:
+        self.function, self.arguments, self.found, self.gradients = function, arguments, found, gradients
+        self.examples = [_example(s, v, rows) for s, v in zip(found.sources, found.values, strict=True)]
+        self.results: list[tuple[str, Source | None]] = []
+        self.spec: Any = None
+
+    def graph(self) -> Graph:
+        """The functional graph, in few kinds of operations."""
+        # distributions check their arguments by asking about the data
+        checks = torch.distributions.Distribution._validate_args
+        torch.distributions.Distribution.set_default_validate_args(False)
+        try:
+            made = make_fx(self._run, tracing_mode="fake", record_stack_traces=True)(*self.examples)
+            stacks = {node.name: node.meta.get("stack_trace") for node in made.graph.nodes}
+            _refuse_random(made.graph)
+            functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
+            with torch.fx.traceback.preserve_node_meta():
+                made = make_fx(functional, tracing_mode="fake", decomposition_table=table())(*self.examples)
+        finally:
+            torch.distributions.Distribution.set_default_validate_args(checks)
+        del stacks
+        _simplify(made)
+        return made.graph
+
+    def _run(self, *values: Tensor) -> list[Tensor]:
+        """The loss, its gradients, and the metrics."""
+        found, tensors, numbers = self.found, dict[int, Tensor](), dict[str, Tensor]()
+        learned: list[tuple[Source, Tensor]] = []
+        for source, own, value in zip(found.sources, found.values, values, strict=True):
+            if source.learned and self.gradients:
+                value = value.detach().requires_grad_()
+                learned.append((source, value))
+            if source.number:
+                numbers[source.name] = value
+            else:
+                tensors[id(own)] = value
+        labels = names_of(self.function, len(self.arguments))
+        given_ = [replaced(x, tensors, numbers, name) for name, x in zip(labels, self.arguments, strict=True)]
+        with substituted(found.modules, tensors):
+            returned = self.function(*given_)
+            self._look_at_buffers(tensors)
+        if not self.gradients:
+            leaves, self.spec = tree_flatten(returned)
+            self.results = [(f"output {i}", None) for i in range(len(leaves))]
+            return leaves
+        loss, rest = returned if isinstance(returned, tuple) else (returned, ())
+        if not isinstance(loss, Tensor) or loss.dim():
+            raise NotRows("returns no scalar loss")
+        leaves, self.spec = tree_flatten(rest)
+        grads = torch.autograd.grad(loss, [value for _, value in learned], allow_unused=True)
+        pairs = [(source, g) for (source, _), g in zip(learned, grads, strict=True) if g is not None]
+        self.results = [("loss", None), *((f"gradient of {source.name}", source) for source, _ in pairs)]
+        metrics = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.results += [(f"metric {i}", None) for i, leaf in enumerate(metrics) if isinstance(leaf, Tensor)]
+        self.spec = self.spec, [None if isinstance(leaf, Tensor) else leaf for leaf in metrics]
+        return [loss.detach(), *(g for _, g in pairs), *(leaf for leaf in metrics if isinstance(leaf, Tensor))]
+
+    def _look_at_buffers(self, tensors: dict[int, Tensor]) -> None:
+        """Refuse a loss that writes to a module's tensors."""
+        for name, module in self.found.modules:
+            for own, value in module.named_buffers():
+                if id(value) in {id(x) for x in tensors.values()} and value._version:
+                    raise NotRows(f"writes to the buffer {name}.{own}")
+
+
+class _WithStacks(torch.nn.Module):
+    """A graph that is run node by node, so that what is made of a node has its stack."""
+
+    def __init__(self, made: GraphModule) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, *values: Tensor) -> Any:
+        return torch.fx.Interpreter(self.made).run(*values)
+
+
+def _example(source: Source, value: Tensor, rows: int) -> Tensor:
+    """A tensor like one that is given, of so many rows."""
+    shape = (rows, *value.shape[1:]) if source.kind == "column" else value.shape
+    return torch.zeros(shape, dtype=value.dtype)
+
+
+def _refuse_random(graph: Graph) -> None:
+    for node in graph.nodes:
+        name = getattr(getattr(node.target, "_overloadpacket", None), "__name__", "")
+        if name.rstrip("_") in RANDOM:
+            raise NotRows("draws random numbers: give them as a column of the minibatch", _place(node))
+
+
+def _simplify(made: GraphModule) -> None:
+    """Remove copies; of equal nodes leave one; what nothing reads is dropped."""
+    known: dict[object, Node] = {}
+    for node in list(made.graph.nodes):
+        if node.op != "call_function":
+            continue
+        name = getattr(getattr(node.target, "_overloadpacket", None), "__name__", "").removesuffix("_copy")
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        same = node.args[0] if name in COPIES else known.setdefault(key, node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            made.graph.erase_node(node)
+    made.graph.eliminate_dead_code()
+
+
+def _text(node: Node) -> str:
+    return f"{node.op} {node.target} {tree_map(lambda x: str(x) if isinstance(x, Node) else '', node.args)}"
+
+
+def _value(node: Node, result: int) -> Tensor:
+    found = node.meta["val"]
+    return found[result] if isinstance(found, list | tuple) else found  # type: ignore[no-any-return]
+
+
+def _place(node: Node) -> str:
+    return place_in(node.meta.get("stack_trace"))
+
+
+__all__ = ["Result", "Traced", "operator", "trace"]
