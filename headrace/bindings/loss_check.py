@@ -1,0 +1,113 @@
+"""A compiled loss compared with the plain function: on the minibatch that is there, and on other numbers, which reach
+the other sides of its comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.kernels.rows.inputs import _names as names_of
+from headrace.kernels.rows.inputs import replaced, substituted
+
+NEAR = 1e-4  # of each tensor's largest number
+SMALL = 1e-6  # of the largest of all gradients: what is smaller is rounding
+TIMES = 8.0  # how much further from float64's result than plain PyTorch's a result may be, where both are far from it
+
+
+def differs(program: Any, arguments: tuple[Any, ...]) -> str | None:
+    """How the compiled loss differs from the plain one; None where it does not."""
+    values = program.values(arguments)
+    generator = torch.Generator().manual_seed(0)
+    for where, numbers in (("this minibatch", values), ("other numbers", _others(program, values, generator))):
+        wanted = _plain(program, arguments, values, numbers)
+        found = program.compute(numbers)
+        far = _far(program, wanted, found)
+        if far and not _as_good(program, arguments, values, numbers, wanted, found):
+            return f"its {far} differs from plain PyTorch's on {where}"
+    return None
+
+
+def _others(program: Any, values: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
+    """Numbers unlike the given ones: rows exchanged in each column, parameters and columns scaled and shifted."""
+    found = []
+    for source, value in zip(program.sources, values, strict=True):
+        new = value.detach()
+        if source.kind == "column":
+            new = new[torch.randperm(len(new), generator=generator)]
+            if new.is_floating_point() and bool((new != new.round()).any()):  # flags and weights keep their numbers
+                new = new * (1 + torch.randn(new.shape, generator=generator) / 2)
+        elif new.is_floating_point() and new.dim():
+            scale = new.std(unbiased=False) + 0.01
+            new = new + 0.3 * scale * torch.randn(new.shape, generator=generator)
+        found.append(new)
+    return found
+
+
+def _plain(
+    program: Any, arguments: tuple[Any, ...], values: Sequence[Tensor], numbers: Sequence[Tensor], double: bool = False
+) -> list[Tensor]:
+    """The plain function's loss, gradients and metrics, with other numbers in place of the arguments' own."""
+    tensors, floats, learned = dict[int, Tensor](), dict[str, Tensor](), dict[str, Tensor]()
+    for source, own, number in zip(program.sources, values, numbers, strict=True):
+        new = number.double() if double and number.is_floating_point() else number.detach().clone()
+        if source.learned:
+            learned[source.name] = new.requires_grad_()
+        if not source.number:
+            tensors[id(own)] = new
+    labels = names_of(program.plain, len(arguments))
+    given = [replaced(x, tensors, floats, name) for name, x in zip(labels, arguments, strict=True)]
+    with substituted(program.modules, tensors), torch.enable_grad():
+        returned = program.plain(*given)
+    loss, rest = returned if isinstance(returned, tuple) else (returned, ())
+    wanted = [result.learned.name for result in program.results if result.learned is not None]
+    gradients = torch.autograd.grad(loss, [learned[name] for name in wanted], allow_unused=True)
+    zeros = [torch.zeros_like(learned[name]) if g is None else g for name, g in zip(wanted, gradients, strict=True)]
+    metrics = [x.detach() for x in torch.utils._pytree.tree_leaves(rest) if isinstance(x, Tensor)]
+    return [loss.detach(), *zeros, *metrics]
+
+
+def _far(program: Any, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> str | None:
+    """The name of the first output that is not near."""
+    largest = max(
+        [float(x.abs().max()) for r, x in zip(program.results, wanted, strict=True) if r.learned and x.numel()] or [0]
+    )
+    for result, one, other in zip(program.results, wanted, found, strict=True):
+        floor = SMALL * largest if result.learned else 1e-6
+        if _distance(one, other) > NEAR * _largest(one) + floor:
+            return str(result.name)
+    return None
+
+
+def _largest(x: Tensor) -> float:
+    finite = x[torch.isfinite(x)] if x.is_floating_point() else x
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference; infinite where one is NaN or infinite and the other is not the same."""
+    one, other = one.double(), other.double()
+    same = (one == other) | (one.isnan() & other.isnan())
+    difference = torch.where(same, 0.0, (one - other).abs())
+    return float(difference.nan_to_num(torch.inf).max()) if difference.numel() else 0.0
+
+
+def _as_good(
+    program: Any,
+    arguments: tuple[Any, ...],
+    values: Sequence[Tensor],
+    numbers: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    found: Sequence[Tensor],
+) -> bool:
+    """Whether the compiled loss is about as far from its result in float64 as plain PyTorch's in float32 is."""
+    try:
+        exact = _plain(program, arguments, values, numbers, double=True)
+    except (RuntimeError, TypeError, ValueError):  # it does not run in float64
+        return False
+    for one, plain, own in zip(exact, wanted, found, strict=True):
+        if _distance(one, own) > TIMES * _distance(one, plain) + NEAR * _largest(one):
+            return False
+    return True
