@@ -33,8 +33,8 @@ class Seen(NamedTuple):
 class CompiledLoss:
     """A loss with its gradients; made by compile().
 
-    Calling it gives what the plain function returns, without gradient functions, and adds the loss' gradients to `.grad`
-    of the parameters, as loss.backward() would. Several threads may call it at once.
+    Calling it gives what the plain function returns, without gradient functions, and adds the loss' gradients to
+    `.grad` of the parameters, as loss.backward() would. Several threads may call it at once.
     """
 
     def __init__(self, plain: Callable[..., Any]) -> None:

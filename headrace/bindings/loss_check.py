@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.rows.inputs import _names as names_of
-from headrace.kernels.rows.inputs import replaced, substituted
+from headrace.kernels.rows.inputs import captured_as, replaced, substituted
 
 NEAR = 1e-4  # of each tensor's largest number
 SMALL = 1e-6  # of the largest of all gradients: what is smaller is rounding
@@ -59,14 +59,16 @@ def _plain(
             tensors[id(own)] = new
     labels = names_of(program.plain, len(arguments))
     given = [replaced(x, tensors, floats, name) for name, x in zip(labels, arguments, strict=True)]
-    with substituted(program.modules, tensors), torch.enable_grad():
+    with substituted(program.modules, tensors), captured_as(program.plain, tensors), torch.enable_grad():
         returned = program.plain(*given)
     loss, rest = returned if isinstance(returned, tuple) else (returned, ())
     wanted = [result.learned.name for result in program.results if result.learned is not None]
     gradients = torch.autograd.grad(loss, [learned[name] for name in wanted], allow_unused=True)
     zeros = [torch.zeros_like(learned[name]) if g is None else g for name, g in zip(wanted, gradients, strict=True)]
     metrics = [x.detach() for x in torch.utils._pytree.tree_leaves(rest) if isinstance(x, Tensor)]
-    return [loss.detach(), *zeros, *metrics]
+    ids = {source.name: id(own) for source, own in zip(program.sources, values, strict=True)}
+    written = [tensors[ids[result.written.name]] for result in program.results if result.written is not None]
+    return [loss.detach(), *zeros, *metrics, *written]
 
 
 def _far(program: Any, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> str | None:

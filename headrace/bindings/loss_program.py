@@ -53,6 +53,8 @@ class Program:
                     parameter.grad = gradient
                 else:
                     parameter.grad.add_(gradient)
+            if result.written is not None:
+                self.find(result.written, arguments).copy_(gradient)
         return self.returned(outputs)
 
     def returned(self, outputs: Sequence[Tensor]) -> Any:

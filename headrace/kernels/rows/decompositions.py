@@ -79,6 +79,14 @@ def table() -> dict[Any, Callable[..., Any]]:
     return {key: rule for key, rule in found.items() if _name(key) not in KEPT}
 
 
+def writing() -> dict[Any, Callable[..., Any]]:
+    """As table(), of operations that write to running statistics, which their rules do in place: before writes in place
+    are removed."""
+    from torch._decomp import get_decompositions
+
+    return dict(get_decompositions([torch.ops.aten.native_batch_norm]))
+
+
 def _name(key: Any) -> str:
     packet = getattr(key, "_overloadpacket", key)
     return str(packet.__name__)

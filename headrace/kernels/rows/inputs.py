@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import inspect
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from copy import copy as shallow
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -62,17 +66,24 @@ def given(function: Callable[..., object], arguments: tuple[Any, ...], floats: b
     seen: set[int] = set()
     for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
-    for name, module in captured_modules(function):
-        _add_module(found, seen, name, module)
+    for name, value, find in captured(function):
+        _look(found, seen, name, value, find, same_for_all=True)
     columns = [(s, v) for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
+    groups = Counter(source.name.partition(".")[0] for source, _ in columns)
+    columns.sort(key=lambda pair: -groups[pair[0].name.partition(".")[0]])  # those of the minibatch first
     if not columns:
         raise NotRows("it is given no tensor of a minibatch")
     found.rows = len(columns[0][1])
     for source, value in columns:
-        if len(value) != found.rows:
+        other = source.name.partition(".")[0] != columns[0][0].name.partition(".")[0]
+        if len(value) != found.rows and other:  # settings, the same for all rows
+            at = found.sources.index(source)
+            found.sources[at] = replace(source, kind="uniform")
+        elif len(value) != found.rows:
             raise NotRows(
                 f"{columns[0][0].name} has {found.rows} rows and {source.name} has {len(value)}: "
-                "the first dimension of each tensor that is given must be the minibatch's rows"
+                "the first dimension of each tensor that is given must be the minibatch's rows. "
+                "One that is the same for all rows can be a buffer of a module, or a variable of the enclosing function"
             )
     return found
 
@@ -85,24 +96,37 @@ def _names(function: Callable[..., object], count: int) -> list[str]:
     return [*names, *(f"argument {i}" for i in range(len(names), count))][:count]
 
 
-def captured_modules(function: Callable[..., object]) -> list[tuple[str, nn.Module]]:
-    """The modules in a function's closure, and those of its module's names that it uses."""
+def captured(function: Callable[..., object]) -> list[tuple[str, Any, Callable[[Any], Any]]]:
+    """The modules and tensors in a function's closure, and those of its module's names that it uses."""
     plain = inspect.unwrap(function)
     if inspect.ismethod(plain):
         plain = plain.__func__
     if not inspect.isfunction(plain):
         return []
-    found = inspect.getclosurevars(plain)
-    known = found.nonlocals | found.globals
-    return [(name, value) for name, value in known.items() if isinstance(value, nn.Module)]
+    names = plain.__code__.co_names
+    cells = zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True)
+    found: list[tuple[str, Any, Callable[[Any], Any]]] = []
+    for name, cell in cells:
+        with contextlib.suppress(ValueError):  # an empty cell
+            found.append((name, cell.cell_contents, lambda _, cell=cell: cell.cell_contents))  # type: ignore[misc]
+    space = plain.__globals__
+    found += [(name, space[name], lambda _, name=name: space[name]) for name in names if name in space]  # type: ignore[misc]
+    return [one for one in found if isinstance(one[1], nn.Module | Tensor)]
 
 
-def _look(found: Given, seen: set[int], name: str, value: Any, find: Callable[[tuple[Any, ...]], Any]) -> None:
-    """Add the inputs within an argument."""
+def _look(
+    found: Given,
+    seen: set[int],
+    name: str,
+    value: Any,
+    find: Callable[[tuple[Any, ...]], Any],
+    same_for_all: bool = False,
+) -> None:
+    """Add the inputs within an argument. same_for_all: its tensors have no rows."""
     if isinstance(value, nn.Module):
         _add_module(found, seen, name, value)
     elif isinstance(value, Tensor):
-        _add_tensor(found, seen, name, value, find)
+        _add_tensor(found, seen, name, value, find, same_for_all)
     elif isinstance(value, dict):
         for key, part in value.items():
             _look(found, seen, f"{name}.{key}", part, lambda given, key=key: find(given)[key])  # type: ignore[misc]
@@ -110,11 +134,9 @@ def _look(found: Given, seen: set[int], name: str, value: Any, find: Callable[[t
         labels = getattr(value, "_fields", range(len(value)))
         for i, (label, part) in enumerate(zip(labels, value, strict=True)):
             _look(found, seen, f"{name}.{label}", part, lambda given, i=i: find(given)[i])  # type: ignore[misc]
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for one in dataclasses.fields(value):
-            part = getattr(value, one.name)
-            own = lambda given, label=one.name: getattr(find(given), label)  # noqa: E731
-            _look(found, seen, f"{name}.{one.name}", part, own)
+    elif _has_parts(value):
+        for label, part in vars(value).items():
+            _look(found, seen, f"{name}.{label}", part, lambda given, label=label: getattr(find(given), label))  # type: ignore[misc]
     elif type(value) is float and found.floats:
         found.sources.append(Source("uniform", name, False, find, number=True))
         found.values.append(torch.tensor(value, dtype=torch.float32))
@@ -122,19 +144,36 @@ def _look(found: Given, seen: set[int], name: str, value: Any, find: Callable[[t
         found.constants.append(f"{name}={value!r}" if _is_plain(value) else f"{name} {id(value)}")
 
 
+def _has_parts(value: object) -> bool:
+    """Whether it is an object of the user's whose attributes are looked at: a dataclass, a namespace, settings."""
+    kind = type(value)
+    own = kind is SimpleNamespace or kind.__module__.partition(".")[0] not in sys.stdlib_module_names | {
+        "torch",
+        "numpy",
+    }
+    return own and hasattr(value, "__dict__") and not isinstance(value, type | nn.Module) and not callable(value)
+
+
 def _is_plain(value: object) -> bool:
     return isinstance(value, bool | int | float | str | bytes | type(None) | torch.dtype | torch.device)
 
 
-def _add_tensor(found: Given, seen: set[int], name: str, value: Tensor, find: Callable[[tuple[Any, ...]], Any]) -> None:
-    if id(value) in seen and not value.dim():
+def _add_tensor(
+    found: Given,
+    seen: set[int],
+    name: str,
+    value: Tensor,
+    find: Callable[[tuple[Any, ...]], Any],
+    same_for_all: bool,
+) -> None:
+    if id(value) in seen:
         return
     seen.add(id(value))
     _check(name, value)
     learned = value.requires_grad and value.is_leaf
     if value.requires_grad and not value.is_leaf:
         raise NotRows(f"{name} has a gradient function: detach it, or compute it within the loss")
-    kind: Kind = "column" if value.dim() and not learned else "uniform"
+    kind: Kind = "column" if value.dim() and not learned and not same_for_all else "uniform"
     found.sources.append(Source(kind, name, learned, find))
     found.values.append(value)
 
@@ -145,7 +184,13 @@ def _add_module(found: Given, seen: set[int], name: str, module: nn.Module) -> N
     seen.add(id(module))
     found.modules.append((name, module))
     number = len(found.modules) - 1
-    for own, value in [*module.named_parameters(), *module.named_buffers()]:
+    attributes = [
+        (f"{path}.{label}".lstrip("."), value)
+        for path, part in module.named_modules()
+        for label, value in vars(part).items()
+        if isinstance(value, Tensor)
+    ]
+    for own, value in [*module.named_parameters(), *module.named_buffers(), *attributes]:
         if id(value) in seen:
             continue
         seen.add(id(value))
@@ -160,7 +205,7 @@ def _finder(module: int, path: str) -> Callable[[Any], Any]:
 
     def find(modules: Any) -> Any:
         part = modules[module][1].get_submodule(owner)
-        return part._parameters.get(name) if name in part._parameters else part._buffers[name]
+        return getattr(part, name)
 
     return find
 
@@ -177,15 +222,44 @@ def _check(name: str, value: Tensor) -> None:
 
 
 @contextmanager
+def captured_as(function: Callable[..., object], tensors: dict[int, Tensor]) -> Iterator[None]:
+    """Inside, tensors of a function's closure and of its module are other tensors, by the ids of their own."""
+    plain = inspect.unwrap(function)
+    plain = plain.__func__ if inspect.ismethod(plain) else plain
+    cells = list(plain.__closure__ or ()) if inspect.isfunction(plain) else []
+    space = plain.__globals__ if inspect.isfunction(plain) else {}
+    names = plain.__code__.co_names if inspect.isfunction(plain) else ()
+    kept = [(cell, cell.cell_contents) for cell in cells if _holds_tensor(cell)]
+    known = [(name, space[name]) for name in names if isinstance(space.get(name), Tensor)]
+    try:
+        for cell, value in kept:
+            cell.cell_contents = tensors.get(id(value), value)
+        for name, value in known:
+            space[name] = tensors.get(id(value), value)
+        yield
+    finally:
+        for cell, value in kept:
+            cell.cell_contents = value
+        space.update(known)
+
+
+def _holds_tensor(cell: Any) -> bool:
+    try:
+        return isinstance(cell.cell_contents, Tensor)
+    except ValueError:
+        return False
+
+
+@contextmanager
 def substituted(modules: Sequence[tuple[str, nn.Module]], tensors: dict[int, Tensor]) -> Iterator[None]:
     """Inside, parameters and buffers of these modules are other tensors, by the ids of their own."""
     changed: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for _, module in modules:
             for part in module.modules():
-                for space in (part._parameters, part._buffers):
+                for space in (part._parameters, part._buffers, vars(part)):
                     for name, value in list(space.items()):
-                        if value is not None and id(value) in tensors:
+                        if isinstance(value, Tensor) and id(value) in tensors:
                             changed.append((space, name, value))
                             space[name] = tensors[id(value)]  # type: ignore[assignment]
         yield
@@ -212,10 +286,9 @@ def replaced(value: Any, tensors: dict[int, Tensor], numbers: dict[str, Tensor],
             part(label, inner) for label, inner in zip(getattr(value, "_fields", range(len(value))), value, strict=True)
         ]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        copy = object.__new__(type(value))
-        for one in dataclasses.fields(value):
-            object.__setattr__(copy, one.name, part(one.name, getattr(value, one.name)))
+    if _has_parts(value):
+        copy = shallow(value)
+        vars(copy).update({label: part(label, inner) for label, inner in vars(value).items()})
         return copy
     return value
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.kernels.rows.build import Builder
 from headrace.kernels.rows.ir import BOOL, F32, I32, Count, Input, Output, Program, View
+from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.tensors import ROWS, Mismatch, Size, Tensor, axes_of, inner_axes, of_value
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Lowering:
     def __init__(self, traced: Traced) -> None:
         self.traced, self.build = traced, Builder()
         self.tensors: dict[Node, Lowered] = {}
+        # arange() over the rows, which index() takes for "in each row"
+        self.positions = of_value(Input((), True, I32, "the positions of the rows", -1), [(ROWS,)])
 
     def tensor(self, node: Node, argument: Any) -> Tensor:
         """An argument of a node as a tensor: another node's, or a number."""
@@ -112,6 +115,11 @@ def lower(traced: Traced, name: str) -> Program:
             raise traced.refusal(node, "is given a column whose first dimension is not the rows")
         lowering.tensors[node] = of_value(value, dims)
     for node in traced.graph.nodes:
+        if node.op == "get_attr":
+            numbers, shape = traced.constant(node)
+            dims = [(n,) if n != 1 else () for n in shape]
+            made = lowering.build.constant(numbers, inner_axes(dims), lowering.dtype(node))
+            lowering.tensors[node] = of_value(made, dims)
         if node.op == "call_function":
             try:
                 lowering.tensors[node] = lowering.operation(node)
@@ -120,7 +128,11 @@ def lower(traced: Traced, name: str) -> Program:
             except Unsupported as error:
                 raise traced.refusal(node, str(error)) from None
     outputs = [Output(result.name, _result(lowering, result.node)) for result in traced.outputs]
-    return Program(name, tuple(columns), tuple(uniforms), tuple(outputs))
+    program = Program(name, tuple(columns), tuple(uniforms), tuple(outputs))
+    positions = lowering.positions.view.value
+    if any(view.value is positions for made in program.values() for view in made.operands):
+        raise NotRows("computes with the positions of rows (arange over them)")
+    return program
 
 
 def _result(lowering: Lowering, node: Node) -> View:

@@ -191,6 +191,8 @@ def index(lowering: Lowering, node: Node) -> Lowered:
     """x[..., index]: by one tensor of integers along one dimension."""
     x = lowering.tensor(node, node.args[0])
     found = [(d, i) for d, i in enumerate(given(node, "indices")) if i is not None]
+    if len(found) == 2 and [d for d, _ in found] == [0, 1] and lowering.tensor(node, found[0][1]) is lowering.positions:
+        return _in_each_row(lowering, x, cast(lowering, lowering.tensor(node, found[1][1]), I32))
     if len(found) != 1:
         raise Unsupported("indexes along several dimensions at once; use gather")
     dim, argument = found[0]
@@ -200,6 +202,21 @@ def index(lowering: Lowering, node: Node) -> Lowered:
     if dim == 0 and not any(ROWS in axes for axes in x.dims):
         return _rows_of(lowering, x, places)
     return _selected(lowering, x, places, dim)
+
+
+def _in_each_row(lowering: Lowering, x: Tensor, index: Tensor) -> Tensor:
+    """x[arange(rows), index]: one of each row's."""
+    if x.dims[0] != (ROWS,) or index.dims != ((ROWS,),):
+        raise Unsupported("indexes rows by tensors of other shapes")
+    behind = last(merged(lowering, x, 1), 1)
+    wide = expanded(reshaped(index, (*index.sizes, *[Size(1)] * (len(x.dims) - 2))), behind.sizes[:-1])
+    pair, dims = together([behind, reshaped(wide, (*wide.sizes, Size(1)))])
+    source = merged(lowering, pair[0], len(dims) - 1)
+    count = len([n for n in pair[1].dims[-1] if n != ROWS])
+    view = pair[1].view
+    end = len(view.shape) - count
+    picked = View(view.value, view.shape[:end], view.strides[:end], view.offset)
+    return Tensor(lowering.build.pick(with_axis(source), picked), dims[:-1])
 
 
 @rule("sort", "argsort", "topk")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.kernels.rows.ir import BOOL, F32, I32, TRUTHS
 from headrace.kernels.rows.lower import Lowered, Lowering, Unsupported, given, operation_name, rule
-from headrace.kernels.rows.tensors import Tensor, together
+from headrace.kernels.rows.tensors import Tensor, expanded, together
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -197,3 +197,10 @@ def clamp(lowering: Lowering, node: Node) -> Lowered:
 @rule("_to", "to", "convert_element_type", "clone", "detach", "alias", "lift_fresh", "contiguous")
 def convert(lowering: Lowering, node: Node) -> Lowered:
     return cast(lowering, lowering.tensor(node, node.args[0]), lowering.dtype(node))
+
+
+@rule("copy")
+def copy(lowering: Lowering, node: Node) -> Lowered:
+    """The source, in the shape and dtype of what it is written to."""
+    source = cast(lowering, lowering.tensor(node, given(node, "src")), lowering.dtype(node))
+    return expanded(source, lowering.sizes(node))

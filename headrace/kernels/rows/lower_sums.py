@@ -59,6 +59,8 @@ _FUNCTIONS = {"amax": "max", "amin": "min", "mean": "sum"}
 def reduced(lowering: Lowering, name: str, x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
     """A reduction over dimensions."""
     over_rows = any(ROWS in x.dims[d] for d in dims)
+    if over_rows and x.dtype == I32:  # whole numbers up to 2^24 are exact
+        return cast(lowering, reduced(lowering, name, cast(lowering, x, F32), dims, keep), I32)
     if over_rows and name not in ("sum", "mean"):
         raise Unsupported(f"takes {name} over rows; sums and means alone are compiled")
     function = _FUNCTIONS.get(name, name)
@@ -141,6 +143,20 @@ def cumsum(lowering: Lowering, node: Node) -> Lowered:
     order = list(range(len(x.dims) - 1))
     order.insert(dim, len(x.dims) - 1)
     return permuted(summed, order)
+
+
+@rule("_trilinear")
+def trilinear(lowering: Lowering, node: Node) -> Lowered:
+    """The product of three tensors, each with some dimensions of size 1, summed over some dimensions."""
+    factors = []
+    for i in "123":
+        x = lowering.tensor(node, given(node, f"i{i}"))
+        sizes = list(x.sizes)
+        for dim in given(node, f"expand{i}"):
+            sizes.insert(dim, Size(1))
+        factors.append(reshaped(x, sizes))
+    product = apply(lowering, "mul", apply(lowering, "mul", factors[0], factors[1]), factors[2])
+    return reduced(lowering, "sum", product, sorted(given(node, "sumdim")), False)
 
 
 @rule("addmm", "addbmm", "baddbmm")

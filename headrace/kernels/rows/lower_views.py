@@ -186,8 +186,12 @@ def cat(lowering: Lowering, node: Node) -> Lowered:
     if operation_name(node) == "stack":
         dim %= len(tensors[0].dims) + 1
         tensors = [reshaped(t, (*t.sizes[:dim], Size(1), *t.sizes[dim:])) for t in tensors]
-    dim %= len(tensors[0].dims)
     tensors = [t for t in tensors if len(t.dims) > 1 or t.sizes != (Size(0),)]
+    return joined(lowering, tensors, dim % len(tensors[0].dims))
+
+
+def joined(lowering: Lowering, tensors: list[Tensor], dim: int) -> Tensor:
+    """Tensors side by side along a dimension."""
     rows = any(ROWS in t.dims[dim] for t in tensors)
     if rows and not all(ROWS in t.dims[dim] for t in tensors):
         raise Unsupported("joins rows with something else along their dimension")
@@ -205,10 +209,31 @@ def cat(lowering: Lowering, node: Node) -> Lowered:
         axis = sum(len([n for n in d if n != ROWS]) for d in dims[:dim])
         flat = tuple(stride for one in strides for stride in one)
         parts.append(View(tensor.view.value, inner_axes(dims), flat, tensor.view.offset))
-    joined = lowering.build.join(parts, axis)
-    total = joined.shape[axis]
+    whole = lowering.build.join(parts, axis)
+    total = whole.shape[axis]
     others[dim] = (total, ROWS) if rows else (total,)
-    return Tensor(joined, tuple(others))
+    return Tensor(whole, tuple(others))
+
+
+@rule("slice_scatter", "select_scatter")
+def written(lowering: Lowering, node: Node) -> Lowered:
+    """A tensor with a part of it replaced: what is before the part, the new numbers, what is after it."""
+    whole, new = lowering.tensor(node, given(node, "self")), lowering.tensor(node, given(node, "src"))
+    dim = given(node, "dim", 0) % len(whole.dims)
+    size = whole.sizes[dim]
+    if operation_name(node) == "select_scatter":
+        first, count = given(node, "index"), 1
+        new = reshaped(new, (*new.sizes[:dim], Size(1), *new.sizes[dim:]))
+    else:
+        first, count = given(node, "start") or 0, new.sizes[dim].inner
+    if given(node, "step", 1) != 1 or size.rows:
+        if new.sizes[dim] == size and given(node, "step", 1) == 1:
+            return new
+        raise Unsupported("writes to some of the rows, or to every other feature")
+    first = first + size.inner if first < 0 else first
+    ends = [(0, first), (first + count, size.inner - first - count)]
+    before, after = (cut(lowering, whole, dim, Size(at), Size(n)) if n else None for at, n in ends)
+    return joined(lowering, [part for part in (before, new, after) if part is not None], dim)
 
 
 _NUMBERS = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
@@ -229,7 +254,7 @@ def full(lowering: Lowering, node: Node) -> Lowered:
 def arange(lowering: Lowering, node: Node) -> Lowered:
     (size,) = lowering.sizes(node)
     if size.rows:
-        raise Unsupported("uses the positions of rows (arange over them)")
+        return lowering.positions
     name = operation_name(node)
     start = float(given(node, "start") or 0)
     step = float(given(node, "step") or 1) if name != "arange" or given(node, "step") else 1.0

@@ -19,24 +19,27 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
 
-from headrace.kernels.rows.decompositions import table
-from headrace.kernels.rows.inputs import DTYPES, Given, Source, given, replaced, substituted
+from headrace.kernels.rows.decompositions import table, writing
+from headrace.kernels.rows.inputs import DTYPES, Given, Source, captured_as, given, replaced, substituted
 from headrace.kernels.rows.inputs import _names as names_of
 from headrace.kernels.rows.ir import Count
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in
 
 PRIMES = (1009, 1013, 1019)
+LARGEST = 4096  # numbers of a tensor that a program's text contains
 COPIES = {"detach", "clone", "alias", "lift_fresh", "contiguous"}
 RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "normal", "bernoulli", "native_dropout", "multinomial"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """An output of a traced loss. learned: the input whose gradient it is; None of the loss itself and of metrics."""
+    """An output of a traced loss. learned: the input whose gradient it is; None of the loss itself and of metrics.
+    written: the input, a module's buffer, whose new numbers it is."""
 
     name: str
     node: Node
     learned: Source | None = None
+    written: Source | None = None
 
 
 class Traced:
@@ -80,6 +83,17 @@ class Traced:
     def count(self, node: Node) -> int:
         """How many results a node has."""
         return len(node.meta["val"])
+
+    def constant(self, node: Node) -> tuple[list[float], list[int]]:
+        """The numbers, and the shape, of a tensor that the loss makes of numbers."""
+        value = self.graphs_of(node)
+        if value.numel() > LARGEST:
+            raise self.refusal(node, f"makes a tensor of {value.numel()} numbers; up to {LARGEST} are compiled")
+        return value.double().reshape(-1).tolist(), list(value.shape)
+
+    def graphs_of(self, node: Node) -> Tensor:
+        """The tensor of a get_attr node."""
+        return getattr(self.graph.owning_module, str(node.target))  # type: ignore[no-any-return]
 
     def multiple(self, number: int) -> int | None:
         """How often the rows go into a number of the first trace; None where they leave a rest."""
@@ -130,8 +144,7 @@ def trace(function: Callable[..., Any], arguments: tuple[Any, ...], gradients: b
 
 
 def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool) -> Traced:
-    graphs, results, spec = list[Graph](), list[tuple[str, Source | None]](), None
-    modules = {id(part) for _, module in found.modules for part in module.modules()}
+    graphs, results, spec = list[Graph](), list[tuple[str, Source | None, Source | None]](), None
     before = [_attributes(part) for _, module in found.modules for part in module.modules()]
     state = torch.get_rng_state()
     for rows in PRIMES:
@@ -151,11 +164,10 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Give
             changed = next(name for name in {**own, **now} if own.get(name) is not now.get(name))
             _restore(part, own)
             raise NotRows(f"changes {type(part).__name__}.{changed} of the Python object when it is called")
-    del modules
     (output,) = [node for node in graphs[0].nodes if node.op == "output"]
     nodes = output.args[0]
-    own = [Result(name, node, learned) for (name, learned), node in zip(results, nodes, strict=True)]
-    return Traced(graphs, found.sources, own, spec)
+    made = [Result(name, node, *which) for (name, *which), node in zip(results, nodes, strict=True)]
+    return Traced(graphs, found.sources, made, spec)
 
 
 def _attributes(part: nn.Module) -> tuple[nn.Module, dict[str, object]]:
@@ -177,7 +189,7 @@ class _Work:
     ) -> None:
         self.function, self.arguments, self.found, self.gradients = function, arguments, found, gradients
         self.examples = [_example(s, v, rows) for s, v in zip(found.sources, found.values, strict=True)]
-        self.results: list[tuple[str, Source | None]] = []
+        self.results: list[tuple[str, Source | None, Source | None]] = []
         self.spec: Any = None
 
     def graph(self) -> Graph:
@@ -186,15 +198,13 @@ class _Work:
         checks = torch.distributions.Distribution._validate_args
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            made = make_fx(self._run, tracing_mode="fake", record_stack_traces=True)(*self.examples)
-            stacks = {node.name: node.meta.get("stack_trace") for node in made.graph.nodes}
+            made = make_fx(self._run, writing(), "fake", record_stack_traces=True)(*self.examples)
             _refuse_random(made.graph)
             functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
             with torch.fx.traceback.preserve_node_meta():
                 made = make_fx(functional, tracing_mode="fake", decomposition_table=table())(*self.examples)
         finally:
             torch.distributions.Distribution.set_default_validate_args(checks)
-        del stacks
         _simplify(made)
         return made.graph
 
@@ -212,12 +222,16 @@ class _Work:
                 tensors[id(own)] = value
         labels = names_of(self.function, len(self.arguments))
         given_ = [replaced(x, tensors, numbers, name) for name, x in zip(labels, self.arguments, strict=True)]
-        with substituted(found.modules, tensors):
+        buffers = {id(own): source for source, own in self._buffers()}
+        for key in buffers:
+            tensors[key] = tensors[key].clone()
+        versions = {key: tensor._version for key, tensor in tensors.items()}
+        with substituted(found.modules, tensors), captured_as(self.function, tensors):
             returned = self.function(*given_)
-            self._look_at_buffers(tensors)
+        written = self._written(tensors, versions, buffers)
         if not self.gradients:
             leaves, self.spec = tree_flatten(returned)
-            self.results = [(f"output {i}", None) for i in range(len(leaves))]
+            self.results = [(f"output {i}", None, None) for i in range(len(leaves))]
             return leaves
         loss, rest = returned if isinstance(returned, tuple) else (returned, ())
         if not isinstance(loss, Tensor) or loss.dim():
@@ -225,18 +239,28 @@ class _Work:
         leaves, self.spec = tree_flatten(rest)
         grads = torch.autograd.grad(loss, [value for _, value in learned], allow_unused=True)
         pairs = [(source, g) for (source, _), g in zip(learned, grads, strict=True) if g is not None]
-        self.results = [("loss", None), *((f"gradient of {source.name}", source) for source, _ in pairs)]
+        self.results = [("loss", None, None), *((f"gradient of {source.name}", source, None) for source, _ in pairs)]
         metrics = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        self.results += [(f"metric {i}", None) for i, leaf in enumerate(metrics) if isinstance(leaf, Tensor)]
+        self.results += [(f"metric {i}", None, None) for i, leaf in enumerate(metrics) if isinstance(leaf, Tensor)]
+        self.results += [(f"buffer {source.name}", None, source) for source, _ in written]
         self.spec = self.spec, [None if isinstance(leaf, Tensor) else leaf for leaf in metrics]
-        return [loss.detach(), *(g for _, g in pairs), *(leaf for leaf in metrics if isinstance(leaf, Tensor))]
+        tensors_ = [leaf for leaf in metrics if isinstance(leaf, Tensor)]
+        return [loss.detach(), *(g for _, g in pairs), *tensors_, *(value for _, value in written)]
 
-    def _look_at_buffers(self, tensors: dict[int, Tensor]) -> None:
-        """Refuse a loss that writes to a module's tensors."""
-        for name, module in self.found.modules:
-            for own, value in module.named_buffers():
-                if id(value) in {id(x) for x in tensors.values()} and value._version:
-                    raise NotRows(f"writes to the buffer {name}.{own}")
+    def _buffers(self) -> list[tuple[Source, Tensor]]:
+        pairs = zip(self.found.sources, self.found.values, strict=True)
+        return [(s, v) for s, v in pairs if s.of_module and not isinstance(v, nn.Parameter)]
+
+    def _written(
+        self, tensors: dict[int, Tensor], versions: dict[int, int], buffers: dict[int, Source]
+    ) -> list[tuple[Source, Tensor]]:
+        """The buffers that the loss has written to. Raises NotRows where it writes to anything else."""
+        changed = [key for key, version in versions.items() if tensors[key]._version != version]
+        names = {id(own): source.name for source, own in zip(self.found.sources, self.found.values, strict=True)}
+        for key in changed:
+            if key not in buffers:
+                raise NotRows(f"writes to {names[key]}")
+        return [(buffers[key], tensors[key]) for key in changed]
 
 
 class _WithStacks(torch.nn.Module):
