@@ -29,6 +29,8 @@ FLOORS = (
     "kernels.targets.torch",
     "kernels.targets.cuda",
     "kernels.nn",
+    "kernels.rows",
+    "kernels.rows.targets",
     "kernels.learning",
     "kernels.off_policy",
     "kernels.cuda",

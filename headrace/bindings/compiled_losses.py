@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +21,6 @@ from headrace.core.terminal import tell
 from headrace.policies.examination import Examination, examine
 
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
-NUMPY = {torch.float32: "float32", torch.int32: "int32", torch.int64: "int64", torch.bool: "bool"}
-
-
-class Seen(NamedTuple):
-    """What a compiled loss depends on besides its inputs' numbers."""
-
-    structure: tuple[object, ...]
-    modules: tuple[Examination, ...]
 
 
 class CompiledLoss:
@@ -40,23 +33,23 @@ class CompiledLoss:
     def __init__(self, plain: Callable[..., Any]) -> None:
         self.plain = plain
         self._lock = threading.Lock()
-        self._programs: list[tuple[Seen, Any]] = []
-        self._refused: list[tuple[Seen | None, str]] = []
+        self._programs: list[Any] = []
+        self._refused: list[tuple[Any, list[tuple[nn.Module, Examination]], str]] = []
         self._reach: Reach | None = None
         self._said: set[str] = set()
 
     def __call__(self, *arguments: Any) -> Any:
-        program = self._program(arguments)
+        program, values = self._find(arguments)
         if isinstance(program, str):
             if program not in self._said:
                 self._said.add(program)
                 tell(f"{self.name} is not compiled: {program}. It runs in plain PyTorch.")
             return run_plain(self.plain, arguments)
-        return program.run(arguments)
+        return program.run(values)
 
     def why_not(self, *arguments: Any) -> str | None:
         """Why the loss is not compiled for these arguments, as a sentence with file and line; None where it is."""
-        found = self._program(arguments)
+        found, _ = self._find(arguments)
         return found if isinstance(found, str) else None
 
     @property
@@ -64,44 +57,48 @@ class CompiledLoss:
         """The plain function's name, for messages."""
         return str(getattr(self.plain, "__qualname__", type(self.plain).__name__))
 
-    def _program(self, arguments: tuple[Any, ...]) -> Any:
-        """What computes the loss of these arguments; a sentence where nothing does."""
+    def _find(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
+        """The program that computes the loss of these arguments, and its inputs; a sentence where there is none."""
         if self._reach is None or not self._reach.is_current():
             with self._lock:
                 self._programs, self._refused = [], []
                 self._reach = reach(self.plain, _classes(arguments))
-        from headrace.bindings.loss_program import Program, inputs_of
+        for program in self._programs:
+            if (values := program.inputs(arguments)) is not None:
+                return self._again(program, arguments, values), values
+        from headrace.bindings.loss_program import Program
+        from headrace.kernels.rows.inputs import given
         from headrace.kernels.rows.reasons import NotRows
 
-        try:
-            given = inputs_of(self.plain, arguments)
-        except NotRows as error:
-            return str(error)
-        examined = tuple(examine(module) for _, module in given.modules)
-        seen = Seen(given.structure, examined)
-        for known in (self._programs, self._refused):
-            for other, found in known:
-                if other == seen:
-                    return found
-        reason = _altered(given.modules, examined)
-        if reason is not None:
-            return reason
+        for known, as_it_was, why in self._refused:
+            if known.serves(arguments) and all(examine(module) is seen for module, seen in as_it_was):
+                return why, []
         with self._lock:
-            for other, found in self._programs:
-                if other == seen:
-                    return found
             try:
-                program = Program(self.plain, arguments, self.name)
+                found = given(self.plain, arguments)
+                examined = [(module, examine(module)) for _, module in found.modules]
+                reason = _altered(found.modules, [seen for _, seen in examined])
+                if reason is None:
+                    program = Program(self.plain, arguments, self.name)
+                    reason = differs(program, arguments)
             except NotRows as error:
-                self._refused.append((seen, str(error)))
-                return str(error)
-            reason = differs(program, arguments)
-            if reason is not None:
-                self._refused.append((seen, reason))
-                return reason
-            # of a constant that turned out to be one while tracing, the structure is another
-            self._programs.append((seen, program))
-            return program
+                reason = str(error)
+            if reason is None:
+                self._programs.append(program)
+                return program, program.values(arguments)
+            with suppress(UnboundLocalError):
+                self._refused.append((found, examined, reason))
+            return reason, []
+
+    def _again(self, program: Any, arguments: tuple[Any, ...], values: list[Tensor]) -> Any:
+        """The program; compared with the plain loss once more at a later call."""
+        program.calls += 1
+        if program.calls == LOOK_AGAIN and (reason := differs(program, arguments)) is not None:
+            with self._lock:
+                self._programs.remove(program)
+                self._refused.append((program.given, [], reason))
+            return reason
+        return program
 
 
 def compile(loss: Callable[..., Any]) -> CompiledLoss:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.kernels.rows.inputs import _names as names_of
 from headrace.kernels.rows.inputs import captured_as, replaced, substituted
 
 NEAR = 1e-4  # of each tensor's largest number
@@ -57,8 +56,7 @@ def _plain(
             learned[source.name] = new.requires_grad_()
         if not source.number:
             tensors[id(own)] = new
-    labels = names_of(program.plain, len(arguments))
-    given = [replaced(x, tensors, floats, name) for name, x in zip(labels, arguments, strict=True)]
+    given = [replaced(x, tensors, floats, name) for name, x in zip(program.labels, arguments, strict=True)]
     with substituted(program.modules, tensors), captured_as(program.plain, tensors), torch.enable_grad():
         returned = program.plain(*given)
     loss, rest = returned if isinstance(returned, tuple) else (returned, ())

@@ -3,106 +3,125 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.kernels.rows.inputs import Given, Source, given
+from headrace.core.device import kernel_threads
+from headrace.kernels.rows.inputs import argument_names
+from headrace.kernels.rows.ir import Outer, Product
 from headrace.kernels.rows.lower import lower
-from headrace.kernels.rows.plan import LANES
 from headrace.kernels.rows.schedule import plan
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.cpu_program import CpuProgram, aligned
+from headrace.kernels.rows.targets.cpu_program import CpuProgram, parts_of
 from headrace.kernels.rows.trace import trace
+from headrace.policies.examination import examine
 
 NUMPY = {torch.float32: "float32", torch.int32: "int32", torch.int64: "int64", torch.bool: "bool"}
-
-
-def inputs_of(plain: Callable[..., Any], arguments: tuple[Any, ...]) -> Given:
-    """The inputs in a call's arguments."""
-    return given(plain, arguments)
+WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
+_training = attrgetter("training")
 
 
 class Program:
-    """Machine code of a loss for arguments like these. Raises NotRows where there is none."""
+    """Machine code of a loss for arguments like these. Raises NotRows where there is none.
+
+    sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to.
+    """
 
     def __init__(self, plain: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> None:
-        self.plain = plain
-        traced, found = trace(plain, arguments)
-        self.floats = found.floats
-        self.sources, self.results, self.spec = found.sources, traced.outputs, traced.spec
-        self.modules = found.modules
+        self.plain, self.labels = plain, argument_names(plain, len(arguments))
+        traced, given = trace(plain, arguments)
+        self.given, self.sources, self.results, self.spec = given, given.sources, traced.outputs, traced.spec
+        self.modules = given.modules
         self.plan = plan(lower(traced, name))
         self.columns = [i for i, source in enumerate(self.sources) if source.kind == "column"]
         self.uniforms = [i for i, source in enumerate(self.sources) if source.kind != "column"]
-        dtypes = [NUMPY[found.values[i].dtype] for i in self.columns]
-        self.code = CpuProgram(self.plan, dtypes)
-        self.with_rows = [output.view.value.rows for output in self.plan.program.outputs]
+        self.code = CpuProgram(self.plan, [NUMPY[given.values[i].dtype] for i in self.columns])
         self.sizes = [traced.sizes(result.node) for result in self.results]
+        self.with_rows = [output.view.value.rows for output in self.plan.program.outputs]
+        self._examined = [(module, examine(module)) for _, module in self.modules]
+        self._parts = list(chain.from_iterable(module.modules() for _, module in self.modules))
+        self._training = [*map(_training, self._parts)]
+        products = [value for value in self.plan.program.values() if isinstance(value, Product | Outer)]
+        self.work = sum(2 * v.size * (v.source.shape[-1] if isinstance(v, Product) else 1) for v in products)
+        self.calls = 0
+        places = {source.name: i for i, source in enumerate(self.sources)}
+        self._learned = [(n, places[r.learned.name]) for n, r in enumerate(self.results) if r.learned is not None]
+        self._written = [(n, places[r.written.name]) for n, r in enumerate(self.results) if r.written is not None]
 
-    def run(self, arguments: tuple[Any, ...]) -> Any:
+    def inputs(self, arguments: tuple[Any, ...]) -> list[Tensor] | None:
+        """The inputs of a call; None where it is not one that this program serves."""
+        if any(examine(module) is not seen for module, seen in self._examined):
+            return None
+        if [*map(_training, self._parts)] != self._training or not self.given.serves(arguments):
+            return None
+        return self.values(arguments)
+
+    def run(self, values: Sequence[Tensor]) -> Any:
         """The loss and metrics; gradients are added to those that the parameters have."""
-        values = self.values(arguments)
-        outputs = self.compute(values)
-        for result, gradient in zip(self.results, outputs, strict=True):
-            if result.learned is not None:
-                parameter = self.find(result.learned, arguments)
+        gradients: list[Tensor | None] = [None] * len(self.results)
+        for number, place in self._learned:
+            parameter = values[place]
+            if parameter.grad is None and parameter.is_contiguous():
+                parameter.grad = gradients[number] = torch.empty_like(parameter)
+        outputs = self.compute(values, gradients)
+        for number, place in self._learned:
+            if gradients[number] is None:
+                parameter = values[place]
                 if parameter.grad is None:
-                    parameter.grad = gradient
-                else:
-                    parameter.grad.add_(gradient)
-            if result.written is not None:
-                self.find(result.written, arguments).copy_(gradient)
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad.add_(outputs[number])
+        for number, place in self._written:
+            values[place].copy_(outputs[number])
         return self.returned(outputs)
 
     def returned(self, outputs: Sequence[Tensor]) -> Any:
         """What the plain function returns, of all outputs."""
         (spec, fixed), loss = self.spec, outputs[0]
-        metrics = iter([x for result, x in zip(self.results, outputs, strict=True) if result.name.startswith("metric")])
+        metrics = iter([x for result, x in zip(self.results, outputs, strict=True) if result.is_metric])
         leaves = [next(metrics) if leaf is None else leaf for leaf in fixed]
         rest = torch.utils._pytree.tree_unflatten(leaves, spec)
         return loss if isinstance(rest, tuple) and not rest else (loss, rest)
 
-    def find(self, source: Source, arguments: tuple[Any, ...]) -> Any:
-        """What an input is in a call's arguments."""
-        return source.find(self.modules if source.of_module else arguments)
-
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:
         """The inputs of a call."""
-        found = [self.find(source, arguments) for source in self.sources]
+        found = [source.find(arguments) for source in self.sources]
         return [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float32) for x in found]
 
-    def compute(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """All outputs, of these inputs."""
-        program, memory = self.plan.program, list[Any]()
-        rows = len(values[self.columns[0]])
-        sizes = len(self.columns), len(self.uniforms)
-        words = np.zeros(slots.count(*sizes, len(program.outputs)), np.int64)
-        words[[slots.TASK, slots.PARTS, slots.ROWS]] = slots.ALL, 1, rows
-        counts = (self.plan.tiles * LANES, -(-rows // LANES) * self.plan.kept * LANES)
-        memory += [aligned(count) for count in (*counts, self.plan.uniform, self.plan.accumulators)]
-        words[slots.SCRATCH : slots.INPUTS] = [x.ctypes.data for x in memory]
+    def compute(self, values: Sequence[Tensor], into: Sequence[Tensor | None] = ()) -> list[Tensor]:
+        """All outputs, of these inputs. into: tensors for some of them."""
+        rows, (columns, uniforms) = len(values[self.columns[0]]), self.code.sizes
+        threads = self._threads(rows)
+        memory = self.code.memory(rows, threads)
+        words, kept = memory.words, list[Tensor]()
         for position, i in enumerate(self.columns):
-            column, row, number = _strides(values[i].detach())
-            memory.append(column)
+            column, row, number = _strides(values[i])
+            kept.append(column)
             first = slots.column(position)
             words[first : first + 3] = column.data_ptr(), row, number
         for position, i in enumerate(self.uniforms):
-            uniform = _in_memory(values[i].detach())
-            memory.append(uniform)
-            words[slots.given(position, sizes[0])] = uniform.data_ptr()
+            uniform = _in_memory(values[i])
+            kept.append(uniform)
+            words[slots.given(position, columns)] = uniform.data_ptr()
         outputs = []
-        for position, (sizes_, output) in enumerate(zip(self.sizes, program.outputs, strict=True)):
-            shape = [inner * (rows if power else 1) for inner, power in sizes_]
-            kind = torch.int32 if output.view.value.dtype == "i32" else torch.float32
-            own = torch.empty(shape, dtype=kind)
+        for position, output in enumerate(self.plan.program.outputs):
+            own = into[position] if into else None
+            if own is None:
+                shape = [inner * (rows if power else 1) for inner, power in self.sizes[position]]
+                own = torch.empty(shape, dtype=torch.int32 if output.view.value.dtype == "i32" else torch.float32)
             outputs.append(own)
-            first = slots.result(position, *sizes)
-            words[first : first + 3] = own.data_ptr(), own[0].numel() if output.view.value.rows else 0, 1
-        self.code.native.run(words.ctypes.data)
+            first = slots.result(position, columns, uniforms)
+            words[first : first + 3] = own.data_ptr(), own[0].numel() if self.with_rows[position] else 0, 1
+        memory.run(threads)
+        self.code.give_back(memory)
         return outputs
+
+    def _threads(self, rows: int) -> int:
+        """As many threads as there are parts, one for little work."""
+        return 1 if self.work * rows < WORTH_HELP else min(kernel_threads(), parts_of(rows))
 
 
 def _strides(column: Tensor) -> tuple[Tensor, int, int]:
@@ -117,5 +136,6 @@ def _strides(column: Tensor) -> tuple[Tensor, int, int]:
 
 
 def _in_memory(uniform: Tensor) -> Tensor:
-    kind = {torch.int64: torch.int32, torch.bool: torch.float32}.get(uniform.dtype, uniform.dtype)
-    return uniform.to(kind).contiguous()
+    if uniform.dtype != torch.float32:
+        uniform = uniform.to(torch.float32 if uniform.dtype == torch.bool else torch.int32)
+    return uniform.contiguous()

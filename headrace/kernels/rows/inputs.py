@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from copy import copy as shallow
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from headrace.kernels.rows.reasons import NotRows
 
+Shape: TypeAlias = tuple[int, ...]
+Find: TypeAlias = Callable[[Any], Any]
 Kind: TypeAlias = Literal["column", "uniform"]
 DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "bool"}
 
@@ -26,43 +28,84 @@ DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bo
 class Source:
     """An input of a traced loss. name: as a user would say it. learned: whether the loss has a gradient of it.
 
-    find: gives what it is now, of the arguments of a call, or of the modules in them if of_module. number: whether that
-    is a Python float.
+    find: gives what it is now, of the arguments of a call. of_module: whether it is a tensor of a module's; then the
+    arguments do not count. number: whether it is a Python float.
     """
 
     kind: Kind
     name: str
     learned: bool
-    find: Callable[[Any], Any] = field(compare=False)
+    find: Find = field(compare=False)
     of_module: bool = False
     number: bool = False
 
 
 @dataclass
 class Given:
-    """The inputs of a call's arguments. modules: (name, module, find); rows: of the minibatch."""
+    """The inputs in a call's arguments.
+
+    modules: by the names of the arguments. rows: of the minibatch. floats: whether Python floats are inputs, rather
+    than constants. held: what else the trace reads: modules, numbers that are no inputs, sizes of dicts and lists; each
+    with how to find it, and what it was.
+    """
 
     sources: list[Source] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     modules: list[tuple[str, nn.Module]] = field(default_factory=list)
-    constants: list[str] = field(default_factory=list)
+    held: list[tuple[Find, object]] = field(default_factory=list)
     rows: int = 0
-    floats: bool = True  # whether Python floats are inputs, rather than constants
+    floats: bool = True
 
-    @property
-    def structure(self) -> tuple[object, ...]:
-        """What all calls that one trace serves have in common."""
-        shapes = tuple(
-            (source, tuple(value.shape[1:] if source.kind == "column" else value.shape), value.dtype, value.device.type)
-            for source, value in zip(self.sources, self.values, strict=True)
-        )
-        training = tuple(part.training for _, module in self.modules for part in module.modules())
-        return shapes, training, tuple(self.constants)
+    def __post_init__(self) -> None:
+        self._own: list[tuple[Source, Shape, torch.dtype]] = []
+
+    def settle(self) -> None:
+        """Remember what inputs look like, for serves()."""
+        pairs = zip(self.sources, self.values, strict=True)
+        self._own = [(s, _tail(s, v), v.dtype) for s, v in pairs if not (s.of_module or s.number)]
+
+    def serves(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether other arguments have the same inputs, but for their numbers, and the same constants."""
+        try:
+            for find, value in self.held:
+                if not _same(find(arguments), value):
+                    return False
+            rows = 0
+            for source, shape, dtype in self._own:
+                found = source.find(arguments)
+                alike = isinstance(found, Tensor) and found.dtype == dtype and _tail(source, found) == shape
+                if not alike or found.requires_grad is not source.learned or found.device.type != "cpu":
+                    return False
+                if source.kind == "column":
+                    rows = rows or len(found)
+                    if len(found) != rows:
+                        return False
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # it is not there
+            return False
+        return all(type(source.find(arguments)) is float for source in self.sources if source.number)
+
+
+def _tail(source: Source, value: Tensor) -> Shape:
+    return tuple(value.shape[1:] if source.kind == "column" else value.shape)
+
+
+def _same(found: object, value: object) -> bool:
+    """Whether a constant is what it was: by its value where that is a plain one, else by being the same object."""
+    if isinstance(value, _Size):
+        return len(found) == value.number if value.sized else len(vars(found)) == value.number  # type: ignore[arg-type]
+    return found is value or (type(found) is type(value) and _is_plain(value) and found == value)
+
+
+class _Size(NamedTuple):
+    """In place of a container: how much is in it."""
+
+    number: int
+    sized: bool
 
 
 def given(function: Callable[..., object], arguments: tuple[Any, ...], floats: bool = True) -> Given:
     """The inputs of a call. Raises NotRows for what cannot be one. floats: Python floats are inputs, not constants."""
-    found, names = Given(floats=floats), _names(function, len(arguments))
+    found, names = Given(floats=floats), argument_names(function, len(arguments))
     seen: set[int] = set()
     for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
@@ -85,10 +128,12 @@ def given(function: Callable[..., object], arguments: tuple[Any, ...], floats: b
                 "the first dimension of each tensor that is given must be the minibatch's rows. "
                 "One that is the same for all rows can be a buffer of a module, or a variable of the enclosing function"
             )
+    found.settle()
     return found
 
 
-def _names(function: Callable[..., object], count: int) -> list[str]:
+def argument_names(function: Callable[..., object], count: int) -> list[str]:
+    """What a function calls its arguments."""
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -96,7 +141,7 @@ def _names(function: Callable[..., object], count: int) -> list[str]:
     return [*names, *(f"argument {i}" for i in range(len(names), count))][:count]
 
 
-def captured(function: Callable[..., object]) -> list[tuple[str, Any, Callable[[Any], Any]]]:
+def captured(function: Callable[..., object]) -> list[tuple[str, Any, Find]]:
     """The modules and tensors in a function's closure, and those of its module's names that it uses."""
     plain = inspect.unwrap(function)
     if inspect.ismethod(plain):
@@ -105,7 +150,7 @@ def captured(function: Callable[..., object]) -> list[tuple[str, Any, Callable[[
         return []
     names = plain.__code__.co_names
     cells = zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True)
-    found: list[tuple[str, Any, Callable[[Any], Any]]] = []
+    found: list[tuple[str, Any, Find]] = []
     for name, cell in cells:
         with contextlib.suppress(ValueError):  # an empty cell
             found.append((name, cell.cell_contents, lambda _, cell=cell: cell.cell_contents))  # type: ignore[misc]
@@ -119,29 +164,33 @@ def _look(
     seen: set[int],
     name: str,
     value: Any,
-    find: Callable[[tuple[Any, ...]], Any],
+    find: Find,
     same_for_all: bool = False,
 ) -> None:
     """Add the inputs within an argument. same_for_all: its tensors have no rows."""
     if isinstance(value, nn.Module):
+        found.held.append((find, value))
         _add_module(found, seen, name, value)
     elif isinstance(value, Tensor):
         _add_tensor(found, seen, name, value, find, same_for_all)
     elif isinstance(value, dict):
+        found.held.append((find, _Size(len(value), sized=True)))
         for key, part in value.items():
             _look(found, seen, f"{name}.{key}", part, lambda given, key=key: find(given)[key])  # type: ignore[misc]
     elif isinstance(value, list | tuple):
         labels = getattr(value, "_fields", range(len(value)))
+        found.held.append((find, _Size(len(value), sized=True)))
         for i, (label, part) in enumerate(zip(labels, value, strict=True)):
             _look(found, seen, f"{name}.{label}", part, lambda given, i=i: find(given)[i])  # type: ignore[misc]
     elif _has_parts(value):
+        found.held.append((find, _Size(len(vars(value)), sized=False)))
         for label, part in vars(value).items():
             _look(found, seen, f"{name}.{label}", part, lambda given, label=label: getattr(find(given), label))  # type: ignore[misc]
     elif type(value) is float and found.floats:
         found.sources.append(Source("uniform", name, False, find, number=True))
         found.values.append(torch.tensor(value, dtype=torch.float32))
     else:
-        found.constants.append(f"{name}={value!r}" if _is_plain(value) else f"{name} {id(value)}")
+        found.held.append((find, value))
 
 
 def _has_parts(value: object) -> bool:
@@ -163,7 +212,7 @@ def _add_tensor(
     seen: set[int],
     name: str,
     value: Tensor,
-    find: Callable[[tuple[Any, ...]], Any],
+    find: Find,
     same_for_all: bool,
 ) -> None:
     if id(value) in seen:
@@ -183,7 +232,7 @@ def _add_module(found: Given, seen: set[int], name: str, module: nn.Module) -> N
         return
     seen.add(id(module))
     found.modules.append((name, module))
-    number = len(found.modules) - 1
+    parts = dict(module.named_modules())
     attributes = [
         (f"{path}.{label}".lstrip("."), value)
         for path, part in module.named_modules()
@@ -196,18 +245,10 @@ def _add_module(found: Given, seen: set[int], name: str, module: nn.Module) -> N
         seen.add(id(value))
         _check(f"{name}.{own}", value)
         learned = isinstance(value, nn.Parameter) and value.requires_grad
-        found.sources.append(Source("uniform", f"{name}.{own}", learned, _finder(number, own), of_module=True))
+        path, _, label = own.rpartition(".")
+        find = lambda _, owner=parts[path], label=label: getattr(owner, label)  # noqa: E731
+        found.sources.append(Source("uniform", f"{name}.{own}", learned, find, of_module=True))
         found.values.append(value)
-
-
-def _finder(module: int, path: str) -> Callable[[Any], Any]:
-    owner, _, name = path.rpartition(".")
-
-    def find(modules: Any) -> Any:
-        part = modules[module][1].get_submodule(owner)
-        return getattr(part, name)
-
-    return find
 
 
 def _check(name: str, value: Tensor) -> None:

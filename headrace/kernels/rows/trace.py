@@ -20,8 +20,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headrace.kernels.rows.decompositions import table, writing
-from headrace.kernels.rows.inputs import DTYPES, Given, Source, captured_as, given, replaced, substituted
-from headrace.kernels.rows.inputs import _names as names_of
+from headrace.kernels.rows.inputs import (
+    DTYPES,
+    Given,
+    Source,
+    argument_names,
+    captured_as,
+    given,
+    replaced,
+    substituted,
+)
 from headrace.kernels.rows.ir import Count
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in
 
@@ -40,6 +48,11 @@ class Result:
     node: Node
     learned: Source | None = None
     written: Source | None = None
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether it is a metric."""
+        return self.name.startswith("metric")
 
 
 class Traced:
@@ -220,7 +233,7 @@ class _Work:
                 numbers[source.name] = value
             else:
                 tensors[id(own)] = value
-        labels = names_of(self.function, len(self.arguments))
+        labels = argument_names(self.function, len(self.arguments))
         given_ = [replaced(x, tensors, numbers, name) for name, x in zip(labels, self.arguments, strict=True)]
         buffers = {id(own): source for source, own in self._buffers()}
         for key in buffers:

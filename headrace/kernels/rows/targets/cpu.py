@@ -296,9 +296,27 @@ class _Target:
         lines.append(f"  switch i64 %task, label %all [ {cases} ]")
         for i, name in enumerate(tasks):
             lines += [f"task{i}:", f"  call void @{name}(ptr %slots)", "  ret i32 0"]
-        lines.append("all:")
-        lines += [f"  call void @{name}(ptr %slots)" for name in tasks]
+        lines += ["all:", f"  {self._slot('%parts_at', slots.PARTS)}", "  %parts = load i64, ptr %parts_at, align 8"]
+        lines += [f"  {self._slot('%part_at', slots.PART)}"]
+        for i, name in enumerate(tasks):
+            if name.startswith("before"):
+                lines.append(f"  call void @{name}(ptr %slots)")
+                continue
+            lines += [f"  br label %parts{i}", f"parts{i}:"]
+            before = "%all" if i == 1 else f"%done{i - 2}"
+            lines += [
+                f"  %p{i} = phi i64 [ 0, {before} ], [ %next{i}, %parts{i} ]",
+                f"  store i64 %p{i}, ptr %part_at, align 8",
+                f"  call void @{name}(ptr %slots)",
+                f"  %next{i} = add i64 %p{i}, 1",
+                f"  %more{i} = icmp ult i64 %next{i}, %parts",
+                f"  br i1 %more{i}, label %parts{i}, label %done{i}",
+                f"done{i}:",
+            ]
         return "\n".join([*lines, "  ret i32 0", "}"])
+
+    def _slot(self, name: str, number: int) -> str:
+        return f"{name} = getelementptr i64, ptr %slots, i64 {number}"
 
 
 def _across(b: Body, x: str) -> str:

@@ -1,7 +1,8 @@
-"""A plan as machine code, with the memory that it needs."""
+"""A plan as machine code, with the memory that its calls need."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,13 +11,15 @@ from headrace.kernels.rows.plan import LANES, Plan
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu import assembly
 from headrace.kernels.rows.targets.machine_code import is_wide, object_code
-from headrace.kernels.runtime.native import Native
+from headrace.kernels.runtime.native import Call, Native
+from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
 
 PARTS, PART = 8, 128  # parts of a minibatch: so many at most, of so many rows at least
+ANNOUNCEMENT = "compiling the threads of compiled losses (once, about 1 s) ..."
 
 
 def parts_of(rows: int) -> int:
-    """Into how many parts so many rows are divided."""
+    """Into how many parts so many rows are divided, whatever the number of threads."""
     return max(1, min(PARTS, -(-rows // PART)))
 
 
@@ -27,53 +30,93 @@ def aligned(count: int) -> np.ndarray:
 
 
 class CpuProgram:
-    """Machine code of a plan. dtypes: of the columns' memory, as numpy names them."""
+    """Machine code of a plan. dtypes: of the columns' memory, as numpy names them.
+
+    Calls have memory of their own, which a later call uses again, so several threads may call at once.
+    """
 
     def __init__(self, plan: Plan, dtypes: Sequence[str]) -> None:
         self.plan = plan
+        program = plan.program
+        self.sizes = len(program.columns), len(program.uniforms)
         self.native = Native(object_code(assembly(plan, list(dtypes), is_wide())))
+        self._free: list[Memory] = []
 
-    def run(
-        self, columns: Sequence[np.ndarray], uniforms: Sequence[np.ndarray], order: np.ndarray | None = None
-    ) -> dict[str, np.ndarray]:
-        """All outputs, computed by this thread. columns: [rows, ...]; order: int64, of those rows that count."""
-        words, found = self.words(columns, uniforms, order)
-        assert self.native.run(words) == 0
+    def memory(self, rows: int, threads: int) -> Memory:
+        """Memory for a call, which gives it back."""
+        try:
+            found = self._free.pop()
+        except IndexError:
+            found = Memory(self)
+        found.prepare(rows, threads)
         return found
 
-    def words(
-        self, columns: Sequence[np.ndarray], uniforms: Sequence[np.ndarray], order: np.ndarray | None = None
-    ) -> tuple[int, dict[str, np.ndarray]]:
-        """The address of the argument slots of a call, and its outputs."""
-        program, plan = self.plan.program, self.plan
-        rows = len(columns[0]) if order is None else len(order)
-        sizes = len(program.columns), len(program.uniforms)
-        words = np.zeros(slots.count(*sizes, len(program.outputs)), np.int64)
-        words[[slots.TASK, slots.PART, slots.PARTS, slots.ROWS]] = slots.ALL, 0, 1, rows
-        words[slots.ORDER] = 0 if order is None else order.ctypes.data
-        memory = [
-            aligned(plan.tiles * LANES),
-            aligned(-(-rows // LANES) * plan.kept * LANES),
-            aligned(plan.uniform),
-            aligned(plan.accumulators),
-        ]
-        words[slots.SCRATCH : slots.INPUTS] = [x.ctypes.data for x in memory]
-        given = [np.ascontiguousarray(column.reshape(len(column), -1)) for column in columns]
-        for i, column in enumerate(given):
-            first = slots.column(i)
-            words[first : first + 3] = column.ctypes.data, column.shape[1], 1
-        for i, uniform in enumerate(uniforms):
-            words[slots.given(i, sizes[0])] = uniform.ctypes.data
-        found: dict[str, np.ndarray] = {}
-        for i, output in enumerate(program.outputs):
-            rows_ = (rows,) if output.view.value.rows else ()
-            kind = np.int32 if output.view.value.dtype == "i32" else np.float32
-            size = output.view.value.size if not rows_ else output.view.size
-            own = np.zeros((*rows_, size), kind)
-            first = slots.result(i, *sizes)
-            words[first : first + 3] = own.ctypes.data, size, 1
-            if not rows_ and own.size == output.view.size:
-                own = own.reshape(output.view.shape)
-            found[output.name] = own
-        self.kept = (words, memory, given, uniforms, order)
-        return words.ctypes.data, found
+    def give_back(self, memory: Memory) -> None:
+        """Let later calls use a call's memory."""
+        self._free.append(memory)
+
+
+class Memory:
+    """What one call of a program works in. words: its argument slots, of the main thread; in and out are the
+    caller's."""
+
+    def __init__(self, program: CpuProgram) -> None:
+        self.program, plan = program, program.plan
+        self.count = slots.count(*program.sizes, len(plan.program.outputs))
+        self.words = np.zeros(self.count, np.int64)
+        self._address = self.words.ctypes.data
+        self._uniform = aligned(plan.uniform)
+        self.words[slots.UNIFORM] = self._uniform.ctypes.data
+        self._scratch = aligned(plan.tiles * LANES)
+        self.words[slots.SCRATCH] = self._scratch.ctypes.data
+        self._kept, self._sums = aligned(0), aligned(0)
+        self._blocks = self._parts = 0
+        self._threads: _Threads | None = None
+
+    def prepare(self, rows: int, threads: int) -> None:
+        """Make room for so many rows."""
+        plan, words = self.program.plan, self.words
+        blocks, parts = -(-rows // LANES), parts_of(rows)
+        if blocks > self._blocks:
+            self._kept, self._blocks = aligned(blocks * plan.kept * LANES), blocks
+            words[slots.KEPT] = self._kept.ctypes.data
+        if parts > self._parts:
+            self._sums, self._parts = aligned(parts * plan.accumulators), parts
+            words[slots.SUMS] = self._sums.ctypes.data
+        words[slots.PARTS], words[slots.ROWS] = parts, rows
+        if threads > 1 and parts > 1 and self._threads is None:
+            self._threads = _Threads(self.program, self.count)
+
+    def run(self, threads: int) -> None:
+        """Compute all outputs."""
+        if threads == 1 or self._threads is None or self.words[slots.PARTS] == 1:
+            self.words[slots.TASK] = slots.ALL
+            self.program.native.run(self._address)
+        else:
+            self._threads.run(self.words, threads)
+
+
+class _Threads:
+    """What several threads work in."""
+
+    def __init__(self, program: CpuProgram, count: int) -> None:
+        from headrace.kernels.rows.driver import Work
+        from headrace.kernels.runtime.entry_points import entry
+
+        plan = program.plan
+        self._slots, self._queue = np.zeros(WORKERS * count, np.int64), WorkQueue()
+        self._rows = self._slots.reshape(WORKERS, count)
+        self._scratch = [aligned(plan.tiles * LANES) for _ in range(WORKERS - 1)]
+        address = np.uint64(program.native.address)
+        work = Work(address, self._slots, np.uint64(count), np.zeros(1, np.int64), np.uint64(len(plan.phases)))
+        arguments = (0, queue_state(), work)
+        self._call = Call(entry("rows.driver", "run", arguments, ANNOUNCEMENT), arguments)
+
+    def run(self, words: np.ndarray, threads: int) -> None:
+        self._rows[:threads] = words
+        for worker in range(1, threads):
+            self._rows[worker, slots.SCRATCH] = self._scratch[worker - 1].ctypes.data
+        self._queue.run(self._call, threads)
+
+
+assert sys.byteorder == "little", "dtypes of columns are read as the machine's"
