@@ -25,7 +25,21 @@ KEPT = {
         "cat",
     ),
     *("stack", "split", "split_with_sizes", "chunk", "unbind", "select", "slice", "eye", "arange", "masked_fill"),
-    *("convolution", "lgamma", "digamma", "erf", "expm1", "log1p", "std", "rsub", "native_dropout", "sigmoid", "tanh"),
+    *(
+        "convolution",
+        "lgamma",
+        "digamma",
+        "polygamma",
+        "cumprod",
+        "erf",
+        "expm1",
+        "log1p",
+        "std",
+        "rsub",
+        "native_dropout",
+        "sigmoid",
+        "tanh",
+    ),
 }
 ALSO = (
     *("native_layer_norm", "native_layer_norm_backward", "_log_softmax", "_log_softmax_backward_data", "_softmax"),

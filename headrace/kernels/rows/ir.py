@@ -265,14 +265,14 @@ Arity: TypeAlias = Literal[1, 2, 3]
 FUNCTIONS: dict[str, Arity] = {
     **dict.fromkeys(("neg", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal"), 1),
     **dict.fromkeys(("tanh", "atanh", "sigmoid", "sin", "cos", "erf", "floor", "ceil", "round", "trunc"), 1),
-    **dict.fromkeys(("lgamma", "digamma", "isnan", "isinf", "not", "float", "int", "bool"), 1),
+    **dict.fromkeys(("lgamma", "digamma", "trigamma", "isnan", "isinf", "not", "float", "int", "bool"), 1),
     **dict.fromkeys(("add", "sub", "mul", "div", "maximum", "minimum", "pow", "fmod"), 2),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), 2),
     "where": 3,
 }
 TRUTHS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "isnan", "isinf", "bool"}
 EXPENSIVE = {"exp", "expm1", "log", "log1p", "tanh", "atanh", "sigmoid", "sin", "cos", "erf", "pow", "fmod"} | {
-    *("lgamma", "digamma", "sqrt", "rsqrt", "div", "reciprocal")
+    *("lgamma", "digamma", "trigamma", "sqrt", "rsqrt", "div", "reciprocal")
 }
 
 

@@ -100,8 +100,11 @@ def scatter(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, "add", base, back(spread, dim))
 
 
-def _steps(lowering: Lowering, count: int, dims: int) -> Tensor:
-    """0, 1, 2 ... along the dimension before the last of so many."""
+def _steps(lowering: Lowering, count: int, dims: int, last: bool = False) -> Tensor:
+    """0, 1, 2 ... along the dimension before the last of so many, or alone along the last."""
+    if last:
+        steps = lowering.build.steps(count, (count,), 0) if count > 1 else lowering.build.number(0.0, (), I32)
+        return Tensor(steps, ((count,) if count > 1 else (),))
     if count == 1:
         return Tensor(lowering.build.number(0.0, (), I32), ((),) * dims)
     steps = lowering.build.steps(count, (count,), 0)
@@ -202,6 +205,23 @@ def index(lowering: Lowering, node: Node) -> Lowered:
     if dim == 0 and not any(ROWS in axes for axes in x.dims):
         return _rows_of(lowering, x, places)
     return _selected(lowering, x, places, dim)
+
+
+@rule("index_put", "_unsafe_index_put")
+def index_put(lowering: Lowering, node: Node) -> Lowered:
+    """base, with numbers added to one place of each row, or put there: the gradient of x[arange(rows), index]."""
+    base, places = lowering.tensor(node, node.args[0]), given(node, "indices")
+    tensors = [lowering.tensor(node, place) for place in places if place is not None]
+    if len(tensors) != 2 or len(places) != 2 or tensors[0] is not lowering.positions or len(base.dims) != 2:
+        raise Unsupported("writes at indices; use scatter, or torch.where")
+    index = cast(lowering, tensors[1], I32)
+    numbers = cast(lowering, lowering.tensor(node, given(node, "values")), base.dtype)
+    count = base.sizes[1].inner
+    here = apply(lowering, "eq", reshaped(index, (*index.sizes, Size(1))), _steps(lowering, count, 3, last=True))
+    new = reshaped(numbers, (*numbers.sizes, Size(1)))
+    if given(node, "accumulate"):
+        new = apply(lowering, "add", base, new)
+    return apply(lowering, "where", here, new, base)
 
 
 def _in_each_row(lowering: Lowering, x: Tensor, index: Tensor) -> Tensor:

@@ -64,6 +64,14 @@ def one(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, "sign" if name == "sgn" else name, x)
 
 
+@rule("polygamma")
+def polygamma(lowering: Lowering, node: Node) -> Lowered:
+    n = given(node, "n")
+    if n not in (0, 1):
+        raise Unsupported(f"uses polygamma({n}); those of 0 and 1 are compiled")
+    return apply(lowering, ("digamma", "trigamma")[n], lowering.tensor(node, given(node, "self")))
+
+
 @rule("relu")
 def relu(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, "maximum", lowering.tensor(node, node.args[0]), number(lowering, 0.0))

@@ -122,12 +122,13 @@ def variance(lowering: Lowering, node: Node) -> Lowered:
     return [found, mean if keep else squeezed(mean, dims, False)] if name == "var_mean" else found
 
 
-@rule("cumsum")
-def cumsum(lowering: Lowering, node: Node) -> Lowered:
-    """Sum over j of x[j] where j <= i, for each i."""
+@rule("cumsum", "cumprod")
+def cumulative(lowering: Lowering, node: Node) -> Lowered:
+    """Sum, or product, over j of x[j] where j <= i, for each i."""
+    function, neutral = ("sum", 0.0) if operation_name(node) == "cumsum" else ("prod", 1.0)
     x, dim = lowering.tensor(node, node.args[0]), given(node, "dim") % len(lowering.tensor(node, node.args[0]).dims)
     if ROWS in x.dims[dim]:
-        raise Unsupported("takes a cumulative sum along the rows")
+        raise Unsupported("takes a cumulative sum or product along the rows")
     x = merged(lowering, cast(lowering, x, lowering.dtype(node)), dim)
     if not x.dims[dim]:
         return x
@@ -138,8 +139,8 @@ def cumsum(lowering: Lowering, node: Node) -> Lowered:
     source = View(last.view.value, shape, (*strides[:-1], 0, strides[-1]), last.view.offset)
     build = lowering.build
     upto = build.map("le", build.steps(count, shape, len(axes) + 1), build.steps(count, shape, len(axes)))
-    masked = build.map("where", upto, source, build.number(0.0, shape, x.dtype))
-    summed = Tensor(build.reduce("sum", masked, len(axes) + 1), last.dims)
+    masked = build.map("where", upto, source, build.number(neutral, shape, x.dtype))
+    summed = Tensor(build.reduce(function, masked, len(axes) + 1), last.dims)
     order = list(range(len(x.dims) - 1))
     order.insert(dim, len(x.dims) - 1)
     return permuted(summed, order)

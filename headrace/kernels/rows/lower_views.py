@@ -236,6 +236,19 @@ def written(lowering: Lowering, node: Node) -> Lowered:
     return joined(lowering, [part for part in (before, new, after) if part is not None], dim)
 
 
+@rule("flip", "rev")
+def flip(lowering: Lowering, node: Node) -> Lowered:
+    """A tensor in reversed order along some dimensions, put together of single numbers."""
+    x = lowering.tensor(node, node.args[0])
+    for dim in (d % len(x.dims) for d in given(node, "dims")):
+        if ROWS in x.dims[dim]:
+            raise Unsupported("reverses the order of rows")
+        count = x.sizes[dim].inner
+        if count > 1:
+            x = joined(lowering, [cut(lowering, x, dim, Size(i), Size(1)) for i in reversed(range(count))], dim)
+    return x
+
+
 _NUMBERS = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
 
 

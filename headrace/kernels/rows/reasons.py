@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import traceback
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -21,6 +23,7 @@ class NotRows(Exception):
         self.reason, self.where = reason, where
 
 
+@cache
 def is_users(file: str) -> bool:
     """Whether a file is neither torch's nor this package's nor Python's own."""
     path = Path(file)
@@ -31,6 +34,16 @@ def is_users(file: str) -> bool:
 def shown(file: str, line: int | str) -> str:
     """A place in a file, for messages."""
     return f"{Path(file).name}:{line}"
+
+
+def stack_here() -> str:
+    """The innermost place of the user's in the current stack, as a line of a stack; empty where there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}'
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
 
 
 def place_in(stack: str | None) -> str:

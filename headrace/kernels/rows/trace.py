@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headrace.kernels.rows.decompositions import table, writing
@@ -31,7 +32,7 @@ from headrace.kernels.rows.inputs import (
     substituted,
 )
 from headrace.kernels.rows.ir import Count
-from headrace.kernels.rows.reasons import NotRows, of_error, place_in
+from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 
 PRIMES = (1009, 1013, 1019)
 LARGEST = 4096  # numbers of a tensor that a program's text contains
@@ -180,6 +181,8 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Give
     (output,) = [node for node in graphs[0].nodes if node.op == "output"]
     nodes = output.args[0]
     made = [Result(name, node, *which) for (name, *which), node in zip(results, nodes, strict=True)]
+    # a buffer that is what was given was not written to
+    made = [result for result in made if result.written is None or result.node.op != "placeholder"]
     return Traced(graphs, found.sources, made, spec)
 
 
@@ -211,7 +214,7 @@ class _Work:
         checks = torch.distributions.Distribution._validate_args
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            made = make_fx(self._run, writing(), "fake", record_stack_traces=True)(*self.examples)
+            made = make_fx(self._run, writing(), "fake")(*self.examples)
             _refuse_random(made.graph)
             functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
             with torch.fx.traceback.preserve_node_meta():
@@ -239,7 +242,7 @@ class _Work:
         for key in buffers:
             tensors[key] = tensors[key].clone()
         versions = {key: tensor._version for key, tensor in tensors.items()}
-        with substituted(found.modules, tensors), captured_as(self.function, tensors):
+        with substituted(found.modules, tensors), captured_as(self.function, tensors), _Places():
             returned = self.function(*given_)
         written = self._written(tensors, versions, buffers)
         if not self.gradients:
@@ -267,13 +270,27 @@ class _Work:
     def _written(
         self, tensors: dict[int, Tensor], versions: dict[int, int], buffers: dict[int, Source]
     ) -> list[tuple[Source, Tensor]]:
-        """The buffers that the loss has written to. Raises NotRows where it writes to anything else."""
-        changed = [key for key, version in versions.items() if tensors[key]._version != version]
+        """All buffers as the loss leaves them. Raises NotRows where it writes to anything else."""
+        changed = {key for key, version in versions.items() if tensors[key]._version != version} | buffers.keys()
         names = {id(own): source.name for source, own in zip(self.found.sources, self.found.values, strict=True)}
         for key in changed:
             if key not in buffers:
                 raise NotRows(f"writes to {names[key]}")
         return [(buffers[key], tensors[key]) for key in changed]
+
+
+class _Places(TorchDispatchMode):
+    """Inside, each node of the graph that is being made gets the user's line, as a stack."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        mode = get_proxy_mode()
+        if mode is not None:
+            for node in reversed(mode.tracer.graph.nodes):
+                if "stack_trace" in node.meta:
+                    break
+                node.meta["stack_trace"] = stack_here()
+        return found
 
 
 class _WithStacks(torch.nn.Module):

@@ -37,6 +37,7 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     **{"tanh": np.tanh, "atanh": np.arctanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos},
     **{"floor": np.floor, "ceil": np.ceil, "round": np.round, "trunc": np.trunc, "isnan": np.isnan, "isinf": np.isinf},
     **{name: _by_torch(name) for name in ("erf", "lgamma", "digamma")},
+    "trigamma": lambda x: torch.polygamma(1, torch.from_numpy(np.array(x, np.float64))).numpy(),
     **{"not": lambda x: ~x.astype(bool), "float": lambda x: x.astype(float), "bool": lambda x: x != 0},
     **{"int": lambda x: np.trunc(x), "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide},
     **{"maximum": np.maximum, "minimum": np.minimum, "pow": np.power, "fmod": np.fmod, "eq": np.equal},

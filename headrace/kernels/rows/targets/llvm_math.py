@@ -32,6 +32,7 @@ COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 PI_PARTS = (1.5703125, 4.837512969970703125e-4, 7.549789948768648e-8)  # of pi / 2; the first two have few bits
 LGAMMA = tuple(b / (2 * n * (2 * n - 1)) for n, b in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66), 1))
 DIGAMMA = tuple(b / (2 * n) for n, b in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66), 1))
+TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66)
 SHIFTS = 6  # Stirling's series begins where it has all of float32's digits: so much above 0
 
 
@@ -151,11 +152,10 @@ def log1p(b: Body, x: str) -> str:
     """log(1 + x), near 0 with all digits: log(u) x / (u - 1) for u = 1 + x. Kahan."""
     u = b.floats("fadd", b.number(1), x)
     less = b.floats("fsub", u, b.number(1))
-    y = b.floats("fdiv", b.floats("fmul", log(b, u), x), less)
+    y = b.floats("fmul", log(b, u), b.floats("fdiv", x, less))
     y = select(b, compare(b, "oeq", less, b.number(0)), x, y)
-    return select(
-        b, compare(b, "oeq", u, b.number(math.inf)), u, select(b, compare(b, "oeq", u, b.number(0)), log(b, u), y)
-    )
+    limit = b.new(f"or {b.i1} {compare(b, 'oeq', u, b.number(math.inf))}, {compare(b, 'oeq', u, b.number(0))}")
+    return select(b, limit, log(b, u), y)
 
 
 def atanh(b: Body, x: str) -> str:
@@ -227,7 +227,7 @@ def lgamma(b: Body, x: str) -> str:
     large = b.floats("fadd", large, b.number(0.5 * math.log(2 * math.pi)))
     y = select(b, compare(b, "ogt", x, b.number(1e4)), large, y)
     y = select(b, compare(b, "oeq", x, b.number(math.inf)), x, y)
-    return only_positive(b, x, y, math.inf)
+    return only_positive(b, x, y, b.number(math.inf))
 
 
 def digamma(b: Body, x: str) -> str:
@@ -237,11 +237,23 @@ def digamma(b: Body, x: str) -> str:
     square = b.floats("fmul", inverse, inverse)
     y = b.fma(inverse, b.number(-0.5), log(b, at))
     y = b.fma(negative(b, square), series(b, square, DIGAMMA), y)
-    return only_positive(b, x, b.floats("fsub", y, total), -math.inf)
+    return only_positive(b, x, b.floats("fsub", y, total), negative(b, with_sign(b, b.number(math.inf), x)))
 
 
-def only_positive(b: Body, x: str, y: str, at_zero: float) -> str:
-    y = select(b, compare(b, "oeq", x, b.number(0)), b.number(at_zero), y)
+def trigamma(b: Body, x: str) -> str:
+    """The derivative of digamma, of positive numbers; NaN of negative ones."""
+    at, total = x, b.number(0)
+    for _ in range(SHIFTS):
+        inverse = reciprocal(b, at)
+        total, at = b.fma(inverse, inverse, total), b.floats("fadd", at, b.number(1))
+    inverse = reciprocal(b, at)
+    square = b.floats("fmul", inverse, inverse)
+    y = b.fma(b.floats("fmul", inverse, square), series(b, square, TRIGAMMA), b.fma(square, b.number(0.5), inverse))
+    return only_positive(b, x, b.floats("fadd", y, total), b.number(math.inf))
+
+
+def only_positive(b: Body, x: str, y: str, at_zero: str) -> str:
+    y = select(b, compare(b, "oeq", x, b.number(0)), at_zero, y)
     return select(b, compare(b, "oge", x, b.number(0)), y, b.number(math.nan))
 
 
@@ -293,7 +305,15 @@ FLOATS: dict[str, Callable[..., str]] = {
     **{"div": _instruction("fdiv"), "maximum": maximum, "minimum": minimum, "pow": pow_, "fmod": fmod},
     **{"neg": negative, "abs": _intrinsic("fabs"), "sign": sign, "exp": exp, "expm1": expm1, "log": log},
     **{"log1p": log1p, "sqrt": sqrt, "rsqrt": lambda b, x: reciprocal(b, sqrt(b, x)), "reciprocal": reciprocal},
-    **{"tanh": tanh, "atanh": atanh, "sigmoid": sigmoid, "erf": erf, "lgamma": lgamma, "digamma": digamma},
+    **{
+        "tanh": tanh,
+        "atanh": atanh,
+        "sigmoid": sigmoid,
+        "erf": erf,
+        "lgamma": lgamma,
+        "digamma": digamma,
+        "trigamma": trigamma,
+    },
     **{"sin": lambda b, x: sine(b, x, 0), "cos": lambda b, x: sine(b, x, 1)},
     **{"floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"), "trunc": _intrinsic("trunc")},
     "round": _intrinsic("roundeven"),

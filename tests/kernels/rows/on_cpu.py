@@ -1,0 +1,36 @@
+"""Plans on the CPU: machine code, called with numpy's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.kernels.rows.plan import Plan
+from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.cpu_program import CpuProgram
+
+
+def run(
+    plan: Plan, columns: Sequence[np.ndarray], uniforms: Sequence[np.ndarray], threads: int = 1
+) -> dict[str, np.ndarray]:
+    """A program's outputs, of columns [rows, ...] and uniform inputs, all float32, int64 or bool."""
+    code = CpuProgram(plan, [str(column.dtype) for column in columns])
+    rows, outputs = len(columns[0]), plan.program.outputs
+    memory = code.memory(rows, threads)
+    given = [np.ascontiguousarray(x).reshape(rows, -1) for x in columns]
+    for position, column in enumerate(given):
+        first = slots.column(position)
+        memory.words[first : first + 3] = column.ctypes.data, column.shape[1], 1
+    kept = [np.ascontiguousarray(x, np.float32) for x in uniforms]
+    for position, uniform in enumerate(kept):
+        memory.words[slots.given(position, len(given))] = uniform.ctypes.data
+    found: dict[str, np.ndarray] = {}
+    for position, output in enumerate(outputs):
+        shape = (rows, *output.view.shape) if output.view.value.rows else output.view.shape
+        own = np.zeros(shape, np.int32 if output.view.value.dtype == "i32" else np.float32)
+        found[output.name] = own
+        first = slots.result(position, len(given), len(kept))
+        memory.words[first : first + 3] = own.ctypes.data, output.view.size, 1
+    memory.run(threads)
+    return found
