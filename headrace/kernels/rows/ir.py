@@ -30,19 +30,24 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Count:
-    """A number that depends on the number of rows: factor * (rows - less) ** power."""
+    """A number that depends on the number of rows: plus + factor * (rows - less) ** power."""
 
     factor: float
     power: int
-    less: int = 0
+    less: float = 0.0
+    plus: float = 0.0
 
     def at(self, rows: int) -> float:
         """Its value for so many rows."""
-        return self.factor * float(rows - self.less) ** self.power
+        return self.plus + self.factor * (rows - self.less) ** float(self.power)
 
     def __str__(self) -> str:
-        base = f"(rows - {self.less})" if self.less else "rows"
-        return f"{self.factor:g} {base}^{self.power}"
+        base = f"(rows - {self.less:g})" if self.less else "rows"
+        return (
+            f"{self.plus:g} + {self.factor:g} {base}^{self.power}"
+            if self.plus
+            else f"{self.factor:g} {base}^{self.power}"
+        )
 
 
 @dataclass(eq=False)

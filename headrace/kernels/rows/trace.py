@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -35,6 +36,7 @@ from headrace.kernels.rows.ir import Count
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 
 PRIMES = (1009, 1013, 1019)
+LESS = 64  # what is taken from the number of rows, at most
 LARGEST = 4096  # numbers of a tensor that a program's text contains
 COPIES = {"detach", "clone", "alias", "lift_fresh", "contiguous"}
 RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "normal", "bernoulli", "native_dropout", "multinomial"}
@@ -122,16 +124,32 @@ class Traced:
             return None
         if len(set(map(repr, found))) == 1:
             return float(found[0])
-        for power, less in ((1, 0), (-1, 0), (-1, 1), (-1, 2), (1, 1), (-1, -1), (2, 0), (-2, 0)):
-            factors = [number / float(rows - less) ** power for number, rows in zip(found, PRIMES, strict=True)]
-            near = max(factors) - min(factors) <= 2e-7 * abs(factors[0])
-            if near and (factor := _simple(factors)) is not None:
-                return Count(factor, power, less)
+        if (count := _of_rows([float(number) for number in found])) is not None:
+            return count
         raise self.refusal(node, f"has a number that depends on the rows in no simple way ({found[0]!r})")
 
 
+def _of_rows(numbers: list[float]) -> Count | None:
+    """How numbers depend on the rows of their traces: c * rows^k, or plus + c / (rows - less); None where otherwise."""
+    for power in (1, -1, 2, -2):
+        factors = [number / float(rows) ** power for number, rows in zip(numbers, PRIMES, strict=True)]
+        if max(factors) - min(factors) <= 2e-7 * abs(factors[0]) and (factor := _simple(factors)) is not None:
+            return Count(factor, power)
+    for plus in (0.0, 1.0):
+        first, second, _ = (number - plus for number in numbers)
+        if first == second:
+            continue
+        less = Fraction((first * PRIMES[0] - second * PRIMES[1]) / (first - second)).limit_denominator(256)
+        if abs(less) > LESS:
+            continue
+        factors = [(number - plus) * float(rows - less) for number, rows in zip(numbers, PRIMES, strict=True)]
+        if max(factors) - min(factors) <= 2e-7 * abs(factors[0]) and (factor := _simple(factors)) is not None:
+            return Count(factor, -1, float(less), plus)
+    return None
+
+
 def _simple(factors: list[float]) -> float | None:
-    """The number that these are to float32's rounding: whole, or a fraction of small numbers, or a decimal."""
+    """The number that these are to float32's rounding: whole, a fraction of small numbers, or a short decimal."""
     middle = sorted(factors)[1]
     near = Fraction(middle).limit_denominator(4096)
     if near and abs(float(near) - middle) <= 2e-7 * abs(middle):
@@ -242,7 +260,9 @@ class _Work:
         for key in buffers:
             tensors[key] = tensors[key].clone()
         versions = {key: tensor._version for key, tensor in tensors.items()}
-        with substituted(found.modules, tensors), captured_as(self.function, tensors), _Places():
+        inside = substituted(found.modules, tensors), captured_as(self.function, tensors)
+        # attention in products and a softmax
+        with inside[0], inside[1], sdpa_kernel(SDPBackend.MATH), _Places():
             returned = self.function(*given_)
         written = self._written(tensors, versions, buffers)
         if not self.gradients:

@@ -336,6 +336,11 @@ def _across(b: Body, x: str) -> str:
     return b.new(f"extractelement <1 x float> {x}, i64 0")
 
 
+def _double(number: float) -> str:
+    """A float64 as LLVM writes it: its bits."""
+    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+
+
 def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = [()]
     for n in shape:
@@ -386,15 +391,16 @@ class _Caller:
         """What a number is for these rows, in float64 until the end."""
         if number not in self._numbers:
             b = self.body
-            rows = b.new(f"uitofp i64 {b.add(self.slot(slots.ROWS), -number.less)} to double")
-            power = "0x3FF0000000000000"
+            rows = b.new(f"uitofp i64 {self.slot(slots.ROWS)} to double")
+            rows = b.new(f"fsub double {rows}, {_double(number.less)}")
+            power = _double(1.0)
             for _ in range(abs(number.power)):
                 power = b.new(f"fmul double {power}, {rows}")
             if number.power < 0:
-                power = b.new(f"fdiv double 0x3FF0000000000000, {power}")
-            (word,) = struct.unpack("<Q", struct.pack("<d", number.factor))
-            factor = f"0x{word:016X}"
-            self._numbers[number] = b.new(f"fptrunc double {b.new(f'fmul double {power}, {factor}')} to float")
+                power = b.new(f"fdiv double {_double(1.0)}, {power}")
+            product = b.new(f"fmul double {power}, {_double(number.factor)}")
+            total = b.new(f"fadd double {product}, {_double(number.plus)}")
+            self._numbers[number] = b.new(f"fptrunc double {total} to float")
         return self._numbers[number]
 
     def begin_part(self, part: str, phase: Phase) -> None:
