@@ -20,6 +20,7 @@ from headrace.core.closure import Reach, reach
 from headrace.core.terminal import tell
 from headrace.policies.examination import Examination, examine
 
+FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 
 
@@ -37,6 +38,7 @@ class CompiledLoss:
         self._refused: list[tuple[Any, list[tuple[nn.Module, Examination]], str]] = []
         self._reach: Reach | None = None
         self._said: set[str] = set()
+        self._never: str | None = None  # why it is not compiled, whatever its arguments are
 
     def __call__(self, *arguments: Any) -> Any:
         program, values = self._find(arguments)
@@ -44,6 +46,8 @@ class CompiledLoss:
             if program not in self._said:
                 self._said.add(program)
                 tell(f"{self.name} is not compiled: {program}. It runs in plain PyTorch.")
+            return run_plain(self.plain, arguments)
+        if len(values[program.columns[0]]) < FEWEST:
             return run_plain(self.plain, arguments)
         return program.run(values)
 
@@ -59,6 +63,8 @@ class CompiledLoss:
 
     def _find(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
         """The program that computes the loss of these arguments, and its inputs; a sentence where there is none."""
+        if self._never is not None:
+            return self._never, []
         if self._reach is None or not self._reach.is_current():
             with self._lock:
                 self._programs, self._refused = [], []
@@ -80,9 +86,14 @@ class CompiledLoss:
                 reason = _altered(found.modules, [seen for _, seen in examined])
                 if reason is None:
                     program = Program(self.plain, arguments, self.name)
+                    if not self._reach.is_current():
+                        self._never = "changes what it, or a function that it calls, reads outside"
+                        return self._never, []
                     reason = differs(program, arguments)
             except NotRows as error:
                 reason = str(error)
+                if " changes " in f" {reason}":
+                    self._never = reason
             if reason is None:
                 self._programs.append(program)
                 return program, program.values(arguments)

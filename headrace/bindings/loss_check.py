@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.kernels.rows.inputs import captured_as, replaced, substituted
+from headrace.kernels.rows.captured import captured_as
+from headrace.kernels.rows.inputs import replaced, substituted
 
 NEAR = 1e-4  # of each tensor's largest number
 SMALL = 1e-6  # of the largest of all gradients: what is smaller is rounding
@@ -23,6 +24,8 @@ def differs(program: Any, arguments: tuple[Any, ...]) -> str | None:
     for where, numbers in (("this minibatch", values), ("other numbers", _others(program, values, generator))):
         wanted = _plain(program, arguments, values, numbers)
         found = program.compute(numbers)
+        if len(found) != len(wanted):
+            return "its metrics are tensors where plain PyTorch returns numbers"
         far = _far(program, wanted, found)
         if far and not _as_good(program, arguments, values, numbers, wanted, found):
             return f"its {far} differs from plain PyTorch's on {where}"
@@ -57,7 +60,7 @@ def _plain(
         if not source.number:
             tensors[id(own)] = new
     given = [replaced(x, tensors, floats, name) for name, x in zip(program.labels, arguments, strict=True)]
-    with substituted(program.modules, tensors), captured_as(program.plain, tensors), torch.enable_grad():
+    with substituted(program.given, tensors), captured_as(program.plain, tensors), torch.enable_grad():
         returned = program.plain(*given)
     loss, rest = returned if isinstance(returned, tuple) else (returned, ())
     wanted = [result.learned.name for result in program.results if result.learned is not None]
@@ -82,7 +85,8 @@ def _far(program: Any, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> str
 
 
 def _largest(x: Tensor) -> float:
-    finite = x[torch.isfinite(x)] if x.is_floating_point() else x
+    x = x.double()
+    finite = x[torch.isfinite(x)]
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 

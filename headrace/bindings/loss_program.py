@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -22,7 +20,6 @@ from headrace.policies.examination import examine
 
 NUMPY = {torch.float32: "float32", torch.int32: "int32", torch.int64: "int64", torch.bool: "bool"}
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
-_training = attrgetter("training")
 
 
 class Program:
@@ -43,8 +40,6 @@ class Program:
         self.sizes = [traced.sizes(result.node) for result in self.results]
         self.with_rows = [output.view.value.rows for output in self.plan.program.outputs]
         self._examined = [(module, examine(module)) for _, module in self.modules]
-        self._parts = list(chain.from_iterable(module.modules() for _, module in self.modules))
-        self._training = [*map(_training, self._parts)]
         products = [value for value in self.plan.program.values() if isinstance(value, Product | Outer)]
         self.work = sum(2 * v.size * (v.source.shape[-1] if isinstance(v, Product) else 1) for v in products)
         self.calls = 0
@@ -56,7 +51,7 @@ class Program:
         """The inputs of a call; None where it is not one that this program serves."""
         if any(examine(module) is not seen for module, seen in self._examined):
             return None
-        if [*map(_training, self._parts)] != self._training or not self.given.serves(arguments):
+        if not self.given.serves(arguments):
             return None
         return self.values(arguments)
 
@@ -81,7 +76,7 @@ class Program:
     def returned(self, outputs: Sequence[Tensor]) -> Any:
         """What the plain function returns, of all outputs."""
         (spec, fixed), loss = self.spec, outputs[0]
-        metrics = iter([x for result, x in zip(self.results, outputs, strict=True) if result.is_metric])
+        metrics = iter([x.to(r.dtype) for r, x in zip(self.results, outputs, strict=True) if r.is_metric])
         leaves = [next(metrics) if leaf is None else leaf for leaf in fixed]
         rest = torch.utils._pytree.tree_unflatten(leaves, spec)
         return loss if isinstance(rest, tuple) and not rest else (loss, rest)

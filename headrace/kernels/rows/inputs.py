@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy as shallow
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from functools import cache
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from headrace.core.closure import Reach, reach
+from headrace.core.value_text import Changing, describe
+from headrace.kernels.rows.captured import Find, captured, has_parts, holders
 from headrace.kernels.rows.reasons import NotRows
 
 Shape: TypeAlias = tuple[int, ...]
-Find: TypeAlias = Callable[[Any], Any]
 Kind: TypeAlias = Literal["column", "uniform"]
+_CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+_training = attrgetter("training")
 DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "bool"}
 
 
@@ -45,27 +48,44 @@ class Given:
     """The inputs in a call's arguments.
 
     modules: by the names of the arguments. rows: of the minibatch. floats: whether Python floats are inputs, rather
-    than constants. held: what else the trace reads: modules, numbers that are no inputs, sizes of dicts and lists; each
-    with how to find it, and what it was.
+    than constants. spaces: attributes of objects, and dicts, that the function holds. held: what else the trace reads:
+    modules, numbers that are no inputs, sizes of dicts and lists; each with how to find it, and what it was.
     """
 
     sources: list[Source] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     modules: list[tuple[str, nn.Module]] = field(default_factory=list)
     held: list[tuple[Find, object]] = field(default_factory=list)
+    spaces: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
     floats: bool = True
 
     def __post_init__(self) -> None:
         self._own: list[tuple[Source, Shape, torch.dtype]] = []
+        self._parts: list[nn.Module] = []
+        self._training: list[bool] = []
+        self._changing: list[Changing] = []
+        self._reaches: list[Reach] = []
 
     def settle(self) -> None:
         """Remember what inputs look like, for serves()."""
         pairs = zip(self.sources, self.values, strict=True)
         self._own = [(s, _tail(s, v), v.dtype) for s, v in pairs if not (s.of_module or s.number)]
+        self._parts = [part for _, module in self.modules for part in module.modules()]
+        self._training = [*map(_training, self._parts)]
+        kept = [x for part in self._parts for name, x in vars(part).items() if name not in _of_all_modules()]
+        for value in [*kept, *(value for _, value in self.held)]:
+            if not isinstance(value, (nn.Module, Tensor, _Size, *_CONSTANT)):
+                found = describe(value)
+                self._changing += found.changing
+                self._reaches += map(reach, found.functions)
 
     def serves(self, arguments: tuple[Any, ...]) -> bool:
         """Whether other arguments have the same inputs, but for their numbers, and the same constants."""
+        if [*map(_training, self._parts)] != self._training:
+            return False
+        if not all(part.holds() for part in self._changing) or not all(part.is_current() for part in self._reaches):
+            return False
         try:
             for find, value in self.held:
                 if not _same(find(arguments), value):
@@ -75,6 +95,8 @@ class Given:
                 found = source.find(arguments)
                 alike = isinstance(found, Tensor) and found.dtype == dtype and _tail(source, found) == shape
                 if not alike or found.requires_grad is not source.learned or found.device.type != "cpu":
+                    return False
+                if source.learned and has_hook(found):
                     return False
                 if source.kind == "column":
                     rows = rows or len(found)
@@ -96,6 +118,17 @@ def _same(found: object, value: object) -> bool:
     return found is value or (type(found) is type(value) and _is_plain(value) and found == value)
 
 
+@cache
+def _of_all_modules() -> frozenset[str]:
+    """The attributes that every module has."""
+    return frozenset(vars(nn.Module()))
+
+
+def has_hook(tensor: Tensor) -> bool:
+    """Whether something is called with a tensor's gradient."""
+    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
 class _Size(NamedTuple):
     """In place of a container: how much is in it."""
 
@@ -111,6 +144,7 @@ def given(function: Callable[..., object], arguments: tuple[Any, ...], floats: b
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
     for name, value, find in captured(function):
         _look(found, seen, name, value, find, same_for_all=True)
+    found.spaces = [space for _, space in holders(function)]
     columns = [(s, v) for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
     groups = Counter(source.name.partition(".")[0] for source, _ in columns)
     columns.sort(key=lambda pair: -groups[pair[0].name.partition(".")[0]])  # those of the minibatch first
@@ -141,24 +175,6 @@ def argument_names(function: Callable[..., object], count: int) -> list[str]:
     return [*names, *(f"argument {i}" for i in range(len(names), count))][:count]
 
 
-def captured(function: Callable[..., object]) -> list[tuple[str, Any, Find]]:
-    """The modules and tensors in a function's closure, and those of its module's names that it uses."""
-    plain = inspect.unwrap(function)
-    if inspect.ismethod(plain):
-        plain = plain.__func__
-    if not inspect.isfunction(plain):
-        return []
-    names = plain.__code__.co_names
-    cells = zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True)
-    found: list[tuple[str, Any, Find]] = []
-    for name, cell in cells:
-        with contextlib.suppress(ValueError):  # an empty cell
-            found.append((name, cell.cell_contents, lambda _, cell=cell: cell.cell_contents))  # type: ignore[misc]
-    space = plain.__globals__
-    found += [(name, space[name], lambda _, name=name: space[name]) for name in names if name in space]  # type: ignore[misc]
-    return [one for one in found if isinstance(one[1], nn.Module | Tensor)]
-
-
 def _look(
     found: Given,
     seen: set[int],
@@ -182,7 +198,7 @@ def _look(
         found.held.append((find, _Size(len(value), sized=True)))
         for i, (label, part) in enumerate(zip(labels, value, strict=True)):
             _look(found, seen, f"{name}.{label}", part, lambda given, i=i: find(given)[i])  # type: ignore[misc]
-    elif _has_parts(value):
+    elif has_parts(value):
         found.held.append((find, _Size(len(vars(value)), sized=False)))
         for label, part in vars(value).items():
             _look(found, seen, f"{name}.{label}", part, lambda given, label=label: getattr(find(given), label))  # type: ignore[misc]
@@ -193,18 +209,8 @@ def _look(
         found.held.append((find, value))
 
 
-def _has_parts(value: object) -> bool:
-    """Whether it is an object of the user's whose attributes are looked at: a dataclass, a namespace, settings."""
-    kind = type(value)
-    own = kind is SimpleNamespace or kind.__module__.partition(".")[0] not in sys.stdlib_module_names | {
-        "torch",
-        "numpy",
-    }
-    return own and hasattr(value, "__dict__") and not isinstance(value, type | nn.Module) and not callable(value)
-
-
 def _is_plain(value: object) -> bool:
-    return isinstance(value, bool | int | float | str | bytes | type(None) | torch.dtype | torch.device)
+    return isinstance(value, _CONSTANT)
 
 
 def _add_tensor(
@@ -222,6 +228,8 @@ def _add_tensor(
     learned = value.requires_grad and value.is_leaf
     if value.requires_grad and not value.is_leaf:
         raise NotRows(f"{name} has a gradient function: detach it, or compute it within the loss")
+    if learned and has_hook(value):
+        raise NotRows(f"{name} has a gradient hook")
     kind: Kind = "column" if value.dim() and not learned and not same_for_all else "uniform"
     found.sources.append(Source(kind, name, learned, find))
     found.values.append(value)
@@ -263,46 +271,18 @@ def _check(name: str, value: Tensor) -> None:
 
 
 @contextmanager
-def captured_as(function: Callable[..., object], tensors: dict[int, Tensor]) -> Iterator[None]:
-    """Inside, tensors of a function's closure and of its module are other tensors, by the ids of their own."""
-    plain = inspect.unwrap(function)
-    plain = plain.__func__ if inspect.ismethod(plain) else plain
-    cells = list(plain.__closure__ or ()) if inspect.isfunction(plain) else []
-    space = plain.__globals__ if inspect.isfunction(plain) else {}
-    names = plain.__code__.co_names if inspect.isfunction(plain) else ()
-    kept = [(cell, cell.cell_contents) for cell in cells if _holds_tensor(cell)]
-    known = [(name, space[name]) for name in names if isinstance(space.get(name), Tensor)]
-    try:
-        for cell, value in kept:
-            cell.cell_contents = tensors.get(id(value), value)
-        for name, value in known:
-            space[name] = tensors.get(id(value), value)
-        yield
-    finally:
-        for cell, value in kept:
-            cell.cell_contents = value
-        space.update(known)
-
-
-def _holds_tensor(cell: Any) -> bool:
-    try:
-        return isinstance(cell.cell_contents, Tensor)
-    except ValueError:
-        return False
-
-
-@contextmanager
-def substituted(modules: Sequence[tuple[str, nn.Module]], tensors: dict[int, Tensor]) -> Iterator[None]:
-    """Inside, parameters and buffers of these modules are other tensors, by the ids of their own."""
+def substituted(found: Given, tensors: dict[int, Tensor]) -> Iterator[None]:
+    """Inside, tensors of the modules, and of objects that the function holds, are other ones, by the ids of their
+    own."""
+    parts = [part for _, module in found.modules for part in module.modules()]
+    spaces: list[Any] = [x for part in parts for x in (part._parameters, part._buffers, vars(part))] + found.spaces
     changed: list[tuple[dict[str, Any], str, Any]] = []
     try:
-        for _, module in modules:
-            for part in module.modules():
-                for space in (part._parameters, part._buffers, vars(part)):
-                    for name, value in list(space.items()):
-                        if isinstance(value, Tensor) and id(value) in tensors:
-                            changed.append((space, name, value))
-                            space[name] = tensors[id(value)]  # type: ignore[assignment]
+        for space in spaces:
+            for name, value in list(space.items()):
+                if isinstance(value, Tensor) and id(value) in tensors:
+                    changed.append((space, name, value))
+                    space[name] = tensors[id(value)]
         yield
     finally:
         for space, name, value in reversed(changed):
@@ -327,7 +307,7 @@ def replaced(value: Any, tensors: dict[int, Tensor], numbers: dict[str, Tensor],
             part(label, inner) for label, inner in zip(getattr(value, "_fields", range(len(value))), value, strict=True)
         ]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if _has_parts(value):
+    if has_parts(value):
         copy = shallow(value)
         vars(copy).update({label: part(label, inner) for label, inner in vars(value).items()})
         return copy

@@ -73,6 +73,8 @@ def of_error(error: Exception) -> NotRows:
         reason = _ERRORS["DataDependentOutputException"]
     if reason is None and ("numpy" in text.lower() or "data pointer" in text.lower()):
         reason = "leaves PyTorch (such as by .numpy())"
+    if reason is None and "convert all Tensors to FakeTensors" in text:
+        reason = "uses a tensor that is not the loss' to see: give it, or the object that holds it, as an argument"
     if reason is None and "functorch" in text and "autograd.Function" in text:
         reason = "uses an autograd.Function"
     if reason is None:

@@ -21,21 +21,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from headrace.kernels.rows.captured import captured_as
 from headrace.kernels.rows.decompositions import table, writing
 from headrace.kernels.rows.inputs import (
     DTYPES,
     Given,
     Source,
     argument_names,
-    captured_as,
     given,
     replaced,
     substituted,
 )
 from headrace.kernels.rows.ir import Count
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
+from headrace.kernels.rows.side_effects import Watch
 
-PRIMES = (1009, 1013, 1019)
+PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
 LESS = 64  # what is taken from the number of rows, at most
 LARGEST = 4096  # numbers of a tensor that a program's text contains
 COPIES = {"detach", "clone", "alias", "lift_fresh", "contiguous"}
@@ -51,6 +52,11 @@ class Result:
     node: Node
     learned: Source | None = None
     written: Source | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the plain function returns it in."""
+        return _value(self.node, 0).dtype
 
     @property
     def is_metric(self) -> bool:
@@ -177,8 +183,7 @@ def trace(function: Callable[..., Any], arguments: tuple[Any, ...], gradients: b
 
 def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool) -> Traced:
     graphs, results, spec = list[Graph](), list[tuple[str, Source | None, Source | None]](), None
-    before = [_attributes(part) for _, module in found.modules for part in module.modules()]
-    state = torch.get_rng_state()
+    watch, state = Watch(function, found), torch.get_rng_state()
     for rows in PRIMES:
         work = _Work(function, arguments, found, gradients, rows)
         try:
@@ -187,32 +192,20 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Give
             raise
         except Exception as error:
             raise of_error(error) from None
+        finally:
+            changed = watch.restore()
+            torch.set_rng_state(state)
+        if changed:
+            raise NotRows(f"changes {changed} when it is called")
+        if graphs[1:] and work.spec != spec:
+            raise NotRows("returns a number that depends on the count of rows; torch.tensor() of it can be compiled")
         results, spec = work.results, work.spec
-    if not torch.equal(torch.get_rng_state(), state):
-        torch.set_rng_state(state)
-    after = [_attributes(part) for _, module in found.modules for part in module.modules()]
-    for (part, own), (_, now) in zip(before, after, strict=True):
-        if own.keys() != now.keys() or any(own[name] is not now[name] for name in own):
-            changed = next(name for name in {**own, **now} if own.get(name) is not now.get(name))
-            _restore(part, own)
-            raise NotRows(f"changes {type(part).__name__}.{changed} of the Python object when it is called")
     (output,) = [node for node in graphs[0].nodes if node.op == "output"]
     nodes = output.args[0]
     made = [Result(name, node, *which) for (name, *which), node in zip(results, nodes, strict=True)]
     # a buffer that is what was given was not written to
     made = [result for result in made if result.written is None or result.node.op != "placeholder"]
     return Traced(graphs, found.sources, made, spec)
-
-
-def _attributes(part: nn.Module) -> tuple[nn.Module, dict[str, object]]:
-    return part, {name: value for name, value in vars(part).items() if name not in ("_parameters", "_buffers")}
-
-
-def _restore(part: nn.Module, own: dict[str, object]) -> None:
-    for name in list(vars(part)):
-        if name not in own and name not in ("_parameters", "_buffers"):
-            del vars(part)[name]
-    vars(part).update(own)
 
 
 class _Work:
@@ -260,7 +253,7 @@ class _Work:
         for key in buffers:
             tensors[key] = tensors[key].clone()
         versions = {key: tensor._version for key, tensor in tensors.items()}
-        inside = substituted(found.modules, tensors), captured_as(self.function, tensors)
+        inside = substituted(found, tensors), captured_as(self.function, tensors)
         # attention in products and a softmax
         with inside[0], inside[1], sdpa_kernel(SDPBackend.MATH), _Places():
             returned = self.function(*given_)
@@ -276,6 +269,8 @@ class _Work:
         grads = torch.autograd.grad(loss, [value for _, value in learned], allow_unused=True)
         pairs = [(source, g) for (source, _), g in zip(learned, grads, strict=True) if g is not None]
         self.results = [("loss", None, None), *((f"gradient of {source.name}", source, None) for source, _ in pairs)]
+        if any(leaf is number for leaf in leaves for number in numbers.values()):
+            raise NotRows("returns a setting among its metrics")  # traced again, with settings as constants
         metrics = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.results += [(f"metric {i}", None, None) for i, leaf in enumerate(metrics) if isinstance(leaf, Tensor)]
         self.results += [(f"buffer {source.name}", None, source) for source, _ in written]
