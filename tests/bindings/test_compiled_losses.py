@@ -292,7 +292,7 @@ class Counting(nn.Module):
 
 def test_a_module_that_changes_itself_is_refused_and_left_as_it_was() -> None:
     net = Counting()
-    assert "changes Counting.calls" in str(hr.compile(lambda net, x: net(x).mean()).why_not(net, torch.randn(9, 3)))
+    assert "changes net.calls" in str(hr.compile(lambda net, x: net(x).mean()).why_not(net, torch.randn(9, 3)))
     assert net.calls == 0
 
 
