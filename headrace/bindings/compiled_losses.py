@@ -20,6 +20,7 @@ from headrace.core.closure import Reach, reach
 from headrace.core.terminal import tell
 from headrace.policies.examination import Examination, examine
 
+_tracing = threading.Lock()  # while a loss is traced, modules hold other tensors
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 
@@ -79,7 +80,7 @@ class CompiledLoss:
         for known, as_it_was, why in self._refused:
             if known.serves(arguments) and all(examine(module) is seen for module, seen in as_it_was):
                 return why, []
-        with self._lock:
+        with self._lock, _tracing:
             try:
                 found = given(self.plain, arguments)
                 examined = [(module, examine(module)) for _, module in found.modules]

@@ -268,3 +268,40 @@ def test_a_tensor_that_the_trace_does_not_know_is_refused_with_its_line() -> Non
     step = hr.compile(lambda net, x: looks_up(net(x)).mean())
     reason = str(agrees(step, net, x))
     assert reason.startswith(f"test_compiled_losses_kept.py:{looks_up.__code__.co_firstlineno + 1} uses a tensor")
+
+
+def test_one_tensor_that_is_given_twice_may_be_two_later() -> None:
+    def loss(net: nn.Module, batch: dict[str, Tensor], other: Tensor) -> Tensor:
+        return (net(batch["x"]) - net(batch["y"]) * net(other)).square().mean()
+
+    step, net, x = hr.compile(loss), mlp(3, 8, 1), torch.randn(20, 3)
+    for y, other in ((x, x), (torch.randn(20, 3), x), (x, torch.randn(20, 3))):
+        assert agrees(step, net, {"x": x, "y": y}, other) is None
+
+
+class Batch:
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+    def inputs(self) -> Tensor:
+        return self.x
+
+
+class Doubled(Batch):
+    def inputs(self) -> Tensor:
+        return 2 * self.x
+
+
+def test_arguments_of_another_class_have_other_methods() -> None:
+    step, net, x = hr.compile(lambda net, batch: net(batch.inputs()).square().mean()), mlp(3, 8, 1), torch.randn(20, 3)
+    for batch in (Batch(x), Doubled(x)):
+        assert agrees(step, net, batch) is None
+
+
+def test_distributions_that_check_their_arguments_are_refused_with_their_line() -> None:
+    def loss(net: nn.Module, x: Tensor, action: Tensor) -> Tensor:
+        return -torch.distributions.Categorical(logits=net(x), validate_args=True).log_prob(action).mean()
+
+    step, arguments = hr.compile(loss), (mlp(3, 8, 4), torch.randn(20, 3), torch.randint(4, (20,)))
+    reason = str(agrees(step, *arguments))
+    assert reason.startswith(f"test_compiled_losses_kept.py:{loss.__code__.co_firstlineno + 1} chooses by the data")

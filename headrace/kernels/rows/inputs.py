@@ -48,14 +48,16 @@ class Given:
     """The inputs in a call's arguments.
 
     modules: by the names of the arguments. rows: of the minibatch. floats: whether Python floats are inputs, rather
-    than constants. spaces: attributes of objects, and dicts, that the function holds. held: what else the trace reads:
-    modules, numbers that are no inputs, sizes of dicts and lists; each with how to find it, and what it was.
+    than constants. spaces: attributes of objects, and dicts, that the function holds. same: where a tensor is given
+    twice. held: what else the trace reads: modules, numbers that are no inputs, sizes of dicts and lists; each with how
+    to find it, and what it was.
     """
 
     sources: list[Source] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     modules: list[tuple[str, nn.Module]] = field(default_factory=list)
     held: list[tuple[Find, object]] = field(default_factory=list)
+    same: list[tuple[Find, Find]] = field(default_factory=list)
     spaces: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
     floats: bool = True
@@ -87,6 +89,8 @@ class Given:
         if not all(part.holds() for part in self._changing) or not all(part.is_current() for part in self._reaches):
             return False
         try:
+            if any(one(arguments) is not other(arguments) for one, other in self.same):
+                return False
             for find, value in self.held:
                 if not _same(find(arguments), value):
                     return False
@@ -114,6 +118,8 @@ def _tail(source: Source, value: Tensor) -> Shape:
 def _same(found: object, value: object) -> bool:
     """Whether a constant is what it was: by its value where that is a plain one, else by being the same object."""
     if isinstance(value, _Size):
+        if type(found) is not value.kind:
+            return False
         return len(found) == value.number if value.sized else len(vars(found)) == value.number  # type: ignore[arg-type]
     return found is value or (type(found) is type(value) and _is_plain(value) and found == value)
 
@@ -130,8 +136,9 @@ def has_hook(tensor: Tensor) -> bool:
 
 
 class _Size(NamedTuple):
-    """In place of a container: how much is in it."""
+    """In place of a container: its class, and how much is in it."""
 
+    kind: type
     number: int
     sized: bool
 
@@ -139,7 +146,7 @@ class _Size(NamedTuple):
 def given(function: Callable[..., object], arguments: tuple[Any, ...], floats: bool = True) -> Given:
     """The inputs of a call. Raises NotRows for what cannot be one. floats: Python floats are inputs, not constants."""
     found, names = Given(floats=floats), argument_names(function, len(arguments))
-    seen: set[int] = set()
+    seen: dict[int, Find] = {}
     for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
     for name, value, find in captured(function):
@@ -177,7 +184,7 @@ def argument_names(function: Callable[..., object], count: int) -> list[str]:
 
 def _look(
     found: Given,
-    seen: set[int],
+    seen: dict[int, Find],
     name: str,
     value: Any,
     find: Find,
@@ -190,16 +197,16 @@ def _look(
     elif isinstance(value, Tensor):
         _add_tensor(found, seen, name, value, find, same_for_all)
     elif isinstance(value, dict):
-        found.held.append((find, _Size(len(value), sized=True)))
+        found.held.append((find, _Size(type(value), len(value), sized=True)))
         for key, part in value.items():
             _look(found, seen, f"{name}.{key}", part, lambda given, key=key: find(given)[key])  # type: ignore[misc]
     elif isinstance(value, list | tuple):
         labels = getattr(value, "_fields", range(len(value)))
-        found.held.append((find, _Size(len(value), sized=True)))
+        found.held.append((find, _Size(type(value), len(value), sized=True)))
         for i, (label, part) in enumerate(zip(labels, value, strict=True)):
             _look(found, seen, f"{name}.{label}", part, lambda given, i=i: find(given)[i])  # type: ignore[misc]
     elif has_parts(value):
-        found.held.append((find, _Size(len(vars(value)), sized=False)))
+        found.held.append((find, _Size(type(value), len(vars(value)), sized=False)))
         for label, part in vars(value).items():
             _look(found, seen, f"{name}.{label}", part, lambda given, label=label: getattr(find(given), label))  # type: ignore[misc]
     elif type(value) is float and found.floats:
@@ -215,15 +222,16 @@ def _is_plain(value: object) -> bool:
 
 def _add_tensor(
     found: Given,
-    seen: set[int],
+    seen: dict[int, Find],
     name: str,
     value: Tensor,
     find: Find,
     same_for_all: bool,
 ) -> None:
     if id(value) in seen:
+        found.same.append((seen[id(value)], find))
         return
-    seen.add(id(value))
+    seen[id(value)] = find
     _check(name, value)
     learned = value.requires_grad and value.is_leaf
     if value.requires_grad and not value.is_leaf:
@@ -235,10 +243,10 @@ def _add_tensor(
     found.values.append(value)
 
 
-def _add_module(found: Given, seen: set[int], name: str, module: nn.Module) -> None:
+def _add_module(found: Given, seen: dict[int, Find], name: str, module: nn.Module) -> None:
     if id(module) in seen:
         return
-    seen.add(id(module))
+    seen[id(module)] = lambda _: module
     found.modules.append((name, module))
     parts = dict(module.named_modules())
     attributes = [
@@ -248,13 +256,14 @@ def _add_module(found: Given, seen: set[int], name: str, module: nn.Module) -> N
         if isinstance(value, Tensor)
     ]
     for own, value in [*module.named_parameters(), *module.named_buffers(), *attributes]:
+        path, _, label = own.rpartition(".")
+        find: Find = lambda _, owner=parts[path], label=label: getattr(owner, label)  # type: ignore[misc] # noqa: E731
         if id(value) in seen:
+            found.same.append((seen[id(value)], find))
             continue
-        seen.add(id(value))
+        seen[id(value)] = find
         _check(f"{name}.{own}", value)
         learned = isinstance(value, nn.Parameter) and value.requires_grad
-        path, _, label = own.rpartition(".")
-        find = lambda _, owner=parts[path], label=label: getattr(owner, label)  # noqa: E731
         found.sources.append(Source("uniform", f"{name}.{own}", learned, find, of_module=True))
         found.values.append(value)
 

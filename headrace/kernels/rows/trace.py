@@ -7,6 +7,7 @@ c * rows or c / (rows - d) of whole c and d.
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -222,7 +224,8 @@ class _Work:
     def graph(self) -> Graph:
         """The functional graph, in few kinds of operations."""
         # distributions check their arguments by asking about the data
-        checks = torch.distributions.Distribution._validate_args
+        checks, logger = torch.distributions.Distribution._validate_args, logging.getLogger(FakeTensor.__module__)
+        logger.disabled = True  # what stops a trace is said in one line
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
             made = make_fx(self._run, writing(), "fake")(*self.examples)
@@ -232,6 +235,7 @@ class _Work:
                 made = make_fx(functional, tracing_mode="fake", decomposition_table=table())(*self.examples)
         finally:
             torch.distributions.Distribution.set_default_validate_args(checks)
+            logger.disabled = False
         _simplify(made)
         return made.graph
 
