@@ -305,3 +305,13 @@ def test_distributions_that_check_their_arguments_are_refused_with_their_line() 
     step, arguments = hr.compile(loss), (mlp(3, 8, 4), torch.randn(20, 3), torch.randint(4, (20,)))
     reason = str(agrees(step, *arguments))
     assert reason.startswith(f"test_compiled_losses_kept.py:{loss.__code__.co_firstlineno + 1} chooses by the data")
+
+
+def test_arguments_that_may_be_left_out() -> None:
+    def loss(net: nn.Module, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        y = net(x).square()
+        return (y if weight is None else y * weight).mean()
+
+    step, net, x = hr.compile(loss), mlp(3, 8, 1), torch.randn(20, 3)
+    for rest in ((), (torch.rand(20, 1),), (None,), ()):
+        assert agrees(step, net, x, *rest) is None

@@ -47,10 +47,10 @@ class Source:
 class Given:
     """The inputs in a call's arguments.
 
-    modules: by the names of the arguments. rows: of the minibatch. floats: whether Python floats are inputs, rather
-    than constants. spaces: attributes of objects, and dicts, that the function holds. same: where a tensor is given
-    twice. held: what else the trace reads: modules, numbers that are no inputs, sizes of dicts and lists; each with how
-    to find it, and what it was.
+    count: of the arguments. modules: by the names of the arguments. rows: of the minibatch. floats: whether Python
+    floats are inputs, rather than constants. spaces: attributes of objects, and dicts, that the function holds. same:
+    where a tensor is given twice. held: what else the trace reads: modules, numbers that are no inputs, sizes of dicts
+    and lists; each with how to find it, and what it was.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -61,6 +61,7 @@ class Given:
     spaces: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
     floats: bool = True
+    count: int = 0
 
     def __post_init__(self) -> None:
         self._own: list[tuple[Source, Shape, torch.dtype]] = []
@@ -84,7 +85,7 @@ class Given:
 
     def serves(self, arguments: tuple[Any, ...]) -> bool:
         """Whether other arguments have the same inputs, but for their numbers, and the same constants."""
-        if [*map(_training, self._parts)] != self._training:
+        if len(arguments) != self.count or [*map(_training, self._parts)] != self._training:
             return False
         if not all(part.holds() for part in self._changing) or not all(part.is_current() for part in self._reaches):
             return False
@@ -145,7 +146,7 @@ class _Size(NamedTuple):
 
 def given(function: Callable[..., object], arguments: tuple[Any, ...], floats: bool = True) -> Given:
     """The inputs of a call. Raises NotRows for what cannot be one. floats: Python floats are inputs, not constants."""
-    found, names = Given(floats=floats), argument_names(function, len(arguments))
+    found, names = Given(floats=floats, count=len(arguments)), argument_names(function, len(arguments))
     seen: dict[int, Find] = {}
     for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
