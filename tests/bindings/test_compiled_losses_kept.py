@@ -315,3 +315,16 @@ def test_arguments_that_may_be_left_out() -> None:
     step, net, x = hr.compile(loss), mlp(3, 8, 1), torch.randn(20, 3)
     for rest in ((), (torch.rand(20, 1),), (None,), ()):
         assert agrees(step, net, x, *rest) is None
+
+
+def test_a_gru_of_torch_keeps_its_own_list_of_weights() -> None:
+    step, net, x = (
+        hr.compile(lambda net, x: net(x)[0].square().mean()),
+        nn.GRU(3, 8, batch_first=True),
+        torch.randn(9, 4, 3),
+    )
+    weights = list(net._flat_weights)
+    assert agrees(step, net, x) is None
+    assert all(one is other for one, other in zip(weights, net._flat_weights, strict=True))
+    net.weight_hh_l0.data.mul_(2)
+    assert agrees(step, net, x) is None

@@ -286,7 +286,9 @@ def substituted(found: Given, tensors: dict[int, Tensor]) -> Iterator[None]:
     own."""
     parts = [part for _, module in found.modules for part in module.modules()]
     spaces: list[Any] = [x for part in parts for x in (part._parameters, part._buffers, vars(part))] + found.spaces
-    changed: list[tuple[dict[str, Any], str, Any]] = []
+    # of GRU and LSTM, which list their parameters anew when these are others
+    listed = [(vars(part), name) for part in parts for name in ("_flat_weights", "_flat_weight_refs")]
+    changed = [(space, name, space[name]) for space, name in listed if name in space]
     try:
         for space in spaces:
             for name, value in list(space.items()):
