@@ -66,6 +66,7 @@ SMALLER = "import runpy\nimport headrace as hr\ntrain_, evaluate_ = hr.train, hr
 TRAINED = "policy = hr.train('ppo', 'CartPole-v1').policy\nobservations = np.zeros((3, 4), np.float32)\n"
 PRELUDES = {  # document -> what its blocks of Python need; those of other documents are parsed alone
     "README.md": "",
+    "docs/compile.md": "",
     "docs/algorithms.md": f"""{TRAINED}
 from headrace.kernels.language.ops import f32
 observation, state = observations[0], None

@@ -14,7 +14,7 @@ from gymnasium.spaces import Dict, Discrete, MultiDiscrete
 from headrace.envs import listing
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-LIMITS = {"ppo_single_file.py": 250}  # a whole algorithm
+LIMITS = {"ppo_single_file.py": 250, "compiled_loss.py": 65}  # whole algorithms
 ONE_ROLLOUT = 1  # steps after which training stops: at the end of its first rollout
 
 
@@ -79,6 +79,15 @@ def test_an_algorithm_of_ones_own_from_the_command_line(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "over 2 episodes" in done.stdout
+
+
+def test_a_compiled_loss_in_a_loop_of_ones_own(tmp_path):
+    text = (
+        (EXAMPLES / "compiled_loss.py").read_text().replace("UPDATES = 32, 64, 4, 4, 30", "UPDATES = 32, 64, 4, 4, 2")
+    )
+    (tmp_path / "short.py").write_text(text)
+    done = subprocess.run([sys.executable, "short.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "update 1:" in done.stdout and "plain PyTorch" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

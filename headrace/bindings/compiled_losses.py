@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.bindings.loss_check import differs
 from headrace.core.closure import Reach, reach
 from headrace.core.terminal import tell
 from headrace.policies.examination import Examination, examine
@@ -73,6 +72,7 @@ class CompiledLoss:
         for program in self._programs:
             if (values := program.inputs(arguments)) is not None:
                 return self._again(program, arguments, values), values
+        from headrace.bindings.loss_check import differs
         from headrace.bindings.loss_program import Program
         from headrace.kernels.rows.inputs import given
         from headrace.kernels.rows.reasons import NotRows
@@ -104,6 +104,8 @@ class CompiledLoss:
 
     def _again(self, program: Any, arguments: tuple[Any, ...], values: list[Tensor]) -> Any:
         """The program; compared with the plain loss once more at a later call."""
+        from headrace.bindings.loss_check import differs
+
         program.calls += 1
         if program.calls == LOOK_AGAIN and (reason := differs(program, arguments)) is not None:
             with self._lock:

@@ -7,7 +7,7 @@ which of its numbers a reader wants.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from headrace.kernels.rows.ir import (
     EXPENSIVE,
@@ -51,15 +51,15 @@ def stored(program: Program) -> set[Value]:
         cost[value] = 1 + sum(cost[inner] for inner in within)
         if value.function in EXPENSIVE or not expensive.isdisjoint(within):
             expensive.add(value)
-        dear = value in expensive or cost[value] > CHEAP
-        if not value.rows or cost[value] > LONGEST or _needed(value, readers[value], dear):
+        costly = value in expensive or cost[value] > CHEAP
+        if not value.rows or cost[value] > LONGEST or _needed(value, readers[value], costly):
             found.add(value)
     return found
 
 
-def _needed(value: Map, readers: list[tuple[Value | None, View]], dear: bool) -> bool:
-    """Whether readers need a Map in memory, or would compute it more often than once where that is dear."""
-    if dear and (len(readers) > 1 or any(view.size > value.size for _, view in readers)):
+def _needed(value: Map, readers: list[tuple[Value | None, View]], costly: bool) -> bool:
+    """Whether readers need a Map in memory, or would compute it more often than once where that is costly."""
+    if costly and (len(readers) > 1 or any(view.size > value.size for _, view in readers)):
         return True
     from_inputs = all(isinstance(view.value, Input | Constant) or not view.value.rows for view in value.operands)
     for reader, view in readers:
@@ -80,3 +80,24 @@ def computed_in(value: Value) -> int:
 def is_sum(value: Value) -> bool:
     """Whether it is a sum over rows."""
     return isinstance(value, Outer) or (isinstance(value, Reduce) and value.over_rows)
+
+
+def shared_sums(program: Program) -> dict[Value, list[Value]]:
+    """Sums over rows that are only added to each other, such as those of a recurrent network's weights, of which each
+    time step has a gradient: one accumulator serves all. For each total: the sums of which it is made."""
+    values = program.values()
+    reads = Counter(view.value for value in values for view in value.operands)
+    reads.update(output.view.value for output in program.outputs)
+    parts: dict[Value, list[Value]] = {value: [value] for value in values if is_sum(value)}
+    inside: set[Value] = set()
+    for value in values:
+        if not (isinstance(value, Map) and value.function == "add" and not value.rows):
+            continue
+        pair = [view.value for view in value.operands]
+        if not all(view.whole and view.value in parts and reads[view.value] == 1 for view in value.operands):
+            continue
+        found = [part for operand in pair for part in parts[operand]]
+        if len({(computed_in(part), type(part), part.shape) for part in found}) == 1:
+            parts[value] = found
+            inside.update(pair)
+    return {value: found for value, found in parts.items() if len(found) > 1 and value not in inside}

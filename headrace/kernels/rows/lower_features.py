@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.kernels.rows.ir import F32, I32, View
-from headrace.kernels.rows.lower import Lowered, Lowering, Unsupported, given, operation_name, rule
 from headrace.kernels.rows.lower_pointwise import apply, cast
 from headrace.kernels.rows.lower_sums import reduced
 from headrace.kernels.rows.lower_views import cut, merged
+from headrace.kernels.rows.lowering import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.nodes import given, operation_name
 from headrace.kernels.rows.tensors import ROWS, Size, Tensor, expanded, permuted, reshaped, together
 
 if TYPE_CHECKING:

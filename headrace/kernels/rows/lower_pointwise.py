@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.kernels.rows.ir import BOOL, F32, I32, TRUTHS
-from headrace.kernels.rows.lower import Lowered, Lowering, Unsupported, given, operation_name, rule
+from headrace.kernels.rows.lowering import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.nodes import given, operation_name
 from headrace.kernels.rows.tensors import Tensor, expanded, together
 
 if TYPE_CHECKING:

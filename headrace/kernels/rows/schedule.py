@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.kernels.rows.fuse import computed_in, is_sum, stored
+from headrace.kernels.rows.fuse import computed_in, is_sum, shared_sums, stored
 from headrace.kernels.rows.ir import Input, Map, Outer, Program, Value, View
 from headrace.kernels.rows.order import in_little_memory
 from headrace.kernels.rows.plan import (
@@ -16,7 +16,6 @@ from headrace.kernels.rows.plan import (
     outer_form,
     padded,
 )
-from headrace.kernels.rows.shared_sums import shared_sums
 
 
 def plan(program: Program) -> Plan:

@@ -35,6 +35,7 @@ from headrace.kernels.rows.inputs import (
     substituted,
 )
 from headrace.kernels.rows.ir import Count
+from headrace.kernels.rows.nodes import given as argument_of
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.side_effects import Watch
 
@@ -125,9 +126,7 @@ class Traced:
 
     def number(self, node: Node, name: str) -> float | Count | None:
         """A number among a node's arguments."""
-        from headrace.kernels.rows.lower import given as argument
-
-        found = [argument(own, name) for own in self._alike[node]]
+        found = [argument_of(own, name) for own in self._alike[node]]
         if found[0] is None:
             return None
         if len(set(map(repr, found))) == 1:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.kernels.rows.build import Builder
+from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.ir import FUNCTIONS, TRUTHS, Input, Output, Program, whole
 from headrace.kernels.rows.schedule import plan
 from tests.kernels.rows import in_numpy

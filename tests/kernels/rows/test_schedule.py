@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.kernels.rows.build import Builder
+from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.ir import Input, Map, Output, Program, View, whole
 from headrace.kernels.rows.schedule import plan
 from tests.kernels.rows import in_numpy

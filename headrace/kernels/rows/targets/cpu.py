@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.ir import (
-    BOOL,
-    Constant,
-    Count,
     Input,
     Join,
     Map,
@@ -28,11 +24,11 @@ from headrace.kernels.rows.plan import (
     Phase,
     Plan,
     Transposed,
-    accumulators,
     outer_form,
     padded,
 )
 from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
 from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, multiply, transposed_step
 from headrace.kernels.rows.targets.llvm_steps import (
@@ -86,7 +82,7 @@ class _Target:
     def _phase(self, name: str, phase: Phase) -> str:
         """The steps of a phase, for the blocks of one part."""
         b = Body(1)
-        call = _Caller(self, b)
+        call = Caller(self.plan, self.module, b)
         rows, part, parts = (call.slot(i) for i in (slots.ROWS, slots.PART, slots.PARTS))
         blocks = b.new(f"udiv i64 {b.add(rows, LANES - 1)}, {LANES}")
         first = b.new(f"udiv i64 {b.mul(blocks, part)}, {parts}")
@@ -110,7 +106,7 @@ class _Target:
         b.lines.append("done:")
         return _function(name, b)
 
-    def _step(self, call: _Caller, value: Value) -> None:
+    def _step(self, call: Caller, value: Value) -> None:
         """Call the function of a step of a block."""
         if isinstance(value, Input):
             name = gather_step(self.module, value, self.dtypes[value.position])
@@ -141,7 +137,7 @@ class _Target:
         assert isinstance(value, Sort), value
         return sort_step(self.plan, self.module, value)
 
-    def _product(self, call: _Caller, value: Product) -> None:
+    def _product(self, call: Caller, value: Product) -> None:
         weight, source = value.weight, value.source
         start, bias = ("bias", value.bias.strides[0]) if value.bias is not None else ("zero", 0)
         sizes = Multiply(
@@ -160,7 +156,7 @@ class _Target:
                 given.append(call.at(value.bias.value, value.bias.offset))
             call.do(name, [f"ptr {pointer}" for pointer in given])
 
-    def _outer(self, call: _Caller, value: Outer) -> None:
+    def _outer(self, call: Caller, value: Outer) -> None:
         form = outer_form(value)
         if form == "dots":
             step = dots_step(begin(self.plan, self.module, True), value)
@@ -178,7 +174,7 @@ class _Target:
             ]
             call.do(name, [*(f"ptr {pointer}" for pointer in pointers), f"i64 {call.count}"])
 
-    def _store(self, call: _Caller, position: int) -> None:
+    def _store(self, call: Caller, position: int) -> None:
         """An output with rows, into the caller's column."""
         view = self.plan.program.outputs[position].view
         step = begin(self.plan, self.module, True)
@@ -212,7 +208,7 @@ class _Target:
     def _before(self, name: str, sums: list[Value], values: list[Value], last: bool = False) -> str:
         """What follows a phase, once: its sums, uniform values, and after the last phase the results."""
         b = Body(1)
-        call = _Caller(self, b)
+        call = Caller(self.plan, self.module, b)
         parts = call.slot(slots.PARTS)
         for value in sums:
             if value in self.plan.places:
@@ -270,7 +266,7 @@ class _Target:
         place = self.plan.places.get(self.plan.program.outputs[position].view.value)
         return place is not None and (place.space, place.offset) == ("result", position)
 
-    def _copy(self, call: _Caller, position: int) -> None:
+    def _copy(self, call: Caller, position: int) -> None:
         """A uniform output that lies elsewhere, or is a view of something."""
         view: View = self.plan.program.outputs[position].view
         step = begin(self.plan, self.module, False)
@@ -336,11 +332,6 @@ def _across(b: Body, x: str) -> str:
     return b.new(f"extractelement <1 x float> {x}, i64 0")
 
 
-def _double(number: float) -> str:
-    """A float64 as LLVM writes it: its bits."""
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
-
-
 def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = [()]
     for n in shape:
@@ -355,110 +346,3 @@ def _place(view: View, index: tuple[int, ...]) -> int:
 def _function(name: str, b: Body) -> str:
     text = "\n".join(b.lines)
     return f"define internal void @{name}(ptr %slots) noinline nounwind {{\nentry:\n{text}\n  ret void\n}}"
-
-
-class _Caller:
-    """Calls of steps from a function of the program: addresses, from its slots."""
-
-    def __init__(self, target: _Target, body: Body) -> None:
-        self.target, self.body, self.plan = target, body, target.plan
-        self.block = self.start = self.count = ""
-        self._slots: dict[int, str] = {}
-        self._numbers: dict[Count, str] = {}
-        self._part = "0"
-        for number in self._counts():
-            self._number(number)
-        columns, uniforms = target.sizes
-        for i in range(slots.count(columns, uniforms, len(self.plan.program.outputs))):
-            self.slot(i)
-
-    def _counts(self) -> list[Count]:
-        constants = [value for value in self.plan.program.values() if isinstance(value, Constant)]
-        return [number for value in constants for number in value.numbers if isinstance(number, Count)]
-
-    def slot(self, number: int) -> str:
-        """The number in a slot."""
-        if number not in self._slots:
-            b = self.body
-            self._slots[number] = b.new(f"load i64, ptr {b.at('%slots', str(number), 'i64')}, align 8")
-        return self._slots[number]
-
-    def pointer(self, number: str) -> str:
-        """A number of a slot as an address."""
-        return self.body.new(f"inttoptr i64 {number} to ptr")
-
-    def _number(self, number: Count) -> str:
-        """What a number is for these rows, in float64 until the end."""
-        if number not in self._numbers:
-            b = self.body
-            rows = b.new(f"uitofp i64 {self.slot(slots.ROWS)} to double")
-            rows = b.new(f"fsub double {rows}, {_double(number.less)}")
-            power = _double(1.0)
-            for _ in range(abs(number.power)):
-                power = b.new(f"fmul double {power}, {rows}")
-            if number.power < 0:
-                power = b.new(f"fdiv double {_double(1.0)}, {power}")
-            product = b.new(f"fmul double {power}, {_double(number.factor)}")
-            total = b.new(f"fadd double {product}, {_double(number.plus)}")
-            self._numbers[number] = b.new(f"fptrunc double {total} to float")
-        return self._numbers[number]
-
-    def begin_part(self, part: str, phase: Phase) -> None:
-        """Set the accumulators of a part to 0."""
-        b = self.body
-        self._part = part
-        for value in phase.steps:
-            if is_sum(value):
-                size = 4 * accumulators(value)
-                b.do(f"call void @llvm.memset.p0.i64(ptr {self.sums(value)}, i8 0, i64 {size}, i1 false)")
-                self.target.module.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-
-    def begin_block(self, block: str, start: str, count: str) -> None:
-        """What follows is for a block of so many rows, from row `start` on."""
-        self.block, self.start, self.count = block, start, count
-
-    def sums(self, value: Value) -> str:
-        """The address of a sum's accumulators, of this part."""
-        b = self.body
-        base = self.pointer(self.slot(slots.SUMS))
-        part = b.mul(self._part, self.plan.accumulators) if self._part != "0" else "0"
-        return b.at(base, b.plus(part, self.plan.sums[value]))
-
-    def at(self, value: Value, offset: int) -> str:
-        """The address of a value's memory, so many numbers from its begin."""
-        b, place = self.body, self.plan.places[value]
-        columns, uniforms = self.target.sizes
-        if place.space == "given":
-            return b.at(self.pointer(self.slot(slots.given(place.offset, columns))), str(offset))
-        if place.space == "result":
-            return b.at(self.pointer(self.slot(slots.result(place.offset, columns, uniforms))), str(offset))
-        if place.space == "uniform":
-            return b.at(self.pointer(self.slot(slots.UNIFORM)), str(place.offset + offset))
-        if place.space == "tile":
-            return b.at(self.pointer(self.slot(slots.SCRATCH)), str(place.offset * LANES + offset))
-        block = b.mul(self.block, self.plan.kept * LANES)
-        return b.at(self.pointer(self.slot(slots.KEPT)), b.plus(block, place.offset * LANES + offset))
-
-    def step(self, step: Step, parameters: str = "", arguments: str = "") -> None:
-        """Add a step's function, and call it."""
-        own = step.parameters(*([parameters] if parameters else []))
-        name = self.target.module.function(step.body, own)
-        given = [f"ptr {self.at(value, 0)}" for value in step.places]
-        given += [f"float {self._number(number)}" for number in step.numbers]
-        self.do(name, [*given, *([arguments] if arguments else [])])
-
-    def do(self, name: str, arguments: list[str]) -> None:
-        """Call a function."""
-        self.body.do(f"call void @{name}({', '.join(arguments)})")
-
-    def gather(self, name: str, value: Input) -> None:
-        """Call the function that gathers a column."""
-        first = slots.column(value.position)
-        data, row, number = (self.slot(first + i) for i in range(3))
-        order, begin_ = self.pointer(self.slot(slots.ORDER)), self.slot(slots.FIRST)
-        start = self.body.add(self.start, begin_)
-        arguments = [f"ptr {self.pointer(data)}", f"i64 {row}", f"i64 {number}", f"ptr {order}", f"i64 {start}"]
-        self.do(name, [*arguments, f"i64 {self.count}", f"ptr {self.at(value, 0)}"])
-
-
-__all__ = ["BOOL", "assembly"]

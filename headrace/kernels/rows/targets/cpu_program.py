@@ -100,7 +100,7 @@ class _Threads:
     """What several threads work in."""
 
     def __init__(self, program: CpuProgram, count: int) -> None:
-        from headrace.kernels.rows.driver import Work
+        from headrace.kernels.rows.targets.cpu_threads import Work
         from headrace.kernels.runtime.entry_points import entry
 
         plan = program.plan
@@ -110,7 +110,7 @@ class _Threads:
         address = np.uint64(program.native.address)
         work = Work(address, self._slots, np.uint64(count), np.zeros(1, np.int64), np.uint64(len(plan.phases)))
         arguments = (0, queue_state(), work)
-        self._call = Call(entry("rows.driver", "run", arguments, ANNOUNCEMENT), arguments)
+        self._call = Call(entry("rows.targets.cpu_threads", "run", arguments, ANNOUNCEMENT), arguments)
 
     def run(self, words: np.ndarray, threads: int) -> None:
         self._rows[:threads] = words

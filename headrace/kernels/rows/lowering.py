@@ -1,0 +1,76 @@
+"""The state of lowering a traced loss, and the rules for torch's operations, which register themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace.kernels.rows.builder import Builder
+from headrace.kernels.rows.ir import BOOL, F32, I32, Count, Input
+from headrace.kernels.rows.nodes import operation_name
+from headrace.kernels.rows.tensors import ROWS, Size, Tensor, of_value
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+    from headrace.kernels.rows.trace import Traced
+
+Lowered: TypeAlias = "Tensor | list[Tensor | None]"
+RULES: dict[str, Callable[[Lowering, Node], Lowered]] = {}
+
+
+class Unsupported(Exception):
+    """What cannot be a row program. The text goes on a sentence that begins with the user's file and line."""
+
+
+def rule(*names: str) -> Callable[[Callable[[Lowering, Node], Lowered]], Callable[[Lowering, Node], Lowered]]:
+    """Make a function the rule of operations of these names."""
+
+    def register(function: Callable[[Lowering, Node], Lowered]) -> Callable[[Lowering, Node], Lowered]:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+class Lowering:
+    """The state of lowering one graph. tensors: of each node; a list where a node has several results."""
+
+    def __init__(self, traced: Traced) -> None:
+        self.traced, self.build = traced, Builder()
+        self.tensors: dict[Node, Lowered] = {}
+        # arange() over the rows, which index() takes for "in each row"
+        self.positions = of_value(Input((), True, I32, "the positions of the rows", -1), [(ROWS,)])
+
+    def tensor(self, node: Node, argument: Any) -> Tensor:
+        """An argument of a node as a tensor: another node's, or a number."""
+        found = self.tensors.get(argument) if hasattr(argument, "op") else None
+        if isinstance(found, Tensor):
+            return found
+        if found is not None:
+            return found[0]  # type: ignore[return-value]
+        dtype = BOOL if isinstance(argument, bool) else I32 if isinstance(argument, int) else F32
+        return Tensor(self.build.number(float(argument), (), dtype), ())
+
+    def number(self, node: Node, name: str, default: float | None = None) -> float | Count:
+        """A number among a node's arguments, which may depend on the number of rows."""
+        number = self.traced.number(node, name)
+        if number is None:
+            assert default is not None
+            return default
+        return number
+
+    def sizes(self, node: Node, result: int = 0) -> tuple[Size, ...]:
+        """The sizes of a node's result."""
+        return tuple(Size(inner, bool(power)) for inner, power in self.traced.sizes(node, result))
+
+    def dtype(self, node: Node, result: int = 0) -> str:
+        """The dtype of a node's result."""
+        return self.traced.dtype(node, result)
+
+    def operation(self, node: Node) -> Lowered:
+        """The result of a node, by its rule."""
+        name = operation_name(node)
+        if name not in RULES:
+            raise Unsupported(f"uses {name}, which is not compiled")
+        return RULES[name](self, node)

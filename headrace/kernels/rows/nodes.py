@@ -1,0 +1,25 @@
+"""Nodes of a traced graph: the names of their operations, and of their arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+
+def operation_name(node: Node) -> str:
+    """The name of a node's operation, without its overload: "add", "mm"."""
+    packet: Any = getattr(node.target, "_overloadpacket", node.target)
+    name: str = packet.__name__
+    return name.removesuffix("_copy")
+
+
+def given(node: Node, name: str, default: Any = None) -> Any:
+    """An argument of a node by the name that it has in the operation's signature."""
+    for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if argument.name == name:
+            if position < len(node.args):
+                return node.args[position]
+            return node.kwargs.get(name, argument.default_value if argument.has_default_value() else default)
+    return default
