@@ -10,12 +10,12 @@ from torch import Tensor
 
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows.inputs import argument_names
-from headrace.kernels.rows.ir import Outer, Product
-from headrace.kernels.rows.lower import lower
-from headrace.kernels.rows.schedule import plan
+from headrace.kernels.rows.lower_loss import lower
+from headrace.kernels.rows.row_program import Outer, Product
+from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, parts_of
-from headrace.kernels.rows.trace import trace
+from headrace.kernels.rows.trace_loss import trace
 from headrace.policies.examination import examine
 
 NUMPY = {torch.float32: "float32", torch.int32: "int32", torch.int64: "int64", torch.bool: "bool"}

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
-from headrace.kernels.rows.ir import (
+from headrace.kernels.rows.row_program import (
     BOOL,
     F32,
     I32,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from headrace.kernels.rows.ir import (
+from headrace.kernels.rows.row_plan import inlined
+from headrace.kernels.rows.row_program import (
     EXPENSIVE,
     Constant,
     Input,
@@ -23,7 +24,6 @@ from headrace.kernels.rows.ir import (
     Value,
     View,
 )
-from headrace.kernels.rows.plan import inlined
 
 LONGEST = 24  # functions of an expression
 CHEAP = 3  # functions that are rather computed twice than stored and loaded

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows.ir import F32, I32, View
 from headrace.kernels.rows.lower_pointwise import apply, cast
 from headrace.kernels.rows.lower_sums import reduced
 from headrace.kernels.rows.lower_views import cut, merged
 from headrace.kernels.rows.lowering import Lowered, Lowering, Unsupported, rule
 from headrace.kernels.rows.nodes import given, operation_name
+from headrace.kernels.rows.row_program import F32, I32, View
 from headrace.kernels.rows.tensors import ROWS, Size, Tensor, expanded, permuted, reshaped, together
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows.ir import BOOL, F32, I32, Count, View
 from headrace.kernels.rows.lower_pointwise import apply, cast, number
 from headrace.kernels.rows.lower_views import merged
 from headrace.kernels.rows.lowering import Lowered, Lowering, Unsupported, rule
 from headrace.kernels.rows.nodes import given, operation_name
+from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, View
 from headrace.kernels.rows.tensors import (
     ROWS,
     Dimension,

@@ -6,9 +6,9 @@ import math
 import operator
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows.ir import F32, View
 from headrace.kernels.rows.lowering import RULES, Lowered, Lowering, Unsupported, rule
 from headrace.kernels.rows.nodes import given, operation_name
+from headrace.kernels.rows.row_program import F32, View
 from headrace.kernels.rows.tensors import (
     ROWS,
     Dimension,

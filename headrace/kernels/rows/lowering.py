@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.kernels.rows.builder import Builder
-from headrace.kernels.rows.ir import BOOL, F32, I32, Count, Input
 from headrace.kernels.rows.nodes import operation_name
+from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input
 from headrace.kernels.rows.tensors import ROWS, Size, Tensor, of_value
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
-    from headrace.kernels.rows.trace import Traced
+    from headrace.kernels.rows.trace_loss import Traced
 
 Lowered: TypeAlias = "Tensor | list[Tensor | None]"
 RULES: dict[str, Callable[[Lowering, Node], Lowered]] = {}

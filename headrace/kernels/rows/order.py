@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.ir import Value
+from headrace.kernels.rows.row_program import Value
 
 
 def in_little_memory(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headrace.kernels.rows.ir import Constant, Count, Shape, Value, View, contiguous
+from headrace.kernels.rows.row_program import Constant, Count, Shape, Value, View, contiguous
 
 ROWS = -1  # in place of an axis' size: the rows
 Dimension: TypeAlias = tuple[int, ...]  # the sizes of its axes, ROWS among them where the rows are

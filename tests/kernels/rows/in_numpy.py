@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.ir import (
+from headrace.kernels.rows.row_plan import LANES, Phase, Plan, Transposed, outer_form
+from headrace.kernels.rows.row_program import (
     I32,
     Constant,
     Count,
@@ -24,7 +25,6 @@ from headrace.kernels.rows.ir import (
     Value,
     View,
 )
-from headrace.kernels.rows.plan import LANES, Phase, Plan, Transposed, outer_form
 
 
 def _by_torch(name: str) -> Callable[[np.ndarray], np.ndarray]:

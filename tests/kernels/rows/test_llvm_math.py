@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from headrace.kernels.rows.builder import Builder
-from headrace.kernels.rows.ir import FUNCTIONS, TRUTHS, Input, Output, Program, whole
-from headrace.kernels.rows.schedule import plan
+from headrace.kernels.rows.row_program import FUNCTIONS, TRUTHS, Input, Output, Program, whole
+from headrace.kernels.rows.row_schedule import plan
 from tests.kernels.rows import in_numpy
 from tests.kernels.rows.on_cpu import run
 

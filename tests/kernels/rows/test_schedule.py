@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from headrace.kernels.rows.builder import Builder
-from headrace.kernels.rows.ir import Input, Map, Output, Program, View, whole
-from headrace.kernels.rows.schedule import plan
+from headrace.kernels.rows.row_program import Input, Map, Output, Program, View, whole
+from headrace.kernels.rows.row_schedule import plan
 from tests.kernels.rows import in_numpy
 
 ROWS = 150  # three blocks, of which the last is not full

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.kernels.rows.ir import Input, whole
 from headrace.kernels.rows.lower_views import cut
+from headrace.kernels.rows.row_program import Input, whole
 from headrace.kernels.rows.tensors import (
     ROWS,
     Mismatch,

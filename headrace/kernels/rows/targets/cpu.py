@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.ir import (
+from headrace.kernels.rows.row_plan import (
+    LANES,
+    VECTOR,
+    Phase,
+    Plan,
+    Transposed,
+    outer_form,
+    padded,
+)
+from headrace.kernels.rows.row_program import (
     Input,
     Join,
     Map,
@@ -17,15 +26,6 @@ from headrace.kernels.rows.ir import (
     Value,
     View,
     contiguous,
-)
-from headrace.kernels.rows.plan import (
-    LANES,
-    VECTOR,
-    Phase,
-    Plan,
-    Transposed,
-    outer_form,
-    padded,
 )
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_calls import Caller

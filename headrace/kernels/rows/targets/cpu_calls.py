@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.ir import Constant, Count, Input, Value
-from headrace.kernels.rows.plan import LANES, Phase, Plan, accumulators
+from headrace.kernels.rows.row_plan import LANES, Phase, Plan, accumulators
+from headrace.kernels.rows.row_program import Constant, Count, Input, Value
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.llvm_expressions import Step
 from headrace.kernels.rows.targets.llvm_text import Body, Module

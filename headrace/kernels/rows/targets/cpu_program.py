@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.kernels.rows.plan import LANES, Plan
+from headrace.kernels.rows.row_plan import LANES, Plan
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu import assembly
-from headrace.kernels.rows.targets.machine_code import is_wide, object_code
+from headrace.kernels.rows.targets.cpu_code import is_wide, object_code
 from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
 

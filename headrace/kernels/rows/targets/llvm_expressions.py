@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.kernels.rows.ir import BOOL, F32, I32, Constant, Count, Map, Value, View
-from headrace.kernels.rows.plan import LANES, Place, Plan, inlined
+from headrace.kernels.rows.row_plan import LANES, Place, Plan, inlined
+from headrace.kernels.rows.row_program import BOOL, F32, I32, Constant, Count, Map, Value, View
 from headrace.kernels.rows.targets.llvm_math import FLOATS, compare, select
 from headrace.kernels.rows.targets.llvm_text import Body, Module, literal
 

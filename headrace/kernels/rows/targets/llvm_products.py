@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.kernels.rows.ir import Outer
-from headrace.kernels.rows.plan import LANES, VECTOR, Transposed, padded
+from headrace.kernels.rows.row_plan import LANES, VECTOR, Transposed, padded
+from headrace.kernels.rows.row_program import Outer
 from headrace.kernels.rows.targets.llvm_expressions import Reader, Step, expression
 from headrace.kernels.rows.targets.llvm_math import select
 from headrace.kernels.rows.targets.llvm_steps import _inside, begin

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from headrace.kernels.rows.ir import (
+from headrace.kernels.rows.row_plan import LANES, VECTOR, Plan
+from headrace.kernels.rows.row_program import (
     BOOL,
     F32,
     I32,
@@ -21,7 +22,6 @@ from headrace.kernels.rows.ir import (
     View,
     contiguous,
 )
-from headrace.kernels.rows.plan import LANES, VECTOR, Plan
 from headrace.kernels.rows.targets.llvm_expressions import (
     ELEMENTS,
     Node,

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.kernels.rows.plan import VECTOR
+from headrace.kernels.rows.row_plan import VECTOR
 
 
 class Body:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.kernels.rows import lower_features, lower_pointwise, lower_sums, lower_views
-from headrace.kernels.rows.ir import Input, Output, Program, View
 from headrace.kernels.rows.lowering import Lowering, Unsupported
 from headrace.kernels.rows.reasons import NotRows
+from headrace.kernels.rows.row_program import Input, Output, Program, View
 from headrace.kernels.rows.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
-    from headrace.kernels.rows.trace import Traced
+    from headrace.kernels.rows.trace_loss import Traced
 
 # the rules register themselves where they are imported
 RULES = (lower_features, lower_pointwise, lower_sums, lower_views)

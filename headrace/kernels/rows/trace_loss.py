@@ -34,9 +34,9 @@ from headrace.kernels.rows.inputs import (
     replaced,
     substituted,
 )
-from headrace.kernels.rows.ir import Count
 from headrace.kernels.rows.nodes import given as argument_of
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
+from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.side_effects import Watch
 
 PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from headrace.kernels.rows.ir import Outer, Program, Reduce, Value, View, contiguous
+from headrace.kernels.rows.row_program import Outer, Program, Reduce, Value, View, contiguous
 
 LANES = 64  # rows of a block
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.kernels.rows.fuse import computed_in, is_sum, shared_sums, stored
-from headrace.kernels.rows.ir import Input, Map, Outer, Program, Value, View
 from headrace.kernels.rows.order import in_little_memory
-from headrace.kernels.rows.plan import (
+from headrace.kernels.rows.row_plan import (
     Phase,
     Place,
     Plan,
@@ -16,6 +15,7 @@ from headrace.kernels.rows.plan import (
     outer_form,
     padded,
 )
+from headrace.kernels.rows.row_program import Input, Map, Outer, Program, Value, View
 
 
 def plan(program: Program) -> Plan:
