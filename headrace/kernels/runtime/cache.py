@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from headrace.core.terminal import tell
 from headrace.kernels.runtime.cache_folder import folder, folders, keep, locked, only_trusted, trusted, used, write
@@ -40,6 +41,7 @@ SAME_CODE = {
 ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # for a module, where the disk is full
 _DIGEST = 32  # bytes at the start of a file of machine code: see _checksum()
 _entries: dict[Path, Native] = {}
+_of_texts: WeakValueDictionary[Path, Native] = WeakValueDictionary()  # unloaded with what uses them
 _announced: set[str] = set()
 
 
@@ -69,13 +71,34 @@ def entry(
     types = hashlib.sha256(kind(arguments).encode()).hexdigest()[:8]
     path = folder() / f"{_title(name, text)}.{function}.{types}.bin"
     if path not in _entries:
-        code = _read(path.name)
-        if code is None:
-            with locked(path.with_suffix(".lock")):
-                code = _read(path.name) or compiled()
-                keep(path, _checksum(path.name, code) + code)
-        _entries[path] = Native(code)
+        _entries[path] = Native(_code(path, compiled))
     return _entries[path]
+
+
+def of_text(name: str, text: str, make: Callable[[str], bytes]) -> Native:
+    """What make(text) makes machine code of, or loaded where any process has done that before; without Numba.
+
+    text: all that determines the code, besides this processor, LLVM and the module of `make`.
+    """
+    from headrace.kernels.runtime.native import Native, processor
+
+    made_by = Path(make.__code__.co_filename).read_text()
+    parts = [text, made_by, version("llvmlite"), *processor()[:2]]
+    path = folder() / f"headrace_{name}_{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:20]}.bin"
+    found = _of_texts.get(path)
+    if found is None:
+        found = _of_texts.setdefault(path, Native(_code(path, lambda: make(text))))
+    return found
+
+
+def _code(path: Path, compiled: Callable[[], bytes]) -> bytes:
+    """What a file of the folder holds; where there is none, it is compiled and kept."""
+    code = _read(path.name)
+    if code is None:
+        with locked(path.with_suffix(".lock")):
+            code = _read(path.name) or compiled()
+            keep(path, _checksum(path.name, code) + code)
+    return code
 
 
 def _announce(title: str, announcement: str) -> None:

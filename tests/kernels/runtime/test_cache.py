@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -97,6 +98,13 @@ def double(out, factor):
 """
 
 
+ANSWER = "define i32 @entry(ptr %slots) {\n  ret i32 42\n}\n"
+
+
+def object_code(text):
+    return native.target_machine().emit_object(llvm.parse_assembly(text))
+
+
 def double(factor=3.0):
     """What TEXT's function gives, as a process that has just started would load or compile it."""
     cache._entries.clear()
@@ -138,6 +146,22 @@ def test_code_of_another_function_is_taken_as_damaged(kernels, capfd):
     capfd.readouterr()
     code.write_bytes(cache._checksum("another.bin", machine_code) + machine_code)
     assert double() == 6.0 and capfd.readouterr().err.count("compiling double") == 1
+
+
+def test_code_made_of_a_text_is_made_once(kernels):
+    made = []
+
+    def make(text):
+        made.append(text)
+        return object_code(text)
+
+    assert cache.of_text("answer", ANSWER, make).run(0) == 42
+    (code,) = kernels.glob("*.bin")
+    assert cache.of_text("answer", ANSWER, make).run(0) == 42 and made == [ANSWER]
+    code.write_bytes(bytes(200))  # damaged
+    assert cache.of_text("answer", ANSWER, make).run(0) == 42 and made == [ANSWER] * 2
+    other = ANSWER.replace("42", "43")
+    assert cache.of_text("answer", other, make).run(0) == 43 and made == [ANSWER, ANSWER, other]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes")

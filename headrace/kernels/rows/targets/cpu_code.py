@@ -16,11 +16,16 @@ def is_wide() -> bool:
 
 def object_code(text: str) -> bytes:
     """Machine code of a module, optimised."""
-    module = llvm.parse_assembly(text)
     machine = target_machine()
+    return bytes(machine.emit_object(optimised(text, machine)))
+
+
+def optimised(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """A module, optimised for a machine."""
+    module = llvm.parse_assembly(text)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=LEVEL)
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
-    return machine.emit_object(module)
+    return module

@@ -11,7 +11,8 @@ from headrace.kernels.rows.row_plan import LANES, Plan
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu import assembly
 from headrace.kernels.rows.targets.cpu_code import is_wide, object_code
-from headrace.kernels.runtime.native import Call, Native
+from headrace.kernels.runtime.cache import of_text
+from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
 
 PARTS, PART = 8, 128  # parts of a minibatch: so many at most, of so many rows at least
@@ -39,7 +40,7 @@ class CpuProgram:
         self.plan = plan
         program = plan.program
         self.sizes = len(program.columns), len(program.uniforms)
-        self.native = Native(object_code(assembly(plan, list(dtypes), is_wide())))
+        self.native = of_text("rows", assembly(plan, list(dtypes), is_wide()), object_code)
         self._free: list[Memory] = []
 
     def memory(self, rows: int, threads: int) -> Memory:

@@ -1,0 +1,266 @@
+"""Each operation of a row program as machine code, against NumPy in float64: odd rows, views, phases, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from headrace.kernels.rows.builder import Builder
+from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
+from headrace.kernels.rows.row_plan import outer_form
+from headrace.kernels.rows.row_schedule import plan
+from headrace.kernels.rows.targets.cpu_program import parts_of
+from tests.kernels.rows import in_numpy
+from tests.kernels.rows.on_cpu import run
+
+ROWS = (1, 37, 64, 150, 1100)
+
+
+def columns(*shapes: tuple[int, ...], dtype: str = F32) -> tuple[Input, ...]:
+    return tuple(Input(shape, True, dtype, f"column{i}", i) for i, shape in enumerate(shapes))
+
+
+def uniforms(*shapes: tuple[int, ...]) -> tuple[Input, ...]:
+    return tuple(Input(shape, False, F32, f"uniform{i}", i) for i, shape in enumerate(shapes))
+
+
+def numbers(program: Program, rows: int, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Standard normal numbers for a program's inputs; small integers for integer columns, truths for BOOL."""
+    generator = np.random.default_rng(seed)
+    made = []
+    for value in program.columns:
+        if value.dtype == F32:
+            made.append(generator.standard_normal((rows, *value.shape)).astype(np.float32))
+        elif value.dtype == I32:
+            made.append(generator.integers(0, 5, (rows, *value.shape)))
+        else:
+            made.append(generator.random((rows, *value.shape)) < 0.5)
+    return made, [generator.standard_normal(value.shape).astype(np.float32) for value in program.uniforms]
+
+
+def same(program: Program, rows: Sequence[int] = ROWS, error: float = 3e-6) -> None:
+    """A program's outputs are NumPy's, to float32's rounding of each array's largest number."""
+    own = plan(program)
+    for count in rows:
+        given = numbers(program, count)
+        wanted, found = in_numpy.run(program, *given), run(own, *given)
+        for name, expected in wanted.items():
+            largest = np.abs(expected).max(initial=1.0)
+            np.testing.assert_allclose(found[name], expected, rtol=0, atol=error * largest, err_msg=f"{name}, {count}")
+
+
+def test_maps_of_views() -> None:
+    """Transposed, expanded, sliced and single numbers, of rows and of uniform values."""
+    build, (x, y), (w,) = Builder(), columns((3, 5), (5,)), uniforms((5, 3))
+    turned = View(w, (3, 5), (1, 3))
+    expanded = View(y, (3, 5), (0, 1))
+    sliced = View(x, (2, 3), (5, 2), 5)
+    first = build.map("add", build.map("mul", whole(x), turned), expanded)
+    second = build.map("exp", build.map("sub", sliced, View(w, (2, 3), (0, 4), 2)))
+    same(Program("maps", (x, y), (w,), (Output("first", first), Output("second", second))))
+
+
+def test_truths_and_integers() -> None:
+    build = Builder()
+    x, n, t = Input((4,), True, F32, "x", 0), Input((4,), True, I32, "n", 1), Input((4,), True, BOOL, "t", 2)
+    positive = build.map("gt", whole(x), build.number(0.0, (4,)))
+    either = build.map("or", build.map("xor", positive, whole(t)), build.map("not", positive))
+    doubled = build.map("add", build.map("mul", whole(n), whole(n)), build.steps(4, (4,), 0))
+    chosen = build.map("where", build.map("and", either, whole(t)), build.map("float", doubled), whole(x))
+    counted = build.reduce("sum", doubled, 0)
+    found = [Output("chosen", chosen), Output("doubled", doubled), Output("counted", counted)]
+    found += [Output(name, build.reduce(name, either, 0)) for name in ("any", "all")]
+    found.append(Output("whole", build.map("int", build.map("mul", whole(x), build.number(3.0, (4,))))))
+    same(Program("truths", (x, n, t), (), tuple(found)))
+
+
+@pytest.mark.parametrize("function", ["sum", "prod", "max", "min", "argmax", "argmin"])
+def test_reductions(function: str) -> None:
+    build, (x,), (w,) = Builder(), columns((3, 7)), uniforms((4, 9))
+    turned = View(x, (7, 3), (1, 7))
+    outputs = [Output("last", build.reduce(function, whole(x), 1)), Output("first", build.reduce(function, turned, 1))]
+    outputs.append(Output("uniform", build.reduce(function, whole(w), 1)))
+    if not function.startswith("arg"):
+        outputs.append(Output("both", build.reduce(function, whole(x), 0)))
+    same(Program("reductions", (x,), (w,), tuple(outputs)))
+
+
+@pytest.mark.parametrize("function", ["max", "min", "argmax", "argmin"])
+def test_nan_is_largest_and_smallest(function: str) -> None:
+    build, (x,) = Builder(), columns((5,))
+    program = Program("nan", (x,), (), (Output("y", build.reduce(function, whole(x), 0)),))
+    given = np.array([[1, np.nan, 3, np.nan, 2], [np.nan, 1, 2, 3, 4], [4, 3, 2, 1, np.nan], [2, 2, 1, 1, 2]])
+    found = run(plan(program), [given.astype(np.float32)], [])["y"]
+    np.testing.assert_array_equal(found, getattr(np, function)(given, axis=1))
+
+
+def test_sums_over_rows_leave_out_lanes_that_are_no_rows() -> None:
+    build, (x,) = Builder(), columns((3, 4))
+    shifted = build.map("add", whole(x), build.number(100.0, (3, 4)))
+    outputs = [Output(str(kept), build.reduce("sum", shifted, kept, over_rows=True)) for kept in (0, 1, 2)]
+    same(Program("sums", (x,), (), tuple(outputs)))
+
+
+def test_numbers_that_depend_on_the_rows() -> None:
+    build, (x,) = Builder(), columns((2,))
+    scaled = build.map("mul", whole(x), build.number(Count(3.0, -1), (2,)))
+    scaled = build.map("add", scaled, build.number(Count(0.5, 1, -1), (2,)))
+    same(Program("count", (x,), (), (Output("y", scaled), Output("s", build.reduce("sum", scaled, 1, over_rows=True)))))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 5), (6, 16), (7, 64), (13, 65), (64, 130), (33, 200)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_products(sizes: tuple[int, int], biased: bool) -> None:
+    n, k = sizes
+    build, (x,), (w, b) = Builder(), columns((k,)), uniforms((n, k), (n,))
+    y = build.product(whole(x), whole(w))
+    if biased:
+        y = build.map("add", y, whole(b))
+    backward = build.product(build.map("tanh", y), View(w, (k, n), (1, k)))
+    outputs = (Output("forward", y), Output("backward", backward))
+    same(Program("products", (x,), (w, b), outputs), (37, 130))
+
+
+def test_products_with_leading_axes_and_of_views() -> None:
+    build, (x,), (w,) = Builder(), columns((3, 4, 8)), uniforms((5, 4))
+    turned = View(x, (3, 8, 4), (32, 1, 8))
+    same(Program("leading", (x,), (w,), (Output("y", build.product(turned, whole(w))),)), (37, 130))
+    stepped = View(x, (3, 4), (8, 2), 33)
+    same(Program("stepped", (x,), (w,), (Output("y", build.product(stepped, whole(w))),)), (37,))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 300), (17, 31), (64, 64), (70, 130), (200, 5), (5, 200)])
+def test_gradients_of_weights(sizes: tuple[int, int]) -> None:
+    n, k = sizes
+    build, (g, x) = Builder(), columns((n,), (k,))
+    outer = build.outer(whole(g), whole(x))
+    same(
+        Program("outer", (g, x), (), (Output("w", outer), Output("t", View(outer.value, (k, n), (1, k))))), (1, 37, 300)
+    )
+
+
+def test_every_form_of_gradient_was_tried() -> None:
+    build = Builder()
+    forms = set()
+    for n, k in ((17, 31), (64, 64), (200, 5)):
+        g, x = columns((n,), (k,))
+        forms.add(outer_form(build.outer(whole(g), whole(x)).value))  # type: ignore[arg-type]
+    assert forms | {"dots"} == {"dots", "right", "left"}
+
+
+@pytest.mark.parametrize("sizes", [(4, 5), (20, 40), (200, 5)])
+def test_gradients_of_weights_with_leading_axes(sizes: tuple[int, int]) -> None:
+    n, k = sizes
+    build, (g, x) = Builder(), columns((2, 3, n), (2, 3, k))
+    turned = View(g, (3, 2, n), (n, 3 * n, 1)), View(x, (3, 2, k), (k, 3 * k, 1))
+    outputs = (Output("w", build.outer(whole(g), whole(x))), Output("turned", build.outer(*turned)))
+    same(Program("outer", (g, x), (), outputs), (1, 37, 150))
+
+
+def test_numbers_at_indices() -> None:
+    build = Builder()
+    x, index = Input((3, 5), True, F32, "x", 0), Input((3,), True, I32, "i", 1)
+    (table,) = uniforms((5,))
+    outputs = [Output("own", build.pick(whole(x), whole(index)))]
+    outputs.append(Output("turned", build.pick(View(x, (3, 5), (1, 3)), whole(index))))
+    outputs.append(Output("table", build.pick(View(table, (3, 5), (0, 1)), whole(index))))
+    same(Program("pick", (x, index), (table,), tuple(outputs)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_sorting(count: int) -> None:
+    build, (x,), (w,) = Builder(), columns((2, count)), uniforms((count,))
+    rounded = build.packed(build.map("round", whole(x)), always=True)
+    outputs = [Output("sorted", build.sort(whole(x))), Output("places", build.sort(rounded, places=True))]
+    outputs.append(Output("uniform", build.sort(whole(w))))
+    same(Program("sort", (x,), (w,), tuple(outputs)))
+
+
+def test_joining() -> None:
+    build, (x, y), (w,) = Builder(), columns((2, 3), (2, 1)), uniforms((2, 4))
+    wide = build.join([whole(x), whole(y), whole(w)], 1)
+    tall = build.join([View(wide.value, (8, 2), (1, 8)), View(w, (1, 2), (0, 4))], 0)
+    same(Program("join", (x, y), (w,), (Output("wide", wide), Output("tall", build.map("sin", tall)))))
+
+
+def standardized(build: Builder, x: View, axes: int) -> View:
+    """Less its mean, over its standard deviation, both over rows."""
+    share = build.number(Count(1.0, -1), x.shape)
+    mean = build.map("mul", build.reduce("sum", x, axes, over_rows=True), share)
+    distance = build.map("sub", x, mean)
+    variance = build.map("mul", build.reduce("sum", build.map("mul", distance, distance), axes, over_rows=True), share)
+    return build.map("mul", distance, build.map("rsqrt", build.map("add", variance, build.number(1e-5, x.shape))))
+
+
+def network(build: Builder) -> Program:
+    """Two layers with a standardized middle: products, phases, gradients, outputs with rows and without."""
+    (x,), (w, v) = columns((20,)), uniforms((40, 20), (12, 40))
+    hidden = standardized(build, build.map("tanh", build.product(whole(x), whole(w))), 1)
+    y = build.product(hidden, whole(v))
+    back = build.product(y, View(v, (40, 12), (1, 40)))
+    outputs = [Output("y", y), Output("largest", build.reduce("max", y, 0))]
+    outputs += [Output("v", build.outer(y, hidden)), Output("w", build.outer(back, whole(x)))]
+    outputs.append(Output("loss", build.reduce("sum", build.map("mul", y, y), 0, over_rows=True)))
+    return Program("network", (x,), (w, v), tuple(outputs))
+
+
+def test_phases() -> None:
+    program = network(Builder())
+    assert sum(bool(phase.steps) for phase in plan(program).phases) == 3
+    same(program, (2, 37, 64, 150, 1100), 2e-5)
+
+
+@pytest.mark.parametrize("rows", [37, 129, 1100, 2048])
+def test_bits_do_not_depend_on_threads(rows: int) -> None:
+    program = network(Builder())
+    given, own = numbers(program, rows), plan(program)
+    first = run(own, *given)
+    for threads in (2, 3):
+        for name, found in run(own, *given, threads=threads).items():
+            np.testing.assert_array_equal(found, first[name], err_msg=name)
+
+
+def test_parts_depend_on_rows_alone() -> None:
+    assert [parts_of(rows) for rows in (1, 128, 129, 1024, 100_000)] == [1, 1, 2, 8, 8]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    build, inputs, (w,) = Builder(), columns((6,), (2, 3), (4,)), uniforms((6, 6))
+    known = [whole(value) for value in inputs]
+    for _ in range(20):
+        view = known[generator.integers(len(known))]
+        if len(view.shape) > 1 and generator.random() < 0.5:
+            view = View(view.value, view.shape[::-1], view.strides[::-1], view.offset)
+        kind = generator.integers(5)
+        if kind == 0 and view.shape and view.value.rows and view.shape[-1] <= 6:
+            made = build.product(view, View(w, (5, view.shape[-1]), (1, 6)))
+        elif kind == 1 and view.value.rows:
+            share = build.map("mul", view, build.number(Count(1.0, -1), view.shape))
+            made = build.reduce("sum", share, int(generator.integers(len(view.shape) + 1)), over_rows=True)
+        elif kind == 2 and view.shape:
+            made = build.reduce(["sum", "max", "min"][generator.integers(3)], view, len(view.shape) - 1)
+        elif kind == 3 and view.shape:
+            made = build.join([view, view], int(generator.integers(len(view.shape))))
+        else:
+            made = build.map(["tanh", "sin", "sigmoid"][generator.integers(3)], view)
+        known.append(build.map("tanh", made))
+    outputs = tuple(Output(str(i), view) for i, view in enumerate(known[-8:]))
+    same(Program("random", inputs, (w,), outputs), (37, 150), 2e-5)
+
+
+def test_equal_steps_are_one_function() -> None:
+    from headrace.kernels.rows.targets.cpu import assembly
+
+    def functions(layers: int) -> int:
+        build, (x,), (w,) = Builder(), columns((8,)), uniforms((8, 8))
+        y = whole(x)
+        for _ in range(layers):
+            y = build.map("tanh", build.product(y, whole(w)))
+        program = Program("layers", (x,), (w,), (Output("y", y),))
+        return assembly(plan(program), ["float32"], False).count("define internal void @step_")
+
+    assert functions(6) == functions(3)
