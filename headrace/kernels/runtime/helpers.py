@@ -4,10 +4,11 @@ A helper that held a Python object would wait for the lock after each call, and 
 50 to 150 us a call, on a machine of two cores.
 
 Jobs: int64 [J, LINE], a row for a worker of a call: its state, the address of the entry point, that of its argument
-slots (kernels.runtime.native), and whether a helper watches the row. Helpers read numbers of rows from a pipe. Whoever
-takes a job does it: a helper, or the main thread, which needs no help any more once it is done with its own. A number
-that is read later leads to a job that is not open, or to another one. After a job a helper watches its row for a while
-before it waits for the pipe: to wake it takes longer than a step of many an environment.
+slots (kernels.runtime.native), whether a helper watches the row, and the main thread's float mode, which its helpers
+take: without it, which numbers are flushed to 0 would depend on who does a job. Helpers read numbers of rows from a
+pipe. Whoever takes a job does it: a helper, or the main thread, which needs no help any more once it is done with its
+own. A number that is read later leads to a job that is not open, or to another one. After a job a helper watches its
+row for a while before it waits for the pipe: to wake it takes longer than a step of many an environment.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from numba import types  # noqa: TID253
 from numba.core import cgutils  # noqa: TID253
 
 from headrace.kernels.runtime.atomics import exchange, read, rest, write
-from headrace.kernels.runtime.intrinsics import ARRAY, operation
+from headrace.kernels.runtime.intrinsics import ARRAY, float_mode, operation, set_float_mode
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, open_for
 
 U = np.uint64
 _0, _1 = U(0), U(1)
-_STATE, _ENTRY, _SLOTS, _WATCHED = U(0), U(1), U(2), U(3)  # words of a job
+_STATE, _ENTRY, _SLOTS, _WATCHED, _MODE = U(0), U(1), U(2), U(3), U(4)  # words of a job
 _CLOSED, _OPEN, _TAKEN, _DONE, _FAILED = 0, 1, 2, 3, 4  # its states
 _WORD = 8  # bytes
 PATIENCE = 4_000  # times that the main thread looks for the end of a job before it lets other processes have the core
@@ -85,6 +86,7 @@ def serve(pipe, jobs, received):
     while _receive(pipe, received, _WORD) == _WORD and received[0] >= 0:
         job = jobs[received[0]]
         while exchange(job, _STATE, _OPEN, _TAKEN):
+            set_float_mode(job[_MODE])
             status = _call(U(job[_ENTRY]), U(job[_SLOTS]))
             write(job, _STATE, _DONE if status == 0 else _FAILED)
             _watch(job)
@@ -100,6 +102,7 @@ def _open(jobs, first, entry, slots, count, copies, threads):
         copies[base] = worker
         job = jobs[first + worker]
         job[_ENTRY], job[_SLOTS] = np.int64(entry), np.int64(_address(copies, base))
+        job[_MODE] = float_mode()
         write(job, _STATE, _OPEN)
 
 

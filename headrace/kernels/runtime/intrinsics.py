@@ -1,5 +1,5 @@
-"""Functions of LLVM instructions that Numba code can call: calling the machine code of another file by its address, and
-reading the processor's clock."""
+"""Functions of LLVM instructions that Numba code can call: calling the machine code of another file by its address, the
+processor's clock, and how a thread computes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from numba.extending import intrinsic  # noqa: TID253
 # compiling, given as an int
 ARRAY, LITERAL = "array", "literal"
 X86 = platform.machine().lower() in ("x86_64", "amd64")
+_ARM = platform.machine().lower() in ("aarch64", "arm64")
 Emit = Callable[..., ir.Value | None]
 
 
@@ -78,3 +79,30 @@ def ticks(builder: ir.IRBuilder) -> ir.Value:
     """The processor's time counter, in its own unit; always 0 where programs may not read it."""
     word = ir.IntType(64)
     return call_llvm(builder, "readcyclecounter", word) if X86 else ir.Constant(word, 0)
+
+
+@operation(types.int64)
+def float_mode(builder: ir.IRBuilder) -> ir.Value:
+    """How this thread computes with floating-point numbers: rounding, and whether denormal ones are flushed to 0."""
+    word = ir.IntType(64)
+    if X86:
+        return builder.zext(builder.load(_control(builder, "stmxcsr")), word)
+    return call_llvm(builder, "aarch64.get.fpcr", word) if _ARM else ir.Constant(word, 0)
+
+
+@operation(types.void, types.int64)
+def set_float_mode(builder: ir.IRBuilder, mode: ir.Value) -> None:
+    """Let this thread compute as float_mode() said of another."""
+    if X86:
+        _control(builder, "ldmxcsr", mode)
+    elif _ARM:
+        call_llvm(builder, "aarch64.set.fpcr", ir.VoidType(), mode)
+
+
+def _control(builder: ir.IRBuilder, name: str, mode: ir.Value | None = None) -> ir.Value:
+    """Memory that an instruction has filled with the control register of SSE, or has filled it from."""
+    place = cgutils.alloca_once(builder, ir.IntType(32))
+    if mode is not None:
+        builder.store(builder.trunc(mode, ir.IntType(32)), place)
+    call_llvm(builder, f"x86.sse.{name}", ir.VoidType(), builder.bitcast(place, cgutils.voidptr_t))
+    return place

@@ -158,11 +158,8 @@ def _helpers(process: int) -> _Helpers:
 
 
 def _help(serve: Call) -> None:
-    import torch
-
     # a signal would end the wait for shares; the main thread, which Python lets handle them, gets them all
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - FAULTS)
-    torch.set_flush_denormal(True)  # as in the main thread
     serve()
 
 

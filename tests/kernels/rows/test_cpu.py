@@ -222,6 +222,19 @@ def test_bits_do_not_depend_on_threads(rows: int) -> None:
             np.testing.assert_array_equal(found, first[name], err_msg=name)
 
 
+def test_denormals_do_not_depend_on_threads() -> None:
+    """Helpers once flushed them where the main thread did not."""
+    build, (x,) = Builder(), columns((64,))
+    waves = whole(x)
+    for _ in range(40):  # so that helpers come while there is work
+        waves = build.map("sin", waves)
+    outputs = (Output("y", build.map("mul", whole(x), whole(x))), Output("waves", waves))
+    own, given = plan(Program("denormals", (x,), (), outputs)), [np.full((4096, 64), 1e-20, np.float32)]
+    alone, together = run(own, given, [])["y"], run(own, given, [], threads=2)["y"]
+    assert len(np.unique(alone)) == 1
+    np.testing.assert_array_equal(together, alone)
+
+
 def test_parts_depend_on_rows_alone() -> None:
     assert [parts_of(rows) for rows in (1, 128, 129, 1024, 100_000)] == [1, 1, 2, 8, 8]
 

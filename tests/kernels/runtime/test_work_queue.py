@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from helpers.python_entry import python_call
 from numba import njit  # noqa: TID253
 
@@ -253,6 +254,26 @@ def test_a_helper_that_stops_is_known_to_the_main_thread():
     with pytest.raises(RuntimeError, match="a compiled function stopped with an exception"):
         thread_pool.WorkQueue().run(call, 2)
     assert [str(error) for error in call.function.raised] == ["of a helper"]
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_helpers_flush_denormals_where_the_main_thread_does(flushed):
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot")
+    smallest, found = [5e-324], {}
+
+    def do(worker):
+        found[worker] = smallest[0] * 1.0
+        began[worker].set()
+        assert began[1 - worker].wait(60)
+
+    began = [threading.Event(), threading.Event()]
+    torch.set_flush_denormal(flushed)
+    try:
+        thread_pool.WorkQueue().run(python_call(do), 2)
+    finally:
+        torch.set_flush_denormal(False)
+    assert [found[worker] > 0 for worker in (0, 1)] == [not flushed] * 2
 
 
 def test_a_call_has_as_many_threads_as_layouts_have_room_for():
