@@ -16,7 +16,7 @@ generator = np.random.default_rng(0)
 WIDE = np.concatenate([generator.standard_normal(4000) * 3, generator.uniform(-80, 80, 2000), [0.0, -0.0, 1.0, -1.0]])
 POSITIVE = np.concatenate([np.exp(generator.uniform(-80, 80, 4000)), generator.uniform(0, 5, 2000), [1.0, 2.0, 1e-40]])
 BELOW_ONE = np.concatenate([generator.uniform(-1, 1, 4000), generator.standard_normal(1000) * 1e-4])
-ANGLES = generator.uniform(-3000, 3000, 6000)
+ANGLES = np.concatenate([generator.uniform(-3000, 3000, 6000), generator.uniform(-1e9, 1e9, 2000)])
 # function -> its inputs, and the largest errors: relative, absolute
 ERRORS = {
     **{"exp": (WIDE, 3e-7, 0), "expm1": (WIDE, 8e-7, 0), "log": (POSITIVE, 3e-7, 1e-7), "log1p": (POSITIVE, 8e-7, 0)},
@@ -95,6 +95,29 @@ def test_two_operands_at_the_borders(function: str) -> None:
         x, y = x[usual], y[usual]
     wanted = getattr(torch, function)(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())).numpy()
     np.testing.assert_allclose(mapped(function, x, y), wanted, rtol=5e-6, atol=1e-37)
+
+
+def test_rests_of_divisions_are_exact() -> None:
+    """Just below whole multiples, and of quotients with more digits than float32 has."""
+    y = np.exp(generator.uniform(-3, 3, 3000)).astype(np.float32)
+    near = np.nextafter((generator.integers(1, 1000, 3000) * y).astype(np.float32), np.float32(0))
+    large = (generator.standard_normal(3000) * 10.0 ** generator.integers(5, 38, 3000)).astype(np.float32)
+    for x in (near, -near, large):
+        np.testing.assert_array_equal(mapped("fmod", x, y), np.fmod(x, y))
+    x, y = (np.array(part, np.float32) for part in ([1, -1, np.inf, 1, 0, np.nan], [np.inf, -np.inf, 1, 0, 3, 1]))
+    np.testing.assert_array_equal(mapped("fmod", x, y), torch.fmod(torch.from_numpy(x), torch.from_numpy(y)).numpy())
+
+
+def test_powers_and_exponentials_where_parts_of_them_overflow() -> None:
+    x, y = (
+        np.array(part, np.float32)
+        for part in ([-1, -1, 2, 0.5, 1, -8], [np.inf, -np.inf, np.inf, np.inf, np.nan, 1 / 3])
+    )
+    wanted = torch.pow(torch.from_numpy(x), torch.from_numpy(y)).numpy()
+    np.testing.assert_array_equal(mapped("pow", x, y), wanted)
+    x = np.array([80, 88.5, 88.7], np.float32)
+    np.testing.assert_allclose(mapped("expm1", x), np.expm1(x.astype(float)), rtol=1e-6)
+    assert np.isnan(mapped("sin", np.array([1e20]))).all()
 
 
 def test_every_function_has_a_rule() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import LANES, Phase, Plan, accumulators
 from headrace.kernels.rows.row_program import Constant, Count, Input, Value
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.llvm_expressions import Step
-from headrace.kernels.rows.targets.llvm_text import Body, Module
+from headrace.kernels.rows.targets.llvm_text import Body, Module, double_literal
 
 
 class Caller:
@@ -48,14 +46,14 @@ class Caller:
         if number not in self._numbers:
             b = self.body
             rows = b.new(f"uitofp i64 {self.slot(slots.ROWS)} to double")
-            rows = b.new(f"fsub double {rows}, {_double(number.less)}")
-            power = _double(1.0)
+            rows = b.new(f"fsub double {rows}, {double_literal(number.less)}")
+            power = double_literal(1.0)
             for _ in range(abs(number.power)):
                 power = b.new(f"fmul double {power}, {rows}")
             if number.power < 0:
-                power = b.new(f"fdiv double {_double(1.0)}, {power}")
-            product = b.new(f"fmul double {power}, {_double(number.factor)}")
-            total = b.new(f"fadd double {product}, {_double(number.plus)}")
+                power = b.new(f"fdiv double {double_literal(1.0)}, {power}")
+            product = b.new(f"fmul double {power}, {double_literal(number.factor)}")
+            total = b.new(f"fadd double {product}, {double_literal(number.plus)}")
             self._numbers[number] = b.new(f"fptrunc double {total} to float")
         return self._numbers[number]
 
@@ -115,8 +113,3 @@ class Caller:
         start = self.body.add(self.start, begin_)
         arguments = [f"ptr {self.pointer(data)}", f"i64 {row}", f"i64 {number}", f"ptr {order}", f"i64 {start}"]
         self.do(name, [*arguments, f"i64 {self.count}", f"ptr {self.at(value, 0)}"])
-
-
-def _double(number: float) -> str:
-    """A float64 as LLVM writes it: its bits."""
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"

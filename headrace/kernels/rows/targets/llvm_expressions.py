@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.kernels.rows.row_plan import LANES, Place, Plan, inlined
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Constant, Count, Map, Value, View
-from headrace.kernels.rows.targets.llvm_math import FLOATS, compare, select
+from headrace.kernels.rows.targets.llvm_math import FLOATS, compare, select, to_integer
 from headrace.kernels.rows.targets.llvm_text import Body, Module, literal
 
 ELEMENTS = {F32: "float", I32: "i32", BOOL: "float"}  # in memory
@@ -206,9 +206,7 @@ def convert(b: Body, x: str, dtype: str, wanted: str) -> str:
         return b.new(f"{'sitofp ' + b.i32 if dtype == I32 else 'uitofp ' + b.i1} {x} to {b.f32}")
     if dtype == BOOL:
         return b.new(f"zext {b.i1} {x} to {b.i32}")
-    kind = "i32.f32" if b.width == 1 else f"v{b.width}i32.v{b.width}f32"
-    b.intrinsics.add(f"declare {b.i32} @llvm.fptosi.sat.{kind}({b.f32})")
-    return b.new(f"call {b.i32} @llvm.fptosi.sat.{kind}({b.f32} {x})")
+    return to_integer(b, x)
 
 
 def in_memory(b: Body, x: str, dtype: str) -> str:

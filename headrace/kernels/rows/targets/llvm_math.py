@@ -29,7 +29,9 @@ ERF_TAIL = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)  
 ERF_SERIES = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(6, -1, -1))
 SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 COS = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
-PI_PARTS = (1.5703125, 4.837512969970703125e-4, 7.549789948768648e-8)  # of pi / 2; the first two have few bits
+PI_PARTS = (math.pi / 2, 6.123233995736766e-17)  # their sum is pi / 2
+LARGEST_ANGLE = 1e15
+FMOD_TURNS = 6  # of 50 binary digits, which are more than a quotient of float32 can have
 LGAMMA = tuple(b / (2 * n * (2 * n - 1)) for n, b in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66), 1))
 DIGAMMA = tuple(b / (2 * n) for n, b in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66), 1))
 TRIGAMMA = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66)
@@ -139,10 +141,10 @@ def negative(b: Body, x: str) -> str:
 
 
 def expm1(b: Body, x: str) -> str:
-    """e^x - 1, near 0 with all digits: (u - 1) x / log(u) for u = e^x. Kahan."""
+    """e^x - 1, near 0 with all digits: (u - 1) times x / log(u), for u = e^x. Kahan."""
     u = exp(b, x)
     less = b.floats("fsub", u, b.number(1))
-    y = b.floats("fdiv", b.floats("fmul", less, x), log(b, u))
+    y = b.floats("fmul", less, b.floats("fdiv", x, log(b, u)))
     y = select(b, compare(b, "oeq", less, b.number(0)), x, y)
     plain = b.new(f"or {b.i1} {compare(b, 'oeq', u, b.number(math.inf))}, {compare(b, 'oeq', u, b.number(0))}")
     return select(b, plain, less, y)
@@ -182,21 +184,34 @@ def erf(b: Body, x: str) -> str:
 
 
 def sine(b: Body, x: str, quarters: int) -> str:
-    """sin(x + quarters * pi / 2): by the nearest quarter, and polynomials of the rest (Cephes' sinf and cosf)."""
-    shifted = b.fma(x, b.number(2 / math.pi), b.number(TO_INTEGER))
-    quarter = b.floats("fsub", shifted, b.number(TO_INTEGER))
-    rest = x
+    """sin(x + quarters * pi / 2): by the nearest quarter, and polynomials of the rest (Cephes' sinf and cosf), which is
+    taken in float64; NaN beyond the numbers of which it is known."""
+    wide = b.new(f"fpext {b.f32} {x} to {b.f64}")
+    quarter = b.intrinsic("roundeven", "double", b.doubles("fmul", wide, b.double(2 / math.pi)))
     for part in PI_PARTS:
-        rest = b.fma(quarter, b.number(-part), rest)
+        wide = b.intrinsic("fma", "double", quarter, b.double(-part), wide)
+    rest = b.new(f"fptrunc {b.f64} {wide} to {b.f32}")
     square = b.floats("fmul", rest, rest)
     s = b.fma(b.floats("fmul", polynomial(b, square, SIN), square), rest, rest)
     one = b.fma(square, b.number(-0.5), b.number(1))
     c = b.fma(b.floats("fmul", polynomial(b, square, COS), square), square, one)
-    number = b.ints("add", bits(b, shifted), b.integer(quarters))
+    turns = b.intrinsic("floor", "double", b.doubles("fmul", quarter, b.double(0.25)))
+    within = b.intrinsic("fma", "double", turns, b.double(-4), quarter)
+    number = b.ints("add", to_integer(b, within, "double"), b.integer(quarters))
     odd = b.new(f"icmp ne {b.i32} {b.ints('and', number, b.integer(1))}, {b.integer(0)}")
     below = b.new(f"icmp ne {b.i32} {b.ints('and', number, b.integer(2))}, {b.integer(0)}")
     y = select(b, odd, c, s)
-    return select(b, below, negative(b, y), y)
+    y = select(b, below, negative(b, y), y)
+    known = compare(b, "ole", b.intrinsic("fabs", "float", x), b.number(LARGEST_ANGLE))
+    return select(b, known, y, b.number(math.nan))
+
+
+def to_integer(b: Body, x: str, element: str = "float") -> str:
+    """An int32, toward zero; the nearest there is, and 0 of NaN."""
+    kind = {"float": "f32", "double": "f64"}[element]
+    suffix = f"i32.{kind}" if b.width == 1 else f"v{b.width}i32.v{b.width}{kind}"
+    b.intrinsics.add(f"declare {b.i32} @llvm.fptosi.sat.{suffix}({b.kind(element)})")
+    return b.new(f"call {b.i32} @llvm.fptosi.sat.{suffix}({b.kind(element)} {x})")
 
 
 def shifted_up(b: Body, x: str, rational: bool) -> tuple[str, str]:
@@ -261,6 +276,8 @@ def pow_(b: Body, x: str, y: str) -> str:
     """x^y = e^(y log |x|), with the sign of x where y is odd; NaN of a negative x where y is no integer."""
     size = b.intrinsic("fabs", "float", x)
     found = exp(b, b.floats("fmul", y, log(b, size)))
+    unit = b.new(f"and {b.i1} {compare(b, 'oeq', size, b.number(1))}, {compare(b, 'ord', y, y)}")
+    found = select(b, unit, b.number(1), found)  # of an infinite power too
     whole = compare(b, "oeq", b.intrinsic("trunc", "float", y), y)
     half = b.floats("fmul", y, b.number(0.5))
     even = compare(b, "oeq", b.intrinsic("trunc", "float", half), half)
@@ -278,10 +295,19 @@ def sign(b: Body, x: str) -> str:
 
 
 def fmod(b: Body, x: str, y: str) -> str:
-    """x - y trunc(x / y), with the sign of x."""
-    quotient = b.intrinsic("trunc", "float", b.floats("fdiv", x, y))
-    rest = b.fma(negative(b, quotient), y, x)
-    return with_sign(b, b.intrinsic("fabs", "float", rest), x)
+    """x - y trunc(x / y), with the sign of x. Exact: each turn takes 50 binary digits off the quotient, and the rest
+    fits into float64."""
+    size, step = (b.intrinsic("fabs", "float", value) for value in (x, y))
+    rest, wide = (b.new(f"fpext {b.f32} {value} to {b.f64}") for value in (size, step))
+    for _ in range(FMOD_TURNS):
+        quotient = b.intrinsic("trunc", "double", b.doubles("fdiv", rest, wide))
+        rest = b.intrinsic("fma", "double", b.new(f"fneg {b.f64} {quotient}"), wide, rest)
+    below = b.new(f"fcmp olt {b.f64} {rest}, {b.double(0)}")  # a quotient was rounded up
+    rest = select(b, below, b.doubles("fadd", rest, wide), rest, b.f64)
+    found = b.new(f"fptrunc {b.f64} {rest} to {b.f32}")
+    infinite = b.number(math.inf)
+    own = b.new(f"and {b.i1} {compare(b, 'oeq', step, infinite)}, {compare(b, 'olt', size, infinite)}")
+    return with_sign(b, select(b, own, size, found), x)
 
 
 def reciprocal(b: Body, x: str) -> str:
