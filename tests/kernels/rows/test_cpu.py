@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.kernels.rows.builder import Builder
-from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_plan import outer_form
+from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.targets.cpu_program import parts_of
 from tests.kernels.rows import in_numpy
