@@ -240,7 +240,12 @@ def sorts_rows(net: nn.Module, x: Tensor) -> Tensor:
     return net(x).sort(0)[0].mean()  # sorts_rows
 
 
+def cuts_to_nothing(net: nn.Module, x: Tensor) -> Tensor:
+    return net(torch.cat([x, x[:, :0]], 1)).mean()  # cuts_to_nothing
+
+
 REFUSED = {
+    cuts_to_nothing: "without numbers",
     asks: "the data",
     branches: "chooses by the data",
     picks_rows: "how many there are depends on the data",

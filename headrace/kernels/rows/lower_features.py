@@ -248,6 +248,8 @@ def sort(lowering: Lowering, node: Node) -> Lowered:
     falling = bool(given(node, "largest", True)) if name == "topk" else bool(given(node, "descending", False))
     if ROWS in x.dims[dim]:
         raise Unsupported("sorts the rows")
+    if x.dtype != F32:
+        raise Unsupported("sorts integers")
     x = last(merged(lowering, x, dim), dim)
     if not x.dims[-1]:
         zeros = Tensor(lowering.build.number(0.0, x.view.shape, I32), x.dims)

@@ -6,6 +6,8 @@ compute one row from another, refuses the whole loss with the line of the user's
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.kernels.rows import lower_features, lower_pointwise, lower_sums, lower_views
@@ -31,7 +33,8 @@ def lower(traced: Traced, name: str) -> Program:
     holders = [node for node in traced.graph.nodes if node.op == "placeholder"]
     for node, source in zip(holders, traced.inputs, strict=True):
         kind = columns if source.kind == "column" else uniforms
-        dims = [axes_of(size) for size in lowering.sizes(node)]
+        with _refusing(traced, node):
+            dims = [axes_of(size) for size in lowering.sizes(node)]
         value = Input(inner_axes(dims), source.kind == "column", lowering.dtype(node), source.name, len(kind))
         kind.append(value)
         if value.rows and (not dims or dims[0][:1] != (ROWS,)):
@@ -44,18 +47,25 @@ def lower(traced: Traced, name: str) -> Program:
             made = lowering.build.constant(numbers, inner_axes(dims), lowering.dtype(node))
             lowering.tensors[node] = of_value(made, dims)
         if node.op == "call_function":
-            try:
+            with _refusing(traced, node):
                 lowering.tensors[node] = lowering.operation(node)
-            except Mismatch as error:
-                raise traced.refusal(node, f"needs rows together in one computation: {error}") from None
-            except Unsupported as error:
-                raise traced.refusal(node, str(error)) from None
     outputs = [Output(result.name, _result(lowering, result.node)) for result in traced.outputs]
     program = Program(name, tuple(columns), tuple(uniforms), tuple(outputs))
     positions = lowering.positions.view.value
     if any(view.value is positions for made in program.values() for view in made.operands):
         raise NotRows("computes with the positions of rows (arange over them)")
     return program
+
+
+@contextmanager
+def _refusing(traced: Traced, node: Node) -> Iterator[None]:
+    """Inside, what a node cannot be refuses the loss, with the node's line."""
+    try:
+        yield
+    except Mismatch as error:
+        raise traced.refusal(node, f"needs rows together in one computation: {error}") from None
+    except Unsupported as error:
+        raise traced.refusal(node, str(error)) from None
 
 
 def _result(lowering: Lowering, node: Node) -> View:

@@ -66,6 +66,8 @@ def reduced(lowering: Lowering, name: str, x: Tensor, dims: Sequence[int], keep:
         raise Unsupported(f"takes {name} over rows; sums and means alone are compiled")
     function = _FUNCTIONS.get(name, name)
     if function.startswith("arg"):
+        if x.dtype != F32:
+            raise Unsupported("takes the place of the largest of integers")
         if len(dims) != 1:
             x, dims = reshaped(x, (_product(x.sizes),)), [0]
         x = merged(lowering, x, dims[0])

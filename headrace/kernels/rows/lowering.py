@@ -62,6 +62,8 @@ class Lowering:
 
     def sizes(self, node: Node, result: int = 0) -> tuple[Size, ...]:
         """The sizes of a node's result."""
+        if any(inner == 0 for inner, _ in self.traced.sizes(node, result)):
+            raise Unsupported("makes a tensor without numbers")
         return tuple(Size(inner, bool(power)) for inner, power in self.traced.sizes(node, result))
 
     def dtype(self, node: Node, result: int = 0) -> str:
