@@ -3,6 +3,7 @@
 import headrace  # noqa: F401, I001  before torch, whose threads sleep then when they wait: tests run side by side
 
 import random
+import signal
 
 import numpy
 import pytest
@@ -12,6 +13,10 @@ from hypothesis import settings
 settings.register_profile("search", deadline=None)  # other examples each time: pytest --hypothesis-profile search
 settings.register_profile("same", deadline=None, derandomize=True)  # no test fails by chance or on a slow machine
 settings.load_profile("same")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background: tests of Ctrl-C need Python's own
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
