@@ -76,12 +76,24 @@ def measure(loss: Callable[..., Any], arguments: tuple[Any, ...], options: Any) 
 
     import headrace as hr
 
+    parameters = [p for x in arguments if isinstance(x, torch.nn.Module) for p in x.parameters()]
+
+    def from_zero(call: Callable[[], object]) -> Callable[[], None]:
+        """A gradient after optimizer.zero_grad(), as in a loop."""
+
+        def run() -> None:
+            for parameter in parameters:
+                parameter.grad = None
+            call()
+
+        return run
+
     def backward(function: Callable[..., Any]) -> Callable[[], None]:
         def run() -> None:
             returned = function(*arguments)
             (returned[0] if isinstance(returned, tuple) else returned).backward()
 
-        return run
+        return from_zero(run)
 
     step = hr.compile(loss)
     began = time.perf_counter()
@@ -89,7 +101,7 @@ def measure(loss: Callable[..., Any], arguments: tuple[Any, ...], options: Any) 
     first = time.perf_counter() - began
     if reason is not None:
         raise SystemExit(f"not compiled: {reason}")
-    calls = {"plain": backward(loss), "hr.compile": lambda: step(*arguments)}
+    calls = {"plain": backward(loss), "hr.compile": from_zero(lambda: step(*arguments))}
     if "torch.compile" in options.ways:
         calls["torch.compile"] = backward(torch.compile(loss))
     times: dict[str, list[float]] = {way: [] for way in calls}

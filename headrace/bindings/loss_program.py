@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -68,7 +69,7 @@ class Program:
                 parameter = values[place]
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-                parameter.grad.add_(outputs[number])
+                _add(parameter.grad, outputs[number])
         for number, place in self._written:
             values[place].copy_(outputs[number])
         return self.returned(outputs)
@@ -117,6 +118,15 @@ class Program:
     def _threads(self, rows: int) -> int:
         """As many threads as there are parts, one for little work."""
         return 1 if self.work * rows < WORTH_HELP else min(kernel_threads(), parts_of(rows))
+
+
+def _add(gradient: Tensor, new: Tensor) -> None:
+    """Add to a gradient, in this thread: torch's own threads would go on to wait, and take the cores of ours."""
+    if gradient.is_contiguous() and gradient.dtype == new.dtype:
+        own = gradient.numpy()
+        np.add(own, new.numpy(), out=own)
+    else:
+        gradient.add_(new)
 
 
 def _strides(column: Tensor) -> tuple[Tensor, int, int]:

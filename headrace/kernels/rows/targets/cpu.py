@@ -212,9 +212,10 @@ class _Target:
         parts = call.slot(slots.PARTS)
         for value in sums:
             if value in self.plan.places:
-                name_ = self._finish(value)
                 stride = self.plan.accumulators
-                call.do(name_, [f"ptr {call.sums(value)}", f"ptr {call.at(value, 0)}", f"i64 {parts}", f"i64 {stride}"])
+                given = [f"ptr {call.sums(value)}", f"ptr {call.at(value, 0)}", f"i64 {parts}", f"i64 {stride}"]
+                for name_ in self._finish(value):
+                    call.do(name_, given)
         for value in values:
             call.step(self._uniform(value))
         for position, output in enumerate(self.plan.program.outputs if last else ()):
@@ -222,23 +223,34 @@ class _Target:
                 self._copy(call, position)
         return _function(name, b)
 
-    def _finish(self, value: Value) -> str:
-        """The function that adds the parts' accumulators in order, into plain numbers: %sums, %target."""
+    def _finish(self, value: Value) -> list[str]:
+        """The functions that add the parts' accumulators in order, into plain numbers: %sums, %target."""
         if isinstance(value, Reduce) or outer_form(value) == "dots":  # type: ignore[arg-type]
             b = Body()
             with b.loop(value.size) as i:
-                at = b.times(i, VECTOR)
-                total = self._parts(b, at)
-                one = _across(b, total)
-                b.do(f"store float {one}, ptr {b.at('%target', i)}, align 4")
-            return self._add_function(b)
-        b, (n, k) = Body(1), value.shape
-        left = outer_form(value) == "left"  # type: ignore[arg-type]
-        pitch = padded(n if left else k)
-        with b.loop(n) as i, b.loop(k) as j:
-            at = b.plus(b.times(j, pitch), i) if left else b.plus(b.times(i, pitch), j)
-            total = self._parts(b, at)
-            b.do(f"store float {total}, ptr {b.at('%target', b.plus(b.times(i, k), j))}, align 4")
+                total = self._parts(b, b.times(i, VECTOR))
+                b.do(f"store float {_across(b, total)}, ptr {b.at('%target', i)}, align 4")
+            return [self._add_function(b)]
+        n, k = value.shape
+        if outer_form(value) == "left":  # type: ignore[arg-type]
+            b = Body(1)
+            with b.loop(n) as i, b.loop(k) as j:
+                total = self._parts(b, b.plus(b.times(j, padded(n)), i))
+                b.store(total, "%target", b.plus(b.times(i, k), j))
+            return [self._add_function(b)]
+        whole = k - k % VECTOR
+        return [
+            self._add_rows(n, k, first, end, width)
+            for first, end, width in ((0, whole, VECTOR), (whole, k, 1))
+            if end > first
+        ]
+
+    def _add_rows(self, n: int, k: int, first: int, end: int, width: int) -> str:
+        """The function for columns `first` to `end` of a matrix, so many at a time."""
+        b = Body(width)
+        with b.loop(n) as i, b.loop(end, width, first) as j:
+            total = self._parts(b, b.plus(b.times(i, padded(k)), j))
+            b.store(total, "%target", b.plus(b.times(i, k), j))
         return self._add_function(b)
 
     def _parts(self, b: Body, at: str) -> str:
