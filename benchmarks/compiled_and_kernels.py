@@ -1,8 +1,8 @@
-"""Microseconds of a gradient step: kernels written by hand, and losses compiled from their PyTorch source.
+"""Microseconds of a gradient step: kernels, and losses compiled from their PyTorch source.
 
 PPO, 2 x 64 units, minibatches of 2,048; SAC, 2 x 256 units, batches of 256. In turns in one process. The kernels' time
 is that of a whole step, with Adam (SAC: also Polyak averaging and drawing from the replay buffer, PPO: metrics); that
-of compiled losses is the gradient alone. Beside SAC's kernels stands the sum of critics and actor.
+of compiled losses is the gradient alone. For SAC it is the sum of critics and actor.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
     for task, kernel, compiled in (("PPO", *ppo()), *(() if options.quick else (("SAC", *sac()),))):
         rows.append({"task": task, "threads": options.threads} | measure(kernel, compiled, options))
     print(table(rows, COLUMNS))
-    finish("compiled_beside_kernels", rows, options, neighbours)
+    finish("compiled_and_kernels", rows, options, neighbours)
 
 
 def measure(kernel: Callable[[], object], compiled: Callable[[], object], options: Any) -> Row:
