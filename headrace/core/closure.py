@@ -10,6 +10,7 @@ at run time, are not followed.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import sys
@@ -212,12 +213,15 @@ class _Walk:
                 self.named.add(name)
                 for member in self.members.get(name, ()):
                     self._add(member[0], member[1], name, member[2])
-        self._add_names(_home(function), function.__globals__, names, set())
+        self._add_names(_home(function), function.__globals__, names, set(), global_names(function.__code__))
 
-    def _add_names(self, owner: str, space: Space, names: list[str], seen: set[str]) -> None:
-        """Take in these names of a module, and of the followed modules that it has under them."""
+    def _add_names(
+        self, owner: str, space: Space, names: list[str], seen: set[str], loaded: frozenset[str] | None = None
+    ) -> None:
+        """Take in these names of a module, and of the followed modules that it has under them. loaded: of the
+        function's own module, those that are no attributes."""
         seen.add(owner)
-        for name in names:
+        for name in names if loaded is None else sorted(loaded):
             value = space.get(name)
             if not issubclass(type(value), ModuleType):
                 self._add(owner, space, name)
@@ -274,6 +278,15 @@ def _names(code: CodeType) -> set[str]:
     """All names in a function's code, and in functions within it."""
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return {name for name in code.co_names if not name.startswith("__")}.union(*inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def global_names(code: CodeType) -> frozenset[str]:
+    """The names of its module that a function's code loads, and functions within it; attributes are none."""
+    inner = (global_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    loads = (one for one in dis.get_instructions(code) if one.opname.startswith("LOAD_"))
+    own = {one.argval for one in loads if "GLOBAL" in one.opname or one.opname == "LOAD_NAME"}
+    return frozenset(name for name in own if not name.startswith("__")).union(*inner)
 
 
 def _special(space: Space) -> set[str]:

@@ -167,6 +167,23 @@ def test_what_the_code_reads_may_change(monkeypatch: pytest.MonkeyPatch) -> None
     assert step(net, x).item() == pytest.approx(scaled(net, x).item(), rel=1e-5)
 
 
+square = torch.zeros(3)  # a name of this module that is an attribute in the loss below
+
+
+def squares(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x).square().mean()
+
+
+def test_a_variable_that_is_called_like_an_attribute_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = mlp(3, 8, 1), torch.randn(20, 3)
+    step = hr.compile(squares)
+    step(net, x)
+    (program,) = step._programs
+    monkeypatch.setattr("tests.bindings.test_compiled_losses.square", torch.ones(3))
+    step(net, x)
+    assert step._programs == [program]
+
+
 def test_frozen_layers_and_evaluation_mode() -> None:
     loss, (net, batch) = next(make for make in ALL if "norm" in make.__name__)(40)
     step = hr.compile(loss)

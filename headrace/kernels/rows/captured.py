@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from headrace.core.closure import global_names
+
 Find: TypeAlias = Callable[[Any], Any]
 
 
@@ -45,7 +47,7 @@ def roots(function: Callable[..., object]) -> list[tuple[str, Any, Find]]:
         with contextlib.suppress(ValueError):  # an empty cell
             found.append((name, cell.cell_contents, lambda _, cell=cell: cell.cell_contents))  # type: ignore[misc]
     space = plain.__globals__
-    names = [name for name in plain.__code__.co_names if name in space]
+    names = [name for name in sorted(global_names(plain.__code__)) if name in space]
     return found + [(name, space[name], lambda _, name=name: space[name]) for name in names]  # type: ignore[misc]
 
 
@@ -115,7 +117,7 @@ def captured_as(function: Callable[..., object], tensors: dict[int, Tensor]) -> 
     plain = plain_function(function.func if isinstance(function, partial) else function)
     cells = list(plain.__closure__ or ()) if inspect.isfunction(plain) else []
     space = plain.__globals__ if inspect.isfunction(plain) else {}
-    names = plain.__code__.co_names if inspect.isfunction(plain) else ()
+    names = global_names(plain.__code__) if inspect.isfunction(plain) else ()
     kept = [(cell, cell.cell_contents) for cell in cells if _holds_tensor(cell)]
     known = [(name, space[name]) for name in names if isinstance(space.get(name), Tensor)]
     try:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from headrace.core.closure import global_names
 from headrace.kernels.rows.captured import plain_function, roots, space_of
 from headrace.kernels.rows.inputs import Given
 
@@ -19,7 +20,7 @@ class Watch:
         plain = plain_function(getattr(function, "func", function))
         code, closure = getattr(plain, "__code__", None), getattr(plain, "__closure__", None) or ()
         self._globals: dict[str, Any] = getattr(plain, "__globals__", {})
-        names, free = (code.co_names, code.co_freevars) if code else ((), ())
+        names, free = (global_names(code), code.co_freevars) if code else ((), ())
         self._named = {name: self._globals[name] for name in names if name in self._globals}
         cells = [pair for pair in zip(free, closure, strict=True) if _is_full(pair[1])]
         self._cells = [(name, cell, cell.cell_contents) for name, cell in cells]
