@@ -133,7 +133,7 @@ def compile(loss: Callable[..., Any]) -> CompiledLoss:
 
 
 def run_plain(plain: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """What a compiled loss does, by autograd."""
+    """Compute a loss and its gradients by autograd."""
     returned = plain(*arguments)
     loss = returned[0] if isinstance(returned, tuple) else returned
     loss.backward()

@@ -106,7 +106,7 @@ def _as_good(
     wanted: Sequence[Tensor],
     found: Sequence[Tensor],
 ) -> bool:
-    """Whether the compiled loss is about as far from its result in float64 as plain PyTorch's in float32 is."""
+    """True if the compiled loss is about as far from its result in float64 as plain PyTorch's in float32 is."""
     try:
         exact = _plain(program, arguments, values, numbers, double=True)
     except (RuntimeError, TypeError, ValueError):  # it does not run in float64

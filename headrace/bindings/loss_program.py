@@ -75,7 +75,7 @@ class Program:
         return self.returned(outputs)
 
     def returned(self, outputs: Sequence[Tensor]) -> Any:
-        """What the plain function returns, of all outputs."""
+        """The loss and its metrics as the plain function returns them, from all outputs."""
         (spec, fixed), loss = self.spec, outputs[0]
         metrics = iter([x.to(r.dtype) for r, x in zip(self.results, outputs, strict=True) if r.is_metric])
         leaves = [next(metrics) if leaf is None else leaf for leaf in fixed]

@@ -261,7 +261,12 @@ def cuts_to_nothing(net: nn.Module, x: Tensor) -> Tensor:
     return net(torch.cat([x, x[:, :0]], 1)).mean()  # cuts_to_nothing
 
 
+def signs_of_integers(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x * x.long().sign()).mean()  # signs_of_integers
+
+
 REFUSED = {
+    signs_of_integers: "sign of integers",
     cuts_to_nothing: "without numbers",
     asks: "the data",
     branches: "chooses by the data",

@@ -50,25 +50,22 @@ def gather(lowering: Lowering, node: Node) -> Lowered:
             if x.sizes[d].rows or index.sizes[d].rows:
                 raise Unsupported("gathers from fewer rows than there are")
             x = cut(lowering, x, d, Size(0), index.sizes[d])
-    wide, index = _beside(lowering, x, index)
-    found = lowering.build.pick(wide, index.view)
-    return back(Tensor(found, index.dims), dim)
+    return back(_beside(lowering, x, index), dim)
 
 
-def _beside(lowering: Lowering, x: Tensor, index: Tensor) -> tuple[View, Tensor]:
-    """x with an axis for each of the index' last dimension in front of its own, and the index in the same axes."""
+def _beside(lowering: Lowering, x: Tensor, index: Tensor) -> Tensor:
+    """x[..., index[..., j]] for each j."""
     front = reshaped(x, (*x.sizes[:-1], Size(1), x.sizes[-1]))
-    wide = expanded(front, (*index.sizes, x.sizes[-1]))
-    behind = reshaped(index, (*index.sizes, Size(1)))
-    pair, dims = together([wide, behind])
-    source = merged(lowering, pair[0], len(dims) - 1)
-    view = with_axis(source)
-    own = pair[1]
-    count = len([n for n in own.dims[-1] if n != ROWS])
-    shape, strides = own.view.shape, own.view.strides
-    if count:
-        shape, strides = shape[:-count], strides[:-count]
-    return view, Tensor(View(own.view.value, shape, strides, own.view.offset), own.dims[:-1])
+    return _picked(lowering, expanded(front, (*index.sizes, x.sizes[-1])), index)
+
+
+def _picked(lowering: Lowering, x: Tensor, index: Tensor) -> Tensor:
+    """x[..., index[...]], along the last dimension of x."""
+    pair, dims = together([x, reshaped(index, (*index.sizes, Size(1)))])
+    source, own = merged(lowering, pair[0], len(dims) - 1), pair[1].view
+    end = len(own.shape) - len([n for n in pair[1].dims[-1] if n != ROWS])
+    places = View(own.value, own.shape[:end], own.strides[:end], own.offset)
+    return Tensor(lowering.build.pick(with_axis(source), places), dims[:-1])
 
 
 @rule("scatter_add", "scatter")
@@ -91,8 +88,8 @@ def scatter(lowering: Lowering, node: Node) -> Lowered:
         raise Unsupported("scatters fewer numbers than there are places")
     moved = [last(x, dim) for x in (cast(lowering, index, I32), numbers)]
     moved = [reshaped(x, (*x.sizes[:-1], Size(1), x.sizes[-1])) for x in moved]
-    steps = _steps(lowering, count, len(base.dims) + 1)
-    here = apply(lowering, "eq", moved[0], steps)
+    steps = _steps(lowering, count)
+    here = apply(lowering, "eq", moved[0], reshaped(steps, (*steps.sizes, Size(1))))
     zero = Tensor(lowering.build.number(0.0, (), dtype), ())
     if name == "scatter":
         found = apply(lowering, "where", here, moved[1], reshaped(last(base, dim), (*last(base, dim).sizes, Size(1))))
@@ -101,15 +98,10 @@ def scatter(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, "add", base, back(spread, dim))
 
 
-def _steps(lowering: Lowering, count: int, dims: int, last: bool = False) -> Tensor:
-    """0, 1, 2 ... along the dimension before the last of so many, or alone along the last."""
-    if last:
-        steps = lowering.build.steps(count, (count,), 0) if count > 1 else lowering.build.number(0.0, (), I32)
-        return Tensor(steps, ((count,) if count > 1 else (),))
-    if count == 1:
-        return Tensor(lowering.build.number(0.0, (), I32), ((),) * dims)
-    steps = lowering.build.steps(count, (count,), 0)
-    return Tensor(steps, (*((),) * (dims - 2), (count,), ()))
+def _steps(lowering: Lowering, count: int) -> Tensor:
+    """0, 1, 2 ... along one dimension."""
+    steps = lowering.build.steps(count, (count,), 0) if count > 1 else lowering.build.number(0.0, (), I32)
+    return Tensor(steps, ((count,) if count > 1 else (),))
 
 
 @rule("embedding")
@@ -130,14 +122,7 @@ def _rows_of(lowering: Lowering, weight: Tensor, index: Tensor) -> Tensor:
     wide = expanded(wide, (*index.sizes, *table.sizes[:-1]))
     front = reshaped(table, (*[Size(1)] * places, *table.sizes))
     front = expanded(front, (*wide.sizes, table.sizes[-1]))
-    behind = reshaped(wide, (*wide.sizes, Size(1)))
-    pair, dims = together([front, behind])
-    source = merged(lowering, pair[0], len(dims) - 1)
-    extra = len([n for n in pair[1].dims[-1] if n != ROWS])
-    view = pair[1].view
-    end = len(view.shape) - extra
-    picked = View(view.value, view.shape[:end], view.strides[:end], view.offset)
-    return Tensor(lowering.build.pick(with_axis(source), picked), dims[:-1])
+    return _picked(lowering, front, wide)
 
 
 @rule("embedding_dense_backward")
@@ -152,8 +137,7 @@ def embedding_backward(lowering: Lowering, node: Node) -> Lowered:
     if count > TABLE:
         raise Unsupported(f"learns an embedding of {count} entries; up to {TABLE} are compiled")
     index = cast(lowering, index, I32)
-    steps = lowering.build.steps(count, (count,), 0) if count > 1 else lowering.build.number(0.0, (), I32)
-    places = Tensor(steps, (*((),) * len(index.dims), (count,) if count > 1 else ()))
+    places = _steps(lowering, count)
     hot = apply(lowering, "eq", reshaped(index, (*index.sizes, Size(1))), places)
     skipped = given(node, "padding_idx", -1)
     if skipped is not None and skipped >= 0:
@@ -186,8 +170,7 @@ def _selected(lowering: Lowering, x: Tensor, index: Tensor, dim: int) -> Tensor:
     wide = expanded(reshaped(index, (*[Size(1)] * (len(x.dims) - 1), *index.sizes)), (*x.sizes[:-1], *index.sizes))
     if len(index.dims) != 1:
         raise Unsupported("selects by an index of several dimensions")
-    source, own = _beside(lowering, x, wide)
-    return back(Tensor(lowering.build.pick(source, own.view), own.dims), dim)
+    return back(_beside(lowering, x, wide), dim)
 
 
 @rule("index")
@@ -218,7 +201,7 @@ def index_put(lowering: Lowering, node: Node) -> Lowered:
     index = cast(lowering, tensors[1], I32)
     numbers = cast(lowering, lowering.tensor(node, given(node, "values")), base.dtype)
     count = base.sizes[1].inner
-    here = apply(lowering, "eq", reshaped(index, (*index.sizes, Size(1))), _steps(lowering, count, 3, last=True))
+    here = apply(lowering, "eq", reshaped(index, (*index.sizes, Size(1))), _steps(lowering, count))
     new = reshaped(numbers, (*numbers.sizes, Size(1)))
     if given(node, "accumulate"):
         new = apply(lowering, "add", base, new)
@@ -231,13 +214,7 @@ def _in_each_row(lowering: Lowering, x: Tensor, index: Tensor) -> Tensor:
         raise Unsupported("indexes rows by tensors of other shapes")
     behind = last(merged(lowering, x, 1), 1)
     wide = expanded(reshaped(index, (*index.sizes, *[Size(1)] * (len(x.dims) - 2))), behind.sizes[:-1])
-    pair, dims = together([behind, reshaped(wide, (*wide.sizes, Size(1)))])
-    source = merged(lowering, pair[0], len(dims) - 1)
-    count = len([n for n in pair[1].dims[-1] if n != ROWS])
-    view = pair[1].view
-    end = len(view.shape) - count
-    picked = View(view.value, view.shape[:end], view.strides[:end], view.offset)
-    return Tensor(lowering.build.pick(with_axis(source), picked), dims[:-1])
+    return _picked(lowering, behind, wide)
 
 
 @rule("sort", "argsort", "topk")

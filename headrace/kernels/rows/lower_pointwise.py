@@ -17,6 +17,7 @@ ONE = {"neg", "abs", "sign", "sgn", "exp", "expm1", "log", "log1p", "sqrt", "rsq
     *("sigmoid", "sin", "cos", "erf", "floor", "ceil", "round", "trunc", "lgamma", "digamma")
 }
 TWO = {"minimum", "maximum", "mul", "fmod"}
+OF_INTEGERS = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge"}
 COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
 LOGIC = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 BITS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
@@ -24,6 +25,8 @@ BITS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
 
 def apply(lowering: Lowering, function: str, *tensors: Tensor) -> Tensor:
     """A function of tensors that are broadcast against each other."""
+    if tensors[-1].dtype == I32 and function not in OF_INTEGERS:
+        raise Unsupported(f"computes {function} of integers")
     wide, dims = together(tensors)
     return Tensor(lowering.build.map(function, *(tensor.view for tensor in wide)), dims)
 
@@ -75,7 +78,8 @@ def polygamma(lowering: Lowering, node: Node) -> Lowered:
 
 @rule("relu")
 def relu(lowering: Lowering, node: Node) -> Lowered:
-    return apply(lowering, "maximum", lowering.tensor(node, node.args[0]), number(lowering, 0.0))
+    x = lowering.tensor(node, node.args[0])
+    return apply(lowering, "maximum", x, number(lowering, 0.0, x.dtype))
 
 
 @rule("square")
@@ -93,24 +97,17 @@ def two(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, operation_name(node), *pair)
 
 
-@rule("add", "sub")
+@rule("add", "sub", "rsub")
 def add(lowering: Lowering, node: Node) -> Lowered:
-    dtype = lowering.dtype(node)
+    """self + alpha * other, self - alpha * other; of rsub, other - alpha * self."""
+    dtype, name = lowering.dtype(node), operation_name(node)
     left, right = cast_all(lowering, dtype, operand(lowering, node, "self"), operand(lowering, node, "other"))
+    if name == "rsub":
+        left, right = right, left
     alpha = given(node, "alpha", 1)
     if alpha != 1:
         right = apply(lowering, "mul", right, number(lowering, float(alpha), dtype))
-    return apply(lowering, operation_name(node), left, right)
-
-
-@rule("rsub")
-def rsub(lowering: Lowering, node: Node) -> Lowered:
-    dtype = lowering.dtype(node)
-    left, right = cast_all(lowering, dtype, operand(lowering, node, "self"), operand(lowering, node, "other"))
-    alpha = given(node, "alpha", 1)
-    if alpha != 1:
-        left = apply(lowering, "mul", left, number(lowering, float(alpha), dtype))
-    return apply(lowering, "sub", right, left)
+    return apply(lowering, "add" if name == "add" else "sub", left, right)
 
 
 @rule("div", "true_divide")

@@ -8,7 +8,6 @@ c * rows or c / (rows - d) of whole c and d.
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -111,14 +110,10 @@ class Traced:
 
     def constant(self, node: Node) -> tuple[list[float], list[int]]:
         """The numbers, and the shape, of a tensor that the loss makes of numbers."""
-        value = self.graphs_of(node)
+        value: Tensor = getattr(self.graph.owning_module, str(node.target))
         if value.numel() > LARGEST:
             raise self.refusal(node, f"makes a tensor of {value.numel()} numbers; up to {LARGEST} are compiled")
         return value.double().reshape(-1).tolist(), list(value.shape)
-
-    def graphs_of(self, node: Node) -> Tensor:
-        """The tensor of a get_attr node."""
-        return getattr(self.graph.owning_module, str(node.target))  # type: ignore[no-any-return]
 
     def multiple(self, number: int) -> int | None:
         """How often the rows go into a number of the first trace; None where they leave a rest."""
@@ -361,6 +356,3 @@ def _value(node: Node, result: int) -> Tensor:
 
 def _place(node: Node) -> str:
     return place_in(node.meta.get("stack_trace"))
-
-
-__all__ = ["Result", "Traced", "operator", "trace"]

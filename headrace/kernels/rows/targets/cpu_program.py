@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headrace.kernels.nn.layout import aligned
 from headrace.kernels.rows.row_plan import LANES, Plan
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu import assembly
@@ -22,12 +23,6 @@ ANNOUNCEMENT = "compiling the threads of compiled losses (once, about 1 s) ..."
 def parts_of(rows: int) -> int:
     """Into how many parts so many rows are divided, whatever the number of threads."""
     return max(1, min(PARTS, -(-rows // PART)))
-
-
-def aligned(count: int) -> np.ndarray:
-    """Zeros, float32, that begin at a cache line."""
-    memory = np.zeros(count + 16, np.float32)
-    return memory[(-memory.ctypes.data // 4) % 16 :][:count]
 
 
 class CpuProgram:
