@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows.inputs import argument_names
-from headrace.kernels.rows.lower_loss import lower
+from headrace.kernels.rows.lowering.loss import lower
 from headrace.kernels.rows.row_program import Outer, Product
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.targets import slots

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 # fmt: off
-# lower_loss has rules for these: they stay whole
+# lowering has rules for these: they stay whole
 KEPT = {
     "relu", "sum", "mean", "var", "amax", "amin", "argmax", "argmin", "prod", "any", "all", "max", "min",
     "cumsum", "mm", "addmm", "bmm", "baddbmm", "mv", "dot", "sort", "argsort", "topk", "gather", "scatter_add",

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.kernels.rows.lower_views import cut
-from headrace.kernels.rows.row_program import Input, whole
-from headrace.kernels.rows.tensors import (
+from headrace.kernels.rows.lowering.tensors import (
     ROWS,
     Mismatch,
     Size,
@@ -18,6 +16,8 @@ from headrace.kernels.rows.tensors import (
     reshaped,
     together,
 )
+from headrace.kernels.rows.lowering.views import cut
+from headrace.kernels.rows.row_program import Input, whole
 
 B = 5  # rows
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.kernels.rows.builder import Builder
+from headrace.kernels.rows.lowering.tensors import ROWS, Size, Tensor, of_value
 from headrace.kernels.rows.nodes import operation_name
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input
-from headrace.kernels.rows.tensors import ROWS, Size, Tensor, of_value
 
 if TYPE_CHECKING:
     from torch.fx import Node

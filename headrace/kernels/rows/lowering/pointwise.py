@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows.lowering import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.lowering.tensors import Tensor, expanded, together
 from headrace.kernels.rows.nodes import given, operation_name
 from headrace.kernels.rows.row_program import BOOL, F32, I32, TRUTHS
-from headrace.kernels.rows.tensors import Tensor, expanded, together
 
 if TYPE_CHECKING:
     from torch.fx import Node

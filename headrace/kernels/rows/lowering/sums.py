@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows.lower_pointwise import apply, cast, number
-from headrace.kernels.rows.lower_views import merged
-from headrace.kernels.rows.lowering import Lowered, Lowering, Unsupported, rule
-from headrace.kernels.rows.nodes import given, operation_name
-from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, View
-from headrace.kernels.rows.tensors import (
+from headrace.kernels.rows.lowering.pointwise import apply, cast, number
+from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.lowering.tensors import (
     ROWS,
     Dimension,
     Mismatch,
@@ -24,6 +21,9 @@ from headrace.kernels.rows.tensors import (
     reshaped,
     split,
 )
+from headrace.kernels.rows.lowering.views import merged
+from headrace.kernels.rows.nodes import given, operation_name
+from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, View
 
 if TYPE_CHECKING:
     from torch.fx import Node

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows.lower_pointwise import apply, cast
-from headrace.kernels.rows.lower_sums import reduced
-from headrace.kernels.rows.lower_views import cut, merged
-from headrace.kernels.rows.lowering import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.lowering.pointwise import apply, cast
+from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.lowering.sums import reduced
+from headrace.kernels.rows.lowering.tensors import ROWS, Size, Tensor, expanded, permuted, reshaped, together
+from headrace.kernels.rows.lowering.views import cut, merged
 from headrace.kernels.rows.nodes import given, operation_name
 from headrace.kernels.rows.row_program import F32, I32, View
-from headrace.kernels.rows.tensors import ROWS, Size, Tensor, expanded, permuted, reshaped, together
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -128,7 +128,7 @@ def _rows_of(lowering: Lowering, weight: Tensor, index: Tensor) -> Tensor:
 @rule("embedding_dense_backward")
 def embedding_backward(lowering: Lowering, node: Node) -> Lowered:
     """The sum of gradients of each entry of a table: one-hot indices times gradients."""
-    from headrace.kernels.rows.lower_sums import matmul
+    from headrace.kernels.rows.lowering.sums import matmul
 
     gradient, index = lowering.tensor(node, given(node, "grad_output")), lowering.tensor(node, given(node, "indices"))
     count = given(node, "num_weights")

@@ -6,10 +6,8 @@ import math
 import operator
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows.lowering import RULES, Lowered, Lowering, Unsupported, rule
-from headrace.kernels.rows.nodes import given, operation_name
-from headrace.kernels.rows.row_program import F32, View
-from headrace.kernels.rows.tensors import (
+from headrace.kernels.rows.lowering.rules import RULES, Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.lowering.tensors import (
     ROWS,
     Dimension,
     Mismatch,
@@ -25,6 +23,8 @@ from headrace.kernels.rows.tensors import (
     reshaped,
     split,
 )
+from headrace.kernels.rows.nodes import given, operation_name
+from headrace.kernels.rows.row_program import F32, View
 
 if TYPE_CHECKING:
     from torch.fx import Node

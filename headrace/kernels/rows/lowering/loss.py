@@ -1,7 +1,7 @@
 """From a traced loss to a row program: a rule for each of torch's operations, by where the rows are in its tensors.
 
-Rules are in lower_pointwise, lower_views, lower_sums, lower_features. An operation without a rule, or one that would
-compute one row from another, refuses the whole loss with the line of the user's that made it.
+Rules are in pointwise, views, sums, features, indices. An operation without a rule, or one that would compute one row
+from another, refuses the whole loss with the line of the user's that made it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows import lower_features, lower_pointwise, lower_sums, lower_views
-from headrace.kernels.rows.lowering import Lowering, Unsupported
+from headrace.kernels.rows.lowering import features, pointwise, sums, views
+from headrace.kernels.rows.lowering.rules import Lowering, Unsupported
+from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_program import Input, Output, Program, View
-from headrace.kernels.rows.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.kernels.rows.trace_loss import Traced
 
 # the rules register themselves where they are imported
-RULES = (lower_features, lower_pointwise, lower_sums, lower_views)
+RULES = (features, pointwise, sums, views)
 
 
 def lower(traced: Traced, name: str) -> Program:
