@@ -4,11 +4,20 @@ import headrace  # noqa: F401, I001  before torch, whose threads sleep then when
 
 import random
 import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
 
+import gymnasium
 import numpy
 import pytest
 import torch
 from hypothesis import settings
+
+from headrace.core import user_names
+from headrace.envs import registry
+
+TESTS = Path(__file__).parent
 
 settings.register_profile("search", deadline=None)  # other examples each time: pytest --hypothesis-profile search
 settings.register_profile("same", deadline=None, derandomize=True)  # no test fails by chance or on a slow machine
@@ -30,3 +39,44 @@ def seeded(request):
     random.seed(seed)
     numpy.random.seed(seed)
     torch.manual_seed(seed)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def files_of_a_module(tmp_path_factory):
+    """As files_of_users, for fixtures of a module's scope."""
+    with nothing_left(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def files_of_users(tmp_path_factory):
+    """Forget what a test imports from files that it wrote, and what it registers: other tests have a `mine.py`, too."""
+    with nothing_left(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@contextmanager
+def nothing_left(temporary: Path):
+    """Leave the path, modules of temporary files, and the registries of environments as they were."""
+    path, modules, ids, specs = [*sys.path], {*sys.modules}, {*gymnasium.registry}, {**registry._specs}
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - modules:
+        if folder_of(name).is_relative_to(temporary):
+            del sys.modules[name]
+    for version in [version for version in user_names._files if version[0].is_relative_to(temporary)]:
+        if user_names._files[version].__name__ not in modules:
+            del user_names._files[version]  # it is no module any more
+    for name in gymnasium.registry.keys() - ids:  # not what packages registered that are imported now
+        entry = gymnasium.registry[name].entry_point or gymnasium.registry[name].vector_entry_point
+        module = entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
+        if module not in sys.modules or folder_of(module).is_relative_to(TESTS):
+            del gymnasium.registry[name]
+    registry._specs.clear()
+    registry._specs.update(specs)
+
+
+def folder_of(module: str) -> Path:
+    """The folder that a loaded module is in; the root for one that is in no file."""
+    loaded = sys.modules[module]
+    return Path(getattr(loaded, "__file__", None) or next(iter(getattr(loaded, "__path__", [])), "/"))

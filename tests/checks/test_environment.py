@@ -339,7 +339,6 @@ class WithText(Right):
 
 
 def test_the_check_looks_at_what_a_training_makes(monkeypatch):
-    monkeypatch.setattr(registry, "_specs", dict(registry._specs))
     wrong = [finding for finding in check(WithText, 20, measure=0).findings if finding.outcome == "wrong"]
     assert any("text has no numbers" in finding.found for finding in wrong)
     registry.register("WithText-v0", WithText, {"a2c": {"num_envs": 2}, "ppo": {"ignore": ("mission",)}})

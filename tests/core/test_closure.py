@@ -127,7 +127,6 @@ def digest(tmp_path):
         return found.digest
 
     yield of
-    del sys.modules["plain_module"]
     linecache.clearcache()
 
 

@@ -1,7 +1,6 @@
 """Whose a module is: an installed package's, or the user's."""
 
 import importlib
-import sys
 
 import pytest
 
@@ -29,4 +28,3 @@ def test_what_is_installed_is_found_wherever_it_is(code, notes, installed, tmp_p
             monkeypatch.syspath_prepend(str(tmp_path / folder))
     importlib.import_module(name)
     assert closure._is_others(name) is installed
-    monkeypatch.delitem(sys.modules, name)

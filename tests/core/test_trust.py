@@ -23,8 +23,6 @@ CODE = "open('RAN', 'a').write(__name__)\nclass Thing: pass\n"
 def theirs(tmp_path, monkeypatch) -> Path:
     """A run's folder in the current one, with a module, a package, one without __init__.py, and a compiled module."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
     run = tmp_path / "theirs"
     for folder in ("last", "pack", "bare", "bare/deep"):
         (run / folder).mkdir(parents=True)

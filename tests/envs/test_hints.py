@@ -58,19 +58,12 @@ MADE = ["mine.py:Grid-v3", "mine:Grid-v3", "mine:maze/Tiny-v0", "game:Game-v0", 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of a user's files, as the current one, with Gymnasium's registry and Python's modules as before."""
+    """A folder of a user's files, as the current one."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(textwrap.dedent(text))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", registry := dict(gymnasium.registry))
-    monkeypatch.setattr(gymnasium, "registry", registry)
-    before = {*sys.modules}
-    yield tmp_path
-    for name in {*sys.modules} - before:
-        if name.partition(".")[0] in ("mine", "game", "kit", "lib"):
-            del sys.modules[name]
+    return tmp_path
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from headrace import envs
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
-from headrace.envs import registry, sources
+from headrace.envs import sources
 from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.gym.inline import InlineEnv
@@ -97,22 +97,12 @@ MINE = """
 
 
 @pytest.fixture
-def my_file(tmp_path, monkeypatch):
+def my_file(tmp_path):
     """A user's file with one environment of each sort, which imports its neighbour."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "my_neighbour", raising=False)
     (tmp_path / "my_neighbour.py").write_text("SPEED = 0.5\n")
     path = tmp_path / "my_slide.py"
     path.write_text(textwrap.dedent(MINE))
-    yield path
-    gymnasium.registry.pop("Still-v3", None)
-    sys.modules.pop("my_slide", None)
-
-
-@pytest.fixture
-def own_registry(monkeypatch):
-    """What a test registers is forgotten after it."""
-    monkeypatch.setattr(registry, "_specs", dict(registry._specs))
+    return path
 
 
 def first_observation(env):
@@ -197,7 +187,7 @@ def test_factory_gives_the_original():
 # ---- register and spec
 
 
-def test_registered_names_carry_defaults(own_registry, my_file):
+def test_registered_names_carry_defaults(my_file):
     envs.register("Slide-v0", f"{my_file}:Slide", {"ppo": {"num_envs": 8, "total_steps": 1000}})
     assert envs.spec("Slide-v0").defaults["ppo"] == {"num_envs": 8, "total_steps": 1000}
     assert envs.make("Slide-v0", 2).name == "Slide-v0"
@@ -210,7 +200,7 @@ def test_a_class_finds_its_registered_defaults():
     assert envs.spec("Blackjack-v1").defaults == {}
 
 
-def test_a_gymnasium_id_may_have_defaults_of_its_own(own_registry):
+def test_a_gymnasium_id_may_have_defaults_of_its_own():
     envs.register("MyLake", "gymnasium:FrozenLake-v1", {"ppo": {"total_steps": 7}})
     assert envs.make("MyLake", 1).envs[0].spec.id == "FrozenLake-v1"
     envs.register("FrozenLake-v1", "FrozenLake-v1", {"ppo": {"total_steps": 8}})

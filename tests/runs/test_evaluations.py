@@ -23,7 +23,6 @@ from helpers.tiny import TINY, Walk
 
 import headrace as hr
 from headrace.data.spaces import Box, Discrete
-from headrace.envs import registry
 from headrace.envs.workers.process import RUNNING, WorkerError
 from headrace.evaluation import history
 from headrace.evaluation.evaluator import evaluate
@@ -174,13 +173,10 @@ def test_what_cannot_be_evaluated_elsewhere_is_refused_at_once():
 def test_names_registered_by_the_user_are_known_to_the_process():
     gymnasium.register("Line-v5", entry_point=Line)
     hr.envs.register("Named-v5", Line)
-    try:
-        ends = [evaluated(trained(env, True).path) for env in (Line, "Line-v5", "Named-v5")]
-        ready = hr.make(Line, 4, backend="inline")
-        own = {name: value for name, value in OPTIONS.items() if name != "num_envs"}
-        ends.append(evaluated(hr.train("ppo", ready, parallel_evaluation=True, **own).path))
-    finally:
-        del gymnasium.registry["Line-v5"], registry._specs["Named-v5"]
+    ends = [evaluated(trained(env, True).path) for env in (Line, "Line-v5", "Named-v5")]
+    ready = hr.make(Line, 4, backend="inline")
+    own = {name: value for name, value in OPTIONS.items() if name != "num_envs"}
+    ends.append(evaluated(hr.train("ppo", ready, parallel_evaluation=True, **own).path))
     assert ends[0] and all(end == ends[0] for end in ends)
 
 
