@@ -227,10 +227,6 @@ def branches(net: nn.Module, x: Tensor) -> Tensor:
     return loss
 
 
-def picks_rows(net: nn.Module, x: Tensor) -> Tensor:
-    return net(x[x[:, 0] > 0]).mean()  # picks_rows
-
-
 def neighbours(net: nn.Module, x: Tensor) -> Tensor:
     y = net(x)
     return (y[1:] - y[:-1]).square().mean()  # neighbours
@@ -270,7 +266,6 @@ REFUSED = {
     cuts_to_nothing: "without numbers",
     asks: "the data",
     branches: "chooses by the data",
-    picks_rows: "how many there are depends on the data",
     neighbours: "rows",
     contrasts: "each row multiplied by each other row",
     is_double: "float64",

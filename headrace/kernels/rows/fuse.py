@@ -78,7 +78,7 @@ def computed_in(value: Value) -> int:
 
 
 def is_sum(value: Value) -> bool:
-    """Whether it is a sum over rows."""
+    """Whether it is a sum over rows, or their largest or smallest."""
     return isinstance(value, Outer) or (isinstance(value, Reduce) and value.over_rows)
 
 
@@ -88,7 +88,7 @@ def shared_sums(program: Program) -> dict[Value, list[Value]]:
     values = program.values()
     reads = Counter(view.value for value in values for view in value.operands)
     reads.update(output.view.value for output in program.outputs)
-    parts: dict[Value, list[Value]] = {value: [value] for value in values if is_sum(value)}
+    parts = {v: [v] for v in values if is_sum(v) and not (isinstance(v, Reduce) and v.function != "sum")}
     inside: set[Value] = set()
     for value in values:
         if not (isinstance(value, Map) and value.function == "add" and not value.rows):

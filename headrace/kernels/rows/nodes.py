@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,9 +10,11 @@ if TYPE_CHECKING:
 
 
 def operation_name(node: Node) -> str:
-    """The name of a node's operation, without its overload: "add", "mm"."""
+    """The name of a node's operation, without its overload: "add", "mm"; of Python's with sizes, "sym_add"."""
     packet: Any = getattr(node.target, "_overloadpacket", node.target)
     name: str = packet.__name__
+    if packet.__module__ == operator.add.__module__ and packet is not operator.getitem:
+        return f"sym_{name}"
     return name.removesuffix("_copy")
 
 

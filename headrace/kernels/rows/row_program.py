@@ -166,7 +166,7 @@ class Reduce(Value):
     rows as well, which makes a uniform value of the next phase.
 
     function: sum, prod, max, min (NaN where one is, as torch's), any, all; argmax, argmin over exactly one axis (the
-    first of equals; dtype i32). Over rows: sum alone.
+    first of equals; dtype i32). Over rows: sum, max and min.
     """
 
     function: str = "sum"

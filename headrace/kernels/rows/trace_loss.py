@@ -36,6 +36,7 @@ from headrace.kernels.rows.inputs import (
 from headrace.kernels.rows.nodes import given as argument_of
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.row_program import Count
+from headrace.kernels.rows.selections import Selections
 from headrace.kernels.rows.side_effects import Watch
 
 PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
@@ -79,6 +80,8 @@ class Traced:
         if len({tuple(map(_text, own)) for own in nodes}) != 1:
             raise NotRows("computes something else for another number of rows")
         self._alike = dict(zip(nodes[0], zip(*nodes, strict=True), strict=True))
+        self._selections = [Selections(graph) for graph in graphs]
+        self.selections = self._selections[0]
 
     def refusal(self, node: Node, sentence: str) -> NotRows:
         """Why a node cannot be compiled, with the user's line that made it."""
@@ -86,10 +89,15 @@ class Traced:
 
     def sizes(self, node: Node, result: int = 0) -> list[tuple[int, int]]:
         """(c, k) for each dimension of a result: its size is c * rows^k."""
-        shapes = [_value(own, result).shape for own in self._alike[node]]
+        shapes = []
+        for own, selections in zip(self._alike[node], self._selections, strict=True):
+            shapes.append([selections.size(size) for size in _value(own, result).shape])
         return [self._size(node, sizes) for sizes in zip(*shapes, strict=True)]
 
-    def _size(self, node: Node, sizes: tuple[int, ...]) -> tuple[int, int]:
+    def _size(self, node: Node, found: tuple[int | None, ...]) -> tuple[int, int]:
+        sizes = [size for size in found if size is not None]
+        if len(sizes) != len(found):
+            raise self.refusal(node, "has a dimension whose size depends on the data in no simple way")
         if len(set(sizes)) == 1:
             return sizes[0], 0
         times = {Fraction(size, rows) for size, rows in zip(sizes, PRIMES, strict=True)}
@@ -108,12 +116,22 @@ class Traced:
         """How many results a node has."""
         return len(node.meta["val"])
 
-    def constant(self, node: Node) -> tuple[list[float], list[int]]:
-        """The numbers, and the shape, of a tensor that the loss makes of numbers."""
-        value: Tensor = getattr(self.graph.owning_module, str(node.target))
-        if value.numel() > LARGEST:
+    def constant(self, node: Node) -> tuple[list[float | Count], list[int]] | None:
+        """The numbers, and the shape, of a tensor that the loss makes of numbers; None of 0, 1, 2 ... over the rows."""
+        values: list[Tensor] = [getattr(own.graph.owning_module, str(own.target)) for own in self._alike[node]]
+        if all(v.shape == (n,) and v.equal(torch.arange(n)) for v, n in zip(values, PRIMES, strict=True)):
+            return None
+        value = values[0]
+        if value.numel() > LARGEST or any(other.shape != value.shape for other in values):
             raise self.refusal(node, f"makes a tensor of {value.numel()} numbers; up to {LARGEST} are compiled")
-        return value.double().reshape(-1).tolist(), list(value.shape)
+        found: list[float | Count] = []
+        for numbers in zip(*(other.double().reshape(-1).tolist() for other in values), strict=True):
+            same = len(set(map(repr, numbers))) == 1
+            number = numbers[0] if same else None if value.shape else _of_rows(list(numbers))
+            if number is None:
+                raise self.refusal(node, "makes a tensor of numbers that depend on the rows")
+            found.append(number)
+        return found, list(value.shape)
 
     def multiple(self, number: int) -> int | None:
         """How often the rows go into a number of the first trace; None where they leave a rest."""
@@ -124,6 +142,8 @@ class Traced:
         found = [argument_of(own, name) for own in self._alike[node]]
         if found[0] is None:
             return None
+        if any(isinstance(one, Node) for one in found):
+            raise self.refusal(node, f"has a {name} that depends on the data")
         if len(set(map(repr, found))) == 1:
             return float(found[0])
         if (count := _of_rows([float(number) for number in found])) is not None:
@@ -137,6 +157,12 @@ def _of_rows(numbers: list[float]) -> Count | None:
         factors = [number / float(rows) ** power for number, rows in zip(numbers, PRIMES, strict=True)]
         if max(factors) - min(factors) <= 2e-7 * abs(factors[0]) and (factor := _simple(factors)) is not None:
             return Count(factor, power)
+    first, second, _ = numbers
+    if first != second:
+        slope = (first - second) / (PRIMES[0] - PRIMES[1])
+        before = PRIMES[0] - first / slope
+        if before == round(before) and all(n == slope * (r - before) for n, r in zip(numbers, PRIMES, strict=True)):
+            return Count(slope, 1, before)
     for plus in (0.0, 1.0):
         first, second, _ = (number - plus for number in numbers)
         if first == second:
@@ -314,7 +340,19 @@ class _WithStacks(torch.nn.Module):
         self.made = made
 
     def forward(self, *values: Tensor) -> Any:
-        return torch.fx.Interpreter(self.made).run(*values)
+        return _Naming(self.made).run(*values)
+
+
+class _Naming(torch.fx.Interpreter):
+    """Runs a graph; an error names the user's line that made the node."""
+
+    def run_node(self, n: Node) -> Any:
+        try:
+            return super().run_node(n)
+        except NotRows:
+            raise
+        except Exception as error:
+            raise NotRows(of_error(error).reason, _place(n)) from None
 
 
 def _example(source: Source, value: Tensor, rows: int) -> Tensor:

@@ -90,7 +90,7 @@ def _reduced(value: Reduce, x: np.ndarray) -> np.ndarray:
     if value.function in ("argmax", "argmin"):
         return getattr(np, value.function)(x, axis=axes[0])  # type: ignore[no-any-return]
     found = REDUCTIONS[value.function](x, axis=axes) if axes else x
-    return found.sum(-1, keepdims=True) if value.over_rows else found  # type: ignore[no-any-return]
+    return REDUCTIONS[value.function](found, axis=-1, keepdims=True) if value.over_rows else found  # type: ignore[no-any-return]
 
 
 def run(program: Program, columns: Sequence[np.ndarray], uniforms: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -205,8 +205,11 @@ class InPlan:
         return np.broadcast_to(self._read(view), (*view.shape, LANES))
 
     def _add(self, value: Value, found: np.ndarray) -> None:
-        at = self.plan.sums[value]
-        self.sums[at] = self.sums.get(at, np.zeros(value.size)) + found.reshape(-1)
+        at, function = self.plan.sums[value], value.function if isinstance(value, Reduce) else "sum"
+        known = self.sums.get(at)
+        self.sums[at] = (
+            found.reshape(-1) if known is None else REDUCTIONS[function](np.stack([known, found.reshape(-1)]), axis=0)
+        )
 
     def _memory(self, value: Value) -> np.ndarray:
         place = self.plan.places[value]

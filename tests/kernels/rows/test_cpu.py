@@ -103,6 +103,22 @@ def test_sums_over_rows_leave_out_lanes_that_are_no_rows() -> None:
     same(Program("sums", (x,), (), tuple(outputs)))
 
 
+@pytest.mark.parametrize("function", ["max", "min"])
+def test_largest_and_smallest_over_rows(function: str) -> None:
+    """Lanes that are no rows do not count, whichever sign the numbers have; NaN does."""
+    build, (x,) = Builder(), columns((3, 4))
+    outputs = []
+    for name, by in (("above", 100.0), ("below", -100.0)):
+        shifted = build.map("add", whole(x), build.number(by, (3, 4)))
+        outputs += [Output(f"{name} {n}", build.reduce(function, shifted, n, over_rows=True)) for n in (0, 1, 2)]
+    program = Program(function, (x,), (), tuple(outputs))
+    same(program)
+    given, _ = numbers(program, 150)
+    given[0][70, 1, 2] = np.nan
+    found = run(plan(program), given, [])
+    assert np.isnan(found["above 0"]) and np.isnan(found["below 2"]).sum() == 1
+
+
 def test_numbers_that_depend_on_the_rows() -> None:
     build, (x,) = Builder(), columns((2,))
     scaled = build.map("mul", whole(x), build.number(Count(3.0, -1), (2,)))

@@ -1,6 +1,6 @@
 """From a traced loss to a row program: a rule for each of torch's operations, by where the rows are in its tensors.
 
-Rules are in pointwise, views, sums, features, indices. An operation without a rule, or one that would compute one row
+Rules are in this folder's other modules. An operation without a rule, or one that would compute one row
 from another, refuses the whole loss with the line of the user's that made it.
 """
 
@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.kernels.rows.lowering import features, pointwise, sums, views
+from headrace.kernels.rows.lowering import features, gathering, indices, pointwise, selecting, sums, views
 from headrace.kernels.rows.lowering.rules import Lowering, Unsupported
 from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_program import Input, Output, Program, View
+from headrace.kernels.rows.selections import symbols
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.kernels.rows.trace_loss import Traced
 
 # the rules register themselves where they are imported
-RULES = (features, pointwise, sums, views)
+RULES = (features, gathering, indices, pointwise, selecting, sums, views)
 
 
 def lower(traced: Traced, name: str) -> Program:
@@ -42,7 +43,11 @@ def lower(traced: Traced, name: str) -> Program:
         lowering.tensors[node] = of_value(value, dims)
     for node in traced.graph.nodes:
         if node.op == "get_attr":
-            numbers, shape = traced.constant(node)
+            found = traced.constant(node)
+            if found is None:
+                lowering.tensors[node] = lowering.positions
+                continue
+            numbers, shape = found
             dims = [(n,) if n != 1 else () for n in shape]
             made = lowering.build.constant(numbers, inner_axes(dims), lowering.dtype(node))
             lowering.tensors[node] = of_value(made, dims)
@@ -53,7 +58,8 @@ def lower(traced: Traced, name: str) -> Program:
     program = Program(name, tuple(columns), tuple(uniforms), tuple(outputs))
     positions = lowering.positions.view.value
     if any(view.value is positions for made in program.values() for view in made.operands):
-        raise NotRows("computes with the positions of rows (arange over them)")
+        reason = "computes with the positions of rows (arange over them)"
+        raise traced.refusal(lowering.counted, reason) if lowering.counted is not None else NotRows(reason)
     return program
 
 
@@ -70,6 +76,8 @@ def _refusing(traced: Traced, node: Node) -> Iterator[None]:
 
 def _result(lowering: Lowering, node: Node) -> View:
     tensor = lowering.tensor(node, node)
+    if symbols(node):
+        raise lowering.traced.refusal(node, "returns a tensor whose size depends on the data")
     inside = [dim for dim in tensor.dims if ROWS in dim]
     if tensor.rows and (not inside or tensor.dims[0][:1] != (ROWS,)):
         raise lowering.traced.refusal(node, "returns a tensor whose first dimension is not the rows")

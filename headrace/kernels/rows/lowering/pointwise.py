@@ -18,6 +18,7 @@ ONE = {"neg", "abs", "sign", "sgn", "exp", "expm1", "log", "log1p", "sqrt", "rsq
 }
 TWO = {"minimum", "maximum", "mul", "fmod"}
 OF_INTEGERS = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge"}
+TRUTHS_AS = {"mul": "and", "minimum": "and", "maximum": "or"}
 COMPARE = {"eq", "ne", "lt", "le", "gt", "ge"}
 LOGIC = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
 BITS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
@@ -61,14 +62,14 @@ def cast_all(lowering: Lowering, dtype: str, *tensors: Tensor) -> list[Tensor]:
     return [cast(lowering, tensor, dtype) for tensor in tensors]
 
 
-@rule(*ONE)
+@rule(*ONE, chosen=True)
 def one(lowering: Lowering, node: Node) -> Lowered:
     name = operation_name(node)
     x = cast(lowering, lowering.tensor(node, node.args[0]), lowering.dtype(node))
     return apply(lowering, "sign" if name == "sgn" else name, x)
 
 
-@rule("polygamma")
+@rule("polygamma", chosen=True)
 def polygamma(lowering: Lowering, node: Node) -> Lowered:
     n = given(node, "n")
     if n not in (0, 1):
@@ -76,32 +77,34 @@ def polygamma(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, ("digamma", "trigamma")[n], lowering.tensor(node, given(node, "self")))
 
 
-@rule("relu")
+@rule("relu", chosen=True)
 def relu(lowering: Lowering, node: Node) -> Lowered:
     x = lowering.tensor(node, node.args[0])
     return apply(lowering, "maximum", x, number(lowering, 0.0, x.dtype))
 
 
-@rule("square")
+@rule("square", chosen=True)
 def square(lowering: Lowering, node: Node) -> Lowered:
     x = lowering.tensor(node, node.args[0])
     return apply(lowering, "mul", x, x)
 
 
-@rule(*TWO)
+@rule(*TWO, chosen=True)
 def two(lowering: Lowering, node: Node) -> Lowered:
-    dtype = lowering.dtype(node)
-    if dtype == BOOL:
-        raise Unsupported(f"computes {operation_name(node)} of truth values")
+    dtype, name = lowering.dtype(node), operation_name(node)
+    if dtype == BOOL and name not in TRUTHS_AS:
+        raise Unsupported(f"computes {name} of truth values")
     pair = cast_all(lowering, dtype, operand(lowering, node, "self"), operand(lowering, node, "other"))
-    return apply(lowering, operation_name(node), *pair)
+    return apply(lowering, TRUTHS_AS[name] if dtype == BOOL else name, *pair)
 
 
-@rule("add", "sub", "rsub")
+@rule("add", "sub", "rsub", chosen=True)
 def add(lowering: Lowering, node: Node) -> Lowered:
     """self + alpha * other, self - alpha * other; of rsub, other - alpha * self."""
     dtype, name = lowering.dtype(node), operation_name(node)
     left, right = cast_all(lowering, dtype, operand(lowering, node, "self"), operand(lowering, node, "other"))
+    if dtype == BOOL:
+        return apply(lowering, "or", left, right)  # torch subtracts no truth values
     if name == "rsub":
         left, right = right, left
     alpha = given(node, "alpha", 1)
@@ -110,7 +113,7 @@ def add(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, "add" if name == "add" else "sub", left, right)
 
 
-@rule("div", "true_divide")
+@rule("div", "true_divide", chosen=True)
 def div(lowering: Lowering, node: Node) -> Lowered:
     pair = cast_all(lowering, F32, operand(lowering, node, "self"), operand(lowering, node, "other"))
     found = apply(lowering, "div", *pair)
@@ -120,7 +123,7 @@ def div(lowering: Lowering, node: Node) -> Lowered:
     return cast(lowering, found, lowering.dtype(node))
 
 
-@rule("remainder", "floor_divide")
+@rule("remainder", "floor_divide", chosen=True)
 def remainder(lowering: Lowering, node: Node) -> Lowered:
     x, y = cast_all(lowering, F32, operand(lowering, node, "self"), operand(lowering, node, "other"))
     quotient = apply(lowering, "floor", apply(lowering, "div", x, y))
@@ -129,7 +132,7 @@ def remainder(lowering: Lowering, node: Node) -> Lowered:
     return cast(lowering, quotient, lowering.dtype(node))
 
 
-@rule("pow")
+@rule("pow", chosen=True)
 def pow(lowering: Lowering, node: Node) -> Lowered:
     x, exponent = operand(lowering, node, "self"), operand(lowering, node, "exponent")
     if exponent.constant == 0:
@@ -148,13 +151,13 @@ def pow(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, "pow", *cast_all(lowering, F32, x, exponent))
 
 
-@rule(*COMPARE)
+@rule(*COMPARE, chosen=True)
 def compare(lowering: Lowering, node: Node) -> Lowered:
     left, right = operand(lowering, node, "self"), operand(lowering, node, "other")
     return apply(lowering, operation_name(node), *cast_all(lowering, common(left, right), left, right))
 
 
-@rule(*LOGIC, *BITS)
+@rule(*LOGIC, *BITS, chosen=True)
 def logic(lowering: Lowering, node: Node) -> Lowered:
     name = operation_name(node)
     left, right = operand(lowering, node, "self"), operand(lowering, node, "other")
@@ -163,7 +166,7 @@ def logic(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, (LOGIC | BITS)[name], *cast_all(lowering, BOOL, left, right))
 
 
-@rule("logical_not", "bitwise_not")
+@rule("logical_not", "bitwise_not", chosen=True)
 def logical_not(lowering: Lowering, node: Node) -> Lowered:
     x = lowering.tensor(node, node.args[0])
     if operation_name(node) == "bitwise_not" and x.dtype != BOOL:
@@ -171,27 +174,27 @@ def logical_not(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, "not", cast(lowering, x, BOOL))
 
 
-@rule("isnan", "isinf")
+@rule("isnan", "isinf", chosen=True)
 def is_special(lowering: Lowering, node: Node) -> Lowered:
     assert operation_name(node) in TRUTHS
     return apply(lowering, operation_name(node), cast(lowering, lowering.tensor(node, node.args[0]), F32))
 
 
-@rule("where")
+@rule("where", chosen=True)
 def where(lowering: Lowering, node: Node) -> Lowered:
     condition = cast(lowering, lowering.tensor(node, given(node, "condition")), BOOL)
     yes, no = operand(lowering, node, "self"), operand(lowering, node, "other")
     return apply(lowering, "where", condition, *cast_all(lowering, lowering.dtype(node), yes, no))
 
 
-@rule("masked_fill")
+@rule("masked_fill", chosen=True)
 def masked_fill(lowering: Lowering, node: Node) -> Lowered:
     x, mask = lowering.tensor(node, given(node, "self")), lowering.tensor(node, given(node, "mask"))
     value = cast(lowering, operand(lowering, node, "value"), x.dtype)
     return apply(lowering, "where", cast(lowering, mask, BOOL), value, x)
 
 
-@rule("clamp", "clamp_min", "clamp_max")
+@rule("clamp", "clamp_min", "clamp_max", chosen=True)
 def clamp(lowering: Lowering, node: Node) -> Lowered:
     x = cast(lowering, lowering.tensor(node, given(node, "self")), lowering.dtype(node))
     for bound, function in (("min", "maximum"), ("max", "minimum")):
@@ -200,12 +203,12 @@ def clamp(lowering: Lowering, node: Node) -> Lowered:
     return x
 
 
-@rule("_to", "to", "convert_element_type", "clone", "detach", "alias", "lift_fresh", "contiguous")
+@rule("_to", "to", "convert_element_type", "clone", "detach", "alias", "lift_fresh", "contiguous", chosen=True)
 def convert(lowering: Lowering, node: Node) -> Lowered:
     return cast(lowering, lowering.tensor(node, node.args[0]), lowering.dtype(node))
 
 
-@rule("copy")
+@rule("copy", chosen=True)
 def copy(lowering: Lowering, node: Node) -> Lowered:
     """The source, in the shape and dtype of what it is written to."""
     source = cast(lowering, lowering.tensor(node, given(node, "src")), lowering.dtype(node))

@@ -9,6 +9,7 @@ from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.lowering.tensors import ROWS, Size, Tensor, of_value
 from headrace.kernels.rows.nodes import operation_name
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input
+from headrace.kernels.rows.selections import symbols
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -17,17 +18,22 @@ if TYPE_CHECKING:
 
 Lowered: TypeAlias = "Tensor | list[Tensor | None]"
 RULES: dict[str, Callable[[Lowering, Node], Lowered]] = {}
+CHOSEN: set[str] = set()  # the operations that may be given tensors of rows that truth values choose, see selections
 
 
 class Unsupported(Exception):
     """What cannot be a row program. The text goes on a sentence that begins with the user's file and line."""
 
 
-def rule(*names: str) -> Callable[[Callable[[Lowering, Node], Lowered]], Callable[[Lowering, Node], Lowered]]:
-    """Make a function the rule of operations of these names."""
+def rule(
+    *names: str, chosen: bool = False
+) -> Callable[[Callable[[Lowering, Node], Lowered]], Callable[[Lowering, Node], Lowered]]:
+    """Make a function the rule of operations of these names. chosen: also of rows that truth values choose."""
 
     def register(function: Callable[[Lowering, Node], Lowered]) -> Callable[[Lowering, Node], Lowered]:
         RULES.update(dict.fromkeys(names, function))
+        if chosen:
+            CHOSEN.update(names)
         return function
 
     return register
@@ -41,6 +47,7 @@ class Lowering:
         self.tensors: dict[Node, Lowered] = {}
         # arange() over the rows, which index() takes for "in each row"
         self.positions = of_value(Input((), True, I32, "the positions of the rows", -1), [(ROWS,)])
+        self.counted: Node | None = None  # the node that made them
 
     def tensor(self, node: Node, argument: Any) -> Tensor:
         """An argument of a node as a tensor: another node's, or a number."""
@@ -75,4 +82,11 @@ class Lowering:
         name = operation_name(node)
         if name not in RULES:
             raise Unsupported(f"uses {name}, which is not compiled")
+        marks = {symbol for one in (node, *node.all_input_nodes) for symbol in symbols(one)}
+        if marks:
+            if name not in CHOSEN:
+                raise Unsupported(f"computes {name} of what truth values choose, whose size depends on the data")
+            masks = {self.traced.selections.masks.get(mark) for mark in marks}
+            if len(masks) > 1 or None in masks:
+                raise Unsupported("computes with what different truth values choose, whose size depends on the data")
         return RULES[name](self, node)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.kernels.rows.lowering.pointwise import apply, cast, number
 from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.lowering.selecting import chosen, masked
 from headrace.kernels.rows.lowering.tensors import (
     ROWS,
     Dimension,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 BATCHES = 64  # of a product with weights of their own for each: so many products at most
 
 
-@rule("sum", "mean", "amax", "amin", "prod", "any", "all", "max", "min", "argmax", "argmin")
+@rule("sum", "mean", "amax", "amin", "prod", "any", "all", "max", "min", "argmax", "argmin", chosen=True)
 def reduction(lowering: Lowering, node: Node) -> Lowered:
     """Those over some dimensions, or over all."""
     name = operation_name(node)
@@ -41,10 +42,40 @@ def reduction(lowering: Lowering, node: Node) -> Lowered:
         x = cast(lowering, x, BOOL)
     elif name in ("sum", "mean", "prod"):
         x = cast(lowering, x, lowering.dtype(node))
+    at = lowering.traced.selections.dimension(node.args[0])
+    if at is not None and at in dims:
+        return _of_chosen(lowering, node, x, dims, keep)
     if name in ("max", "min") and given(node, "dim") is not None:
         values = reduced(lowering, "a" + name, x, dims, keep)
+        if any(ROWS in x.dims[d] for d in dims):
+            return [values, None]
         return [values, reduced(lowering, "arg" + name, x, dims, keep)]
     found = reduced(lowering, {"max": "amax", "min": "amin"}.get(name, name), x, dims, keep)
+    return found
+
+
+@rule("sym_size", "sym_numel", chosen=True)
+def size(lowering: Lowering, node: Node) -> Lowered:
+    """How many numbers were chosen, or a multiple of that."""
+    found = lowering.traced.selections.factor(node)
+    if found is None:
+        raise Unsupported("uses a size that depends on the data")
+    factor, mask = found
+    ones = cast(lowering, lowering.tensor(mask, mask), F32)
+    count = reduced(lowering, "sum", ones, list(range(len(ones.dims))), False)
+    return apply(lowering, "mul", count, number(lowering, float(factor)))
+
+
+def _of_chosen(lowering: Lowering, node: Node, x: Tensor, dims: list[int], keep: bool) -> Tensor:
+    """A reduction of the numbers that truth values choose."""
+    name, mask = operation_name(node), chosen(lowering, node.args[0])
+    assert mask is not None
+    if name not in ("sum", "mean", "any", "all"):  # of none at all, torch raises
+        raise Unsupported(f"takes {name} of what truth values choose")
+    left = apply(lowering, "where", mask, x, number(lowering, float(name == "all"), x.dtype))
+    found = reduced(lowering, "sum" if name == "mean" else name, left, dims, keep)
+    if name == "mean":
+        found = apply(lowering, "div", found, reduced(lowering, "sum", cast(lowering, mask, F32), dims, keep))
     return found
 
 
@@ -62,8 +93,13 @@ def reduced(lowering: Lowering, name: str, x: Tensor, dims: Sequence[int], keep:
     over_rows = any(ROWS in x.dims[d] for d in dims)
     if over_rows and x.dtype == I32:  # whole numbers up to 2^24 are exact
         return cast(lowering, reduced(lowering, name, cast(lowering, x, F32), dims, keep), I32)
-    if over_rows and name not in ("sum", "mean"):
-        raise Unsupported(f"takes {name} over rows; sums and means alone are compiled")
+    if over_rows and name in ("any", "all") and x.rows:
+        truths = reduced(lowering, {"any": "amax", "all": "amin"}[name], cast(lowering, x, F32), dims, keep)
+        return cast(lowering, truths, BOOL)
+    if over_rows and name not in ("sum", "mean", "amax", "amin") and x.rows:
+        raise Unsupported(f"takes {name} over rows; sums, means, the largest and the smallest are compiled")
+    if over_rows and not x.rows and name not in ("sum", "mean", "amax", "amin", "any", "all"):
+        raise Unsupported(f"takes {name} over rows")
     function = _FUNCTIONS.get(name, name)
     if function.startswith("arg"):
         if x.dtype != F32:
@@ -80,7 +116,7 @@ def reduced(lowering: Lowering, name: str, x: Tensor, dims: Sequence[int], keep:
     source = turned.view
     value = lowering.build.reduce(function, source, len(axes), over_rows and x.rows)
     left: list[Dimension] = [x.dims[d] for d in kept]
-    if over_rows and not x.rows:  # the same number, as often as there are rows
+    if over_rows and not x.rows and function == "sum":  # the same number, as often as there are rows
         value = lowering.build.map("mul", value, lowering.build.number(Count(1.0, 1), axes))
     if name == "mean":
         share: float | Count = Count(1 / total.inner, -1) if total.rows else 1 / total.inner
@@ -103,29 +139,46 @@ def _product(sizes: Sequence[Size]) -> Size:
     return Size(inner, any(size.rows for size in sizes))
 
 
-@rule("var", "std", "var_mean")
+@rule("var", "std", "var_mean", chosen=True)
 def variance(lowering: Lowering, node: Node) -> Lowered:
     """The mean squared distance from the mean, which takes a pass over the numbers of its own."""
     name, x = operation_name(node), lowering.tensor(node, node.args[0])
+    mask = chosen(lowering, node.args[0])
     dims, keep = _dims(node, len(x.dims)), bool(given(node, "keepdim", False))
     less = given(node, "correction")
     less = (1 if given(node, "unbiased", True) else 0) if less is None else less
+    at = lowering.traced.selections.dimension(node.args[0])
+    if mask is not None and at in dims:
+        return _variance_of_chosen(lowering, name, x, mask, dims, keep, float(less))
     mean = reduced(lowering, "mean", x, dims, True)
     distance = apply(lowering, "sub", x, mean)
     total = reduced(lowering, "sum", apply(lowering, "mul", distance, distance), dims, keep)
     count = _product([x.sizes[d] for d in dims])
     share: float | Count = 1 / (count.inner - less) if not count.rows else Count(1.0, -1, int(less))
     if count.rows and count.inner != 1:
-        if less % count.inner:
-            raise Unsupported("takes a variance over rows and features with Bessel's correction")
-        share = Count(1 / count.inner, -1, int(less) // count.inner)
+        share = Count(1 / count.inner, -1, less / count.inner)
     found = apply(lowering, "mul", total, Tensor(lowering.build.number(share, ()), ()))
     if name == "std":
         found = apply(lowering, "sqrt", found)
     return [found, mean if keep else squeezed(mean, dims, False)] if name == "var_mean" else found
 
 
-@rule("cumsum", "cumprod")
+def _variance_of_chosen(
+    lowering: Lowering, name: str, x: Tensor, mask: Tensor, dims: list[int], keep: bool, less: float
+) -> Lowered:
+    zero = number(lowering, 0.0)
+    count = reduced(lowering, "sum", cast(lowering, mask, F32), dims, True)
+    mean = apply(lowering, "div", reduced(lowering, "sum", apply(lowering, "where", mask, x, zero), dims, True), count)
+    distance = apply(lowering, "where", mask, apply(lowering, "sub", x, mean), zero)
+    total = reduced(lowering, "sum", apply(lowering, "mul", distance, distance), dims, True)
+    found = apply(lowering, "div", total, apply(lowering, "sub", count, number(lowering, less)))
+    if name == "std":
+        found = apply(lowering, "sqrt", found)
+    results = [squeezed(found, dims, keep), squeezed(mean, dims, keep)]
+    return list(results) if name == "var_mean" else results[0]
+
+
+@rule("cumsum", "cumprod", chosen=True)
 def cumulative(lowering: Lowering, node: Node) -> Lowered:
     """Sum, or product, over j of x[j] where j <= i, for each i."""
     function, neutral = ("sum", 0.0) if operation_name(node) == "cumsum" else ("prod", 1.0)
@@ -163,13 +216,13 @@ def trilinear(lowering: Lowering, node: Node) -> Lowered:
     return reduced(lowering, "sum", product, sorted(given(node, "sumdim")), False)
 
 
-@rule("addmm", "addbmm", "baddbmm")
+@rule("addmm", "addbmm", "baddbmm", chosen=True)
 def addmm(lowering: Lowering, node: Node) -> Lowered:
     if operation_name(node) == "addbmm":
         raise Unsupported("uses addbmm, which is not compiled")
     bias = lowering.tensor(node, given(node, "self"))
     names = ("mat1", "mat2") if operation_name(node) == "addmm" else ("batch1", "batch2")
-    left, right = (lowering.tensor(node, given(node, name)) for name in names)
+    left, right = (_factor(lowering, given(node, name)) for name in names)
     product = matmul(lowering, left, right)
     for name, x in (("alpha", "product"), ("beta", "bias")):
         factor = given(node, name, 1)
@@ -180,9 +233,9 @@ def addmm(lowering: Lowering, node: Node) -> Lowered:
     return apply(lowering, "add", product, bias)
 
 
-@rule("mm", "bmm", "mv", "dot", "matmul")
+@rule("mm", "bmm", "mv", "dot", "matmul", chosen=True)
 def mm(lowering: Lowering, node: Node) -> Lowered:
-    left, right = (lowering.tensor(node, argument) for argument in node.args[:2])
+    left, right = (_factor(lowering, argument) for argument in node.args[:2])
     name = operation_name(node)
     if name == "dot":
         return reduced(lowering, "sum", apply(lowering, "mul", left, right), [0], False)
@@ -190,6 +243,11 @@ def mm(lowering: Lowering, node: Node) -> Lowered:
         column = reshaped(right, (*right.sizes, Size(1)))
         return squeezed(matmul(lowering, left, column), [1], False)
     return matmul(lowering, left, right)
+
+
+def _factor(lowering: Lowering, node: Any) -> Tensor:
+    """A factor of a product: of rows that truth values choose, 0 in place of the others, which a sum must not have."""
+    return masked(lowering, node)
 
 
 def matmul(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:

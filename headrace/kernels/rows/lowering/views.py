@@ -24,13 +24,13 @@ from headrace.kernels.rows.lowering.tensors import (
     split,
 )
 from headrace.kernels.rows.nodes import given, operation_name
-from headrace.kernels.rows.row_program import F32, View
+from headrace.kernels.rows.row_program import F32, I32, View
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
 
-@rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "_reshape_alias", "flatten", "unflatten")
+@rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "_reshape_alias", "flatten", "unflatten", chosen=True)
 def view(lowering: Lowering, node: Node) -> Lowered:
     tensor, sizes = lowering.tensor(node, node.args[0]), lowering.sizes(node)
     try:
@@ -43,7 +43,7 @@ def view(lowering: Lowering, node: Node) -> Lowered:
         return reshaped(of_value(copy.value, [axes_of(size) for size in shape]), sizes)
 
 
-@rule("expand", "broadcast_in_dim", "expand_as")
+@rule("expand", "broadcast_in_dim", "expand_as", chosen=True)
 def expand(lowering: Lowering, node: Node) -> Lowered:
     tensor = lowering.tensor(node, node.args[0])
     if operation_name(node) == "broadcast_in_dim":
@@ -55,7 +55,7 @@ def expand(lowering: Lowering, node: Node) -> Lowered:
     return expanded(tensor, lowering.sizes(node))
 
 
-@rule("permute", "t", "transpose", "numpy_T")
+@rule("permute", "t", "transpose", "numpy_T", chosen=True)
 def permute(lowering: Lowering, node: Node) -> Lowered:
     tensor = lowering.tensor(node, node.args[0])
     order = list(range(len(tensor.dims)))
@@ -69,7 +69,7 @@ def permute(lowering: Lowering, node: Node) -> Lowered:
     return permuted(tensor, order)
 
 
-@rule("slice")
+@rule("slice", chosen=True)
 def slice_(lowering: Lowering, node: Node) -> Lowered:
     tensor = lowering.tensor(node, node.args[0])
     dim, start, step = given(node, "dim", 0) % len(tensor.dims), given(node, "start") or 0, given(node, "step", 1)
@@ -136,7 +136,7 @@ def merged(lowering: Lowering, tensor: Tensor, dim: int) -> Tensor:
     return rebuilt(tensor, dims, all_strides)
 
 
-@rule("select")
+@rule("select", chosen=True)
 def select(lowering: Lowering, node: Node) -> Lowered:
     tensor = lowering.tensor(node, node.args[0])
     dim, index = given(node, "dim") % len(tensor.dims), given(node, "index")
@@ -149,7 +149,24 @@ def select(lowering: Lowering, node: Node) -> Lowered:
     return rebuilt(found, dims, strides)
 
 
-@rule("split_with_sizes", "split", "chunk", "unbind")
+@rule("diagonal")
+def diagonal(lowering: Lowering, node: Node) -> Lowered:
+    """The numbers at equal places along two dimensions, which become the last."""
+    x = lowering.tensor(node, node.args[0])
+    pair = [given(node, name, default) % len(x.dims) for name, default in (("dim1", 0), ("dim2", 1))]
+    if any(ROWS in x.dims[d] for d in pair):
+        raise Unsupported("takes a diagonal over the rows")
+    for dim in pair:
+        x = merged(lowering, x, dim)
+    steps, (size,) = [sum(x.strides()[d]) for d in pair], lowering.sizes(node)[-1:]
+    offset = given(node, "offset", 0)
+    first = offset * steps[1] if offset >= 0 else -offset * steps[0]
+    kept = [d for d in range(len(x.dims)) if d not in pair]
+    dims, own = axes_of(size), [sum(steps)] if size.inner != 1 else []
+    return rebuilt(x, [*(x.dims[d] for d in kept), dims], [*(x.strides()[d] for d in kept), own], first)
+
+
+@rule("split_with_sizes", "split", "chunk", "unbind", chosen=True)
 def split_(lowering: Lowering, node: Node) -> Lowered:
     tensor = lowering.tensor(node, node.args[0])
     dim, at = given(node, "dim", 0) % len(tensor.dims), 0
@@ -167,7 +184,7 @@ def split_(lowering: Lowering, node: Node) -> Lowered:
     return found
 
 
-@rule("getitem")
+@rule("getitem", chosen=True)
 def getitem(lowering: Lowering, node: Node) -> Lowered:
     found = lowering.tensors[node.args[0]]  # type: ignore[index]
     assert isinstance(found, list)
@@ -180,7 +197,7 @@ def getitem(lowering: Lowering, node: Node) -> Lowered:
 RULES[operator.getitem.__name__] = getitem
 
 
-@rule("cat", "stack")
+@rule("cat", "stack", chosen=True)
 def cat(lowering: Lowering, node: Node) -> Lowered:
     tensors = [lowering.tensor(node, n) for n in given(node, "tensors")]
     dim = given(node, "dim", 0)
@@ -216,7 +233,7 @@ def joined(lowering: Lowering, tensors: list[Tensor], dim: int) -> Tensor:
     return Tensor(whole, tuple(others))
 
 
-@rule("slice_scatter", "select_scatter")
+@rule("slice_scatter", "select_scatter", chosen=True)
 def written(lowering: Lowering, node: Node) -> Lowered:
     """A tensor with a part of it replaced: what is before the part, the new numbers, what is after it."""
     whole, new = lowering.tensor(node, given(node, "self")), lowering.tensor(node, given(node, "src"))
@@ -237,7 +254,7 @@ def written(lowering: Lowering, node: Node) -> Lowered:
     return joined(lowering, [part for part in (before, new, after) if part is not None], dim)
 
 
-@rule("flip", "rev")
+@rule("flip", "rev", chosen=True)
 def flip(lowering: Lowering, node: Node) -> Lowered:
     """A tensor in reversed order along some dimensions, put together of single numbers."""
     x = lowering.tensor(node, node.args[0])
@@ -250,10 +267,11 @@ def flip(lowering: Lowering, node: Node) -> Lowered:
     return x
 
 
+_EMPTY = {"empty", "empty_like", "new_empty", "empty_permuted", "new_empty_strided", "empty_strided"}
 _NUMBERS = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
 
 
-@rule(*_NUMBERS, "full", "full_like", "new_full", "scalar_tensor", "empty", "empty_like", "new_empty", "empty_permuted")
+@rule(*_NUMBERS, *_EMPTY, "full", "full_like", "new_full", "scalar_tensor", chosen=True)
 def full(lowering: Lowering, node: Node) -> Lowered:
     name = operation_name(node)
     if name in ("scalar_tensor", "full", "full_like", "new_full"):
@@ -264,10 +282,13 @@ def full(lowering: Lowering, node: Node) -> Lowered:
     return Tensor(lowering.build.number(number, inner_axes(dims), lowering.dtype(node)), tuple(dims))
 
 
-@rule("arange", "iota", "prims_iota")
+@rule("arange", "iota", "prims_iota", chosen=True)
 def arange(lowering: Lowering, node: Node) -> Lowered:
     (size,) = lowering.sizes(node)
+    if size.rows and size.inner != 1:
+        raise Unsupported("computes with the positions of rows (arange over them)")
     if size.rows:
+        lowering.counted = node
         return lowering.positions
     name = operation_name(node)
     start = float(given(node, "start") or 0)
@@ -276,6 +297,17 @@ def arange(lowering: Lowering, node: Node) -> Lowered:
     dims = (axes_of(size),)
     value = lowering.build.constant(numbers, inner_axes(dims), lowering.dtype(node))
     return Tensor(View(value, value.shape, (1,) * len(value.shape)), dims)
+
+
+@rule("tril_indices", "triu_indices")
+def triangle(lowering: Lowering, node: Node) -> Lowered:
+    row, col, offset = (given(node, name, 0) for name in ("row", "col", "offset"))
+    lower = operation_name(node) == "tril_indices"
+    inside = [(i, j) for i in range(row) for j in range(col) if (j - i <= offset if lower else j - i >= offset)]
+    numbers = [float(n) for axis in zip(*inside, strict=True) for n in axis]
+    sizes = lowering.sizes(node)
+    value = lowering.build.constant(numbers, inner_axes(map(axes_of, sizes)), I32)
+    return of_value(value, [axes_of(size) for size in sizes])
 
 
 @rule("eye")

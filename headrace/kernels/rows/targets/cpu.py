@@ -34,6 +34,7 @@ from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, mul
 from headrace.kernels.rows.targets.llvm_steps import (
     COUNT,
     begin,
+    combined,
     gather_step,
     join_step,
     map_step,
@@ -226,10 +227,10 @@ class _Target:
     def _finish(self, value: Value) -> list[str]:
         """The functions that add the parts' accumulators in order, into plain numbers: %sums, %target."""
         if isinstance(value, Reduce) or outer_form(value) == "dots":  # type: ignore[arg-type]
-            b = Body()
+            b, function = Body(), value.function if isinstance(value, Reduce) else "sum"
             with b.loop(value.size) as i:
-                total = self._parts(b, b.times(i, VECTOR))
-                b.do(f"store float {_across(b, total)}, ptr {b.at('%target', i)}, align 4")
+                total = self._parts(b, b.times(i, VECTOR), function)
+                b.do(f"store float {_across(b, total, function)}, ptr {b.at('%target', i)}, align 4")
             return [self._add_function(b)]
         n, k = value.shape
         if outer_form(value) == "left":  # type: ignore[arg-type]
@@ -253,8 +254,8 @@ class _Target:
             b.store(total, "%target", b.plus(b.times(i, k), j))
         return self._add_function(b)
 
-    def _parts(self, b: Body, at: str) -> str:
-        """The sum over parts of the numbers from `at` on."""
+    def _parts(self, b: Body, at: str, function: str = "sum") -> str:
+        """The sum, largest or smallest over parts of the numbers from `at` on."""
         first = b.load("%sums", at)
         more = b.new("icmp ugt i64 %parts, 1")
         before = b.block
@@ -264,7 +265,7 @@ class _Target:
         b.block = f"more{number}"
         with b.carrying("%parts", [(b.f32, first)], begin=1) as (part, names, ends):
             place = b.add(b.mul(part, "%stride"), at)
-            ends.append(b.floats("fadd", names[0], b.load("%sums", place)))
+            ends.append(combined(b, function, names[0], b.load("%sums", place)))
         after = b.block
         b.do(f"br label %sum{number}")
         b.lines.append(f"sum{number}:")
@@ -327,21 +328,20 @@ class _Target:
         return f"{name} = getelementptr i64, ptr %slots, i64 {number}"
 
 
-def _across(b: Body, x: str) -> str:
-    """The sum of a vector's numbers, pairwise."""
-    size = VECTOR
-    while size > 1:
-        size //= 2
-        kind, whole = f"<{size} x float>", f"<{2 * size} x float>"
-        halves = [
-            b.new(
-                f"shufflevector {whole} {x}, {whole} poison, <{size} x i32> "
-                f"<{', '.join(f'i32 {i + first}' for i in range(size))}>"
-            )
-            for first in (0, size)
-        ]
-        x = b.new(f"fadd {kind} {halves[0]}, {halves[1]}")
-    return b.new(f"extractelement <1 x float> {x}, i64 0")
+def _across(b: Body, x: str, function: str) -> str:
+    """The sum, largest or smallest of a vector's numbers, pairwise."""
+    width = b.width
+    while b.width > 2:
+        whole = b.f32
+        b.width //= 2
+        places = [", ".join(f"i32 {i + first}" for i in range(b.width)) for first in (0, b.width)]
+        shuffle = f"shufflevector {whole} {x}, {whole} poison, <{b.width} x i32>"
+        x = combined(b, function, *(b.new(f"{shuffle} <{own}>") for own in places))
+    pair = [b.new(f"extractelement {b.f32} {x}, i64 {i}") for i in range(2)]
+    b.width = 1
+    found = combined(b, function, *pair)
+    b.width = width
+    return found
 
 
 def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import LANES, Phase, Plan, accumulators
-from headrace.kernels.rows.row_program import Constant, Count, Input, Value
+from headrace.kernels.rows.row_program import Constant, Count, Input, Reduce, Value
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.llvm_expressions import Step
+from headrace.kernels.rows.targets.llvm_steps import STARTS, filled
 from headrace.kernels.rows.targets.llvm_text import Body, Module, double_literal
 
 
@@ -58,11 +59,14 @@ class Caller:
         return self._numbers[number]
 
     def begin_part(self, part: str, phase: Phase) -> None:
-        """Set the accumulators of a part to 0."""
+        """Set the accumulators of a part to what they begin with."""
         b = self.body
         self._part = part
         for value in phase.steps:
-            if is_sum(value):
+            if isinstance(value, Reduce) and is_sum(value) and value.function != "sum":
+                name = filled(self.module, accumulators(value), STARTS[value.function])
+                self.do(name, [f"ptr {self.sums(value)}"])
+            elif is_sum(value):
                 size = 4 * accumulators(value)
                 b.do(f"call void @llvm.memset.p0.i64(ptr {self.sums(value)}, i8 0, i64 {size}, i1 false)")
                 self.module.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")

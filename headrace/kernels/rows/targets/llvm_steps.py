@@ -191,14 +191,26 @@ def _next(b: Body, value: Reduce, state: list[str], x: str, index: list[str], no
         if name in ("max", "min"):
             return [b.intrinsic({"max": "smax", "min": "smin"}[name], "i32", state[0], x)]
         return [b.ints({"sum": "add", "prod": "mul"}[name], state[0], x)]
-    function = {"sum": lambda *v: b.floats("fadd", *v), "prod": lambda *v: b.floats("fmul", *v)}
-    if name in function:
-        return [function[name](state[0], x)]
-    return [(maximum if name == "max" else minimum)(b, state[0], x)]
+    return [combined(b, name, state[0], x)]
+
+
+def combined(b: Body, function: str, x: str, y: str) -> str:
+    """Two numbers of a reduction as one."""
+    if function in ("sum", "prod"):
+        return b.floats({"sum": "fadd", "prod": "fmul"}[function], x, y)
+    return (maximum if function == "max" else minimum)(b, x, y)
+
+
+def filled(module: Module, count: int, number: float) -> str:
+    """The function that sets so many numbers, whole vectors, to one."""
+    b = Body()
+    with b.loop(count, VECTOR) as i:
+        b.store(b.number(number), "%sums", i)
+    return module.function(b, "ptr noalias %sums")
 
 
 def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
-    """Add to each number's VECTOR accumulators, at %sums, what the block's rows have."""
+    """Add to each number's VECTOR accumulators, at %sums, what the block's rows have; or keep the larger of both."""
     step = begin(plan, module, True)
     b, node = step.body, expression(plan, value.source)
     kept = len(value.shape)
@@ -209,7 +221,7 @@ def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
         at = b.times(place, VECTOR)
         before = b.load("%sums", at)
         inner = list(value.source.shape[kept:])
-        total = _row_sum(step, node, index, inner, inside, before)
+        total = _row_sum(step, value, node, index, inner, inside, before)
         b.store(total, "%sums", at)
     return step
 
@@ -221,16 +233,19 @@ def _inside(b: Body, first: int) -> str:
     return b.new(f"icmp ult {b.i32} <{numbers}>, {count}")
 
 
-def _row_sum(step: Step, node: Node, index: list[str], inner: list[int], inside: list[str], total: str) -> str:
+def _row_sum(
+    step: Step, value: Reduce, node: Node, index: list[str], inner: list[int], inside: list[str], total: str
+) -> str:
     b = step.body
     if inner:
         with b.carrying(inner[0], [(b.f32, total)]) as (i, names, ends):
-            ends.append(_row_sum(step, node, [*index, i], inner[1:], inside, names[0]))
+            ends.append(_row_sum(step, value, node, [*index, i], inner[1:], inside, names[0]))
         return ends[0]
     values = [Reader(step, index, str(first)).value(node) for first in range(0, LANES, VECTOR)]
-    kept = [select(b, own, x, b.number(0)) for own, x in zip(inside, values, strict=True)]
-    pairs = [b.floats("fadd", kept[i], kept[i + 1]) for i in range(0, len(kept), 2)]
-    return b.floats("fadd", total, b.floats("fadd", *pairs))
+    start = b.number(STARTS[value.function])
+    kept = [select(b, own, x, start) for own, x in zip(inside, values, strict=True)]
+    pairs = [combined(b, value.function, kept[i], kept[i + 1]) for i in range(0, len(kept), 2)]
+    return combined(b, value.function, total, combined(b, value.function, *pairs))
 
 
 def pick_step(plan: Plan, module: Module, value: Pick) -> Step:
