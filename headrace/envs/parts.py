@@ -36,23 +36,21 @@ def part_maker(
     """A function for another process: given n and the number of the first, it makes n of the environments there.
 
     The options are those of make().
-    Raises ValueError for environments that come as a vector, and for other backends
-    than "auto", "cpu" and "inline".
+    Environments that come as a vector are one vector in each process, of that process's number of them.
+    Raises ValueError for other backends than "auto", "cpu" and "inline", and for options that these have not.
     """
     known = spec(source)
     if backend not in ("auto", "cpu", "inline"):
         raise ValueError(
             f"backend={backend!r} does not run in the processes of actors: use 'cpu' or 'inline', or leave it out"
         )
-    if comes_as_vector(source):
-        raise ValueError(
-            f"{known.name} comes as a vector of environments, which actors cannot divide: leave out actors"
-        )
     entry = elsewhere(known)
     found = sources.find(entry) if isinstance(entry, str) else entry
+    given: Any = entry if isinstance(entry, str) else found
+    if comes_as_vector(source) and backend == "auto":
+        return partial(_vector, given, known.name, {"wrappers": wrappers, "env_kwargs": env_kwargs, **wrapping})
     if sources.is_kernel(found) and backend != "inline":
         resolve_annotations(found)
-        given = entry if isinstance(entry, str) else found
         options = {"group_by": group_by, "params": params, "wrappers": wrappers, "env_kwargs": env_kwargs, **wrapping}
         return partial(_compiled, given, known.name, options)
     if backend == "cpu":
@@ -106,6 +104,12 @@ def _dim(name: str) -> int:
 def _compiled(source: Source, name: str, options: dict[str, Any], number: int, first: int) -> Env:
     env = make(source, number, backend="cpu", threads=1, first_env=first, **options)
     env.name = name
+    return env
+
+
+def _vector(source: Source, name: str, options: dict[str, Any], number: int, first: int) -> Env:
+    env = make(source, number, **options)
+    env.name, env.first_env = name, first
     return env
 
 

@@ -82,10 +82,10 @@ class VectorAdapter(Env):
 
     clip_reward: bounds of the rewards to learn from, as (-1, 1) for Atari; reported returns are not clipped.
 
-    At a masked row, environments that the library does not reset itself are stepped with the others, unseen, and then
-    reset. Where a library cannot reset some of its environments, the first step of an episode of SAME_STEP falls into
-    the masked row: it is not learned from, and counts in the return.
-    A library without final observations gets a warning, and its truncations count as terminations.
+    Each episode is reset once: by the library, or with DISABLED at its masked row, by reset_some(). Environments of one
+    library are stepped together, so where another one is stepped at that row, the first step of an episode of SAME_STEP
+    and DISABLED falls into it: it is not learned from, and counts in the return.
+    A library without final observations gets a warning, and truncated episodes have the last observation before it.
     Environments cannot be saved: after load_state_dict() each begins a new episode.
     Raises TypeError for spaces that are not supported.
     """
@@ -100,8 +100,11 @@ class VectorAdapter(Env):
         self.observation_space, self.action_space = source.observation_space, source.action_space
         self.max_steps = source.max_steps
         self._on_cpu = self.device.type == "cpu"
+        # whether each row is asked for masked environments: those of DISABLED have to be reset then
+        self._looks = self._on_cpu or source.autoreset is Autoreset.DISABLED
         self.learned = learned_of(getattr(source, "env", None))
         self._reset_all = self._warned = False
+        self._fresh: Sample = None  # first observations of episodes in which there was no step yet
         self._looked = self.device.type != "cpu"  # at infos that nothing reads: elsewhere that would wait for them
         self._clear()
 
@@ -115,29 +118,35 @@ class VectorAdapter(Env):
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode in every environment; write observation[0] and valid[0]. Same seed, same episodes."""
-        self._begin_all(rollout, seed, 0)
+        self._begin_all(rollout, seed, self.first_env)
 
     def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
         """See Env. An episode depends on its number alone where the library gives environment i the seed + i."""
-        self._begin_all(rollout, seed, episodes.first)
+        self._begin_all(rollout, seed, self.first_env + episodes.first)
 
     def _begin_all(self, rollout: Rollout, seed: int, first: int) -> None:
         self._clear()
         self._reset_all = False
-        rollout.observation[0].copy_(self._observed(self.source.reset(seed, first), "the observation"))
+        self._fresh = self.source.reset(seed, first)
+        rollout.observation[0].copy_(self._observed(self._fresh, "the observation"))
         rollout.valid[0] = True
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Step every environment from row t to row t + 1; where valid[t] is false, reset it instead."""
+        fresh, self._fresh = self._fresh, None
         if self._reset_all:
-            self._start_over(rollout, t)
+            self._reset_all = rollout.valid[t] = False
+            self._start_over(rollout, t, self.source.reset(None) if fresh is None else fresh)
             return
-        valid = rollout.valid[t]
-        # on another device, asking would wait for it: there reset_some() is called with an empty mask as well
-        some = not self._on_cpu or not bool(valid.all())
-        if some and self.source.autoreset is Autoreset.DISABLED:
-            self.source.reset_some(~valid)  # they may not be stepped as they are
-        outcome = self.source.step(rollout.action[t])
+        valid, source = rollout.valid[t], self.source
+        some = not self._looks or not bool(valid.all())
+        if some and source.autoreset is Autoreset.DISABLED:
+            if not bool(valid.any()):  # no environment is left to be stepped
+                self._start_over(rollout, t, source.reset_some(~valid))
+                return
+            if bool((due := ~valid & self._ended).any()):  # they may not be stepped as they are
+                source.reset_some(due)
+        outcome = source.step(rollout.action[t])
         reward = self._numbers(outcome.reward, "the reward")
         terminated = self._numbers(outcome.terminated, "terminated").bool()
         truncated = self._numbers(outcome.truncated, "truncated").bool()
@@ -147,17 +156,13 @@ class VectorAdapter(Env):
         if "info" in rollout.columns:
             self._infos.put(rollout, t, self._every)
             self._infos.keep(outcome.infos, ended & valid, self._every)
-        if self.source.autoreset is Autoreset.SAME_STEP and outcome.final is None:
-            self._warn(truncated)
-            terminated, truncated = ended, torch.zeros_like(truncated)
+        rollout.observation[t + 1].copy_(self._last_seen(rollout, t, outcome, ended & valid, truncated & valid))
         if some:
-            # reset_some() may write into the library's arrays
+            # a reset may write into the library's arrays
             reward, terminated, truncated = (x.clone() for x in (reward, terminated, truncated))
-            reset = self._see_some(rollout, t, outcome, ended)
-            self._account_for_some(rollout, t, self._counted(outcome, reward), ended, reset)
+            self._account_for_some(rollout, t, self._counted(outcome, reward), ended)
             reward, terminated, truncated = (x * valid for x in (reward, terminated, truncated))
         else:
-            rollout.observation[t + 1].copy_(self._last_seen(outcome, ended))
             rollout.valid[t + 1] = ~ended
             self._ended = ended
             self._returns += self._counted(outcome, reward)
@@ -179,52 +184,61 @@ class VectorAdapter(Env):
         if ended and "is_success" in infos.get("final_info", infos) and "info" not in rollout.columns:
             tell_unread(self.name, unread_end({"is_success": True}, False))
 
-    def _see_some(self, rollout: Rollout, t: int, outcome: Outcome, ended: Tensor) -> Tensor:
-        """Write the row after one with masked environments; return those that were reset here, bool [N]."""
-        source, valid = self.source, rollout.valid[t]
-        next_step = source.autoreset is Autoreset.NEXT_STEP
-        row = rollout.observation[t + 1]
-        row.copy_(self._last_seen(outcome, ended & valid))  # before reset_some() may write into the same arrays
-        reset = ~valid & ~self._ended if next_step else ~valid
-        if not source.resets_some:
-            reset = torch.zeros_like(reset)
-        elif not self._on_cpu or bool(reset.any()):
-            row.copy_(_where(reset, self._observed(source.reset_some(reset), "the observation"), row))
-        # environments that the library reset in this row have begun an episode
-        rollout.valid[t + 1] = reset | ~ended if next_step else ~valid | ~ended
-        return reset
-
-    def _account_for_some(self, rollout: Rollout, t: int, reward: Tensor, ended: Tensor, reset: Tensor) -> None:
-        """Returns and lengths at a row with masked environments."""
+    def _account_for_some(self, rollout: Rollout, t: int, reward: Tensor, ended: Tensor) -> None:
+        """Returns, lengths and the next row's `valid` at a row with masked environments."""
         masked = ~rollout.valid[t]
+        reset = self._reset_some(rollout, t, masked, ended)
         over = masked & (reset | self._ended)  # else the environment could not be reset, and continues
         rollout.episode_return[t] = self._returns
         rollout.episode_length[t] = self._lengths * over
-        stepped = ~over
-        if self.source.autoreset is Autoreset.SAME_STEP:
-            stepped = ~masked | ~reset & ~ended
-            over = over | masked & ended
-        self._returns = torch.where(over, 0.0, self._returns) + reward * stepped
-        self._lengths = torch.where(over, 0, self._lengths) + stepped.int()
-        self._ended = ended & ~reset if self.source.autoreset is Autoreset.NEXT_STEP else ended & ~masked
+        if self.source.autoreset is Autoreset.NEXT_STEP:
+            unseen = reset | masked & self._ended  # the library resets in this step
+            rollout.valid[t + 1], self._ended = reset | ~ended, ended & ~reset
+        else:
+            unseen = reset | masked & ended  # the next episode has begun
+            rollout.valid[t + 1], self._ended = masked | ~ended, ended & ~masked
+        self._returns = torch.where(unseen, 0.0, torch.where(over, 0.0, self._returns) + reward)
+        self._lengths = torch.where(unseen, 0, torch.where(over, 0, self._lengths) + 1)
 
-    def _last_seen(self, outcome: Outcome, ended: Tensor) -> Value:
-        """Observations after a step; of episodes that ended, the final ones."""
-        seen = self._observed(outcome.observation, "the observation")
-        if outcome.final is None or (self._on_cpu and not bool(ended.any())):
+    def _reset_some(self, rollout: Rollout, t: int, masked: Tensor, ended: Tensor) -> Tensor:
+        """Reset masked environments after their step, which is not used; return which ones, bool [N].
+
+        They are those that were cut off between two rollouts (headrace.parallel.stagger), and of DISABLED also those
+        whose episode ended in this one step.
+        """
+        source, due = self.source, masked & ~self._ended
+        if source.autoreset is Autoreset.SAME_STEP:
+            due = due & ~ended
+        elif source.autoreset is Autoreset.DISABLED:
+            due = due | masked & ended
+        if not source.resets_some:
+            return torch.zeros_like(due)
+        if (self._looks or t == 0) and bool(due.any()):  # on another device, asking waits for it
+            row = rollout.observation[t + 1]
+            row.copy_(_where(due, self._observed(source.reset_some(due), "the observation"), row))
+        return due
+
+    def _last_seen(self, rollout: Rollout, t: int, outcome: Outcome, ended: Tensor, truncated: Tensor) -> Value:
+        """Observations after a step; of episodes that ended, the final ones, or without these the last ones before."""
+        seen, final = self._observed(outcome.observation, "the observation"), outcome.final
+        if final is None and self.source.autoreset is not Autoreset.SAME_STEP:
             return seen
-        return _where(ended, self._observed(outcome.final, "the final observation"), seen)
+        if self._on_cpu and not bool(ended.any()):
+            return seen
+        if final is not None:
+            return _where(ended, self._observed(final, "the final observation"), seen)
+        self._warn(truncated)
+        return _where(ended, rollout.observation[t], seen)
 
-    def _start_over(self, rollout: Rollout, t: int) -> None:
-        """Reset every environment at row t, which is masked."""
-        self._reset_all = False
-        rollout.valid[t], rollout.valid[t + 1] = False, True
+    def _start_over(self, rollout: Rollout, t: int, first: Sample) -> None:
+        """Begin an episode in every environment at row t, which is masked. first: their observations [N, ...]."""
+        rollout.valid[t + 1] = True
         rollout.episode_return[t], rollout.episode_length[t] = self._returns, self._lengths
         rollout.reward[t], rollout.terminated[t], rollout.truncated[t] = 0.0, False, False
         if "info" in rollout.columns:
             self._infos.put(rollout, t, self._every)
         self._clear()
-        rollout.observation[t + 1].copy_(self._observed(self.source.reset(None), "the observation"))
+        rollout.observation[t + 1].copy_(self._observed(first, "the observation"))
 
     def _observed(self, values: Sample, what: str) -> Value:
         """Observations of all environments as tensors; see _tensors(). Raises ValueError for another shape, which an
@@ -279,9 +293,9 @@ class VectorAdapter(Env):
         if not self._warned and not (self._on_cpu and not bool(truncated.any())):
             self._warned = True
             warnings.warn(
-                f"{self.name} gives no final observations of episodes that end at the time limit: such endings "
-                "count as terminations, and values are learned a little too low",
-                stacklevel=3,
+                f"{self.name} gives no final observations: the return of an episode that its time limit ends is "
+                "completed by the value of the last observation that was seen, the one before its last step",
+                stacklevel=4,
             )
 
     def state_dict(self) -> StateDict:

@@ -18,8 +18,9 @@ class Simulator(Protocol):
 
     Optional: `name`; `max_steps`, after which it truncates; `autoreset`, "NextStep" where the step after an ending
     resets that environment (the default), "SameStep" where the step that ends an episode begins the next one, or
-    "Disabled"; `reset_some(mask)`, which resets the environments of a mask, bool [N], and returns observations
-    [N, ...], valid for these ("Disabled" needs it); `close()`.
+    "Disabled"; `reset_some(mask)`, which resets the environments of a mask, bool [N], or `reset_ids(ids)`, those of
+    numbers, int64 [k]. Both return observations [N, ...], of which those of the reset environments are used, and are
+    called where there are some, once an episode. "Disabled" needs one of them. `close()`.
     """
 
     num_envs: int
@@ -33,7 +34,7 @@ class Simulator(Protocol):
     def step(self, action: Tensor) -> tuple[Sample, ...]:
         """Step every environment. action: int64 [N], int64 [N, K], or float32 [N, K] within the bounds of its space;
         contiguous, on the device. Returns observation [N, ...], reward [N], terminated [N], truncated [N]; with
-        "SameStep" also the final observations, [N, ...], valid where an episode ended.
+        "SameStep" also the final observations, [N, ...], valid where an episode ended, where the simulator has them.
         """
 
 
@@ -51,16 +52,21 @@ class SimulatorSource:
         self.observation_space, self.action_space = simulator.observation_space, simulator.action_space
         self.max_steps: int | None = getattr(simulator, "max_steps", None)
         self.autoreset = Autoreset(getattr(simulator, "autoreset", Autoreset.NEXT_STEP))
-        self.resets_some = hasattr(simulator, "reset_some")
+        self._by_mask = hasattr(simulator, "reset_some")
+        self.resets_some = self._by_mask or hasattr(simulator, "reset_ids")
         if self.autoreset is Autoreset.DISABLED and not self.resets_some:
-            raise TypeError(f"{self.name} never resets its environments itself, and has no reset_some(mask) either")
+            raise TypeError(
+                f"{self.name} never resets its environments itself, and has neither reset_some(mask) nor reset_ids(ids)"
+            )
         self._actions = _actions(self.action_space, self.device)
 
     def reset(self, seed: int | None, first: int = 0) -> Sample:
         return self.simulator.reset(None if seed is None else seed + first)
 
     def reset_some(self, mask: Tensor) -> Sample:
-        return self.simulator.reset_some(mask)
+        if self._by_mask:
+            return self.simulator.reset_some(mask)
+        return self.simulator.reset_ids(mask.nonzero().flatten())
 
     def step(self, action: Tensor) -> Outcome:
         return Outcome(*self.simulator.step(self._actions(action)))

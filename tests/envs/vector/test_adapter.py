@@ -9,7 +9,6 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-import headrace as hr
 from headrace import envs
 from headrace.core.returns import gae
 from headrace.data.rollout import Rollout
@@ -23,8 +22,7 @@ MODES = list(AutoresetMode)
 
 class Count(gymnasium.Env):
     """Sees (world, episode, step); terminates after 3 + world steps where the episode is even, else is truncated after
-    5 + world. Its reward tells step and action. So every row can be told from every other. An episode that is given up
-    within a step is not counted: what nobody sees does not show."""
+    5 + world. Its reward tells step and action. So every row can be told from every other."""
 
     observation_space = Box(-np.inf, np.inf, (3,))
     action_space = Discrete(3)
@@ -33,7 +31,7 @@ class Count(gymnasium.Env):
         self.world, self.episode, self.age = world, -1, 0
 
     def reset(self, *, seed=None, options=None):
-        self.episode += self.age > 1 or self.episode < 0
+        self.episode += 1
         self.age = 0
         return self._seen(), {}
 
@@ -82,16 +80,20 @@ def advantages(rollout):
     return gae(rollout.reward, value[:-1], value[1:], *ends, 0.97, 0.9)
 
 
-def slow_advantages(world, steps):
+def slow_advantages(world, steps, mode):
     """The same for one world, episode by episode, from the definition: {(episode, age): advantage}, of whole episodes
-    that ended within `steps` rows of which each episode's last is dead."""
+    that ended within `steps` rows of which each episode's last is dead. Unless the library resets at the next step, the
+    dead row has the next episode's first step."""
     env, row, found = Count(world), 0, {}
     value = lambda seen: float(np.sin(seen @ np.array([0.5, 0.01, 0.2])))  # noqa: E731
     while True:
         seen, _ = env.reset()
+        begins = int(mode is not AutoresetMode.NEXT_STEP and row > 0)
+        if begins:
+            seen, *_ = env.step(0)
         rewards, values, over = [], [value(seen)], False
         while not over:
-            if row == steps:
+            if row >= steps:
                 return found
             seen, reward, terminated, truncated, _ = env.step((row * NUM_ENVS + world) % 3)
             over = terminated or truncated
@@ -100,7 +102,7 @@ def slow_advantages(world, steps):
             row += 1
         deltas = [r + 0.97 * after - before for r, before, after in zip(rewards, values, values[1:], strict=False)]
         for age in range(len(deltas)):
-            found[env.episode, age] = sum(delta * (0.97 * 0.9) ** k for k, delta in enumerate(deltas[age:]))
+            found[env.episode, begins + age] = sum(delta * (0.97 * 0.9) ** k for k, delta in enumerate(deltas[age:]))
         row += 1  # the dead one
 
 
@@ -109,27 +111,98 @@ def test_advantages_are_those_of_the_definition(mode):
     rollout = run(VectorAdapter(GymnasiumSource(counts(mode))))
     advantage = advantages(rollout)
     for world in range(NUM_ENVS):
-        expected = list(slow_advantages(world, STEPS).values())
+        expected = list(slow_advantages(world, STEPS, mode).values())
         live = rollout.valid[:STEPS, world]
         mine = advantage[live, world][: len(expected)]
         assert len(expected) > 30
         torch.testing.assert_close(mine, torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
+class Begun(Count):
+    """The first step of each episode but the first is in its reset, by the action of the row: as a row sees it of
+    worlds of which the others go on."""
+
+    def __init__(self, world, begun):
+        super().__init__(world)
+        self.begun = begun
+
+    def reset(self, **options):
+        found = super().reset()
+        if self.begun and self.episode > 0:
+            found = self.step(0)[0], {}
+        return found
+
+
+class DictBegun(Begun, DictCount):
+    pass
+
+
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("world", [Count, DictCount])
-def test_rows_are_those_of_the_same_worlds_one_by_one(mode, world):
+@pytest.mark.parametrize(("world", "alone"), [(Count, Begun), (DictCount, DictBegun)])
+def test_rows_are_those_of_the_same_worlds_one_by_one(mode, world, alone):
     theirs = run(VectorAdapter(GymnasiumSource(counts(mode, world=world))))
-    places = iter(range(NUM_ENVS))
-    mine = run(envs.make(lambda: world(next(places)), NUM_ENVS))
+    places, begun = iter(range(NUM_ENVS)), mode is not AutoresetMode.NEXT_STEP
+    mine = run(envs.make(lambda: alone(next(places), begun), NUM_ENVS))
     for name in ("valid", "reward", "terminated", "truncated"):
         assert torch.equal(getattr(theirs, name), getattr(mine, name)), name
     dead = ~mine.valid[:STEPS]
-    assert dead.sum() > 20
-    for name in ("episode_return", "episode_length"):
-        assert torch.equal(getattr(theirs, name)[dead], getattr(mine, name)[dead]), name
+    assert dead.sum() > 20 and mine.valid.any(1).all()
+    unseen = torch.zeros(STEPS, NUM_ENVS)  # rewards and steps of dead rows
+    for place, row in dead.T.nonzero().tolist() if begun else []:
+        for after in dead[row + 1 :, place].nonzero()[:1]:
+            unseen[row + 1 + after, place] = 1 + 0.1 * ((row * NUM_ENVS + place) % 3)
+    assert torch.equal(theirs.episode_length[dead], mine.episode_length[dead] + (unseen[dead] > 0))
+    torch.testing.assert_close(theirs.episode_return[dead], mine.episode_return[dead] + unseen[dead])
     see = (lambda o: torch.cat([o.a, o.b.c], -1)) if world is DictCount else (lambda o: o)
     assert torch.equal(see(theirs.observation), see(mine.observation))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_episode_is_reset_once(mode):
+    ages = []
+
+    class Old(Count):
+        def reset(self, **options):
+            ages.append(self.age)
+            return super().reset(**options)
+
+    env = VectorAdapter(GymnasiumSource(counts(mode, world=Old)))
+    rollout = run(env)
+    assert 0 not in ages[NUM_ENVS:] and {*ages[NUM_ENVS:]} == {3, 4, 5, 6, 7, 8}
+    assert len(ages) >= NUM_ENVS + (~rollout.valid[:STEPS]).sum()
+    env.load_state_dict(env.state_dict())
+    del ages[:]
+    env.reset(rollout, 1)
+    env.load_state_dict(env.state_dict())
+    env.step(rollout, 0)
+    assert len(ages) == NUM_ENVS, "those that were begun have had no step"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_world_alone_is_not_stepped_while_it_is_reset(mode):
+    if mode is AutoresetMode.SAME_STEP:
+        return
+    rollout = run(VectorAdapter(GymnasiumSource(counts(mode, num_envs=1))), 12)
+    assert rollout.observation[:12, 0, 2].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0, 1]
+
+
+class Short(Count):
+    """Each episode has one step."""
+
+    def step(self, action):
+        self.age += 1
+        return self._seen(), 1.0, True, False, {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_of_one_step_are_seen(mode):
+    envs_ = SyncVectorEnv([lambda: Short(0), lambda: Count(1)], autoreset_mode=mode)
+    rollout = run(VectorAdapter(GymnasiumSource(envs_)), 12)
+    assert rollout.valid[:, 0].tolist() == [True, False] * 6 + [True]
+    seen = rollout.observation[:12, 0]
+    assert (seen[::2, 2] == 0).all() and (seen[1::2, 2] == 1).all()
+    assert (rollout.reward[::2, 0] == 1).all() and rollout.terminated[::2, 0].all()
+    assert {*rollout.episode_length[1::2, 0].tolist()} == {1}
 
 
 def test_worlds_in_processes():
@@ -137,8 +210,8 @@ def test_worlds_in_processes():
     env = VectorAdapter(GymnasiumSource(worlds))
     rollout = run(env, 12)
     env.close()
-    assert rollout.valid[:, 0].tolist() == [True, True, True, False, True, True, True, True, True, False] + [True] * 3
-    assert rollout.observation[:11, 0, 2].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0]
+    assert rollout.valid[:, 0].tolist() == [True] * 3 + [False] + [True] * 4 + [False] + [True] * 2 + [False, True]
+    assert rollout.observation[:11, 0, 2].tolist() == [0, 1, 2, 3, 1, 2, 3, 4, 5, 1, 2]
 
 
 class Unmasked(VectorEnv):
@@ -175,9 +248,10 @@ def test_the_library_that_tells_no_last_observation_gets_a_warning_once():
     with pytest.warns(UserWarning, match="Unmasked gives no final observations") as caught:
         rollout = run(env)
     assert len(caught) == 1
-    assert not rollout.truncated.any()
     ends = ~rollout.valid[1 : STEPS + 1] & rollout.valid[:STEPS]
-    assert torch.equal(rollout.terminated, ends)
+    assert torch.equal(rollout.terminated | rollout.truncated, ends) and rollout.truncated.any()
+    before, final = rollout.observation[:-1][ends], rollout.observation[1:][ends]
+    assert torch.equal(before, final), "the last ones that were seen"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -254,95 +328,3 @@ def test_rewards_are_clipped_and_returns_are_not():
     rollout = run(VectorAdapter(GymnasiumSource(counts(AutoresetMode.NEXT_STEP)), clip_reward=(-1, 1)), 4)
     assert rollout.reward[:3, 0].tolist() == [1, 1, 1]
     assert rollout.episode_return[3, 0] > 6
-
-
-# ---- by make() and train()
-
-
-def test_make_by_backend_takes_the_vector_that_an_id_brings():
-    env = envs.make("CartPole-v1", 3, backend="vector")
-    assert env.backend == "vector" and env.max_steps == 500
-    assert run(env, 30).valid.sum() < 93, "some ended"
-
-
-def test_make_takes_functions_and_classes_of_many():
-    def many(num_envs):
-        return counts(AutoresetMode.SAME_STEP, num_envs=num_envs)
-
-    class Many(Unmasked):
-        def __init__(self, num_envs):
-            super().__init__(AutoresetMode.NEXT_STEP, num_envs)
-
-    assert envs.make(many, 3).num_envs == 3
-    assert envs.make(Many, 5).num_envs == 5
-    with pytest.raises(ValueError, match="gave 4 environments where 2 were asked for"):
-        envs.make(lambda num_envs: counts(AutoresetMode.SAME_STEP), 2)
-    with pytest.raises(TypeError, match="let the function take a parameter `num_envs`"):
-        envs.make(lambda: counts(AutoresetMode.SAME_STEP), 2)
-
-
-def test_what_make_refuses():
-    with pytest.raises(ValueError, match="does not come as a vector"):
-        envs.make("MountainCar-v0", 2, backend="vector")
-    with pytest.raises(TypeError, match="takes no wrappers"):
-        envs.make("CartPole-v1", 2, backend="vector", wrappers=[lambda env: env])
-    silent = Unmasked(AutoresetMode.NEXT_STEP)
-    silent.metadata = {}
-    with pytest.raises(ValueError, match="set it to gymnasium"):
-        envs.adapted(silent)
-    with pytest.raises(TypeError, match="has no device, observation_space"):
-        envs.adapted(type("Half", (), {"num_envs": 1, "step": 0, "reset": 0, "action_space": 0})())
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_training_on_a_vector_env(mode):
-    trainer = hr.Trainer("ppo", counts(mode), num_steps=16, epochs=1)
-    for _ in range(3):
-        metrics = trainer.iterate().metrics
-    assert trainer.config.num_envs == NUM_ENVS
-    assert trainer.steps < 3 * 16 * NUM_ENVS and trainer.episodes.count > 10
-    assert np.isfinite(metrics["loss"])
-
-
-def test_evaluating_many_at_once():
-    def many(num_envs):
-        return counts(AutoresetMode.SAME_STEP, num_envs=num_envs)
-
-    trainer = hr.Trainer("ppo", many, num_envs=3, num_steps=16, epochs=1)
-    evaluation = hr.evaluate(trainer.policy, many, episodes=3)
-    assert evaluation.lengths == (3, 4, 5)
-
-
-class Wrong(VectorEnv):
-    """Gives one wrong value at every step."""
-
-    num_envs, single_observation_space, single_action_space = NUM_ENVS, Box(-1, 1, (2,)), Discrete(2)
-
-    def __init__(self, place, value):
-        self.place, self.value = place, value
-        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros((NUM_ENVS, 2), np.float32), {}
-
-    def step(self, actions):
-        outcome = [np.zeros((NUM_ENVS, 2), np.float32), np.zeros(NUM_ENVS), *np.zeros((2, NUM_ENVS), bool), {}]
-        outcome[self.place] = self.value
-        return tuple(outcome)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "wrong"),
-    [
-        (0, np.zeros((1, 2), np.float32), r"the observation of Wrong has the shape \[1, 2\].* \[4, 2\]"),
-        (0, np.zeros(2, np.float32), r"has the shape \[2\]"),
-        (1, 1.0, r"the reward of Wrong has the shape \[\]: give that of 4 environments, \[4\]"),
-        (1, np.ones((4, 1)), r"has the shape \[4, 1\]"),
-        (1, ["1"] * 4, r"the reward of Wrong is \['1'.*no array of numbers"),
-        (2, False, "terminated of Wrong has the shape"),
-        (3, np.array(["False"] * 4), "truncated of Wrong is .*no array of numbers"),
-    ],
-)
-def test_what_would_be_stretched_to_all_environments_is_refused(place, value, wrong):
-    with pytest.raises((ValueError, TypeError), match=wrong):
-        run(VectorAdapter(GymnasiumSource(Wrong(place, value))), steps=1)

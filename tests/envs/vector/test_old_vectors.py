@@ -66,7 +66,8 @@ def test_an_episode_ends_with_its_own_last_observation():
 def test_without_final_observations_it_says_what_that_means():
     with pytest.warns(UserWarning, match="Old gives no final observations"):
         rollout = rollout_of(adapted(Old(finals=False)), 4)
-    assert rollout.terminated[2, 0] and not rollout.truncated.any()
+    assert rollout.truncated[2, 0] and not rollout.terminated.any()
+    assert rollout.observation[3, 0].tolist() == rollout.observation[2, 0].tolist() == [2, -2]
 
 
 def test_it_trains_and_is_evaluated(tmp_path):

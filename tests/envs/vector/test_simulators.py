@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
+from contextlib import closing
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -77,13 +82,13 @@ class DlPack:
         return self.tensor.__dlpack_device__()
 
 
-def run(simulator, steps=STEPS):
+def run(simulator, steps=STEPS, first=0):
     env = envs.adapted(simulator)
     columns = env_columns(env.observation_space) | {"action": action_column(env.action_space)}
     rollout = Rollout(steps, env.num_envs, columns, simulator.device)
     rollout.action.fill_(2.0)
     env.reset(rollout, 0)
-    for t in range(steps):
+    for t in range(first, steps):
         env.step(rollout, t)
     return rollout
 
@@ -92,13 +97,17 @@ def run(simulator, steps=STEPS):
 @pytest.mark.parametrize("hand_over", [lambda x: x, DlPack, lambda x: x.numpy()], ids=["torch", "dlpack", "numpy"])
 def test_rows(autoreset, hand_over):
     rollout = run(Ramp(autoreset=autoreset, hand_over=hand_over))
+    unseen = int(autoreset != "NextStep")  # the first step of an episode after another one, in its masked row
     for world in range(NUM_ENVS):
         length = 3 + world
-        period = [*range(length), length]
-        assert rollout.observation[:, world, 0].tolist() == (period * 9)[: STEPS + 1]
-        assert rollout.valid[:, world].tolist() == ([*[True] * length, False] * 9)[: STEPS + 1]
+        ages = [*range(length + 1), *[*range(unseen, length + 1)] * 9]
+        valid = [*[True] * length, False, *[*[True] * (length - unseen), False] * 9]
+        assert rollout.observation[:, world, 0].tolist() == ages[: STEPS + 1]
+        assert rollout.valid[:, world].tolist() == valid[: STEPS + 1]
         ends, others = (rollout.truncated, rollout.terminated)[:: 1 if length % 2 else -1]
-        assert ends[:, world].nonzero().flatten().tolist() == list(range(length - 1, STEPS, length + 1))
+        assert ends[:, world].nonzero().flatten().tolist() == [
+            t for t, age in enumerate(ages[1 : STEPS + 1]) if age == length
+        ]
         assert not others[:, world].any()
         dead = ~rollout.valid[:STEPS, world]
         assert set(rollout.episode_length[dead, world].tolist()) == {length}
@@ -106,11 +115,108 @@ def test_rows(autoreset, hand_over):
         assert rollout.reward[:, world].tolist() == rollout.valid[:STEPS, world].float().tolist()
 
 
-@pytest.mark.parametrize("autoreset", ["NextStep", "SameStep", "Disabled"])
-def test_nothing_waits_for_the_device(autoreset):
+@pytest.mark.parametrize("autoreset", ["NextStep", "SameStep"])
+def test_nothing_waits_for_the_device_within_a_rollout(autoreset):
     """Tensors without contents: whoever looks into one, or mixes it with one of the CPU, is found out."""
-    rollout = run(Ramp(device="meta", autoreset=autoreset))
+    rollout = run(Ramp(device="meta", autoreset=autoreset), first=1)
     assert rollout.reward.device.type == "meta"
+
+
+class Curriculum:
+    """Episodes of 50 steps; each has a level, which goes up after a full episode and down after a short one.
+
+    begun: the lengths of the episodes that were reset.
+    """
+
+    observation_space, action_space = Box(-1, 1, (2,)), Box(-1, 1, (1,))
+    max_steps, device, final = 50, "cpu", True
+
+    def __init__(self, num_envs, autoreset, together=True):
+        self.num_envs, self.autoreset, self.begun, self.calls = num_envs, autoreset, Counter(), []
+        self.first = torch.zeros(num_envs) if together else torch.arange(num_envs) * 3.0
+        self.level = torch.full((num_envs,), 5)
+        self.age = self.first.clone()
+
+    def reset(self, seed):
+        self.age = self.first.clone()
+        return self._seen()
+
+    def _reset(self, mask):
+        self.begun.update(self.age[mask].tolist())
+        self.level[mask] = torch.where(self.age[mask] >= 40, self.level[mask] + 1, self.level[mask] - 1).clamp(0, 99)
+        self.age[mask] = 0
+
+    def step(self, action):
+        self.age += 1
+        late, final = self.age >= 50, self._seen()
+        if self.autoreset == "SameStep":
+            self._reset(late)
+        outcome = self._seen(), torch.ones(self.num_envs), torch.zeros_like(late), late
+        return (*outcome, final) if self.autoreset == "SameStep" and self.final else outcome
+
+    def _seen(self):
+        return (self.age / 50).repeat(2, 1).T
+
+
+class ByMask(Curriculum):
+    def reset_some(self, mask):
+        assert mask.any()
+        self.calls.append(mask)
+        self._reset(mask)
+        return self._seen()
+
+
+class ByIds(Curriculum):
+    def reset_ids(self, ids):
+        assert ids.dtype == torch.int64 and len(ids)
+        self.calls.append(ids)
+        self._reset(torch.zeros(self.num_envs, dtype=torch.bool).index_fill(0, ids, True))
+        return self._seen()
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("kind", [ByMask, ByIds])
+@pytest.mark.parametrize("autoreset", ["SameStep", "Disabled"])
+def test_each_episode_is_reset_once(autoreset, kind, together):
+    simulator = kind(8, autoreset, together)
+    env = envs.adapted(simulator)
+    rollout = env.rollout(64, env.columns())
+    env.reset(rollout, 0)
+    for _ in range(10):
+        for t in range(64):
+            env.step(rollout, t)
+        rollout.continue_from(rollout)
+    assert {*simulator.begun} == {50.0}
+    assert simulator.begun[50.0] in ([96] if together else range(96, 105))
+    assert (simulator.level >= 5 + 12).all()
+    assert len(simulator.calls) == {"SameStep": 0, "Disabled": 12 if together else len(simulator.calls)}[autoreset]
+
+
+@pytest.mark.parametrize("actors", [None, 1, 2])
+@pytest.mark.parametrize("autoreset", ["finals", "SameStep", "Disabled"])
+def test_time_limits_do_not_lower_values(autoreset, actors):
+    """Reward 1 for ever, cut off after 50 steps, with a discount of 0.9: the value is 10 in every state."""
+    settings = {"gamma": 0.9, "learning_rate": 3e-3, "minibatch_size": 256, "hidden": (16,), "actors": actors}
+    trainer = hr.Trainer("ppo", partial(_ageless, autoreset=autoreset), num_envs=32, num_steps=32, **settings)
+    with closing(trainer), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for _ in range(25):
+            trainer.iterate()
+        value = float(trainer.policy.value(torch.zeros(1, 2)))
+    assert value == pytest.approx(10, rel=0.01)
+
+
+def _ageless(num_envs, autoreset):
+    simulator = Ageless(num_envs, "Disabled" if autoreset == "Disabled" else "SameStep", together=False)
+    simulator.final = autoreset == "finals"
+    return simulator
+
+
+class Ageless(ByMask):
+    """Its observations do not tell how much time is left."""
+
+    def _seen(self):
+        return torch.zeros(self.num_envs, 2)
 
 
 def test_a_tensor_on_another_device_is_named():
@@ -120,7 +226,7 @@ def test_a_tensor_on_another_device_is_named():
             return observation, torch.zeros(self.num_envs), *ends
 
     with pytest.raises(ValueError, match="the reward of Astray is on cpu, but its environments are on meta"):
-        run(Astray(device="meta"))
+        run(Astray(device="meta"), first=1)
 
 
 def test_a_dict_of_tensors():
