@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
+from headrace.algorithms.loss_steps import Batch, Loss, loss_gradient
+from headrace.algorithms.on_policy import OnPolicy, Targets, policy_gradient_columns
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout
@@ -27,33 +29,41 @@ class A2CConfig(ActorCriticConfig, OnPolicyConfig):
     shared: bool = False  # actor and critic share their hidden layers
 
 
+def a2c_loss(policy: Policy, batch: Batch, config: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of section 4.3 of the paper, and its parts, means over the rows that count.
+
+    batch: `inputs` of the policy, `action`, `advantage`, `returns`, `weight`.
+    """
+    weight = batch["weight"]
+    log_prob, entropy, value = policy.log_prob_entropy_value(batch["inputs"], batch["action"])
+    policy_loss = -(log_prob * batch["advantage"]) @ weight
+    value_loss = (value - batch["returns"]).square() @ weight / policy.value_scale() ** 2
+    entropy_loss = -entropy @ weight
+    loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss
+    return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy_loss}
+
+
 class A2C(OnPolicy[A2CConfig]):
     """One gradient step on each rollout. Metrics: policy_loss, value_loss, entropy_loss."""
 
     name = "a2c"
     gradient_modes = ("sync", "async")
     config = A2CConfig()
+    loss: Loss = staticmethod(a2c_loss)
 
     def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        return gradient(self.policy, rollout, targets, self.config, self.reduce)
+        return gradient(self.policy, rollout, targets, self.config, self.reduce, self.loss)
 
 
-@fused("a2c.gradient", "headrace.bindings.on_policy.policy_gradient")
+@fused("a2c.gradient", "headrace.bindings.on_policy.policy_gradient", quiet=True)
 def gradient(
-    policy: Policy, rollout: Rollout, targets: Targets, config: A2CConfig, reduce: Reduce = one_learner
+    policy: Policy,
+    rollout: Rollout,
+    targets: Targets,
+    config: A2CConfig,
+    reduce: Reduce = one_learner,
+    loss: Loss = a2c_loss,
 ) -> dict[str, Tensor]:
-    """Add the gradient of the loss over all rows to the parameters' .grad; section 4.3 of the paper."""
-    rows = policy.rows
-    valid = rows(targets.valid)
-    weight = mean_weights(valid, reduce)
-    advantage = rows(targets.advantage)
-    if config.normalize_advantage:
-        advantage = normalized(advantage, valid, reduce)
-    log_prob, entropy, value = policy.log_prob_entropy_value(policy.inputs(rollout), rows(rollout.action))
-    policy_loss = -(log_prob * advantage) @ weight
-    value_loss = (value - rows(targets.returns)).square() @ weight / policy.value_scale() ** 2
-    entropy_loss = -entropy @ weight
-    loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss
-    loss.backward()
-    losses = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy_loss}
-    return {name: x.detach() for name, x in losses.items()}
+    """Add the gradient of the loss over all rows to the parameters' .grad. Gives its metrics."""
+    columns = policy_gradient_columns(policy, rollout, targets, config, reduce)
+    return loss_gradient(loss, policy, columns, config, reduce)

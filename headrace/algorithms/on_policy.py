@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import BETA2, Adam
 from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
-from headrace.algorithms.reduce import Reduce, explained, merging, one_learner, shuffle_seed, size_of
+from headrace.algorithms.reduce import Reduce, explained, mean_weights, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.core.returns import double, explained_variance, gae, vtrace
@@ -184,7 +184,7 @@ class OnPolicy(Generic[C]):
         self.iteration = int(state["iteration"])
 
 
-@fused("on_policy.process_and_learn", "headrace.bindings.on_policy.ppo_update")
+@fused("on_policy.process_and_learn", "headrace.bindings.on_policy.ppo_update", quiet=True)
 def process_and_learn(algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
     """The metrics of an update, between begin_update() and end_update(), and the returns [T, N] that were learned."""
     targets = processed(rollout) or algorithm.process(rollout)
@@ -269,8 +269,13 @@ def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor
     return (centred / ((squares / count.clamp(min=1)).sqrt() + 1e-8)).to(x)
 
 
-def mean_weights(valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
-    """1 / number of valid rows of all learners, 0 at others: `x @ mean_weights(valid)` is the mean over valid rows."""
-    count = valid.sum()
-    reduce(count)
-    return valid / count.clamp(min=1)
+def policy_gradient_columns(
+    policy: Policy, rollout: Rollout, targets: Targets, config: OnPolicyConfig, reduce: Reduce
+) -> dict[str, Any]:
+    """What a policy gradient's loss is of: rows of a rollout."""
+    rows = policy.rows
+    valid, advantage = rows(targets.valid), rows(targets.advantage)
+    if config.normalize_advantage:  # type: ignore[attr-defined]
+        advantage = normalized(advantage, valid, reduce)
+    columns = {"action": rows(rollout.action), "advantage": advantage, "returns": rows(targets.returns)}
+    return {"inputs": policy.inputs(rollout), "valid": valid.to(torch.float32), **columns}

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
+from headrace.algorithms.loss_steps import Batch, Loss, learn_minibatches
+from headrace.algorithms.on_policy import OnPolicy, Targets, normalized
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
-from headrace.core.device import known
 from headrace.core.fused import fused
-from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 
-METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss")
+KL = "approx_kl"
+METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss", "clip_fraction", KL)
 LARGEST = 88.0  # log of a ratio; e^88.73 is infinite in float32
 MIN_ROWS = 1024  # of a rollout: with fewer, gradients are too noisy, see docs/scaling.md
 
@@ -67,6 +67,45 @@ class PPOConfig(ClippedConfig, ActorCriticConfig, OnPolicyConfig):
         return ceil(num_steps / (self.sequence_length or 1)) * (self.sequence_length or 1)
 
 
+def ppo_loss(policy: Policy, batch: Batch, config: PPOConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a minibatch, eq. 9 of the paper, and its metrics, means over the rows that count.
+
+    batch: `inputs` of the policy, `action`, `log_prob` and `value` as collected, `advantage`, `returns`, `weight`.
+    """
+    weight, advantage = batch["weight"], batch["advantage"]
+    log_prob, entropy, value = policy.log_prob_entropy_value(batch["inputs"], batch["action"])
+    log_ratio = log_prob - batch["log_prob"]
+    # eq. 7: min(r A, clip(r, 1 - c, 1 + c) A) = min(r A, A + c |A|)
+    gain = torch.minimum(_ratio(log_ratio, advantage) * advantage, advantage + config.clip * advantage.abs())
+    policy_loss = -(gain @ weight)
+
+    scale = policy.value_scale()
+    error = (value - batch["returns"]).square()
+    if config.value_clip:
+        limit = config.value_clip * scale
+        clipped = batch["value"] + (value - batch["value"]).clamp(-limit, limit)
+        error = torch.maximum(error, (clipped - batch["returns"]).square())
+    value_loss = (error @ weight) / scale**2
+
+    entropy_loss = -(entropy @ weight)
+    loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss  # eq. 9
+    with torch.no_grad():
+        clipped_rows = ((log_ratio.exp() - 1).abs() > config.clip).to(weight.dtype)
+        losses = (policy_loss, value_loss, entropy_loss, loss, clipped_rows @ weight, _kl(log_ratio) @ weight)
+    return loss, dict(zip(METRICS, losses, strict=True))
+
+
+def _ratio(log_ratio: Tensor, advantage: Tensor) -> Tensor:
+    """The probability ratio r, at most e^88 where the advantage is positive: the clipped term is the smaller there, and
+    the gradient of an infinite r would be 0 times infinity, NaN."""
+    return torch.where((log_ratio > LARGEST) & (advantage > 0), LARGEST, log_ratio).exp()
+
+
+def _kl(log_ratio: Tensor) -> Tensor:
+    """An estimate of KL(old || new) from each sample, never negative. Schulman 2020, joschu.net/blog/kl-approx.html."""
+    return log_ratio.exp() - 1 - log_ratio
+
+
 class PPO(OnPolicy[PPOConfig]):
     """Epochs of minibatch steps on each rollout.
 
@@ -76,13 +115,14 @@ class PPO(OnPolicy[PPOConfig]):
 
     name = "ppo"
     config = PPOConfig()
+    loss: Loss = staticmethod(ppo_loss)
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         order = self.permutation(rollout, self.config.epochs)
-        return learn(self.policy, self.optimizer, rollout, targets, order, self.config, self.reduce)
+        return learn(self.policy, self.optimizer, rollout, targets, order, self.config, self.reduce, self.loss)
 
 
-@fused("ppo.learn", "headrace.bindings.on_policy.ppo")
+@fused("ppo.learn", "headrace.bindings.on_policy.ppo", quiet=True)
 def learn(
     policy: Policy,
     optimizer: Adam,
@@ -91,8 +131,10 @@ def learn(
     permutation: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
+    loss: Loss = ppo_loss,
 ) -> dict[str, Tensor]:
-    """Epochs of minibatch steps on the clipped objective; eq. 7 and 9 of the paper. Gives metrics (see PPO.update).
+    """Epochs of minibatch steps on the clipped objective, eq. 7 and 9 of the paper, or on another loss of the same
+    batches. Gives metrics (see PPO.update).
 
     permutation: int64 [epochs, T * N], the order of rows in each epoch. Every minibatch has the same shape; masked rows
     in it have weight 0. With several learners, a minibatch is one of the rows of each.
@@ -107,80 +149,12 @@ def learn(
         "log_prob": rows(rollout.log_prob),
         "value": rows(rollout.value[: rollout.num_steps]),
         "advantage": advantage,
-        "bound": advantage + config.clip * advantage.abs(),
         "returns": rows(targets.returns),
         "valid": valid.to(torch.float32),
     }
     number = number_of_minibatches(len(valid), config.minibatch_size, unit, reduce)
-    skip = torch.zeros((), device=valid.device) if config.target_kl else None
-    losses, log_ratios, weights = [], [], []
-    for order in permutation:
-        for batch in minibatches(columns, order, number, unit):
-            weight = mean_weights(batch["valid"], reduce)
-            loss, parts, log_ratio = ppo_loss(policy, batch, weight, config)
-            loss.backward()
-            if skip is None:
-                reduce(optimizer.gradient)
-            else:
-                divergence = _kl(log_ratio) @ weight
-                reduce(optimizer.gradient, divergence)
-                skip = torch.maximum(skip, (divergence > 1.5 * config.target_kl).to(skip.dtype))
-            optimizer.step(config.max_grad_norm, skip)
-            losses.append(parts)
-            log_ratios.append(log_ratio)
-            weights.append(weight)
-        if skip is not None and known(skip):
-            break  # all further steps would be skipped
-    metrics = _metrics(losses, torch.stack(log_ratios), torch.stack(weights), number, config.clip)
+    limit = (KL, 1.5 * config.target_kl) if config.target_kl else None
+    found = learn_minibatches(loss, policy, optimizer, columns, permutation, number, config, reduce, limit)
+    metrics = {name: (x[-number:] if name == KL else x).mean() for name, x in found.items()}
     reduce(*metrics.values())
-    return metrics
-
-
-def ppo_loss(
-    policy: Policy, batch: dict[str, Any], weight: Tensor, config: PPOConfig
-) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
-    """The loss of a minibatch, its parts in METRICS' order, and the log of the probability ratio [B], without gradient.
-
-    weight [B]: 1 / number of valid rows, 0 at masked ones: `x @ weight` is the mean over valid rows.
-    """
-    log_prob, entropy, value = policy.log_prob_entropy_value(batch["inputs"], batch["action"])
-    log_ratio = log_prob - batch["log_prob"]
-    # eq. 7: min(r A, clip(r, 1 - c, 1 + c) A) = min(r A, A + c |A|)
-    gain = _ratio(log_ratio, batch["advantage"]) * batch["advantage"]
-    policy_loss = -(torch.minimum(gain, batch["bound"]) @ weight)
-
-    scale = policy.value_scale()
-    error = (value - batch["returns"]).square()
-    if config.value_clip:
-        limit = config.value_clip * scale
-        clipped = batch["value"] + (value - batch["value"]).clamp(-limit, limit)
-        error = torch.maximum(error, (clipped - batch["returns"]).square())
-    value_loss = (error @ weight) / scale**2
-
-    entropy_loss = -(entropy @ weight)
-    loss = policy_loss + config.value_coef * value_loss + config.entropy_coef * entropy_loss  # eq. 9
-    parts = tuple(x.detach() for x in (policy_loss, value_loss, entropy_loss, loss))
-    return loss, parts, log_ratio.detach()
-
-
-def _ratio(log_ratio: Tensor, advantage: Tensor) -> Tensor:
-    """The probability ratio r, at most e^88 where the advantage is positive: the clipped term is the smaller there, and
-    the gradient of an infinite r would be 0 times infinity, NaN."""
-    return torch.where((log_ratio > LARGEST) & (advantage > 0), LARGEST, log_ratio).exp()
-
-
-def _kl(log_ratio: Tensor) -> Tensor:
-    """An estimate of KL(old || new) from each sample, never negative. Schulman 2020, joschu.net/blog/kl-approx.html."""
-    return log_ratio.exp() - 1 - log_ratio
-
-
-def _metrics(
-    losses: list[tuple[Tensor, ...]], log_ratio: Tensor, weight: Tensor, number: int, clip: float
-) -> dict[str, Tensor]:
-    """Means over minibatches; log_ratio, weight: [minibatches, B], `number` of them an epoch."""
-    means = torch.stack([torch.stack(part) for part in zip(*losses, strict=True)]).mean(1)
-    metrics = dict(zip(METRICS, means, strict=True))
-    clipped = (log_ratio.exp() - 1).abs() > clip
-    metrics["clip_fraction"] = (clipped * weight).sum() / len(weight)
-    metrics["approx_kl"] = (_kl(log_ratio[-number:]) * weight[-number:]).sum() / number
     return metrics

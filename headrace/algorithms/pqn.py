@@ -13,10 +13,10 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets, mean_weights
+from headrace.algorithms.loss_steps import Batch, Loss, learn_minibatches
+from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.fused import fused
-from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.q_network import QNetwork
@@ -38,6 +38,16 @@ class PQNConfig(EpsilonGreedyConfig, OnPolicyConfig):
     layer_norm: bool = True  # layer normalisation before each activation; without it values may diverge
 
 
+def pqn_loss(policy: QNetwork, batch: Batch, config: PQNConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """Half the squared error of the values of the actions taken; and its metrics, means over the rows that count.
+
+    batch: `observation`, `action`, `returns`, `weight`.
+    """
+    value = policy.action_value(batch["observation"], batch["action"])
+    loss = 0.5 * ((value - batch["returns"]).square() @ batch["weight"])
+    return loss, {"loss": loss, "q_value": value @ batch["weight"]}
+
+
 class PQN(OnPolicy[PQNConfig]):
     """Epochs of minibatch steps on Q(lambda) targets. Metrics: loss and q_value, means over all minibatches;
     exploration_rate of the rollout."""
@@ -46,6 +56,7 @@ class PQN(OnPolicy[PQNConfig]):
     actions: ClassVar[tuple[type[Space], ...]] = (Discrete,)
     policy: QNetwork
     config = PQNConfig()
+    loss: Loss = staticmethod(pqn_loss)
 
     def __init__(self, policy: QNetwork, config: PQNConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
@@ -70,7 +81,7 @@ class PQN(OnPolicy[PQNConfig]):
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         order = self.permutation(rollout, self.config.epochs)
-        return learn(self.policy, self.optimizer, rollout, targets.returns, order, self.config, self.reduce)
+        return learn(self.policy, self.optimizer, rollout, targets.returns, order, self.config, self.reduce, self.loss)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         rate = self.policy.exploration.mean()
@@ -88,7 +99,7 @@ class PQN(OnPolicy[PQNConfig]):
         self.policy.exploration.copy_(state["exploration"])
 
 
-@fused("pqn.learn", "headrace.bindings.on_policy.pqn")
+@fused("pqn.learn", "headrace.bindings.on_policy.pqn", quiet=True)
 def learn(
     policy: QNetwork,
     optimizer: Adam,
@@ -97,8 +108,10 @@ def learn(
     order: Tensor,
     config: PQNConfig,
     reduce: Reduce = one_learner,
+    loss: Loss = pqn_loss,
 ) -> dict[str, Tensor]:
-    """Epochs of minibatch steps on half the squared error. Gives metrics (see PQN.update).
+    """Epochs of minibatch steps on half the squared error, or on another loss of the same batches. Gives metrics (see
+    PQN.update).
 
     returns: [T, N]; order: int64 [epochs, T * N], the order of rows in each epoch. Masked rows have weight 0.
     """
@@ -109,17 +122,7 @@ def learn(
         "valid": rollout.valid[: rollout.num_steps].flatten().to(torch.float32),
     }
     number = number_of_minibatches(len(columns["returns"]), config.minibatch_size, 1, reduce)
-    losses, values = [], []
-    for rows in order:
-        for batch in minibatches(columns, rows, number):
-            weight = mean_weights(batch["valid"], reduce)
-            value = policy.action_value(batch["observation"], batch["action"])
-            loss = 0.5 * ((value - batch["returns"]).square() @ weight)
-            loss.backward()
-            reduce(optimizer.gradient)
-            optimizer.step(config.max_grad_norm)
-            losses.append(loss.detach())
-            values.append(value.detach() @ weight)
-    metrics = {"loss": torch.stack(losses).mean(), "q_value": torch.stack(values).mean()}
+    found = learn_minibatches(loss, policy, optimizer, columns, order, number, config, reduce)
+    metrics = {name: x.mean() for name, x in found.items()}
     reduce(*metrics.values())
     return metrics

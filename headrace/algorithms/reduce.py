@@ -74,6 +74,13 @@ def number_of_minibatches(rows: int, minibatch_size: int, unit: int, reduce: Red
     return min(count(steps * sum(columns), minibatch_size, unit), steps * min(columns) // unit)
 
 
+def mean_weights(valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
+    """1 / number of valid rows of all learners, 0 at others: `x @ mean_weights(valid)` is the mean over valid rows."""
+    number = valid.sum()
+    reduce(number)
+    return valid / number.clamp(min=1)
+
+
 def shuffle_seed(seed: int, reduce: Reduce) -> int:
     """The seed of a learner's shuffles: each has one of its own, the first that of a single learner."""
     return rng.seed(seed, rng.Purpose.SHUFFLE, rank_of(reduce)) if rank_of(reduce) else seed

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import OnPolicy, Targets, mean_weights, normalized
+from headrace.algorithms.loss_steps import Batch, Loss, loss_gradient
+from headrace.algorithms.on_policy import OnPolicy, Targets, policy_gradient_columns
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.core.returns import discounted_returns
@@ -26,6 +28,24 @@ class ReinforceConfig(ActorCriticConfig, OnPolicyConfig):
     value_coef: float = 0.5  # weight of the baseline's loss in the loss
 
 
+def reinforce_loss(policy: Policy, batch: Batch, config: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss, Sutton & Barto 2018, 13.4, and its parts, means over the rows that count.
+
+    The factor gamma^t of a state's place in its episode is left out, as in all common use.
+    batch: `inputs` of the policy, `action`, `advantage`, `returns`, `weight`.
+    """
+    weight = batch["weight"]
+    log_prob, entropy, value = policy.log_prob_entropy_value(batch["inputs"], batch["action"])
+    policy_loss = -(log_prob * batch["advantage"]) @ weight
+    entropy_loss = -entropy @ weight
+    loss = policy_loss + config.entropy_coef * entropy_loss
+    losses = {"policy_loss": policy_loss, "entropy_loss": entropy_loss}
+    if config.baseline:
+        losses["value_loss"] = (value - batch["returns"]).square() @ weight / policy.value_scale() ** 2
+        loss = loss + config.value_coef * losses["value_loss"]
+    return loss, losses
+
+
 class Reinforce(OnPolicy[ReinforceConfig]):
     """One gradient step on each rollout. Metrics: policy_loss, entropy_loss, and value_loss with a baseline.
 
@@ -37,6 +57,7 @@ class Reinforce(OnPolicy[ReinforceConfig]):
     max_lag = 0  # its gradient is that of the policy that collected
     gradient_modes = ("sync",)
     config = ReinforceConfig()
+    loss: Loss = staticmethod(reinforce_loss)
 
     def process(self, rollout: Rollout) -> Targets:
         """Discounted returns, and what they exceed the baseline by."""
@@ -51,7 +72,7 @@ class Reinforce(OnPolicy[ReinforceConfig]):
         return Targets(returns, returns, valid & _finished(ended))
 
     def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        return gradient(self.policy, rollout, targets, self.config, self.reduce)
+        return gradient(self.policy, rollout, targets, self.config, self.reduce, self.loss)
 
     def end_update(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
         if not self.config.baseline:
@@ -64,27 +85,15 @@ def _finished(ended: Tensor) -> Tensor:
     return ended.flip(0).cumsum(0).flip(0) > 0
 
 
-@fused("reinforce.gradient", "headrace.bindings.on_policy.policy_gradient")
+@fused("reinforce.gradient", "headrace.bindings.on_policy.policy_gradient", quiet=True)
 def gradient(
-    policy: Policy, rollout: Rollout, targets: Targets, config: ReinforceConfig, reduce: Reduce = one_learner
+    policy: Policy,
+    rollout: Rollout,
+    targets: Targets,
+    config: ReinforceConfig,
+    reduce: Reduce = one_learner,
+    loss: Loss = reinforce_loss,
 ) -> dict[str, Tensor]:
-    """Add the gradient of the loss over the valid rows to the parameters' .grad; Sutton & Barto 2018, 13.4.
-
-    The factor gamma^t of a state's place in its episode is left out, as in all common use.
-    """
-    rows = policy.rows
-    valid = rows(targets.valid)
-    weight = mean_weights(valid, reduce)
-    advantage = rows(targets.advantage)
-    if config.normalize_advantage:
-        advantage = normalized(advantage, valid, reduce)
-    log_prob, entropy, value = policy.log_prob_entropy_value(policy.inputs(rollout), rows(rollout.action))
-    policy_loss = -(log_prob * advantage) @ weight
-    entropy_loss = -entropy @ weight
-    loss = policy_loss + config.entropy_coef * entropy_loss
-    losses = {"policy_loss": policy_loss, "entropy_loss": entropy_loss}
-    if config.baseline:
-        losses["value_loss"] = (value - rows(targets.returns)).square() @ weight / policy.value_scale() ** 2
-        loss = loss + config.value_coef * losses["value_loss"]
-    loss.backward()
-    return {name: x.detach() for name, x in losses.items()}
+    """Add the gradient of the loss over the valid rows to the parameters' .grad. Gives its metrics."""
+    columns = policy_gradient_columns(policy, rollout, targets, config, reduce)
+    return loss_gradient(loss, policy, columns, config, reduce)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import AnyActorCritic, OnPolicy, Targets, mean_weights, normalized
-from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
+from headrace.algorithms.on_policy import AnyActorCritic, OnPolicy, Targets, normalized
+from headrace.algorithms.reduce import Reduce, mean_weights, number_of_minibatches, one_learner
 from headrace.core.device import known
 from headrace.core.fused import fused
 from headrace.data.minibatches import minibatches

@@ -41,7 +41,7 @@ class CompiledLoss:
         self._never: str | None = None  # why it is not compiled, whatever its arguments are
 
     def __call__(self, *arguments: Any) -> Any:
-        program, values = self._find(arguments)
+        program, values = self.find(arguments)
         if isinstance(program, str):
             if program not in self._said:
                 self._said.add(program)
@@ -53,7 +53,7 @@ class CompiledLoss:
 
     def why_not(self, *arguments: Any) -> str | None:
         """Why the loss is not compiled for these arguments, as a sentence with file and line; None where it is."""
-        found, _ = self._find(arguments)
+        found, _ = self.find(arguments)
         return found if isinstance(found, str) else None
 
     @property
@@ -61,7 +61,7 @@ class CompiledLoss:
         """The plain function's name, for messages."""
         return str(getattr(self.plain, "__qualname__", type(self.plain).__name__))
 
-    def _find(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
+    def find(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
         """The program that computes the loss of these arguments, and its inputs; a sentence where there is none."""
         if self._never is not None:
             return self._never, []

@@ -9,7 +9,7 @@ kernels serve, and each start of a training takes 40 ms longer.
 from headrace.core.closure import Digest
 
 DIGESTS = {
-    "a2c.gradient": Digest("39e5352d425b864d", "a2f720349af5ebe9"),
+    "a2c.gradient": Digest("fc1ef570d9e12b7e", "e1fd2c631dcc5d09"),
     "actor_critic.act": Digest("d3cec7d61f76cd33", "4013114924dccf5d"),
     "actor_critic.value": Digest("4cccd3ebf6ddf17a", "6906fe8b0c8ab29d"),
     "actor_q.act": Digest("bbefa0cc9ed3a484", "18931849861bc86e"),
@@ -19,13 +19,13 @@ DIGESTS = {
     "dqn.learn": Digest("8f87ce2a6e8d9622", "0a0cf2ac7feefa0a"),
     "off_policy.learn_from_replay": Digest("3f545d1d3d824e44", "0de23b93eddeb4d0"),
     "off_policy.steps": Digest("7cc999dea35cb463", "ae1f18ee9481c072"),
-    "on_policy.process_and_learn": Digest("6659a06f6e22bcb5", "2da785bc63c2668c"),
-    "ppo.learn": Digest("6fd7646a0f663676", "bfc6a691dc90b690"),
-    "pqn.learn": Digest("c0d8bcc179a53834", "d2bfccc7e786533c"),
+    "on_policy.process_and_learn": Digest("464d08bd81701ba2", "b041853a9f9a1312"),
+    "ppo.learn": Digest("29d2b290224cca19", "ac3e0ea9230cb275"),
+    "pqn.learn": Digest("ad51f3518049b247", "36834f8d0352446a"),
     "priorities.add_up": Digest("ca8b56526be5a2aa", "c2cbb83e8b5f2387"),
     "priorities.descend": Digest("05b6312bf11f1208", "24b21c70b049cefc"),
     "q_network.act": Digest("555b90ac9015d007", "d12500d29ce4b5db"),
-    "reinforce.gradient": Digest("cde3e1bbdd213434", "5f8fbfc8d1570d0e"),
+    "reinforce.gradient": Digest("0d19fe3527a4556c", "527506bfb819be98"),
     "returns.explained_variance": Digest("d2673cdbad7e0238", "be1b456fef1f7aa9"),
     "returns.gae": Digest("8ae7338c91edacc8", "3987b95b7f97ebe5"),
     "rng.shuffled": Digest("9bb51c82da3dbe91", "66e41dd11bc743ea"),
@@ -35,5 +35,5 @@ DIGESTS = {
     "sac.learn": Digest("08a6eeb35cabcef0", "306d9a4dd398af15"),
     "td3.learn": Digest("6c0f2166fb592fb2", "2f2e2e983fd1b0c5"),
     "tqc.learn": Digest("e9331798b94fa2ab", "4ce024048dd79d24"),
-    "trpo.learn_critic": Digest("8140cd40f9827e74", "002d1b59632f2157"),
+    "trpo.learn_critic": Digest("c373ea080c08d475", "7e7c8a9dc9d76989"),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ WORTH_HELP = 2e6  # floating-point operations below which waking another thread 
 class Program:
     """Machine code of a loss for arguments like these. Raises NotRows where there is none.
 
-    sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to.
+    sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to. learned, written:
+    numbers of results that are gradients, or new numbers of buffers; each with that of the input.
     """
 
     def __init__(self, plain: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> None:
@@ -45,8 +46,8 @@ class Program:
         self.work = sum(2 * v.size * (v.source.shape[-1] if isinstance(v, Product) else 1) for v in products)
         self.calls = 0
         places = {source.name: i for i, source in enumerate(self.sources)}
-        self._learned = [(n, places[r.learned.name]) for n, r in enumerate(self.results) if r.learned is not None]
-        self._written = [(n, places[r.written.name]) for n, r in enumerate(self.results) if r.written is not None]
+        self.learned = [(n, places[r.learned.name]) for n, r in enumerate(self.results) if r.learned is not None]
+        self.written = [(n, places[r.written.name]) for n, r in enumerate(self.results) if r.written is not None]
 
     def inputs(self, arguments: tuple[Any, ...]) -> list[Tensor] | None:
         """The inputs of a call; None where it is not one that this program serves."""
@@ -59,28 +60,31 @@ class Program:
     def run(self, values: Sequence[Tensor]) -> Any:
         """The loss and metrics; gradients are added to those that the parameters have."""
         gradients: list[Tensor | None] = [None] * len(self.results)
-        for number, place in self._learned:
+        for number, place in self.learned:
             parameter = values[place]
             if parameter.grad is None and parameter.is_contiguous():
                 parameter.grad = gradients[number] = torch.empty_like(parameter)
         outputs = self.compute(values, gradients)
-        for number, place in self._learned:
+        for number, place in self.learned:
             if gradients[number] is None:
                 parameter = values[place]
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 _add(parameter.grad, outputs[number])
-        for number, place in self._written:
+        for number, place in self.written:
             values[place].copy_(outputs[number])
         return self.returned(outputs)
 
     def returned(self, outputs: Sequence[Tensor]) -> Any:
         """The loss and its metrics as the plain function returns them, from all outputs."""
-        (spec, fixed), loss = self.spec, outputs[0]
-        metrics = iter([x.to(r.dtype) for r, x in zip(self.results, outputs, strict=True) if r.is_metric])
-        leaves = [next(metrics) if leaf is None else leaf for leaf in fixed]
-        rest = torch.utils._pytree.tree_unflatten(leaves, spec)
-        return loss if isinstance(rest, tuple) and not rest else (loss, rest)
+        rest = self.arranged([x.to(r.dtype) for r, x in zip(self.results, outputs, strict=True) if r.is_metric])
+        return outputs[0] if isinstance(rest, tuple) and not rest else (outputs[0], rest)
+
+    def arranged(self, metrics: Iterable[Any]) -> Any:
+        """Metrics as the plain function returns them, with the numbers that it fixed."""
+        (spec, fixed), found = self.spec, iter(metrics)
+        leaves = [next(found) if leaf is None else leaf for leaf in fixed]
+        return torch.utils._pytree.tree_unflatten(leaves, spec)
 
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:
         """The inputs of a call."""
@@ -89,10 +93,23 @@ class Program:
 
     def compute(self, values: Sequence[Tensor], into: Sequence[Tensor | None] = ()) -> list[Tensor]:
         """All outputs, of these inputs. into: tensors for some of them."""
-        rows, (columns, uniforms) = len(values[self.columns[0]]), self.code.sizes
-        threads = self._threads(rows)
+        rows = len(values[self.columns[0]])
+        threads = self.threads(rows)
         memory = self.code.memory(rows, threads)
-        words, kept = memory.words, list[Tensor]()
+        kept = self.point(memory.words, values)
+        outputs = []
+        for position in range(len(self.results)):
+            own = into[position] if into else None
+            outputs.append(self.output(position, rows) if own is None else own)
+            self.point_output(memory.words, position, outputs[-1])
+        memory.run(threads)
+        self.code.give_back(memory)
+        del kept
+        return outputs
+
+    def point(self, words: np.ndarray, values: Sequence[Tensor]) -> list[Tensor]:
+        """Write the addresses of inputs into argument slots. Returns the tensors that lie there: keep them."""
+        (columns, _), kept = self.code.sizes, list[Tensor]()
         for position, i in enumerate(self.columns):
             column, row, number = _strides(values[i])
             kept.append(column)
@@ -102,20 +119,20 @@ class Program:
             uniform = _in_memory(values[i])
             kept.append(uniform)
             words[slots.given(position, columns)] = uniform.data_ptr()
-        outputs = []
-        for position, output in enumerate(self.plan.program.outputs):
-            own = into[position] if into else None
-            if own is None:
-                shape = [inner * (rows if power else 1) for inner, power in self.sizes[position]]
-                own = torch.empty(shape, dtype=torch.int32 if output.view.value.dtype == "i32" else torch.float32)
-            outputs.append(own)
-            first = slots.result(position, columns, uniforms)
-            words[first : first + 3] = own.data_ptr(), own[0].numel() if self.with_rows[position] else 0, 1
-        memory.run(threads)
-        self.code.give_back(memory)
-        return outputs
+        return kept
 
-    def _threads(self, rows: int) -> int:
+    def output(self, position: int, rows: int) -> Tensor:
+        """Memory for an output of so many rows."""
+        shape = [inner * (rows if power else 1) for inner, power in self.sizes[position]]
+        integer = self.plan.program.outputs[position].view.value.dtype == "i32"
+        return torch.empty(shape, dtype=torch.int32 if integer else torch.float32)
+
+    def point_output(self, words: np.ndarray, position: int, own: Tensor) -> None:
+        """Write the address of an output's memory into its argument slots."""
+        first = slots.result(position, *self.code.sizes)
+        words[first : first + 3] = own.data_ptr(), own[0].numel() if self.with_rows[position] else 0, 1
+
+    def threads(self, rows: int) -> int:
         """As many threads as there are parts, one for little work."""
         return 1 if self.work * rows < WORTH_HELP else min(kernel_threads(), parts_of(rows))
 

@@ -59,7 +59,7 @@ class Reach:
         self.owners, self.spaces, self.names, self.values = map(list[Any], found)
         self._lines, functions = walk.lines, [*walk.functions.values()]
         self._sized = [*{id(space): space for space in (*self.spaces, *walk.globals)}.values()]
-        self._sizes = [*map(len, self._sized)]
+        self._sizes, self._own_sizes = [*map(len, self._sized)], [*map(_own_size, self._sized)]
         self.functions, self._codes = functions, [*map(_code, functions)]
         self._defaulting = [function for function in functions if any(_defaults(function))]
         self._defaults = [x for function in self._defaulting for x in _defaults(function)]
@@ -83,7 +83,7 @@ class Reach:
         try:
             return (
                 all(map(is_, map(getitem, self.spaces, self.names), self.values))
-                and [*map(len, self._sized)] == self._sizes
+                and self._sizes_hold()
                 and [*map(_code, self.functions)] == self._codes
                 and all(map(is_, chain.from_iterable(map(_defaults, self._defaulting)), self._defaults))
                 and all(map(is_, map(_contents, self._cells), self._contents))
@@ -92,10 +92,21 @@ class Reach:
         except (KeyError, RuntimeError, ValueError):  # gone; changed by another thread; a cell that was emptied
             return False
 
+    def _sizes_hold(self) -> bool:
+        sizes = [*map(len, self._sized)]
+        if sizes != self._sizes and [*map(_own_size, self._sized)] == self._own_sizes:
+            self._sizes = sizes
+        return sizes == self._sizes
+
     def _hash(self, known: dict[int, tuple[CodeType, str]], text_of: Callable[[FunctionType], str]) -> str:
         codes = dict(zip(map(id, self.functions), self._codes, strict=True))
         lines = (label if f is None else f"{label}{_kept(known, text_of, f, codes[id(f)])}" for label, f in self._lines)
         return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+
+
+def _own_size(space: Space) -> int:
+    """How many names a space has, but for what copy.copy() keeps in a class."""
+    return len(space) - ("__slotnames__" in space)
 
 
 def reach(plain: Callable[..., object], classes: tuple[type, ...] = ()) -> Reach:

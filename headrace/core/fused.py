@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -41,10 +42,20 @@ _signature = functools.cache(inspect.signature)
 _enabled, _silent, _unchanged = True, False, False
 
 
-def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+class _Here(threading.local):
+    """What holds in one thread."""
+
+    traced = False
+
+
+_here = _Here()
+
+
+def fused(name: str, binding: str, quiet: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let kernels registered under `name` replace this function. The plain function stays available as `.plain`.
 
-    binding: the module that registers them, imported at the first call.
+    binding: the module that registers them, imported at the first call. quiet: nothing is printed where they do not
+    serve, since the plain function's own calls are fast nevertheless, or say why they are not.
     """
 
     def decorate(plain: Callable[P, R]) -> Callable[P, R]:
@@ -59,16 +70,16 @@ def fused(name: str, binding: str) -> Callable[[Callable[P, R]], Callable[P, R]]
             return (serving(*args, **kwargs) or plain)(*args, **kwargs)
 
         def serving(*args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:
-            if not _enabled:
+            if not kernels_serve():
                 return None
             _bind(binding)
             for kernel in candidates:
-                if _serves(name, plain, kernel, kernel.serves(*args, **kwargs)):
+                if _serves(None if quiet else name, plain, kernel, kernel.serves(*args, **kwargs)):
                     return kernel.call
             return None
 
         def latest() -> Callable[P, R] | None:
-            if not (_enabled and candidates):
+            if not (kernels_serve() and candidates):
                 return None
             kernel = candidates[0]
             return kernel.call if _follows(plain, kernel) else None
@@ -120,8 +131,18 @@ def silence() -> None:
 
 
 def kernels_serve() -> bool:
-    """Whether kernels may replace plain functions here: false within plain_only()."""
-    return _enabled
+    """Whether kernels may replace plain functions here: false within plain_only() and traced()."""
+    return _enabled and not _here.traced
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Within this block, plain functions run instead of kernels in this thread: their operations are recorded."""
+    before, _here.traced = _here.traced, True
+    try:
+        yield
+    finally:
+        _here.traced = before
 
 
 @contextmanager
@@ -168,11 +189,14 @@ class AsChosen(str):
     since there is nothing to mend."""
 
 
-def _serves(name: str, plain: Function, kernel: _Kernel, answer: bool | str) -> bool:
-    """Whether a kernel that gave this answer serves; prints the reason where it does not, once."""
+def _serves(name: str | None, plain: Function, kernel: _Kernel, answer: bool | str) -> bool:
+    """Whether a kernel that gave this answer serves; prints the reason where it does not, once. name: None to print
+    nothing."""
     if answer is True and not _follows(plain, kernel):
         answer = "the plain function is not the one its kernel was written after; running that instead"
-    if isinstance(answer, str) and not isinstance(answer, AsChosen) and not _silent and (name, answer) not in _said:
+    if name is None or _silent or isinstance(answer, AsChosen):
+        return answer is True
+    if isinstance(answer, str) and (name, answer) not in _said:
         _said.add((name, answer))
         tell(f"{name} runs in plain PyTorch: {answer} (slower than its kernel)")
     return answer is True

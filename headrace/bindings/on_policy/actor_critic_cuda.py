@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.loss_steps import Loss
 from headrace.algorithms.on_policy import Targets, normalized
-from headrace.algorithms.ppo import METRICS, PPOConfig
+from headrace.algorithms.ppo import METRICS, PPOConfig, ppo_loss
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner, size_of
 from headrace.bindings.actor_critic_layout import CLASSES, dense_layer, encoded_rows, trunk_layers
 from headrace.bindings.arguments import MISFIT, fits
@@ -217,9 +218,10 @@ def serves_learning(
     order: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
+    loss: Loss = ppo_loss,
 ) -> bool | str:
     """Whether the rollout is on a GPU, and the kernels know policy and optimizer; else the reason."""
-    if rollout.device.type != "cuda" or size_of(reduce) > 1:
+    if rollout.device.type != "cuda" or size_of(reduce) > 1 or loss is not ppo_loss:
         return False
     reason = why_not_adam(optimizer, any_beta1=True, any_beta2=True) or why_not_learn(policy, optimizer)
     reason = reason or known(policy).reason
@@ -257,6 +259,7 @@ def learn(
     permutation: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
+    loss: Loss = ppo_loss,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
     epochs, rows = permutation.shape
@@ -294,7 +297,7 @@ def _metrics(sums: Tensor, number: int, config: PPOConfig) -> dict[str, Tensor]:
     gain, error, entropy, clipped, _ = sums.mean(0)
     loss = -gain + config.value_coef * error - config.entropy_coef * entropy
     found = (-gain, error, -entropy, loss, clipped, sums[-number:, 4].mean())
-    return dict(zip((*METRICS, "clip_fraction", "approx_kl"), found, strict=True))
+    return dict(zip(METRICS, found, strict=True))
 
 
 def _values(policy: ActorCritic, inputs: Inputs, columns: tuple[int, int, int], found: Tensor) -> None:

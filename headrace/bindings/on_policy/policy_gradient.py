@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.algorithms.a2c import A2CConfig
+from headrace.algorithms.a2c import A2CConfig, a2c_loss
+from headrace.algorithms.loss_steps import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.reduce import Reduce, one_learner
-from headrace.algorithms.reinforce import ReinforceConfig
+from headrace.algorithms.reinforce import ReinforceConfig, reinforce_loss
 from headrace.bindings.actor_critic_layout import CLASSES, compiled, value_units
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
@@ -33,9 +34,10 @@ def serves(
     targets: Targets,
     config: A2CConfig | ReinforceConfig,
     reduce: Reduce = one_learner,
+    loss: PlainLoss = a2c_loss,
 ) -> bool | str:
     """Whether the kernel knows this policy; else the reason."""
-    if rollout.device.type != "cpu":
+    if rollout.device.type != "cpu" or loss is not (a2c_loss if isinstance(config, A2CConfig) else reinforce_loss):
         return False
     found = verdict(policy)
     if found.learning:
@@ -71,7 +73,12 @@ def _gradient(
 @register("a2c.gradient", serves, DIGESTS["a2c.gradient"], CLASSES)
 @torch.no_grad()
 def a2c_gradient(
-    policy: ActorCritic, rollout: Rollout, targets: Targets, config: A2CConfig, reduce: Reduce = one_learner
+    policy: ActorCritic,
+    rollout: Rollout,
+    targets: Targets,
+    config: A2CConfig,
+    reduce: Reduce = one_learner,
+    loss: PlainLoss = a2c_loss,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.a2c.gradient, with the same results within rounding."""
     return _gradient(policy, rollout, targets, config, reduce, config.value_coef)
@@ -80,7 +87,12 @@ def a2c_gradient(
 @register("reinforce.gradient", serves, DIGESTS["reinforce.gradient"], CLASSES)
 @torch.no_grad()
 def reinforce_gradient(
-    policy: ActorCritic, rollout: Rollout, targets: Targets, config: ReinforceConfig, reduce: Reduce = one_learner
+    policy: ActorCritic,
+    rollout: Rollout,
+    targets: Targets,
+    config: ReinforceConfig,
+    reduce: Reduce = one_learner,
+    loss: PlainLoss = reinforce_loss,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.reinforce.gradient, with the same results within rounding."""
     losses = _gradient(policy, rollout, targets, config, reduce, config.value_coef if config.baseline else 0.0)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.loss_steps import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
-from headrace.algorithms.ppo import METRICS, PPOConfig
+from headrace.algorithms.ppo import METRICS, PPOConfig, ppo_loss
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.bindings.actor_critic_layout import CLASSES, compiled, value_units
 from headrace.bindings.bound import Bound
@@ -38,8 +39,11 @@ def serves(
     order: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
+    loss: PlainLoss = ppo_loss,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
+    if loss is not ppo_loss:
+        return False
     if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
     return all_fit(policy, rollout, targets.valid, order, rollout.log_prob, targets.advantage, targets.returns)
@@ -55,6 +59,7 @@ def learn(
     permutation: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
+    loss: PlainLoss = ppo_loss,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
     learner = learner_of(_learners, policy, optimizer, lambda: compiled(policy, optimizer.flat))
@@ -76,4 +81,4 @@ def metrics_of(summary: list[list[float]], config: PPOConfig, **others: float) -
     loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
     found = (policy_loss, value_loss, -entropy, loss, clip_fraction, summary[1][3], *others.values())
     # one tensor for all, since making one costs as much as a small kernel
-    return dict(zip((*METRICS, "clip_fraction", "approx_kl", *others), torch.tensor(found).unbind(), strict=True))
+    return dict(zip((*METRICS, *others), torch.tensor(found).unbind(), strict=True))

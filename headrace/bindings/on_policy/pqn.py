@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.loss_steps import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
-from headrace.algorithms.pqn import PQNConfig
+from headrace.algorithms.pqn import PQNConfig, pqn_loss
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.bindings.actor_critic_layout import compiled_q
 from headrace.bindings.bound import Bound
@@ -41,8 +42,11 @@ def serves(
     order: Tensor,
     config: PQNConfig,
     reduce: Reduce = one_learner,
+    loss: PlainLoss = pqn_loss,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
+    if loss is not pqn_loss:
+        return False
     if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
     if policy.dueling:
@@ -60,6 +64,7 @@ def learn(
     order: Tensor,
     config: PQNConfig,
     reduce: Reduce = one_learner,
+    loss: PlainLoss = pqn_loss,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.pqn.learn, with the same results within rounding."""
     learner = learner_of(_learners, policy, optimizer, lambda: compiled_q(policy, optimizer.flat))

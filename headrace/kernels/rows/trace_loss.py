@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from headrace.core.fused import traced
 from headrace.kernels.rows.captured import captured_as
 from headrace.kernels.rows.decompositions import table, writing
 from headrace.kernels.rows.inputs import (
@@ -279,7 +280,7 @@ class _Work:
         versions = {key: tensor._version for key, tensor in tensors.items()}
         inside = substituted(found, tensors), captured_as(self.function, tensors)
         # attention in products and a softmax
-        with inside[0], inside[1], sdpa_kernel(SDPBackend.MATH), _Places():
+        with inside[0], inside[1], sdpa_kernel(SDPBackend.MATH), _Places(), traced():
             returned = self.function(*given_)
         written = self._written(tensors, versions, buffers)
         if not self.gradients:

@@ -11,6 +11,7 @@ from headrace.kernels.nn.layout import aligned
 from headrace.kernels.rows.row_plan import LANES, Plan
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu import assembly
+from headrace.kernels.rows.targets.cpu_arguments import Work
 from headrace.kernels.rows.targets.cpu_code import is_wide, object_code
 from headrace.kernels.runtime.cache import of_text
 from headrace.kernels.runtime.native import Call
@@ -92,26 +93,36 @@ class Memory:
             self._threads.run(self.words, threads)
 
 
-class _Threads:
-    """What several threads work in."""
+class Workers:
+    """What several threads work in. slots: int64 [WORKERS * count], argument slots of each."""
 
     def __init__(self, program: CpuProgram, count: int) -> None:
-        from headrace.kernels.rows.targets.cpu_threads import Work
-        from headrace.kernels.runtime.entry_points import entry
-
         plan = program.plan
-        self._slots, self._queue = np.zeros(WORKERS * count, np.int64), WorkQueue()
-        self._rows = self._slots.reshape(WORKERS, count)
+        self.slots = np.zeros(WORKERS * count, np.int64)
+        self._rows = self.slots.reshape(WORKERS, count)
         self._scratch = [aligned(plan.tiles * LANES) for _ in range(WORKERS - 1)]
         address = np.uint64(program.native.address)
-        work = Work(address, self._slots, np.uint64(count), np.zeros(1, np.int64), np.uint64(len(plan.phases)))
-        arguments = (0, queue_state(), work)
-        self._call = Call(entry("rows.targets.cpu_threads", "run", arguments, ANNOUNCEMENT), arguments)
+        self.work = Work(address, self.slots, np.uint64(count), np.zeros(1, np.int64), np.uint64(len(plan.phases)))
 
-    def run(self, words: np.ndarray, threads: int) -> None:
+    def take(self, words: np.ndarray, threads: int) -> None:
+        """Give each thread the argument slots of the main one, but for its scratch memory."""
         self._rows[:threads] = words
         for worker in range(1, threads):
             self._rows[worker, slots.SCRATCH] = self._scratch[worker - 1].ctypes.data
+
+
+class _Threads(Workers):
+    """A call of a program on several threads."""
+
+    def __init__(self, program: CpuProgram, count: int) -> None:
+        from headrace.kernels.runtime.entry_points import entry
+
+        super().__init__(program, count)
+        self._queue, arguments = WorkQueue(), (0, queue_state(), self.work)
+        self._call = Call(entry("rows.targets.cpu_threads", "run", arguments, ANNOUNCEMENT), arguments)
+
+    def run(self, words: np.ndarray, threads: int) -> None:
+        self.take(words, threads)
         self._queue.run(self._call, threads)
 
 

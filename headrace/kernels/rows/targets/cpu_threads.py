@@ -5,8 +5,6 @@ Each worker has argument slots of its own (kernels.rows.targets.slots), which di
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from headrace.kernels.rows.targets.slots import PART, PARTS, TASK
@@ -17,24 +15,15 @@ from headrace.kernels.runtime.work_queue import close, work_loop
 _TASK, _PART, _PARTS = (np.uint64(i) for i in (TASK, PART, PARTS))
 
 
-class Work(NamedTuple):
-    """entry: address of the program. slots: int64, of all workers, `each` for one. task: int64 [1], the current one."""
-
-    entry: np.uint64
-    slots: np.ndarray
-    each: np.uint64
-    task: np.ndarray
-    phases: np.uint64
-
-
 @njit(**MERGED)
-def _do(part, worker, work):
+def do_task(part, worker, work):
+    """A part of the current task."""
     first = worker * work.each
     work.slots[first + _TASK], work.slots[first + _PART] = work.task[0], np.int64(part)
     call(work.entry, work.slots, first)
 
 
-_run_task, _serve = work_loop(_do)
+_run_task, _serve = work_loop(do_task)
 
 
 @njit(**ENTRY)
@@ -42,12 +31,12 @@ def run(worker, state, work):
     """All tasks of a program, by all threads together: see kernels.runtime.thread_pool."""
     if worker == 0:
         work.task[0] = 0
-        _do(np.uint64(0), np.uint64(0), work)
+        do_task(np.uint64(0), np.uint64(0), work)
         for _ in range(work.phases):
             work.task[0] += 1
             _run_task(state, work.slots[_PARTS], work)
             work.task[0] += 1
-            _do(np.uint64(0), np.uint64(0), work)
+            do_task(np.uint64(0), np.uint64(0), work)
         close(state)
     else:
         _serve(worker, state, work)

@@ -1,0 +1,160 @@
+"""Learning from any loss by machine code that is made of it: gradients, clipping and Adam's steps of all minibatches in
+one call. The plain functions are those of headrace.algorithms.loss_steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.loss_steps import Batch, Limit, Loss
+from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.bindings.bound import Bound
+from headrace.bindings.compiled_losses import FEWEST, CompiledLoss
+from headrace.bindings.eligibility import why_not_adam
+from headrace.bindings.loss_learner import LossLearner
+from headrace.core.fused import register
+from headrace.data.rollout import tree_map
+from headrace.policies.base import Policy
+
+LOSSES = 64  # whose programs are kept at most
+SHARE = "of_a_row"  # weight of a valid row, 1 / number of them
+_learners: Bound[LossLearner] = Bound()
+
+
+@lru_cache(LOSSES)
+def compiled(loss: Loss, unit: int) -> CompiledLoss:
+    """A loss whose rows are sequences of so many rows, as what is compiled: it takes, besides the loss' arguments, the
+    weight of a valid row."""
+
+    def weighted(policy: Policy, batch: Mapping[str, Any], config: Any, of_a_row: Tensor) -> Any:
+        rows: Batch = {**batch}
+        if unit > 1:
+            rows = {name: tree_map(lambda x: x.flatten(0, 1), part) for name, part in batch.items()}
+        return loss(policy, {**rows, "weight": rows["valid"] * of_a_row}, config)
+
+    named: Any = weighted
+    named.__signature__ = inspect.signature(weighted)  # rather than the loss', whose variables are inputs too
+    named.__wrapped__, named.__qualname__ = loss, getattr(loss, "__qualname__", "loss")
+    return CompiledLoss(weighted)
+
+
+def _units(columns: Mapping[str, Any], unit: int) -> dict[str, Any]:
+    """Columns [R, ...] as sequences [R / unit, unit, ...]; as they are for a unit of 1."""
+    if unit == 1:
+        return {**columns}
+    return {name: tree_map(lambda x: x.unflatten(0, (-1, unit)), part) for name, part in columns.items()}
+
+
+def _first(columns: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {name: tree_map(lambda x: x[:count], part) for name, part in columns.items()}
+
+
+def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, config: Any) -> Any:
+    """The program of a loss for `size` rows of these columns, or why there is none."""
+    unit = policy.sequence_length
+    if size // unit < FEWEST:
+        return f"minibatches of {size // unit} rows are learned in plain PyTorch; it is for {FEWEST} or more"
+    given = (policy, _first(_units(columns, unit), size // unit), config, torch.zeros(()))
+    return compiled(loss, unit).find(given)[0]
+
+
+def serves_gradient(
+    loss: Loss, policy: Policy, columns: Mapping[str, Any], config: Any, reduce: Reduce = one_learner
+) -> bool | str:
+    """Whether the loss is compiled for these rows; else the reason."""
+    if columns["valid"].device.type != "cpu":
+        return False
+    found = _program(loss, policy, columns, len(columns["valid"]), config)
+    return found if isinstance(found, str) else True
+
+
+@register("gradient", serves_gradient)
+@torch.no_grad()
+def loss_gradient(
+    loss: Loss, policy: Policy, columns: Mapping[str, Any], config: Any, reduce: Reduce = one_learner
+) -> dict[str, Tensor]:
+    """headrace.algorithms.loss_steps.loss_gradient, within rounding."""
+    count = columns["valid"].sum()
+    reduce(count)
+    program = _program(loss, policy, columns, len(columns["valid"]), config)
+    given = (policy, _units(columns, policy.sequence_length), config, 1 / count.clamp(min=1))
+    return dict(program.run(program.values(given))[1])
+
+
+def serves(
+    loss: Loss,
+    policy: Policy,
+    optimizer: Adam,
+    columns: Mapping[str, Any],
+    order: Tensor,
+    number: int,
+    config: Any,
+    reduce: Reduce = one_learner,
+    limit: Limit | None = None,
+) -> bool | str:
+    """Whether the loss is compiled for these minibatches, and the optimizer takes its gradients; else the reason."""
+    if order.device.type != "cpu":
+        return False
+    if (reason := why_not_adam(optimizer, any_beta2=True)) is not None:
+        return reason
+    found = _program(loss, policy, columns, _size(order, number, policy.sequence_length), config)
+    return found if isinstance(found, str) else _why_no_steps(found, optimizer) or True
+
+
+def _size(order: Tensor, number: int, unit: int) -> int:
+    """Rows of a minibatch."""
+    return order.shape[1] // unit // number * unit
+
+
+def _why_no_steps(program: Any, optimizer: Adam) -> str | None:
+    """Why the optimizer cannot take a step along a program's gradients as they are written."""
+    known = {*map(id, optimizer.parameters)}
+    for _, i in program.learned:
+        if id(program.sources[i].find(())) not in known or not optimizer.has_gradients():
+            return f"{program.sources[i].name} is not among the parameters that the optimizer learns"
+    for result, rows in zip(program.results, program.with_rows, strict=True):
+        if result.is_metric and rows:
+            return f"its metric {result.name} has a number for each row; a mean over rows is compiled"
+    return None
+
+
+@register("learning", serves)
+@torch.no_grad()
+def learn_minibatches(
+    loss: Loss,
+    policy: Policy,
+    optimizer: Adam,
+    columns: Mapping[str, Any],
+    order: Tensor,
+    number: int,
+    config: Any,
+    reduce: Reduce = one_learner,
+    limit: Limit | None = None,
+) -> dict[str, Tensor]:
+    """headrace.algorithms.loss_steps.learn_minibatches, within rounding."""
+    unit = policy.sequence_length
+    size = _size(order, number, unit)
+    program = _program(loss, policy, columns, size, config)
+    rows = order if unit == 1 else (order[:, ::unit] // unit).contiguous()
+    frozen = [parameter.requires_grad for parameter in optimizer.parameters]
+    memory = (optimizer.flat, optimizer.gradient, optimizer.mean, optimizer.square)
+    learner = _learners.get(
+        lambda: LossLearner(program, optimizer, rows, number, SHARE, limit),
+        *(optimizer, program, *memory, order.shape, number, frozen, limit),
+    )
+    shares = _shares(columns["valid"], order, number, size, reduce)
+    values = program.values((policy, _units(columns, unit), config, shares[0]))
+    return learner.learn(values, shares, rows, float(config.max_grad_norm), reduce)
+
+
+def _shares(valid: Tensor, order: Tensor, number: int, size: int, reduce: Reduce) -> Tensor:
+    """The weight of a valid row in each minibatch, from the number of them that it has at all learners."""
+    rows = valid[order[:, : size * number]].view(-1, size).sum(1)
+    reduce(rows)
+    return 1 / rows.clamp(min=1)

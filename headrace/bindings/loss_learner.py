@@ -1,0 +1,137 @@
+"""Steps of an optimizer along the gradients of a compiled loss, on minibatches of columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.loss_steps import Limit
+from headrace.algorithms.reduce import Reduce, size_of
+from headrace.bindings.bound import place
+from headrace.bindings.loss_program import Program
+from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STEPS, Learning
+from headrace.kernels.rows.targets.cpu_program import Memory, Workers
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+
+RANGE = 16_384  # parameters of a part of Adam's step
+ANNOUNCEMENT = "compiling the learning call for compiled losses (once, about 3 s) ..."
+
+
+class LossLearner:
+    """Takes an optimizer's steps along a program's gradients, as long as its buffers lie where they lay.
+
+    order: int64 [epochs, rows], of as many rows as each call has. number: minibatches of an epoch. share: the name of
+    the program's input that is another number in each minibatch. limit: see loss_steps.learn_minibatches().
+    """
+
+    def __init__(
+        self, program: Program, optimizer: Adam, order: Tensor, number: int, share: str, limit: Limit | None
+    ) -> None:
+        self._program, self._optimizer = program, optimizer
+        (epochs, rows), count = order.shape, len(order) * number
+        self._size = rows // number
+        self._now, self._settings, self._measured = np.zeros(8, np.int64), np.zeros(6), np.zeros(count, np.float32)
+        self._metrics = [i for i, result in enumerate(program.results) if result.is_metric]
+        self._found = [program.output(i, self._size) for i in range(len(program.results))]
+        for i in self._metrics:
+            self._found[i] = torch.zeros(count, dtype=self._found[i].dtype)
+        self._limit = math.inf if limit is None else limit[1]
+        if limit is not None:
+            self._found[program.arranged(self._metrics)[limit[0]]] = torch.from_numpy(self._measured)
+        self._share = next(i for i, source in enumerate(program.sources) if source.name == share)
+        self._memory = Memory(program.code)
+        self._workers = Workers(program.code, self._memory.count)
+        parts = _parts(optimizer)
+        learning = Learning(
+            self._workers.work,
+            self._now,
+            np.array([epochs, number, self._size, rows]),
+            np.array(self._moving()),
+            optimizer.flat.numpy(),
+            optimizer.gradient.numpy(),
+            optimizer.mean.numpy(),
+            optimizer.square.numpy(),
+            parts,
+            np.zeros(len(parts), np.float32),
+            np.zeros(8, np.float32),
+            self._settings,
+            self._measured,
+        )
+        arguments = (0, queue_state(), learning)
+        self._call = Call(entry("rows.targets.cpu_learning", "learn", arguments, ANNOUNCEMENT), arguments)
+        self._queue = WorkQueue()
+
+    def _moving(self) -> list[tuple[int, int]]:
+        """The argument slots that have another address in each minibatch, and by how much it grows."""
+        program = self._program
+        columns, uniforms = program.code.sizes
+        outputs = [(slots.result(i, columns, uniforms), self._found[i].element_size()) for i in self._metrics]
+        return [*outputs, (slots.given(program.uniforms.index(self._share), columns), 4)]
+
+    def learn(
+        self, values: Sequence[Tensor], shares: Tensor, order: Tensor, max_norm: float, reduce: Reduce
+    ) -> dict[str, Tensor]:
+        """A step on each minibatch. Returns metrics, [minibatches] each.
+
+        values: the program's inputs, all rows of the columns. shares: float32, that of each minibatch.
+        """
+        program, optimizer, several = self._program, self._optimizer, size_of(reduce) > 1
+        threads = program.threads(self._size)
+        kept = [*self._point([shares if i == self._share else x for i, x in enumerate(values)], threads), order]
+        self._memory.words[slots.ORDER] = order.data_ptr()
+        self._workers.take(self._memory.words, threads)
+        self._now[:] = 0
+        self._now[PAUSES] = several or bool(program.written)
+        at = (float(optimizer.steps), float(optimizer.learning_rate), float(optimizer.eps), float(optimizer.beta2))
+        self._settings[:] = *at, max_norm, self._limit
+        optimizer.gradient.zero_()  # of parameters that the loss does not depend on
+        own = list[float]()
+        self._queue.run(self._call, threads)
+        while self._now[PAUSED]:
+            done = int(self._now[DONE]) - 1
+            own.append(float(self._measured[done]))
+            reduce(optimizer.gradient, torch.from_numpy(self._measured[done : done + 1]))
+            for number, i in program.written:
+                values[i].copy_(self._found[number])
+            self._queue.run(self._call, threads)
+        self._measured[: len(own)] = own
+        del kept
+        optimizer.steps += int(self._now[STEPS])
+        optimizer.gradient.zero_()
+        done = int(self._now[DONE])
+        metrics = [self._found[i][:done].to(program.results[i].dtype, copy=True) for i in self._metrics]
+        return dict(program.arranged(metrics))
+
+    def _point(self, values: Sequence[Tensor], threads: int) -> list[Tensor]:
+        """Write the addresses of inputs and outputs into argument slots. Returns the inputs that lie there."""
+        program, words = self._program, self._memory.words
+        self._memory.prepare(self._size, threads)
+        for number, i in program.learned:
+            gradient = values[i].grad
+            assert gradient is not None, "which the optimizer made"
+            self._found[number] = gradient
+        for number, output in enumerate(self._found):
+            program.point_output(words, number, output)
+        return program.point(words, values)
+
+
+def _parts(optimizer: Adam) -> np.ndarray:
+    """The parts of an optimizer's buffers that are learned, int64 [n, 2]: where they begin, and how long they are."""
+    found = list[list[int]]()
+    for parameter in optimizer.parameters:
+        if parameter.requires_grad:
+            first = place(parameter, optimizer.flat)
+            if found and sum(found[-1]) == first:
+                found[-1][1] += parameter.numel()
+            else:
+                found.append([first, parameter.numel()])
+    cut = [(at, min(RANGE, first + count - at)) for first, count in found for at in range(first, first + count, RANGE)]
+    return np.array(cut, np.int64).reshape(-1, 2)

@@ -1,0 +1,142 @@
+"""Steps on minibatches: the gradient of a program, clipping, and Adam's step, for all of them in one call. Compiled
+once for all programs.
+
+The parameters are cut into ranges of fixed length, whose squares are added in order, so results do not depend on the
+number of threads. Where a call pauses, it returns between each gradient and its step, and is called again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, store_scale
+from headrace.kernels.rows.targets.cpu_arguments import (
+    DONE,
+    EPOCHS,
+    NUMBER,
+    PAUSED,
+    PAUSES,
+    PROGRAM,
+    ROWS,
+    SIZE,
+    SQUARES,
+    STEP,
+    STEPS,
+    STOPPED,
+    TASK,
+)
+from headrace.kernels.rows.targets.cpu_threads import do_task
+from headrace.kernels.rows.targets.slots import FIRST, PARTS
+from headrace.kernels.runtime.jit import ENTRY, MERGED, njit
+from headrace.kernels.runtime.work_queue import close, work_loop
+
+F, U = np.float32, np.uint64
+_FIRST, _PARTS = U(FIRST), U(PARTS)
+_EPS, _KEEP2, _TAKE2 = (U(i) for i in range(3, 6))  # in Learning.numbers, after the three of scales()
+
+
+@njit(**MERGED)
+def _do(part, worker, learning):
+    task = learning.now[TASK]
+    if task == PROGRAM:
+        do_task(part, worker, learning.work)
+    else:
+        first, count = U(learning.ranges[part, 0]), U(learning.ranges[part, 1])
+        if task == SQUARES:
+            learning.squares[part] = squares(learning.gradient, first, count)
+        else:
+            numbers = learning.numbers
+            adam(
+                learning.parameters,
+                learning.gradient,
+                learning.mean,
+                learning.square,
+                first,
+                count,
+                load_scale(numbers, U(0)),
+                numbers[_EPS],
+                numbers[_KEEP2],
+                numbers[_TAKE2],
+            )
+
+
+_run_task, _serve = work_loop(_do)
+
+
+@njit(**MERGED)
+def _next(learning):
+    """Describe the next minibatch; False where there is none."""
+    done, number = learning.now[DONE], learning.sizes[NUMBER]
+    epoch, batch = divmod(done, number)
+    if epoch == learning.sizes[EPOCHS] or (learning.now[STOPPED] and batch == 0):
+        return False
+    slots, each = learning.work.slots, learning.work.each
+    for first in range(U(0), U(len(slots)), each):
+        slots[first + _FIRST] = epoch * learning.sizes[ROWS] + batch * learning.sizes[SIZE]
+        if done > 0:
+            for i in range(len(learning.moving)):
+                slots[first + U(learning.moving[i, 0])] += learning.moving[i, 1]
+    return True
+
+
+@njit(**MERGED)
+def _differentiate(state, learning):
+    """The gradient of the minibatch."""
+    work = learning.work
+    learning.now[TASK], work.task[0] = PROGRAM, 0
+    do_task(U(0), U(0), work)
+    for _ in range(work.phases):
+        work.task[0] += 1
+        _run_task(state, work.slots[_PARTS], learning)
+        work.task[0] += 1
+        do_task(U(0), U(0), work)
+    learning.now[DONE] += 1
+
+
+@njit(**MERGED)
+def _step(state, learning):
+    """Adam's step along the gradient."""
+    steps, learning_rate, eps, beta2, max_norm, _ = learning.settings
+    numbers, count = learning.numbers, len(learning.ranges)
+    learning.now[TASK] = SQUARES
+    _run_task(state, count, learning)
+    total = F(0)
+    for i in range(U(0), U(count)):
+        total += learning.squares[i]
+    learning.now[STEPS] += 1
+    taken = steps + learning.now[STEPS]
+    store_scale(numbers, U(0), scales(math.sqrt(total), taken, learning_rate, max_norm, beta2))
+    numbers[_EPS], numbers[_KEEP2], numbers[_TAKE2] = eps, beta2, 1.0 - beta2
+    learning.now[TASK] = STEP
+    _run_task(state, count, learning)
+
+
+@njit(**MERGED)
+def _stops(learning):
+    """Whether no step is taken along this gradient."""
+    now = learning.now
+    if learning.measured[U(now[DONE] - 1)] > learning.settings[5]:
+        now[STOPPED] = 1
+    return now[STOPPED]
+
+
+@njit(**ENTRY)
+def learn(worker, state, learning):
+    """A step on each minibatch, by all threads together: see kernels.runtime.thread_pool."""
+    if worker != 0:
+        _serve(worker, state, learning)
+        return
+    now = learning.now
+    while now[PAUSED] or _next(learning):
+        if now[PAUSED]:
+            now[PAUSED] = 0
+        else:
+            _differentiate(state, learning)
+            if now[PAUSES]:
+                now[PAUSED] = 1
+                break
+        if not _stops(learning):
+            _step(state, learning)
+    close(state)
