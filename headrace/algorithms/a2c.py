@@ -49,7 +49,7 @@ class A2C(OnPolicy[A2CConfig]):
     name = "a2c"
     gradient_modes = ("sync", "async")
     config = A2CConfig()
-    loss: Loss = staticmethod(a2c_loss)
+    loss: Loss | None = None  # in place of a2c_loss: a staticmethod of a subclass
 
     def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         return gradient(self.policy, rollout, targets, self.config, self.reduce, self.loss)
@@ -62,8 +62,8 @@ def gradient(
     targets: Targets,
     config: A2CConfig,
     reduce: Reduce = one_learner,
-    loss: Loss = a2c_loss,
+    loss: Loss | None = None,
 ) -> dict[str, Tensor]:
     """Add the gradient of the loss over all rows to the parameters' .grad. Gives its metrics."""
     columns = policy_gradient_columns(policy, rollout, targets, config, reduce)
-    return loss_gradient(loss, policy, columns, config, reduce)
+    return loss_gradient(loss or a2c_loss, policy, columns, config, reduce)

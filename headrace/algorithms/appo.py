@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headrace.algorithms import ppo
 from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig, VTraceConfig, narrowed
+from headrace.algorithms.loss_steps import Loss
 from headrace.algorithms.on_policy import OnPolicy, Targets, importance_weights, mean_rho, vtrace_targets
 from headrace.data.rollout import Rollout
 
@@ -44,6 +45,7 @@ class APPO(OnPolicy[APPOConfig]):
     name = "appo"
     max_lag = None
     config = APPOConfig()
+    loss: Loss | None = None  # in place of ppo_loss: a staticmethod of a subclass
 
     def process(self, rollout: Rollout) -> Targets:
         """V-trace's value targets, and its advantages without rho."""
@@ -55,7 +57,7 @@ class APPO(OnPolicy[APPOConfig]):
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         order = self.permutation(rollout, self.config.epochs)
         settings = narrowed(self.config, ppo.PPOConfig)
-        metrics = ppo.learn(self.policy, self.optimizer, rollout, targets, order, settings, self.reduce)
+        metrics = ppo.learn(self.policy, self.optimizer, rollout, targets, order, settings, self.reduce, self.loss)
         rho = mean_rho(rollout, targets, self.config.clip_rho, self.reduce)
         self.reduce(rho)
         return metrics | {"mean_rho": rho}

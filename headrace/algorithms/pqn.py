@@ -56,7 +56,7 @@ class PQN(OnPolicy[PQNConfig]):
     actions: ClassVar[tuple[type[Space], ...]] = (Discrete,)
     policy: QNetwork
     config = PQNConfig()
-    loss: Loss = staticmethod(pqn_loss)
+    loss: Loss | None = None  # in place of pqn_loss: a staticmethod of a subclass
 
     def __init__(self, policy: QNetwork, config: PQNConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
@@ -108,7 +108,7 @@ def learn(
     order: Tensor,
     config: PQNConfig,
     reduce: Reduce = one_learner,
-    loss: Loss = pqn_loss,
+    loss: Loss | None = None,
 ) -> dict[str, Tensor]:
     """Epochs of minibatch steps on half the squared error, or on another loss of the same batches. Gives metrics (see
     PQN.update).
@@ -122,7 +122,7 @@ def learn(
         "valid": rollout.valid[: rollout.num_steps].flatten().to(torch.float32),
     }
     number = number_of_minibatches(len(columns["returns"]), config.minibatch_size, 1, reduce)
-    found = learn_minibatches(loss, policy, optimizer, columns, order, number, config, reduce)
+    found = learn_minibatches(loss or pqn_loss, policy, optimizer, columns, order, number, config, reduce)
     metrics = {name: x.mean() for name, x in found.items()}
     reduce(*metrics.values())
     return metrics

@@ -9,7 +9,7 @@ kernels serve, and each start of a training takes 40 ms longer.
 from headrace.core.closure import Digest
 
 DIGESTS = {
-    "a2c.gradient": Digest("fc1ef570d9e12b7e", "e1fd2c631dcc5d09"),
+    "a2c.gradient": Digest("667ed8d08c14d407", "24196577fe997f65"),
     "actor_critic.act": Digest("d3cec7d61f76cd33", "4013114924dccf5d"),
     "actor_critic.value": Digest("4cccd3ebf6ddf17a", "6906fe8b0c8ab29d"),
     "actor_q.act": Digest("bbefa0cc9ed3a484", "18931849861bc86e"),
@@ -19,13 +19,13 @@ DIGESTS = {
     "dqn.learn": Digest("8f87ce2a6e8d9622", "0a0cf2ac7feefa0a"),
     "off_policy.learn_from_replay": Digest("3f545d1d3d824e44", "0de23b93eddeb4d0"),
     "off_policy.steps": Digest("7cc999dea35cb463", "ae1f18ee9481c072"),
-    "on_policy.process_and_learn": Digest("464d08bd81701ba2", "b041853a9f9a1312"),
-    "ppo.learn": Digest("29d2b290224cca19", "ac3e0ea9230cb275"),
-    "pqn.learn": Digest("ad51f3518049b247", "36834f8d0352446a"),
+    "on_policy.process_and_learn": Digest("5c169898eed143c2", "a3725a0700c6e909"),
+    "ppo.learn": Digest("c0c1c02aa09dac9b", "8ddecc1c80c06b20"),
+    "pqn.learn": Digest("5a470e06a769aa90", "5e8cb9a171dd047a"),
     "priorities.add_up": Digest("ca8b56526be5a2aa", "c2cbb83e8b5f2387"),
     "priorities.descend": Digest("05b6312bf11f1208", "24b21c70b049cefc"),
     "q_network.act": Digest("555b90ac9015d007", "d12500d29ce4b5db"),
-    "reinforce.gradient": Digest("0d19fe3527a4556c", "527506bfb819be98"),
+    "reinforce.gradient": Digest("3b77ccbc3f1c9e3a", "685b4e586a27aa1b"),
     "returns.explained_variance": Digest("d2673cdbad7e0238", "be1b456fef1f7aa9"),
     "returns.gae": Digest("8ae7338c91edacc8", "3987b95b7f97ebe5"),
     "rng.shuffled": Digest("9bb51c82da3dbe91", "66e41dd11bc743ea"),

@@ -10,7 +10,7 @@ from helpers.corridor import Corridor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets
-from headrace.algorithms.ppo import PPO, PPOConfig, learn, ppo_loss
+from headrace.algorithms.ppo import METRICS, PPO, PPOConfig, learn, ppo_loss
 from headrace.core import fused
 from headrace.data.minibatches import count
 from headrace.data.rollout import Rollout
@@ -79,18 +79,19 @@ def test_loss_and_gradient_by_hand():
         "log_prob": torch.zeros(4),
         "value": torch.zeros(4),
         "advantage": advantage,
-        "bound": advantage + 0.2 * advantage.abs(),
         "returns": torch.tensor([0.0, 0.0, 5.0, 0.0]),
+        "weight": torch.tensor([1.0, 1.0, 1.0, 0.0]) / 3,
     }
-    weight = torch.tensor([1.0, 1.0, 1.0, 0.0]) / 3
     config = PPOConfig(clip=0.2, value_coef=0.5, entropy_coef=0.1)
-    loss, (policy_loss, value_loss, entropy_loss, _), log_ratio = ppo_loss(policy, batch, weight, config)
+    loss, metrics = ppo_loss(policy, batch, config)
+    policy_loss, value_loss, entropy_loss, same, clip_fraction, kl = (metrics[name] for name in METRICS)
     # min(2, 1.2) = 1.2; min(-2, -1.2) = -2; min(0.5, 0.8) = 0.5: minus their mean is 0.1
     assert policy_loss.item() == pytest.approx(0.1)
     assert value_loss.item() == pytest.approx((1 + 4 + 4) / 3)
     assert entropy_loss.item() == pytest.approx(-0.6)
     assert loss.item() == pytest.approx(0.1 + 0.5 * 3 + 0.1 * -0.6)
-    torch.testing.assert_close(log_ratio.exp(), torch.tensor([2.0, 2.0, 0.5, 1.0]))
+    assert same.item() == loss.item() and clip_fraction.item() == 1  # of ratios 2, 2, 0.5
+    assert kl.item() == pytest.approx((2 * (2 - 1 - np.log(2)) + 0.5 - 1 + np.log(2)) / 3)
     loss.backward()
     log_prob, entropy, value = (p.grad.tolist() for p in policy.table)
     # d(-ratio * advantage)/d log_prob = -ratio * advantage where the clip does not hold it, divided by 3 rows
@@ -105,10 +106,9 @@ def test_a_ratio_beyond_float32_is_clipped_without_gradient(log_ratio):
     policy = Table([log_ratio, 0.0, log_ratio], [0.0] * 3, [0.0] * 3)
     zeros, advantage = torch.zeros(3), torch.tensor([2.0, 3.0, 4.0])
     batch = {"inputs": None, "action": None, "log_prob": zeros, "value": zeros, "returns": zeros}
-    batch |= {"advantage": advantage, "bound": advantage + 0.2 * advantage.abs()}
-    weight = torch.tensor([0.5, 0.5, 0.0])
-    loss, (policy_loss, *_), found = ppo_loss(policy, batch, weight, PPOConfig(clip=0.2))
-    assert policy_loss.item() == pytest.approx(-(1.2 * 2 + 3) / 2) and found[0] == log_ratio
+    batch |= {"advantage": advantage, "weight": torch.tensor([0.5, 0.5, 0.0])}
+    loss, metrics = ppo_loss(policy, batch, PPOConfig(clip=0.2))
+    assert metrics["policy_gradient_loss"].item() == pytest.approx(-(1.2 * 2 + 3) / 2)
     loss.backward()
     assert policy.table[0].grad.tolist() == [0.0, -1.5, 0.0]
 
@@ -117,11 +117,12 @@ def test_clipped_value_loss_by_hand():
     # values 1, 2, 3 moved from 0, 1.9, 2; value_clip 0.5 lets the first go to 0.5, the last to 2.5; returns 2, 2, 2
     policy = Table([0.0] * 3, [0.0] * 3, [1.0, 2.0, 3.0])
     zeros = torch.zeros(3)
-    batch = {"inputs": None, "action": None, "log_prob": zeros, "advantage": zeros, "bound": zeros}
+    batch = {"inputs": None, "action": None, "log_prob": zeros, "advantage": zeros}
     batch |= {"value": torch.tensor([0.0, 1.9, 2.0]), "returns": torch.full((3,), 2.0)}
-    loss, parts, _ = ppo_loss(policy, batch, torch.full((3,), 1 / 3), PPOConfig(value_clip=0.5))
+    batch["weight"] = torch.full((3,), 1 / 3)
+    loss, metrics = ppo_loss(policy, batch, PPOConfig(value_clip=0.5))
     # max(1, 1.5^2), max(0, 0), max(1, 0.5^2)
-    assert parts[1].item() == pytest.approx((2.25 + 0 + 1) / 3)
+    assert metrics["value_loss"].item() == pytest.approx((2.25 + 0 + 1) / 3)
     loss.backward()
     # the first is held by the clip; 0.5 * 2 * (3 - 2) / 3 for the last
     assert policy.table[2].grad.tolist() == pytest.approx([0, 0, 1 / 3])

@@ -175,17 +175,16 @@ def test_an_edited_loss_is_what_runs(monkeypatch, capsys):
     edited, plain = copied(learner), copied(learner)
     learner.update(rollout, 0.0)
 
-    def without_values(policy, batch, weight, config):
-        return original(policy, batch, weight, dataclasses.replace(config, value_coef=0.0))
+    def without_values(policy, batch, config):
+        return original(policy, batch, dataclasses.replace(config, value_coef=0.0))
 
     original = ppo.ppo_loss
     monkeypatch.setattr(fused, "_said", set())
     monkeypatch.setattr(ppo, "ppo_loss", without_values)
     edited.update(rollout, 0.0)
-    assert "ppo.learn runs in plain PyTorch: the plain function is not the one" in capsys.readouterr().err
     with fused.plain_only():
         plain.update(rollout, 0.0)
-    assert torch.equal(edited.optimizer.flat, plain.optimizer.flat)
+    torch.testing.assert_close(edited.optimizer.flat, plain.optimizer.flat, rtol=1e-4, atol=1e-6)  # it is compiled
     assert (edited.optimizer.flat - learner.optimizer.flat).abs().max() > 1e-4
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.loss_steps import Loss
 from headrace.algorithms.on_policy import Targets, normalized
-from headrace.algorithms.ppo import METRICS, PPOConfig, ppo_loss
+from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner, size_of
 from headrace.bindings.actor_critic_layout import CLASSES, dense_layer, encoded_rows, trunk_layers
 from headrace.bindings.arguments import MISFIT, fits
@@ -218,10 +218,10 @@ def serves_learning(
     order: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
-    loss: Loss = ppo_loss,
+    loss: Loss | None = None,
 ) -> bool | str:
     """Whether the rollout is on a GPU, and the kernels know policy and optimizer; else the reason."""
-    if rollout.device.type != "cuda" or size_of(reduce) > 1 or loss is not ppo_loss:
+    if rollout.device.type != "cuda" or size_of(reduce) > 1 or loss is not None:
         return False
     reason = why_not_adam(optimizer, any_beta1=True, any_beta2=True) or why_not_learn(policy, optimizer)
     reason = reason or known(policy).reason
@@ -259,7 +259,7 @@ def learn(
     permutation: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
-    loss: Loss = ppo_loss,
+    loss: Loss | None = None,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
     epochs, rows = permutation.shape

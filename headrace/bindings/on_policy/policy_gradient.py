@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.algorithms.a2c import A2CConfig, a2c_loss
+from headrace.algorithms.a2c import A2CConfig
 from headrace.algorithms.loss_steps import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.reduce import Reduce, one_learner
-from headrace.algorithms.reinforce import ReinforceConfig, reinforce_loss
+from headrace.algorithms.reinforce import ReinforceConfig
 from headrace.bindings.actor_critic_layout import CLASSES, compiled, value_units
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
@@ -34,10 +34,10 @@ def serves(
     targets: Targets,
     config: A2CConfig | ReinforceConfig,
     reduce: Reduce = one_learner,
-    loss: PlainLoss = a2c_loss,
+    loss: PlainLoss | None = None,
 ) -> bool | str:
     """Whether the kernel knows this policy; else the reason."""
-    if rollout.device.type != "cpu" or loss is not (a2c_loss if isinstance(config, A2CConfig) else reinforce_loss):
+    if rollout.device.type != "cpu" or loss is not None:
         return False
     found = verdict(policy)
     if found.learning:
@@ -78,7 +78,7 @@ def a2c_gradient(
     targets: Targets,
     config: A2CConfig,
     reduce: Reduce = one_learner,
-    loss: PlainLoss = a2c_loss,
+    loss: PlainLoss | None = None,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.a2c.gradient, with the same results within rounding."""
     return _gradient(policy, rollout, targets, config, reduce, config.value_coef)
@@ -92,7 +92,7 @@ def reinforce_gradient(
     targets: Targets,
     config: ReinforceConfig,
     reduce: Reduce = one_learner,
-    loss: PlainLoss = reinforce_loss,
+    loss: PlainLoss | None = None,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.reinforce.gradient, with the same results within rounding."""
     losses = _gradient(policy, rollout, targets, config, reduce, config.value_coef if config.baseline else 0.0)

@@ -9,7 +9,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.loss_steps import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
-from headrace.algorithms.ppo import METRICS, PPOConfig, ppo_loss
+from headrace.algorithms.ppo import METRICS, PPOConfig
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.bindings.actor_critic_layout import CLASSES, compiled, value_units
 from headrace.bindings.bound import Bound
@@ -39,10 +39,10 @@ def serves(
     order: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
-    loss: PlainLoss = ppo_loss,
+    loss: PlainLoss | None = None,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
-    if loss is not ppo_loss:
+    if loss is not None:
         return False
     if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
@@ -59,7 +59,7 @@ def learn(
     permutation: Tensor,
     config: PPOConfig,
     reduce: Reduce = one_learner,
-    loss: PlainLoss = ppo_loss,
+    loss: PlainLoss | None = None,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.ppo.learn, with the same results within rounding."""
     learner = learner_of(_learners, policy, optimizer, lambda: compiled(policy, optimizer.flat))

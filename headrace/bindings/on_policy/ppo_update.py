@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import OnPolicy
-from headrace.algorithms.ppo import PPO, ppo_loss
+from headrace.algorithms.ppo import PPO
 from headrace.algorithms.reduce import number_of_minibatches, one_learner, size_of
 from headrace.bindings.actor_critic_layout import CLASSES, compiled
 from headrace.bindings.arguments import fits
@@ -66,7 +66,7 @@ _updates: Bound[_Update | None] = Bound()
 
 def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
     """Whether this is PPO alone, on what its kernel reads. Where it is not, ppo.learn says why, if it is asked."""
-    if type(algorithm) is not PPO or algorithm.loss is not ppo_loss:
+    if type(algorithm) is not PPO or algorithm.loss is not None:
         return False
     if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns:
         return False

@@ -9,7 +9,7 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.loss_steps import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
-from headrace.algorithms.pqn import PQNConfig, pqn_loss
+from headrace.algorithms.pqn import PQNConfig
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.bindings.actor_critic_layout import compiled_q
 from headrace.bindings.bound import Bound
@@ -42,10 +42,10 @@ def serves(
     order: Tensor,
     config: PQNConfig,
     reduce: Reduce = one_learner,
-    loss: PlainLoss = pqn_loss,
+    loss: PlainLoss | None = None,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
-    if loss is not pqn_loss:
+    if loss is not None:
         return False
     if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
@@ -64,7 +64,7 @@ def learn(
     order: Tensor,
     config: PQNConfig,
     reduce: Reduce = one_learner,
-    loss: PlainLoss = pqn_loss,
+    loss: PlainLoss | None = None,
 ) -> dict[str, Tensor]:
     """headrace.algorithms.pqn.learn, with the same results within rounding."""
     learner = learner_of(_learners, policy, optimizer, lambda: compiled_q(policy, optimizer.flat))
