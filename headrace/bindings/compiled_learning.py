@@ -58,6 +58,8 @@ def _first(columns: Mapping[str, Any], count: int) -> dict[str, Any]:
 def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, config: Any) -> Any:
     """The program of a loss for `size` rows of these columns, or why there is none."""
     unit = policy.sequence_length
+    if inspect.ismethod(loss):
+        return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
     if size // unit < FEWEST:
         return f"minibatches of {size // unit} rows are learned in plain PyTorch; it is for {FEWEST} or more"
     given = (policy, _first(_units(columns, unit), size // unit), config, torch.zeros(()))

@@ -79,7 +79,7 @@ def test_steps_equal_the_plain_ones(name, capsys):
     assert "runs in plain PyTorch" not in capsys.readouterr().err
 
 
-def test_what_the_kernels_do_not_know_runs_plain_and_says_so(monkeypatch, capsys):
+def test_what_the_kernels_do_not_know_they_leave_to_others(monkeypatch, capsys):
     monkeypatch.setattr(fused, "_said", set())
     _, _, rollout, targets, order, config = on_policy(BOX, trpo.TRPO)
     policy = ActorCritic(OBSERVATIONS, BOX, shared=True)
@@ -89,7 +89,7 @@ def test_what_the_kernels_do_not_know_runs_plain_and_says_so(monkeypatch, capsys
     policy, optimizer, rollout, targets, _, config = on_policy(BOX, a2c.A2C)
     policy.zero_grad()
     assert not fused.kernel_of(a2c.gradient, policy, rollout, targets, config)
-    assert "not float32 views of one buffer" in capsys.readouterr().err
+    assert not capsys.readouterr().err  # it is compiled from its source
 
 
 def test_bits_do_not_depend_on_threads(monkeypatch):

@@ -272,10 +272,6 @@ def _add_module(found: Given, seen: dict[int, Find], name: str, module: nn.Modul
 def _check(name: str, value: Tensor) -> None:
     if value.device.type != "cpu":
         raise NotRows(f"{name} lies on {value.device}; losses are compiled for the CPU")
-    if value.dtype not in DTYPES and value.dtype not in (torch.uint8, torch.float64):
-        raise NotRows(f"{name} is of dtype {str(value.dtype).removeprefix('torch.')}; float32 is compiled")
-    if value.dtype in (torch.uint8, torch.float64):
-        raise NotRows(f"{name} is of dtype {str(value.dtype).removeprefix('torch.')}; give it as float32")
     if value.layout != torch.strided:
         raise NotRows(f"{name} is sparse")
 

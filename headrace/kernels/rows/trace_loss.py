@@ -207,10 +207,13 @@ def trace(function: Callable[..., Any], arguments: tuple[Any, ...], gradients: b
 def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool) -> Traced:
     graphs, results, spec = list[Graph](), list[tuple[str, Source | None, Source | None]](), None
     watch, state = Watch(function, found), torch.get_rng_state()
-    for rows in PRIMES:
+    for rows in (0, *PRIMES):
         work = _Work(function, arguments, found, gradients, rows)
         try:
-            graphs.append(work.graph())
+            if rows:
+                graphs.append(work.graph())
+            else:  # what it keeps for later calls, as by functools.cache, it makes of real tensors
+                work.run(*(value.detach().clone() for value in found.values))
         except NotRows:
             raise
         except Exception as error:
@@ -223,12 +226,26 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Give
         if graphs[1:] and work.spec != spec:
             raise NotRows("returns a number that depends on the count of rows; torch.tensor() of it can be compiled")
         results, spec = work.results, work.spec
+    _leave_out(graphs, found)
     (output,) = [node for node in graphs[0].nodes if node.op == "output"]
     nodes = output.args[0]
     made = [Result(name, node, *which) for (name, *which), node in zip(results, nodes, strict=True)]
     # a buffer that is what was given was not written to
     made = [result for result in made if result.written is None or result.node.op != "placeholder"]
     return Traced(graphs, found.sources, made, spec)
+
+
+def _leave_out(graphs: list[Graph], found: Given) -> None:
+    """Leave out inputs of dtypes that are not compiled. Raises NotRows where one is read."""
+    holders = [[node for node in graph.nodes if node.op == "placeholder"] for graph in graphs]
+    for i, (source, value, *nodes) in reversed([*enumerate(zip(found.sources, found.values, *holders, strict=True))]):
+        if value.dtype not in DTYPES:
+            if any(node.users for node in nodes):
+                dtype = str(value.dtype).removeprefix("torch.")
+                raise NotRows(f"{source.name} is of dtype {dtype}; give it as float32")
+            for node in nodes:
+                node.graph.erase_node(node)
+            del found.sources[i], found.values[i]
 
 
 class _Work:
@@ -249,7 +266,7 @@ class _Work:
         logger.disabled = True  # what stops a trace is said in one line
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            made = make_fx(self._run, writing(), "fake")(*self.examples)
+            made = make_fx(self.run, writing(), "fake")(*self.examples)
             _refuse_random(made.graph)
             functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
             with torch.fx.traceback.preserve_node_meta():
@@ -260,7 +277,7 @@ class _Work:
         _simplify(made)
         return made.graph
 
-    def _run(self, *values: Tensor) -> list[Tensor]:
+    def run(self, *values: Tensor) -> list[Tensor]:
         """The loss, its gradients, and the metrics."""
         found, tensors, numbers = self.found, dict[int, Tensor](), dict[str, Tensor]()
         learned: list[tuple[Source, Tensor]] = []
@@ -305,7 +322,7 @@ class _Work:
 
     def _buffers(self) -> list[tuple[Source, Tensor]]:
         pairs = zip(self.found.sources, self.found.values, strict=True)
-        return [(s, v) for s, v in pairs if s.of_module and not isinstance(v, nn.Parameter)]
+        return [(s, v) for s, v in pairs if s.of_module and not isinstance(v, nn.Parameter) and v.dtype in DTYPES]
 
     def _written(
         self, tensors: dict[int, Tensor], versions: dict[int, int], buffers: dict[int, Source]
