@@ -69,7 +69,7 @@ def ppo() -> tuple[Callable[[], object], Callable[[], object]]:
     import torch.nn.functional as F
     from gymnasium.spaces import Box, Discrete
 
-    from headrace.bindings.loss_program import Program
+    from headrace.bindings.compiled.loss_program import Program
     from tests.bindings.losses import mlp
 
     def loss(actor: Any, critic: Any, batch: dict[str, Any]) -> Any:
@@ -102,7 +102,7 @@ def sac() -> tuple[Callable[[], object], Callable[[], object]]:
     from generality_cases import _off
     from torch import nn
 
-    from headrace.bindings.loss_program import Program
+    from headrace.bindings.compiled.loss_program import Program
     from tests.bindings.losses import mlp, replay, squashed
 
     def critic_loss(critics: Any, actor: Any, targets: Any, batch: Any, alpha: Any) -> Any:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from headrace.algorithms.tqc import TQCConfig as TQCConfig
     from headrace.algorithms.trpo import TRPO as TRPO
     from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
-    from headrace.bindings.compiled_losses import CompiledLoss as CompiledLoss
-    from headrace.bindings.compiled_losses import compile as compile
+    from headrace.bindings.compiled.compiled_losses import CompiledLoss as CompiledLoss
+    from headrace.bindings.compiled.compiled_losses import compile as compile
     from headrace.checks.tensor_devices import CheckDevice as CheckDevice
     from headrace.data.rollout import Rollout as Rollout
     from headrace.data.spaces import Box as Box
@@ -91,7 +91,7 @@ _NAMES = {  # module -> its public names
     **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
     "training.config": ("TrainConfig",),
     "checks.tensor_devices": ("CheckDevice",),
-    "bindings.compiled_losses": ("CompiledLoss", "compile"),
+    "bindings.compiled.compiled_losses": ("CompiledLoss", "compile"),
     "deploy.exporter": ("export",),
     "envs.wrappers.device_env": ("DeviceEnv",),
     "envs": ("Env", "KernelEnv", "make", "register"),

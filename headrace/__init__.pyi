@@ -38,8 +38,8 @@ from headrace.algorithms.tqc import TQC as TQC
 from headrace.algorithms.tqc import TQCConfig as TQCConfig
 from headrace.algorithms.trpo import TRPO as TRPO
 from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
-from headrace.bindings.compiled_losses import CompiledLoss as CompiledLoss
-from headrace.bindings.compiled_losses import compile as compile
+from headrace.bindings.compiled.compiled_losses import CompiledLoss as CompiledLoss
+from headrace.bindings.compiled.compiled_losses import compile as compile
 from headrace.checks.tensor_devices import CheckDevice as CheckDevice
 from headrace.core.types import EnvArgument, Settings
 from headrace.data.rollout import Rollout as Rollout

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from headrace.algorithms import ppo
 from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig, VTraceConfig, narrowed
-from headrace.algorithms.loss_steps import Loss
-from headrace.algorithms.on_policy import OnPolicy, Targets, importance_weights, mean_rho, vtrace_targets
+from headrace.algorithms.on_policy import Loss, OnPolicy, Targets, importance_weights, mean_rho, vtrace_targets
 from headrace.data.rollout import Rollout
 
 MIN_RHO = 1e-30  # so that an advantage of 0 divided by it is 0

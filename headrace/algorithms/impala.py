@@ -8,8 +8,7 @@ from torch import Tensor
 
 from headrace.algorithms import a2c
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig, VTraceConfig, narrowed
-from headrace.algorithms.loss_steps import Loss
-from headrace.algorithms.on_policy import OnPolicy, Targets, mean_rho, vtrace_targets
+from headrace.algorithms.on_policy import Loss, OnPolicy, Targets, mean_rho, vtrace_targets
 from headrace.data.rollout import Rollout
 
 

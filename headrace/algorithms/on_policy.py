@@ -1,11 +1,18 @@
-"""What algorithms share that learn from each rollout of their own policy once."""
+"""What algorithms share that learn from each rollout of their own policy once.
+
+Their losses are plain functions `loss(policy, batch, config)`, which return a scalar and a dict of metrics: scalars too,
+means over rows that count. `batch` has rows of the columns that are learned from, and "weight" [B]: 1 / number of
+valid rows, 0 at others, so that `x @ batch["weight"]` is the mean over valid rows. With several learners that number is
+of the rows of all, and each one's loss and metrics are its part of the sums.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
@@ -15,9 +22,11 @@ from headrace.algorithms.adam import BETA2, Adam
 from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
 from headrace.algorithms.reduce import Reduce, explained, mean_weights, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
+from headrace.core.device import known
 from headrace.core.fused import fused
 from headrace.core.returns import double, explained_variance, gae, vtrace
 from headrace.core.types import staying
+from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic
@@ -26,6 +35,9 @@ from headrace.policies.examination import Examination, examine
 from headrace.policies.heads import GaussianHead
 from headrace.policies.recurrent import RecurrentActorCritic
 
+Batch: TypeAlias = dict[str, Any]
+Loss: TypeAlias = Callable[[Any, Batch, Any], tuple[Tensor, dict[str, Tensor]]]  # of (policy, batch, config)
+Limit: TypeAlias = tuple[str, float]  # a metric, and the value above which no more steps are taken
 C = TypeVar("C", bound=OnPolicyConfig)
 AnyActorCritic = ActorCritic | RecurrentActorCritic
 POLICY_SETTINGS = (
@@ -279,3 +291,51 @@ def policy_gradient_columns(
         advantage = normalized(advantage, valid, reduce)
     columns = {"action": rows(rollout.action), "advantage": advantage, "returns": rows(targets.returns)}
     return {"inputs": policy.inputs(rollout), "valid": valid.to(torch.float32), **columns}
+
+
+@fused("learning", "headrace.bindings.compiled.compiled_learning")
+def learn_minibatches(
+    loss: Loss,
+    policy: Policy,
+    optimizer: Adam,
+    columns: Mapping[str, Any],
+    order: Tensor,
+    number: int,
+    config: Any,
+    reduce: Reduce = one_learner,
+    limit: Limit | None = None,
+) -> dict[str, Tensor]:
+    """A step of the optimizer on each of `number` minibatches of an epoch. Returns metrics, [minibatches] each, this
+    learner's part of them.
+
+    columns: [R, ...], "valid" among them, float32. order: int64 [epochs, R], of rows; those of a sequence follow each
+    other. limit: a metric, and a value; from the minibatch on where it is larger no step is taken, and the epoch is the
+    last.
+    """
+    skip = torch.zeros((), device=order.device) if limit else None
+    found: list[dict[str, Tensor]] = []
+    for rows in order:
+        for batch in minibatches(columns, rows, number, policy.sequence_length):
+            value, metrics = loss(policy, batch | {"weight": mean_weights(batch["valid"], reduce)}, config)
+            value.backward()
+            found.append({name: x.detach() for name, x in metrics.items()})
+            if limit is None or skip is None:
+                reduce(optimizer.gradient)
+            else:
+                measured = found[-1][limit[0]].clone()
+                reduce(optimizer.gradient, measured)
+                skip = torch.maximum(skip, (measured > limit[1]).to(skip.dtype))
+            optimizer.step(config.max_grad_norm, skip)
+        if skip is not None and known(skip):
+            break  # all further steps would be skipped
+    return {name: torch.stack([metrics[name] for metrics in found]) for name in found[0]}
+
+
+@fused("gradient", "headrace.bindings.compiled.compiled_learning")
+def loss_gradient(
+    loss: Loss, policy: Policy, columns: Mapping[str, Any], config: Any, reduce: Reduce = one_learner
+) -> dict[str, Tensor]:
+    """Add the gradient of a loss over all rows to the parameters' .grad. Returns this learner's part of the metrics."""
+    value, metrics = loss(policy, {**columns, "weight": mean_weights(columns["valid"], reduce)}, config)
+    value.backward()
+    return {name: x.detach() for name, x in metrics.items()}

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig
-from headrace.algorithms.loss_steps import Batch, Loss, learn_minibatches
-from headrace.algorithms.on_policy import OnPolicy, Targets, normalized
+from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, learn_minibatches, normalized
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
-from headrace.algorithms.loss_steps import Batch, Loss, learn_minibatches
-from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets
+from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, gae_targets, learn_minibatches
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.fused import fused
 from headrace.data.rollout import Column, Columns, Rollout, flatten

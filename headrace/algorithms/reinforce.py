@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.loss_steps import Batch, Loss, loss_gradient
-from headrace.algorithms.on_policy import OnPolicy, Targets, policy_gradient_columns
+from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, loss_gradient, policy_gradient_columns
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.core.returns import discounted_returns

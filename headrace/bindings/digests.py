@@ -9,7 +9,7 @@ kernels serve, and each start of a training takes 40 ms longer.
 from headrace.core.closure import Digest
 
 DIGESTS = {
-    "a2c.gradient": Digest("667ed8d08c14d407", "24196577fe997f65"),
+    "a2c.gradient": Digest("cc1fea8a9735df19", "02ca1ef11caa995a"),
     "actor_critic.act": Digest("d3cec7d61f76cd33", "4013114924dccf5d"),
     "actor_critic.value": Digest("4cccd3ebf6ddf17a", "6906fe8b0c8ab29d"),
     "actor_q.act": Digest("bbefa0cc9ed3a484", "18931849861bc86e"),
@@ -19,13 +19,13 @@ DIGESTS = {
     "dqn.learn": Digest("8f87ce2a6e8d9622", "0a0cf2ac7feefa0a"),
     "off_policy.learn_from_replay": Digest("3f545d1d3d824e44", "0de23b93eddeb4d0"),
     "off_policy.steps": Digest("7cc999dea35cb463", "ae1f18ee9481c072"),
-    "on_policy.process_and_learn": Digest("5c169898eed143c2", "a3725a0700c6e909"),
-    "ppo.learn": Digest("c0c1c02aa09dac9b", "8ddecc1c80c06b20"),
-    "pqn.learn": Digest("5a470e06a769aa90", "5e8cb9a171dd047a"),
+    "on_policy.process_and_learn": Digest("1af6ff48f4c4a5b3", "9d26d67b34d40ac3"),
+    "ppo.learn": Digest("e6d20926c41e62f3", "d42e879966ace1ff"),
+    "pqn.learn": Digest("0d8eb4ba27e6ef47", "7ce0b0b3245ab0af"),
     "priorities.add_up": Digest("ca8b56526be5a2aa", "c2cbb83e8b5f2387"),
     "priorities.descend": Digest("05b6312bf11f1208", "24b21c70b049cefc"),
     "q_network.act": Digest("555b90ac9015d007", "d12500d29ce4b5db"),
-    "reinforce.gradient": Digest("3b77ccbc3f1c9e3a", "685b4e586a27aa1b"),
+    "reinforce.gradient": Digest("caa735ad5dc1711c", "3d88de1e476880e0"),
     "returns.explained_variance": Digest("d2673cdbad7e0238", "be1b456fef1f7aa9"),
     "returns.gae": Digest("8ae7338c91edacc8", "3987b95b7f97ebe5"),
     "rng.shuffled": Digest("9bb51c82da3dbe91", "66e41dd11bc743ea"),

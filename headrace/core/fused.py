@@ -145,6 +145,18 @@ def traced() -> Iterator[None]:
         _here.traced = before
 
 
+def kept(make: Callable[P, R]) -> Callable[P, R]:
+    """Keep the tensors that a function makes of plain values, as functools.cache() does. Where operations are recorded
+    it makes them anew, so that they are constants there."""
+    known: Callable[P, R] = functools.cache(make)  # type: ignore[assignment]
+
+    @functools.wraps(make)
+    def constants(*args: P.args, **kwargs: P.kwargs) -> R:
+        return make(*args, **kwargs) if _here.traced else known(*args, **kwargs)
+
+    return constants
+
+
 @contextmanager
 def plain_only(plain: bool = True) -> Iterator[None]:
     """Within this block plain functions run instead of kernels, in actors too: in what they are ordered to collect.

@@ -7,7 +7,6 @@ Randomness is an argument: `random`, uniform draws in [0, 1).
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -16,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from headrace.core.fused import kept
 
 LOG_2PI = math.log(2 * math.pi)
 EDGE = 1 - 1e-6  # |tanh| of a squashed action at most: atanh of it is 7.25, which float32 still resolves
@@ -190,7 +191,7 @@ class SquashedGaussian:
         return self.normal.kl(other.normal)
 
 
-@functools.cache
+@kept
 def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes and weights for the mean over a standard normal, [16, 1, 1]; cached, since a copy to a GPU synchronises."""
     points, masses = np.polynomial.hermite_e.hermegauss(QUADRATURE)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headrace import envs
-from headrace.algorithms import loss_steps
+from headrace.algorithms import on_policy
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused
 from headrace.core.returns import gae
@@ -100,7 +100,7 @@ def test_what_is_left_behind_is_counted():
 @pytest.fixture
 def training(monkeypatch):
     """A collector on worlds of tensors and PPO, one iteration in, as they would be on a GPU."""
-    monkeypatch.setattr(loss_steps, "known", lambda flag: False)
+    monkeypatch.setattr(on_policy, "known", lambda flag: False)
     with fused.plain_only():
         env = envs.make("CartPole-v1", 8, backend="torch")
         config = PPOConfig(num_steps=4, epochs=2, minibatch_size=16, hidden=(8,), target_kl=0.01, value_clip=0.2)

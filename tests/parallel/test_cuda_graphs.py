@@ -12,7 +12,7 @@ import torch
 from helpers.fake_graph import record
 
 from headrace import envs
-from headrace.algorithms import loss_steps, ppo
+from headrace.algorithms import on_policy, ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core import fused, rng
 from headrace.parallel.collector import InlineCollector
@@ -25,7 +25,7 @@ CONFIG = {"num_steps": 4, "epochs": 2, "minibatch_size": 16, "hidden": (8,), "sc
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
     """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
-    monkeypatch.setattr(loss_steps, "known", lambda flag: False)
+    monkeypatch.setattr(on_policy, "known", lambda flag: False)
     permutations = rng.permutations
 
     def sorted_draws(seed, purpose, counter, *rest):

@@ -34,7 +34,7 @@ def as_on_a_gpu(monkeypatch):
         return permutations(seed, purpose, counter, *rest)
 
     monkeypatch.setattr(rng, "permutations", sorted_draws)
-    for name in (*ALGORITHMS, "loss_steps"):
+    for name in (*ALGORITHMS, "on_policy"):
         module = importlib.import_module(f"headrace.algorithms.{name}")
         if hasattr(module, "known"):
             monkeypatch.setattr(module, "known", lambda flag: False)

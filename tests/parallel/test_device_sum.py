@@ -15,7 +15,7 @@ from helpers.gpu_ranks import Group, Meeting, together
 from torch.distributed import FileStore, ProcessGroupGloo
 
 from headrace import envs
-from headrace.algorithms import loss_steps
+from headrace.algorithms import on_policy
 from headrace.algorithms.a2c import A2C, A2CConfig
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.sac import SAC, SACConfig
@@ -112,7 +112,7 @@ def test_a_group_that_fails_has_lost_a_rank():
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
-    monkeypatch.setattr(loss_steps, "known", lambda flag: False)
+    monkeypatch.setattr(on_policy, "known", lambda flag: False)
     permutations = rng.permutations
 
     def sorted_draws(seed, purpose, counter, *rest):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.fake_graph import record
 
-from headrace.algorithms import loss_steps
+from headrace.algorithms import on_policy
 from headrace.core import fused, rng
 from headrace.data.finite import NotFinite
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
@@ -21,7 +21,7 @@ SETTINGS = {"num_envs": 8, "num_steps": 8, "minibatch_size": 32, "epochs": 1, "h
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
     """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
-    monkeypatch.setattr(loss_steps, "known", lambda flag: False)
+    monkeypatch.setattr(on_policy, "known", lambda flag: False)
     permutations = rng.permutations
 
     def sorted_draws(seed, purpose, counter, *rest):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.a2c import A2CConfig
-from headrace.algorithms.loss_steps import Loss as PlainLoss
+from headrace.algorithms.on_policy import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.algorithms.reinforce import ReinforceConfig

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.loss_steps import Loss as PlainLoss
+from headrace.algorithms.on_policy import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.pqn import PQNConfig
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner

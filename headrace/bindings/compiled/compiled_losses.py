@@ -72,8 +72,8 @@ class CompiledLoss:
         for program in self._programs:
             if (values := program.inputs(arguments)) is not None:
                 return self._again(program, arguments, values), values
-        from headrace.bindings.loss_check import differs
-        from headrace.bindings.loss_program import Program
+        from headrace.bindings.compiled.loss_check import differs
+        from headrace.bindings.compiled.loss_program import Program
         from headrace.kernels.rows.inputs import given
         from headrace.kernels.rows.reasons import NotRows
 
@@ -104,7 +104,7 @@ class CompiledLoss:
 
     def _again(self, program: Any, arguments: tuple[Any, ...], values: list[Tensor]) -> Any:
         """The program; compared with the plain loss once more at a later call."""
-        from headrace.bindings.loss_check import differs
+        from headrace.bindings.compiled.loss_check import differs
 
         program.calls += 1
         if program.calls == LOOK_AGAIN and (reason := differs(program, arguments)) is not None:
@@ -148,10 +148,10 @@ def _classes(arguments: tuple[Any, ...]) -> tuple[type, ...]:
 
 def _altered(modules: Sequence[tuple[str, nn.Module]], examined: Sequence[Examination]) -> str | None:
     """Why calls of the modules are not what their classes say; None where they are."""
-    for (name, _), found in zip(modules, examined, strict=True):
+    for (name, module), found in zip(modules, examined, strict=True):
         if found.altered:
             return f"in {name}, {found.altered}"
-        for parameter in found.parameters:
+        for path, parameter in module.named_parameters():
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-                return f"a parameter of {name} has a gradient hook"
+                return f"{name}.{path} has a gradient hook"
     return None

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.loss_steps import Limit
+from headrace.algorithms.on_policy import Limit
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.bound import place
-from headrace.bindings.loss_program import Program
+from headrace.bindings.compiled.loss_program import Program
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STEPS, Learning
 from headrace.kernels.rows.targets.cpu_program import Memory, Workers
@@ -29,7 +29,7 @@ class LossLearner:
     """Takes an optimizer's steps along a program's gradients, as long as its buffers lie where they lay.
 
     order: int64 [epochs, rows], of as many rows as each call has. number: minibatches of an epoch. share: the name of
-    the program's input that is another number in each minibatch. limit: see loss_steps.learn_minibatches().
+    the program's input that is another number in each minibatch. limit: see on_policy.learn_minibatches().
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 """Learning from any loss by machine code that is made of it: gradients, clipping and Adam's steps of all minibatches in
-one call. The plain functions are those of headrace.algorithms.loss_steps."""
+one call. The plain functions are those of headrace.algorithms.on_policy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.loss_steps import Batch, Limit, Loss
+from headrace.algorithms.on_policy import Batch, Limit, Loss
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.bindings.bound import Bound
-from headrace.bindings.compiled_losses import FEWEST, CompiledLoss
+from headrace.bindings.compiled.compiled_losses import FEWEST, CompiledLoss
+from headrace.bindings.compiled.loss_learner import LossLearner
 from headrace.bindings.eligibility import why_not_adam
-from headrace.bindings.loss_learner import LossLearner
 from headrace.core.fused import register
 from headrace.data.rollout import tree_map
 from headrace.policies.base import Policy
@@ -81,7 +81,7 @@ def serves_gradient(
 def loss_gradient(
     loss: Loss, policy: Policy, columns: Mapping[str, Any], config: Any, reduce: Reduce = one_learner
 ) -> dict[str, Tensor]:
-    """headrace.algorithms.loss_steps.loss_gradient, within rounding."""
+    """headrace.algorithms.on_policy.loss_gradient, within rounding."""
     count = columns["valid"].sum()
     reduce(count)
     program = _program(loss, policy, columns, len(columns["valid"]), config)
@@ -139,7 +139,7 @@ def learn_minibatches(
     reduce: Reduce = one_learner,
     limit: Limit | None = None,
 ) -> dict[str, Tensor]:
-    """headrace.algorithms.loss_steps.learn_minibatches, within rounding."""
+    """headrace.algorithms.on_policy.learn_minibatches, within rounding."""
     unit = policy.sequence_length
     size = _size(order, number, unit)
     program = _program(loss, policy, columns, size, config)
