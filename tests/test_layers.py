@@ -50,6 +50,7 @@ FLOORS = (
     "parallel.cluster",
     "parallel.cuda",
     "bindings",
+    "bindings.compiled",
     "bindings.on_policy",
     "evaluation",
     "checks",

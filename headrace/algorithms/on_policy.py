@@ -1,7 +1,7 @@
 """What algorithms share that learn from each rollout of their own policy once.
 
-Their losses are plain functions `loss(policy, batch, config)`, which return a scalar and a dict of metrics: scalars too,
-means over rows that count. `batch` has rows of the columns that are learned from, and "weight" [B]: 1 / number of
+Their losses are plain functions `loss(policy, batch, config)`, which return a scalar and a dict of metrics: scalars
+too, means over rows that count. `batch` has rows of the columns that are learned from, and "weight" [B]: 1 / number of
 valid rows, 0 at others, so that `x @ batch["weight"]` is the mean over valid rows. With several learners that number is
 of the rows of all, and each one's loss and metrics are its part of the sums.
 """

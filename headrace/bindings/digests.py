@@ -9,7 +9,7 @@ kernels serve, and each start of a training takes 40 ms longer.
 from headrace.core.closure import Digest
 
 DIGESTS = {
-    "a2c.gradient": Digest("cc1fea8a9735df19", "02ca1ef11caa995a"),
+    "a2c.gradient": Digest("b89ad2d7c7446af4", "0f2bcc86a0a360b1"),
     "actor_critic.act": Digest("d3cec7d61f76cd33", "4013114924dccf5d"),
     "actor_critic.value": Digest("4cccd3ebf6ddf17a", "6906fe8b0c8ab29d"),
     "actor_q.act": Digest("bbefa0cc9ed3a484", "18931849861bc86e"),
@@ -19,13 +19,13 @@ DIGESTS = {
     "dqn.learn": Digest("8f87ce2a6e8d9622", "0a0cf2ac7feefa0a"),
     "off_policy.learn_from_replay": Digest("3f545d1d3d824e44", "0de23b93eddeb4d0"),
     "off_policy.steps": Digest("7cc999dea35cb463", "ae1f18ee9481c072"),
-    "on_policy.process_and_learn": Digest("1af6ff48f4c4a5b3", "9d26d67b34d40ac3"),
-    "ppo.learn": Digest("e6d20926c41e62f3", "d42e879966ace1ff"),
+    "on_policy.process_and_learn": Digest("1d03d28d3e72ff9a", "80ba515c9377c65c"),
+    "ppo.learn": Digest("78a94aeac718c25b", "289fc68436218d31"),
     "pqn.learn": Digest("0d8eb4ba27e6ef47", "7ce0b0b3245ab0af"),
     "priorities.add_up": Digest("ca8b56526be5a2aa", "c2cbb83e8b5f2387"),
     "priorities.descend": Digest("05b6312bf11f1208", "24b21c70b049cefc"),
     "q_network.act": Digest("555b90ac9015d007", "d12500d29ce4b5db"),
-    "reinforce.gradient": Digest("caa735ad5dc1711c", "3d88de1e476880e0"),
+    "reinforce.gradient": Digest("6a4506a7f60c87c8", "5453e76ba716e168"),
     "returns.explained_variance": Digest("d2673cdbad7e0238", "be1b456fef1f7aa9"),
     "returns.gae": Digest("8ae7338c91edacc8", "3987b95b7f97ebe5"),
     "rng.shuffled": Digest("9bb51c82da3dbe91", "66e41dd11bc743ea"),

@@ -147,7 +147,7 @@ def traced() -> Iterator[None]:
 
 def kept(make: Callable[P, R]) -> Callable[P, R]:
     """Keep the tensors that a function makes of plain values, as functools.cache() does. Where operations are recorded
-    it makes them anew, so that they are constants there."""
+    it makes them again, so that they are constants there."""
     known: Callable[P, R] = functools.cache(make)  # type: ignore[assignment]
 
     @functools.wraps(make)

@@ -195,7 +195,7 @@ class SquashedGaussian:
 def _quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes and weights for the mean over a standard normal, [16, 1, 1]; cached, since a copy to a GPU synchronises."""
     points, masses = np.polynomial.hermite_e.hermegauss(QUADRATURE)
-    given = np.stack((points, masses / masses.sum()))
+    given = np.stack((points, masses / masses.sum())).tolist()
     nodes, weights = torch.tensor(given, dtype=dtype, device=device).view(2, -1, 1, 1)
     return nodes, weights
 

@@ -49,6 +49,12 @@ CASES = {
 }
 
 
+def plain_learn(*arguments):
+    """ppo.learn in plain PyTorch."""
+    with fused.plain_only():
+        return ppo.learn(*arguments)
+
+
 def prepared(observation_space, action_space, options, envs=12, seed=0):
     """PPO, and a rollout that it collected of random observations, with endings and dead rows."""
     learner = PPO.build(dataclasses.replace(BASE, **options), observation_space, action_space, seed, "cpu")
@@ -130,7 +136,7 @@ def test_one_step_of_any_architecture(hidden, activation, layer_norm, shared, di
     made_up = torch.randn(2, *rollout.reward.shape, generator=torch.Generator().manual_seed(seed))
     targets = Targets(*made_up, rollout.valid[:-1])
     for each in (learner, plain):
-        function = ppo.learn if each is learner else ppo.learn.plain
+        function = ppo.learn if each is learner else plain_learn
         function(each.policy, each.optimizer, rollout, targets, order, config)
     assert learner.optimizer.steps == plain.optimizer.steps == 1
     assert not torch.equal(plain.optimizer.flat, before)
@@ -270,7 +276,7 @@ def test_a_collected_value_that_is_nan_shows_in_the_loss():
     targets = Targets(*torch.randn(2, *rollout.reward.shape, generator=generator), rollout.valid[:-1])
     rollout.value[3, 4], rollout.valid[3, 4] = torch.nan, True
     order = torch.arange(rollout.reward.numel()).unsqueeze(0)
-    for each, function in ((learner, ppo.learn), (plain, ppo.learn.plain)):
+    for each, function in ((learner, ppo.learn), (plain, plain_learn)):
         metrics = function(each.policy, each.optimizer, rollout, targets, order, each.config)
         assert metrics["value_loss"].isnan() and not metrics["policy_gradient_loss"].isnan()
     torch.testing.assert_close(learner.optimizer.flat, plain.optimizer.flat, rtol=0, atol=1e-6, equal_nan=True)
@@ -286,7 +292,7 @@ def test_a_ratio_beyond_float32_is_learned_as_by_the_plain_call(shift, valid):
     targets.advantage[3, 4], rollout.valid[3, 4] = 1.0, valid
     rollout.log_prob[3, 4] += shift
     order, before = torch.arange(rollout.reward.numel()).unsqueeze(0), learner.optimizer.flat.clone()
-    for each, function in ((learner, ppo.learn), (plain, ppo.learn.plain)):
+    for each, function in ((learner, ppo.learn), (plain, plain_learn)):
         metrics = function(each.policy, each.optimizer, rollout, targets, order, each.config)
         assert metrics["loss"].isfinite() and (each.optimizer.flat - before).abs().max() > 1e-4
     torch.testing.assert_close(learner.optimizer.flat, plain.optimizer.flat, rtol=0, atol=1e-6)

@@ -85,7 +85,7 @@ class LossLearner:
         """
         program, optimizer, several = self._program, self._optimizer, size_of(reduce) > 1
         threads = program.threads(self._size)
-        kept = [*self._point([shares if i == self._share else x for i, x in enumerate(values)], threads), order]
+        kept = self._point([shares if i == self._share else x for i, x in enumerate(values)], threads)
         self._memory.words[slots.ORDER] = order.data_ptr()
         self._workers.take(self._memory.words, threads)
         self._now[:] = 0
@@ -101,6 +101,7 @@ class LossLearner:
             reduce(optimizer.gradient, torch.from_numpy(self._measured[done : done + 1]))
             for number, i in program.written:
                 values[i].copy_(self._found[number])
+                kept[i].copy_(self._found[number])  # where it is of another dtype than the buffer
             self._queue.run(self._call, threads)
         self._measured[: len(own)] = own
         del kept
@@ -110,8 +111,8 @@ class LossLearner:
         metrics = [self._found[i][:done].to(program.results[i].dtype, copy=True) for i in self._metrics]
         return dict(program.arranged(metrics))
 
-    def _point(self, values: Sequence[Tensor], threads: int) -> list[Tensor]:
-        """Write the addresses of inputs and outputs into argument slots. Returns the inputs that lie there."""
+    def _point(self, values: Sequence[Tensor], threads: int) -> dict[int, Tensor]:
+        """Write the addresses of inputs and outputs into argument slots. Returns the inputs that lie there: keep them."""
         program, words = self._program, self._memory.words
         self._memory.prepare(self._size, threads)
         for number, i in program.learned:

@@ -107,17 +107,17 @@ class Program:
         del kept
         return outputs
 
-    def point(self, words: np.ndarray, values: Sequence[Tensor]) -> list[Tensor]:
-        """Write the addresses of inputs into argument slots. Returns the tensors that lie there: keep them."""
-        (columns, _), kept = self.code.sizes, list[Tensor]()
+    def point(self, words: np.ndarray, values: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Write the addresses of inputs into argument slots. Returns the tensors that lie there, by the numbers of the
+        inputs: keep them."""
+        (columns, _), kept = self.code.sizes, dict[int, Tensor]()
         for position, i in enumerate(self.columns):
             column, row, number = _strides(values[i])
-            kept.append(column)
+            kept[i] = column
             first = slots.column(position)
             words[first : first + 3] = column.data_ptr(), row, number
         for position, i in enumerate(self.uniforms):
-            uniform = _in_memory(values[i])
-            kept.append(uniform)
+            kept[i] = uniform = _in_memory(values[i])
             words[slots.given(position, columns)] = uniform.data_ptr()
         return kept
 
