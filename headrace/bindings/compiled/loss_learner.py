@@ -112,7 +112,7 @@ class LossLearner:
         return dict(program.arranged(metrics))
 
     def _point(self, values: Sequence[Tensor], threads: int) -> dict[int, Tensor]:
-        """Write the addresses of inputs and outputs into argument slots. Returns the inputs that lie there: keep them."""
+        """Write the addresses of inputs and outputs into argument slots. Returns the inputs that lie there."""
         program, words = self._program, self._memory.words
         self._memory.prepare(self._size, threads)
         for number, i in program.learned:

@@ -1,12 +1,15 @@
-"""Nodes of a traced graph: the names of their operations, and of their arguments."""
+"""Nodes of a traced graph: the names of their operations, and of their arguments; inputs that none reads."""
 
 from __future__ import annotations
 
 import operator
 from typing import TYPE_CHECKING, Any
 
+from headrace.kernels.rows.inputs import DTYPES, Given
+from headrace.kernels.rows.reasons import NotRows
+
 if TYPE_CHECKING:
-    from torch.fx import Node
+    from torch.fx import Graph, Node
 
 
 def operation_name(node: Node) -> str:
@@ -26,3 +29,16 @@ def given(node: Node, name: str, default: Any = None) -> Any:
                 return node.args[position]
             return node.kwargs.get(name, argument.default_value if argument.has_default_value() else default)
     return default
+
+
+def leave_out(graphs: list[Graph], found: Given) -> None:
+    """Leave out inputs of dtypes that are not compiled. Raises NotRows where one is read."""
+    holders = [[node for node in graph.nodes if node.op == "placeholder"] for graph in graphs]
+    for i, (source, value, *nodes) in reversed([*enumerate(zip(found.sources, found.values, *holders, strict=True))]):
+        if value.dtype not in DTYPES:
+            if any(node.users for node in nodes):
+                dtype = str(value.dtype).removeprefix("torch.")
+                raise NotRows(f"{source.name} is of dtype {dtype}; give it as float32")
+            for node in nodes:
+                node.graph.erase_node(node)
+            del found.sources[i], found.values[i]

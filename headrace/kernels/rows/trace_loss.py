@@ -25,16 +25,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 from headrace.core.fused import traced
 from headrace.kernels.rows.captured import captured_as
 from headrace.kernels.rows.decompositions import table, writing
-from headrace.kernels.rows.inputs import (
-    DTYPES,
-    Given,
-    Source,
-    argument_names,
-    given,
-    replaced,
-    substituted,
-)
+from headrace.kernels.rows.inputs import DTYPES, Given, Source, argument_names, given, replaced, substituted
 from headrace.kernels.rows.nodes import given as argument_of
+from headrace.kernels.rows.nodes import leave_out
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.selections import Selections
@@ -226,26 +219,13 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Give
         if graphs[1:] and work.spec != spec:
             raise NotRows("returns a number that depends on the count of rows; torch.tensor() of it can be compiled")
         results, spec = work.results, work.spec
-    _leave_out(graphs, found)
+    leave_out(graphs, found)
     (output,) = [node for node in graphs[0].nodes if node.op == "output"]
     nodes = output.args[0]
     made = [Result(name, node, *which) for (name, *which), node in zip(results, nodes, strict=True)]
     # a buffer that is what was given was not written to
     made = [result for result in made if result.written is None or result.node.op != "placeholder"]
     return Traced(graphs, found.sources, made, spec)
-
-
-def _leave_out(graphs: list[Graph], found: Given) -> None:
-    """Leave out inputs of dtypes that are not compiled. Raises NotRows where one is read."""
-    holders = [[node for node in graph.nodes if node.op == "placeholder"] for graph in graphs]
-    for i, (source, value, *nodes) in reversed([*enumerate(zip(found.sources, found.values, *holders, strict=True))]):
-        if value.dtype not in DTYPES:
-            if any(node.users for node in nodes):
-                dtype = str(value.dtype).removeprefix("torch.")
-                raise NotRows(f"{source.name} is of dtype {dtype}; give it as float32")
-            for node in nodes:
-                node.graph.erase_node(node)
-            del found.sources[i], found.values[i]
 
 
 class _Work:
