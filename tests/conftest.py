@@ -61,9 +61,8 @@ def nothing_left(temporary: Path):
     path, modules, ids, specs = [*sys.path], {*sys.modules}, {*gymnasium.registry}, {**registry._specs}
     yield
     sys.path[:] = path
-    for name in sys.modules.keys() - modules:
-        if folder_of(name).is_relative_to(temporary):
-            del sys.modules[name]
+    for name in [name for name in sys.modules.keys() - modules if folder_of(name).is_relative_to(temporary)]:
+        del sys.modules[name]
     for version in [version for version in user_names._files if version[0].is_relative_to(temporary)]:
         if user_names._files[version].__name__ not in modules:
             del user_names._files[version]  # it is no module any more

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from pkgutil import iter_modules
@@ -17,6 +19,7 @@ from headrace.core.text import did_you_mean
 from headrace.core.trust import check_code
 
 _files: dict[tuple[Path, int], ModuleType] = {}  # by path and time of change: an edited file is loaded again
+_folders: list[str] = []  # in which neighbours of these files are looked for, those of the last file first
 
 
 class Misnamed(ValueError):
@@ -85,8 +88,8 @@ def _from_file(path: Path) -> ModuleType:
         raise FileNotFoundError(f"there is no file {path}")
     version = (path, path.stat().st_mtime_ns)
     if version not in _files:
-        if str(path.parent) not in sys.path:
-            sys.path.append(str(path.parent))  # the file may import its neighbours
+        _look_in(path.parent)  # the file may import its neighbours
+        _check_neighbours(path)
         spec = importlib.util.spec_from_file_location(_module_name(path), path)
         assert spec is not None and spec.loader is not None  # a path that ends in .py has a loader
         module = importlib.util.module_from_spec(spec)
@@ -102,15 +105,62 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _module_name(path: Path) -> str:
-    """`my_env`, unless a module of that name is there already."""
-    taken = sys.modules.get(path.stem)
-    mine = taken is None or getattr(taken, "__file__", None) == str(path)
+    """`my_env`, unless that is another module's name, loaded or not."""
+    mine = _home(path.stem) in (None, path.parent)
+    if (taken := sys.modules.get(path.stem)) is not None:
+        mine = getattr(taken, "__file__", None) == str(path)
     return path.stem if mine else f"{path.stem}_{abs(hash(path)):x}"
+
+
+def _look_in(folder: Path) -> None:
+    """Let modules of a folder be found, after the installed ones and before those of files named earlier."""
+    first = next((i for i, known in enumerate(sys.path) if known in _folders), len(sys.path))
+    if str(folder) not in sys.path[:first]:
+        sys.path[:] = [*sys.path[:first], str(folder), *(known for known in sys.path[first:] if known != str(folder))]
+        _folders.append(str(folder))
+    importlib.invalidate_caches()
+
+
+def _home(name: str) -> Path | None:
+    """The folder with the top-level module that `import name` gives; None if there is none."""
+    loaded = sys.modules.get(name)
+    spec = getattr(loaded, "__spec__", None) or PathFinder.find_spec(name)
+    if spec is None:
+        return None
+    if packages := spec.submodule_search_locations:
+        return Path(next(iter(packages))).resolve().parent
+    return Path(spec.origin or "").resolve().parent if spec.has_location else Path()  # of what is built in
+
+
+def _check_neighbours(path: Path) -> None:
+    """Raise ImportError where the file imports a module of its own folder, and another of that name is found."""
+    for name in sorted(_neighbours(path, set()) - {"headrace", path.stem}):
+        other = _home(name) or path.parent
+        if other != path.parent and not {"site-packages", "dist-packages"} & {*other.parts}:
+            raise ImportError(
+                f"{path} imports {name}, which is in the same folder, but in this process {name} is the one in {other}: "
+                "rename one of the two, or use them in different processes"
+            )
+
+
+def _neighbours(path: Path, known: set[str]) -> set[str]:
+    """Modules of the same folder that a file imports, with those that they import in turn, added to `known`."""
+    with suppress(SyntaxError, ValueError):  # which importing it will show
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            for name in {name.partition(".")[0] for name in names} - known:
+                spec = PathFinder.find_spec(name, [str(path.parent)])
+                if spec and spec.origin and name not in sys.stdlib_module_names:  # without one: any folder
+                    known.add(name)
+                    _neighbours(Path(spec.origin), known)
+    return known
 
 
 def _from_package(name: str) -> ModuleType:
     top = name.partition(".")[0]
-    if top and top not in sys.modules and importlib.util.find_spec(top) is None:
+    if top and ((home := _home(top)) is None or (str(home) in _folders and home != Path.cwd())):
         _add_current_folder(top)
     try:
         return importlib.import_module(name)
@@ -176,5 +226,9 @@ def _add_current_folder(top: str) -> None:
     here = str(Path.cwd())
     if PathFinder.find_spec(top, [here]):
         check_code(f"the module {top}", here)
-        sys.path.append(here)
-        importlib.invalidate_caches()
+        if sys.modules.get(top):
+            raise ImportError(
+                f"in this process {top} is the module in {_home(top)}, and another is in the current folder: give the "
+                "path of its file in place of its module's name"
+            )
+        _look_in(Path(here))

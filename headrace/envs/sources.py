@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib
 import importlib.util
 import inspect
@@ -32,6 +33,7 @@ OLD = (
     ": derive a class from gymnasium.Env that calls its reset() and step(), and returns (observation, info) and "
     "(observation, reward, terminated, truncated, info); for environments of the package gym, Shimmy has such classes"
 )
+_registered: dict[ModuleType, dict[str, EnvSpec]] = {}  # by importing a module: other files have the same ids
 ENVPOOL = "envpool/"  # and EnvPool's tasks, here, so: envpool/Pong-v5
 Entry = type | Callable[..., gymnasium.Env] | EnvSpec
 
@@ -47,13 +49,26 @@ def find(source: str) -> Entry:
         place, name = source, ""
     if (meant := _file_meant(place) or _moved(place)) is not None:
         raise Misnamed(f"there is no module {place!r}; write {meant}:{name}", source, f"{meant}:{name}")
+    before = {**gymnasium.registry}
     module = import_user_module(place)
+    ids = _registered.setdefault(module, {})
+    ids |= {name: spec for name, spec in gymnasium.registry.items() if before.get(name) is not spec}
     found = getattr(module, name, None) if name else None
     if callable(found):
         return found
-    if name in gymnasium.registry:  # importing the module has registered it
-        return gymnasium.registry[name]
+    if spec := ids.get(name) or gymnasium.registry.get(name):  # importing the module has registered it
+        return _of_file(module, place, spec)
     raise _no_class(module, place, name)
+
+
+def _of_file(module: ModuleType, place: str, spec: EnvSpec) -> EnvSpec:
+    """The spec, with the class itself where it names it by a module's name that another file has."""
+    point, own = spec.entry_point, Path(place).stem
+    if not place.endswith(".py") or module.__name__ == own or not isinstance(point, str) or point.split(":")[0] != own:
+        return spec
+    spec = copy.copy(spec)
+    spec.entry_point = getattr(module, point.split(":")[1])
+    return spec
 
 
 def registered(name: str) -> EnvSpec | None:
