@@ -135,6 +135,11 @@ def kernels_serve() -> bool:
     return _enabled and not _here.traced
 
 
+def is_traced() -> bool:
+    """Whether the operations of this thread are recorded: within traced()."""
+    return _here.traced
+
+
 @contextmanager
 def traced() -> Iterator[None]:
     """Within this block, plain functions run instead of kernels in this thread: their operations are recorded."""

@@ -18,7 +18,7 @@ from headrace.policies.heads import action_head
 from headrace.policies.masks import is_masked, mask_of
 from headrace.policies.networks import MLP, Readout, VectorEncoder, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
-from headrace.policies.numpy_io import batch_size, pad
+from headrace.policies.numpy_io import batch_size, needs_padding, pad
 
 
 class ActorCritic(Policy):
@@ -94,7 +94,7 @@ class ActorCritic(Policy):
     @fused("actor_critic.act", "headrace.bindings.acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
-        if rows % self.block:
+        if needs_padding(rows, self.block):
             return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
         distribution, value = self(observation)
         action = distribution.mode() if random is None else distribution.sample(random)
@@ -108,14 +108,14 @@ class ActorCritic(Policy):
         if kernel is not None:
             return kernel(self, observation, rnn_state, None).action, rnn_state
         rows = batch_size(observation)
-        if rows % self.block:
+        if needs_padding(rows, self.block):
             return self.distribution(pad(self.block, observation)[0]).mode()[:rows], rnn_state
         return self.distribution(observation).mode(), rnn_state
 
     @fused("actor_critic.value", "headrace.bindings.acting")
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)
-        if rows % self.block:
+        if needs_padding(rows, self.block):
             return self.value(*pad(self.block, observation))[:rows]
         value = self.critic_out(self.critic(self.encoder(observation))).flatten()
         return value if self.return_normalizer is None else self.return_normalizer(value)

@@ -21,7 +21,7 @@ from headrace.policies.distributions import box_muller
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import is_masked
 from headrace.policies.networks import MLP, Readout, RenormMLP, make_encoder
-from headrace.policies.numpy_io import batch_size, pad
+from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 from headrace.policies.squashed_gaussian import Tanh, sample
 
@@ -138,7 +138,7 @@ class ActorQ(Policy):
         rows = batch_size(observation)
         if rnn_state is None and self.recurrent != "none":
             rnn_state = self.initial_state(rows)
-        if rows % self.block:
+        if needs_padding(rows, self.block):
             return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
         encoded, encoder_state = step(self.encoder, observation, rnn_state)
         if random is None:
@@ -176,7 +176,7 @@ class ActorQ(Policy):
         """The value of the actor's best actions, [N]: the minimum over the critics, or the mean of all quantiles."""
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
-        if rows % self.block:
+        if needs_padding(rows, self.block):
             return self.value(*pad(self.block, observation, rnn_state))[:rows]
         encoded, _ = step(self.encoder, observation, rnn_state)
         values: Tensor = self.critics(encoded, self.best_action(encoded))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace.core.fused import is_traced
 from headrace.core.text import shown
 from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Group, tree_map
@@ -70,6 +71,12 @@ def batch_size(observation: Any) -> int:
             "and torch.tensor(observation, dtype=torch.float32) makes a tensor of one"
         )
     return observation.shape[0]  # a tensor to a tracer, where len() is a constant
+
+
+def needs_padding(rows: int, block: int) -> bool:
+    """Whether a batch is padded to whole blocks. It is not where operations are recorded, since what is compiled
+    computes each row alone."""
+    return rows % block != 0 and not is_traced()
 
 
 def pad(block: int, *parts: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import best_value, is_masked, mask_of, random_choice
 from headrace.policies.networks import MLP, Readout, make_encoder
-from headrace.policies.numpy_io import batch_size, pad
+from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 
 
@@ -113,7 +113,7 @@ class QNetwork(Policy):
         rows = batch_size(observation)
         if rnn_state is None:
             rnn_state = self.initial_state(rows)
-        padded = rows % self.block
+        padded = needs_padding(rows, self.block)
         if padded:
             observation, rnn_state = pad(self.block, observation, rnn_state)
         features, rnn_state = step(self.encoder, observation, rnn_state)

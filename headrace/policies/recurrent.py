@@ -16,7 +16,7 @@ from headrace.policies.heads import action_head
 from headrace.policies.masks import is_masked, mask_of
 from headrace.policies.networks import MLP, Readout, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
-from headrace.policies.numpy_io import batch_size, pad
+from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import RNNCell
 
 
@@ -67,7 +67,7 @@ class RecurrentActorCritic(Policy):
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
-        if rows % self.block:
+        if needs_padding(rows, self.block):
             return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
         features, after = self.rnn(self._features(observation), rnn_state)
         distribution, value = self._distribution(features, observation), self._value(features)
@@ -96,7 +96,7 @@ class RecurrentActorCritic(Policy):
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
-        if rows % self.block:
+        if needs_padding(rows, self.block):
             return self.value(*pad(self.block, observation, rnn_state))[:rows]
         return self._value(self.rnn(self._features(observation), rnn_state)[0])
 

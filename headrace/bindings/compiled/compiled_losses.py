@@ -72,8 +72,6 @@ class CompiledLoss:
         for program in self._programs:
             if (values := program.inputs(arguments)) is not None:
                 return self._again(program, arguments, values), values
-        from headrace.bindings.compiled.loss_check import differs
-        from headrace.bindings.compiled.loss_program import Program
         from headrace.kernels.rows.inputs import given
         from headrace.kernels.rows.reasons import NotRows
 
@@ -86,11 +84,11 @@ class CompiledLoss:
                 examined = [(module, examine(module)) for _, module in found.modules]
                 reason = _altered(found.modules, [seen for _, seen in examined])
                 if reason is None:
-                    program = Program(self.plain, arguments, self.name)
+                    program = self._program(arguments)
                     if not self._reach.is_current():
                         self._never = "changes what it, or a function that it calls, reads outside"
                         return self._never, []
-                    reason = differs(program, arguments)
+                    reason = self._differs(program, arguments)
             except NotRows as error:
                 reason = str(error)
                 if " changes " in f" {reason}":
@@ -102,12 +100,21 @@ class CompiledLoss:
                 self._refused.append((found, examined, reason))
             return reason, []
 
-    def _again(self, program: Any, arguments: tuple[Any, ...], values: list[Tensor]) -> Any:
-        """The program; compared with the plain loss once more at a later call."""
+    def _program(self, arguments: tuple[Any, ...]) -> Any:
+        from headrace.bindings.compiled.loss_program import Program
+
+        return Program(self.plain, arguments, self.name)
+
+    def _differs(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
+        """How the compiled loss differs from the plain one; None where it does not."""
         from headrace.bindings.compiled.loss_check import differs
 
+        return differs(program, arguments)
+
+    def _again(self, program: Any, arguments: tuple[Any, ...], values: list[Tensor]) -> Any:
+        """The program; compared with the plain loss once more at a later call."""
         program.calls += 1
-        if program.calls == LOOK_AGAIN and (reason := differs(program, arguments)) is not None:
+        if program.calls == LOOK_AGAIN and (reason := self._differs(program, arguments)) is not None:
             with self._lock:
                 self._programs.remove(program)
                 self._refused.append((program.given, [], reason))

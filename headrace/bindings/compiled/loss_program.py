@@ -30,9 +30,11 @@ class Program:
     numbers of results that are gradients, or new numbers of buffers; each with that of the input.
     """
 
-    def __init__(self, plain: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> None:
+    def __init__(
+        self, plain: Callable[..., Any], arguments: tuple[Any, ...], name: str, gradients: bool = True
+    ) -> None:
         self.plain, self.labels = plain, argument_names(plain, len(arguments))
-        traced, given = trace(plain, arguments)
+        traced, given = trace(plain, arguments, gradients)
         self.given, self.sources, self.results, self.spec = given, given.sources, traced.outputs, traced.spec
         self.modules = given.modules
         self.plan = plan(lower(traced, name))

@@ -46,3 +46,24 @@ class Learning(NamedTuple):
     numbers: np.ndarray
     settings: np.ndarray
     measured: np.ndarray
+
+
+class Collecting(NamedTuple):
+    """What a call that collects works with.
+
+    work: the program that acts. moving: int64 [n, 3], an argument slot, the address that it has in the first row, and
+    bytes from row to row. step: (address of the entry point of the environment's step, number of its argument slots);
+    steps: these slots, uint64, one run of them for each worker, of which the last three are its first environment, its
+    last + 1, and the time. random: float32 [draws, T, N], flat. sizes: uint64 (T, N, draws). counter: uint64 (1 to fill
+    random with the draws of a seed, a purpose, a first step and a first environment, which follow; 0 where it is
+    given). spent: uint64, LINE for each worker: ticks of the policy and of the environment are added to its first two.
+    """
+
+    work: Work
+    moving: np.ndarray
+    step: tuple[np.uint64, np.uint64]
+    steps: np.ndarray
+    random: np.ndarray
+    sizes: tuple[np.uint64, np.uint64, np.uint64]
+    counter: tuple[np.uint64, np.uint64, np.uint64, np.uint64, np.uint64]
+    spent: np.ndarray

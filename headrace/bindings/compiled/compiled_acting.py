@@ -1,0 +1,86 @@
+"""What a policy outputs, by machine code that is made of its act() and value()."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.bindings.compiled.compiled_losses import CompiledLoss
+from headrace.policies.base import Policy
+
+FUNCTIONS = 64  # that are kept at most
+NEAR = 1e-4  # of each output's largest number
+OTHERS = 0.02  # of rows may have another choice, where rounding decides
+
+
+@lru_cache(FUNCTIONS)
+def acting(names: tuple[str, ...]) -> CompiledOutputs:
+    """Policy.act() as what is compiled: of the columns `names`, and the recurrent state after the step, which is 0
+    where the row is masked."""
+
+    def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor, valid: Tensor) -> list[Tensor]:
+        output = policy.act(observation, rnn_state, random)
+        found = [getattr(output, name) for name in names]
+        return found if rnn_state is None else [*found, output.rnn_state * valid.unsqueeze(1)]
+
+    return CompiledOutputs(act)
+
+
+@lru_cache(1)
+def evaluating() -> CompiledOutputs:
+    """Policy.value() as what is compiled."""
+
+    def value(policy: Policy, observation: Any, rnn_state: Any) -> list[Tensor]:
+        return [policy.value(observation, rnn_state)]
+
+    return CompiledOutputs(value)
+
+
+class CompiledOutputs(CompiledLoss):
+    """A function of rows without gradients."""
+
+    def _program(self, arguments: tuple[Any, ...]) -> Any:
+        from headrace.bindings.compiled.loss_program import Program
+
+        return Program(self.plain, arguments, self.name, gradients=False)
+
+    def _differs(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
+        """How outputs differ from the plain ones, for these rows and for others."""
+        generator = torch.Generator().manual_seed(0)
+        for where in ("these rows", "other rows"):
+            wanted, found = self.plain(*arguments), program.compute(program.values(arguments))
+            if why := _far(wanted, found):
+                return f"{why} differs from plain PyTorch's on {where}"
+            arguments = tuple(_others(x, generator) for x in arguments)
+        return None
+
+
+def _others(value: Any, generator: torch.Generator) -> Any:
+    """Other numbers of the same kind in place of an argument's: draws and flags are exchanged among rows."""
+    if isinstance(value, Tensor):
+        new = value[torch.randperm(len(value), generator=generator)]
+        inside = bool(((new >= 0) & (new < 1)).all())
+        return new if inside or not new.is_floating_point() else new * (1 + torch.randn(new.shape, generator=generator))
+    return value
+
+
+def _far(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> str | None:
+    """The first output that is not near, in rows where choices are the same."""
+    same = torch.ones(len(wanted[0]), dtype=torch.bool)
+    for one, other in zip(wanted, found, strict=True):
+        if not one.is_floating_point():
+            same &= (one == other).flatten(1).all(1) if one.dim() > 1 else one == other
+    if float((~same).float().mean()) > OTHERS:
+        return "its choice"
+    for i, (one, other) in enumerate(zip(wanted, found, strict=True)):
+        if one.is_floating_point():
+            one, other = one[same].double(), other[same].double()
+            equal = (one == other) | (one.isnan() & other.isnan())
+            largest = float(one[one.isfinite()].abs().max()) if one.isfinite().any() else 0.0
+            if not bool((equal | ((one - other).abs() <= NEAR * largest + 1e-6)).all()):
+                return f"its output {i}"
+    return None

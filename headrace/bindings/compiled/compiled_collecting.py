@@ -1,0 +1,232 @@
+"""Collecting with any policy by machine code that is made of its act(): T steps of compiled environments in one call;
+and a call per step for other environments.
+
+The collector's kernels for Headrace's own policies (headrace.bindings.collector_cpu) are asked first."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.bindings import collector_cpu  # noqa: F401 - whose kernels are asked first
+from headrace.bindings.arguments import draws_fit
+from headrace.bindings.bound import Bound
+from headrace.bindings.compiled.compiled_acting import acting, evaluating
+from headrace.bindings.compiled.loss_program import Program
+from headrace.bindings.digests import DIGESTS
+from headrace.core import rng
+from headrace.core.fused import AsChosen, register
+from headrace.data.rollout import Rollout, flatten, tree_map
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.kernels.nn.layout import WORKERS
+from headrace.kernels.rows.row_plan import LANES
+from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.cpu_arguments import Collecting
+from headrace.kernels.rows.targets.cpu_program import Memory, Workers
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+from headrace.kernels.targets.cpu.env import CpuEnvs
+from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
+from headrace.policies.base import Policy
+from headrace.policies.convolutions import ImageEncoder
+
+LINE = 8  # words of a cache line
+SAMPLE = 64  # rows at least, of those that a program is compared on
+WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
+ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
+
+
+class _Acts:
+    """Acts for one policy into the columns of one rollout, while both lie where they lay."""
+
+    def __init__(self, program: Program, policy: Policy, rollout: Rollout) -> None:
+        self.program, steps, envs = program, rollout.num_steps, rollout.num_envs
+        self.random, self.states = torch.zeros(policy.num_draws, steps, envs), None
+        if policy.state_width:
+            self.states = torch.zeros(steps + 1, envs, policy.state_width)
+        self.memory = Memory(program.code)
+        self.workers = Workers(program.code, self.memory.count)
+        self.threads = 1 if program.work * steps * envs < WORTH_HELP else program.threads(steps * envs)
+        self.outputs = [flatten(getattr(rollout, name)[:steps]) for name in output_columns(rollout)]
+        if self.states is not None:
+            self.outputs.append(flatten(self.states[1:]))
+        self.given = _given(policy, rollout, self.random.flatten(1).t(), self.states)
+        self.kept = program.point(self.memory.words, program.values(self.given))
+        self.moving = np.array(self._moving(), np.int64)
+
+    def _moving(self) -> list[tuple[int, int, int]]:
+        """See Collecting.moving."""
+        program, words, found = self.program, self.memory.words, list[tuple[int, int, int]]()
+        for position, i in enumerate(program.columns):
+            first = slots.column(position)
+            found.append((first, int(words[first]), int(words[first + 1]) * self.kept[i].element_size()))
+        for position, output in enumerate(self.outputs):
+            program.point_output(words, position, output)
+            first = slots.result(position, *program.code.sizes)
+            found.append((first, output.data_ptr(), output.stride(0) * output.element_size()))
+        return found
+
+    def fits(self) -> bool:
+        """Whether columns are read where they lie, and outputs are of the columns' dtypes and shapes."""
+        values, program = self.program.values(self.given), self.program
+        read = all(self.kept[i].data_ptr() == values[i].data_ptr() for i in program.columns)
+        made = [program.output(i, len(own)) for i, own in enumerate(self.outputs)]
+        alike = all(own.shape == x.shape and own.dtype == x.dtype for own, x in zip(self.outputs, made, strict=True))
+        return read and alike and all(own[0].is_contiguous() for own in self.outputs)
+
+    def begin(self, collector: InlineCollector, rows: int) -> None:
+        """Take over what changes from rollout to rollout. rows: of a call."""
+        if self.states is not None:
+            self.states[0] = collector.rnn_state
+        self.kept = self.program.point(self.memory.words, self.program.values(self.given))  # settings may be others
+        self.memory.prepare(rows, self.threads)
+        self.workers.take(self.memory.words, self.threads)
+
+    def run(self, collector: InlineCollector, first_step: int) -> None:
+        """Collect, all but the value of the last observation."""
+        raise NotImplementedError
+
+    def end(self, collector: InlineCollector) -> None:
+        """Give the recurrent states to the rollout and the collector; evaluate the last observation."""
+        rollout = collector.rollout
+        if self.states is not None:
+            if "rnn_state" in rollout.columns:
+                rollout.rnn_state.copy_(self.states[:-1])
+            collector.rnn_state = self.states[-1].clone()
+        if "value" in rollout.columns:
+            given = collector.policy, rollout.observation[-1], collector.rnn_state
+            program, values = evaluating().find(given)
+            if isinstance(program, str):
+                collector.evaluate_bootstrap_row()
+            else:
+                rollout.value[-1] = program.compute(values)[0]
+
+
+def _given(policy: Policy, rollout: Rollout, random: Tensor, states: Tensor | None) -> tuple[Any, ...]:
+    """The arguments of compiled_acting.acting() that are all rows of a rollout."""
+    seen, valid = (flatten(column[: rollout.num_steps]) for column in (rollout.observation, rollout.valid))
+    return policy, seen, None if states is None else flatten(states[:-1]), random, valid
+
+
+def _sample(collector: InlineCollector) -> tuple[Any, ...]:
+    """As many rows of the collector's as a program is compared on."""
+    policy, rollout = collector.policy, collector.rollout
+    rows = torch.arange(max(SAMPLE, rollout.num_envs)) % rollout.num_envs
+    random = torch.rand(len(rows), policy.num_draws, generator=torch.Generator().manual_seed(0))
+    seen, states = (tree_map(lambda x: x[rows], x) for x in (rollout.observation[0], collector.rnn_state))
+    return policy, seen, states, random, rollout.valid[0][rows]
+
+
+class _Steps(_Acts):
+    """The call that collects T steps of compiled environments."""
+
+    def __init__(self, program: Program, policy: Policy, rollout: Rollout, step: Call) -> None:
+        super().__init__(program, policy, rollout)
+        self.spent, envs = np.zeros((WORKERS, LINE), np.uint64), rollout.num_envs
+        self.steps = np.tile(step.slots, (WORKERS, 1))
+        collecting = Collecting(
+            self.workers.work,
+            self.moving,
+            (np.uint64(step.function.address), np.uint64(self.steps.shape[1])),
+            self.steps.reshape(-1),
+            self.random.view(-1).numpy(),
+            (np.uint64(rollout.num_steps), np.uint64(envs), np.uint64(policy.num_draws)),
+            (np.uint64(0),) * 5,
+            self.spent.reshape(-1),
+        )
+        arguments = (0, queue_state(), collecting)
+        self.call = Call(entry("rows.targets.cpu_collecting", "collect", arguments, ANNOUNCEMENT), arguments)
+        self.counter = self.call.slot(2, Collecting._fields.index("counter"))
+        self.queue = WorkQueue()
+
+    def run(self, collector: InlineCollector, first_step: int) -> None:
+        self.begin(collector, min(collector.rollout.num_envs, LANES))
+        if type(collector)._random is InlineCollector._random and "_random" not in vars(collector):
+            numbers = (rng.word(collector.seed), int(rng.Purpose.ACTION), first_step, collector.env.first_env)
+            self.call.slots[self.counter : self.counter + 5] = (1, *numbers)
+        else:
+            self.call.slots[self.counter] = 0
+            self.random.copy_(collector._random(first_step).permute(2, 0, 1))
+        self.spent[:] = 0
+        started = perf_counter()
+        self.queue.run(self.call, self.threads)
+        seconds = perf_counter() - started
+        inference, env = map(sum, zip(*self.spent[: self.threads, :2].tolist(), strict=True))
+        whole = inference + env  # 0 where the processor's cycle counter cannot be read
+        parts = {"inference": inference, "env": env} if whole else {"collecting": 1}
+        for part, ticks in parts.items():
+            collector.timer.add(part, seconds * ticks / (whole or 1))
+
+
+class _Rows(_Acts):
+    """A call for each row of a rollout, of environments of any kind."""
+
+    def run(self, collector: InlineCollector, first_step: int) -> None:
+        timer, rollout, memory = collector.timer, collector.rollout, self.memory
+        with timer("inference"):
+            self.random.copy_(collector._random(first_step).permute(2, 0, 1))
+            self.begin(collector, rollout.num_envs)
+        places, first, apart = self.moving.T.copy()
+        for t in range(rollout.num_steps):
+            with timer("inference"):
+                collector._check()
+                memory.words[places] = first + apart * (t * rollout.num_envs)
+                memory.run(self.threads)
+            with timer("env"):
+                collector.env.step(rollout, t)
+
+
+_acts: Bound[_Acts | None] = Bound()
+
+
+def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
+    """Whether the policy's act() is compiled, and reads and writes the rollout's columns where they lie; else why
+    not."""
+    policy, rollout = collector.policy, collector.rollout
+    if isinstance(first_step, Tensor) or rollout.device.type != "cpu" or not acts_as_written(collector):
+        return False
+    if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
+        return False
+    found, _ = acting(tuple(output_columns(rollout))).find(_sample(collector))
+    if isinstance(found, str):
+        images = any(isinstance(module, ImageEncoder) for module in policy.modules())
+        return AsChosen(found) if images else found
+    acts = _acts_of(found, collector)
+    return acts is not None and acts.fits()
+
+
+def _acts_of(program: Program, collector: InlineCollector) -> _Acts | None:
+    """What acts in place of the collector's policy; None where the program needs all rows at once."""
+    policy, rollout = collector.policy, collector.rollout
+    if len(program.plan.phases) > 1:
+        return None
+    step = _compiled_step(collector)
+    parts = program, policy, rollout
+    return _acts.get(lambda: _Rows(*parts) if step is None else _Steps(*parts, step), rollout, program, step)
+
+
+def _compiled_step(collector: InlineCollector) -> Call | None:
+    """The environments' step as machine code; None where they have none, or their own takes part."""
+    env = collector.env
+    if type(env) is not CompiledEnv or not isinstance(env.target, CpuEnvs) or env.step != env.target.step:
+        return None
+    if env.num_agents > 1 or not draws_fit(collector.seed, 0, 1, env.num_envs, 1, env.first_env):
+        return None
+    return env.target.bound(collector.rollout)
+
+
+@register("collector.steps", serves, DIGESTS["collector.steps"], (InlineCollector,), first=False)
+@torch.no_grad()
+def steps(collector: InlineCollector, first_step: int) -> None:
+    """headrace.parallel.collector.steps, within rounding."""
+    found, _ = acting(tuple(output_columns(collector.rollout))).find(_sample(collector))
+    acts = _acts_of(found, collector)
+    assert acts is not None, "which serves() sees"
+    acts.run(collector, first_step)
+    with collector.timer("inference"):
+        acts.end(collector)
