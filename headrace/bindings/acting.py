@@ -148,6 +148,8 @@ def _reads(policy: ActorCritic, observation: Any, random: Tensor | None) -> bool
 
 
 def _serves(policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
+    if type(policy) is not ActorCritic:  # collecting is compiled from its source, or says why it is not
+        return False
     weight = policy.critic_out.weight
     if weight.device.type != "cpu" or torch.is_grad_enabled() or not _reads(policy, observation, random):
         return False

@@ -138,8 +138,8 @@ def _check_neighbours(path: Path) -> None:
         other = _home(name) or path.parent
         if other != path.parent and not {"site-packages", "dist-packages"} & {*other.parts}:
             raise ImportError(
-                f"{path} imports {name}, which is in the same folder, but in this process {name} is the one in {other}: "
-                "rename one of the two, or use them in different processes"
+                f"{path} imports {name}, which is in the same folder, but in this process {name} is the one in "
+                f"{other}: rename one of the two, or use them in different processes"
             )
 
 
