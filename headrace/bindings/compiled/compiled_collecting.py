@@ -36,7 +36,7 @@ from headrace.policies.base import Policy
 from headrace.policies.convolutions import ImageEncoder
 
 LINE = 8  # words of a cache line
-SAMPLE = 64  # rows at least, of those that a program is compared on
+FEW, SAMPLE = 8, 64  # so many environments or more are compared as they are; rows of fewer
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
 
@@ -114,9 +114,10 @@ def _given(policy: Policy, rollout: Rollout, random: Tensor, states: Tensor | No
 
 
 def _sample(collector: InlineCollector) -> tuple[Any, ...]:
-    """As many rows of the collector's as a program is compared on."""
-    policy, rollout = collector.policy, collector.rollout
-    rows = torch.arange(max(SAMPLE, rollout.num_envs)) % rollout.num_envs
+    """Rows that a program is compared on: the collector's next ones, several times where they are few. Their number is
+    the collector's otherwise, by which act() may choose."""
+    policy, envs = collector.policy, collector.rollout.num_envs
+    rollout, rows = collector.rollout, torch.arange(envs if envs >= FEW else SAMPLE) % envs
     random = torch.rand(len(rows), policy.num_draws, generator=torch.Generator().manual_seed(0))
     seen, states = (tree_map(lambda x: x[rows], x) for x in (rollout.observation[0], collector.rnn_state))
     return policy, seen, states, random, rollout.valid[0][rows]
@@ -191,6 +192,8 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
     if isinstance(first_step, Tensor) or rollout.device.type != "cpu" or not acts_as_written(collector):
         return False
     if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
+        return False
+    if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return False
     found, _ = acting(tuple(output_columns(rollout))).find(_sample(collector))
     if isinstance(found, str):
