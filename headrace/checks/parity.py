@@ -42,6 +42,7 @@ from headrace.policies.base import PolicyOutput
 
 ENVS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too
 NUM_ENVS, NUM_STEPS = 256, 40
+ROLLOUT_STEPS = 8  # that policies act and learn from
 MANY_ENVS = 16_384  # for which kernels of networks divide their rows otherwise than for few
 OBSERVATION, ACTION = Box(-1, 1, (5,)), Discrete(3)
 FILE = "parity.json"
@@ -289,7 +290,7 @@ def _collected(policy: ActorCritic | None = None, num_envs: int | None = None) -
     """A copy of a policy, by default one with three choices, and a rollout of random data, on the CPU."""
     policy = ActorCritic(OBSERVATION, ACTION, seed=2) if policy is None else deepcopy(policy)
     own = {"action": action_column(policy.action_space), "log_prob": Column(), "value": Column(bootstrap=True)}
-    rollout = Rollout(8, num_envs or NUM_ENVS, env_columns(policy.observation_space) | own)
+    rollout = Rollout(ROLLOUT_STEPS, num_envs or NUM_ENVS, env_columns(policy.observation_space) | own)
     source = torch.Generator().manual_seed(0)
     rollout.observation.copy_(torch.randn(rollout.observation.shape, generator=source))
     rollout.valid.copy_(torch.rand(rollout.valid.shape, generator=source) > 0.05)

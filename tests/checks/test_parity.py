@@ -38,6 +38,7 @@ def small(monkeypatch, tmp_path):
     """Few environments and steps, and no stored results of other tests."""
     monkeypatch.setattr(parity, "NUM_ENVS", 4 if SIMULATED else 64)
     monkeypatch.setattr(parity, "NUM_STEPS", 4 if SIMULATED else 10)
+    monkeypatch.setattr(parity, "ROLLOUT_STEPS", 2 if SIMULATED else 8)
     monkeypatch.setattr(parity, "FILE", str(tmp_path / "parity.json"))
 
 
