@@ -105,6 +105,7 @@ class Tracker:
     def __init__(self, settings): pass
     def log(self, row, step): pass
 """,
+    "docs/own-algorithm.md": "",
     "docs/own-policy.md": """
 make_env = lambda: gymnasium.wrappers.ReshapeObservation(gymnasium.make('CartPole-v1'), (2, 2))
 """,

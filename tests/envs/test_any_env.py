@@ -113,7 +113,15 @@ def test_the_seed_decides(cartpole):
     assert not torch.equal(one["observation"][0], other["observation"][0])
 
 
+def without_own_steps(env):
+    """Skip the test where an episode's first step falls into the dead row: the library has reset the environment, and
+    steps it with the others. test_adapter.py has what its columns are."""
+    if env.kind in ("vector, SameStep", "vector, Disabled"):
+        pytest.skip("its episodes begin in the dead row")
+
+
 def test_an_ending_is_followed_by_a_dead_row_and_that_by_an_episode(cartpole):
+    without_own_steps(cartpole)
     rollout = stepped(cartpole, fresh(cartpole, 40), torch.ones(40, N, dtype=torch.int32))
     terminated, valid, observation = rollout.terminated, rollout.valid, rollout.observation
     assert terminated.sum(0).min() >= 3 and not rollout.truncated.any()  # pushed to one side it falls in ten steps
@@ -136,6 +144,7 @@ def test_an_ending_is_followed_by_a_dead_row_and_that_by_an_episode(cartpole):
 
 
 def test_what_is_decided_in_a_dead_row_changes_nothing(cartpole):
+    without_own_steps(cartpole)
     rollout = fresh(cartpole, 30)
     usual = copied(stepped(cartpole, rollout, torch.ones(30, N, dtype=torch.int32)))
     actions = torch.where(usual["valid"][:-1], 1, 0).int()

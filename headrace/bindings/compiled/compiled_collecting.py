@@ -19,7 +19,7 @@ from headrace.bindings.compiled.compiled_acting import acting, evaluating
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
-from headrace.core.fused import AsChosen, register
+from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten, tree_map
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.nn.layout import WORKERS
@@ -33,7 +33,6 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.base import Policy
-from headrace.policies.convolutions import ImageEncoder
 
 LINE = 8  # words of a cache line
 FEW, SAMPLE = 8, 64  # so many environments or more are compared as they are; rows of fewer
@@ -191,14 +190,15 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
     policy, rollout = collector.policy, collector.rollout
     if isinstance(first_step, Tensor) or rollout.device.type != "cpu" or not acts_as_written(collector):
         return False
+    if type(policy).__module__.startswith("headrace."):  # act() has kernels, of which each way to collect has the bits
+        return False
     if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
         return False
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return False
     found, _ = acting(tuple(output_columns(rollout))).find(_sample(collector))
     if isinstance(found, str):
-        images = any(isinstance(module, ImageEncoder) for module in policy.modules())
-        return AsChosen(found) if images else found
+        return found
     acts = _acts_of(found, collector)
     return acts is not None and acts.fits()
 
