@@ -235,6 +235,35 @@ def test_what_cannot_be_compiled_runs_in_plain_pytorch_and_says_why(reason, caps
     assert (algorithm.optimizer.flat - before).abs().max() > 1e-4
 
 
+def test_where_the_compiler_fails_plain_pytorch_runs(monkeypatch, capsys):
+    def fails(*_, **__):
+        raise KeyError("no place")
+
+    monkeypatch.setattr("headrace.bindings.compiled.loss_program.lower", fails)
+    own, plain = (made(ppo.PPO, policy=Residual(SEEN, TWO), **SMALL) for _ in range(2))
+    learned(*own)
+    learned(*plain, plain=True)
+    assert torch.equal(own[0].optimizer.flat, plain[0].optimizer.flat)
+    (said,) = said_of_learning(capsys)
+    assert "KeyError: 'no place'" in said and "report" in said
+
+
+def test_a_loss_that_changes_all_the_time_is_not_traced_for_ever(monkeypatch, capsys):
+    monkeypatch.setattr("headrace.bindings.compiled.compiled_losses.TRIES", 2)
+    policy = Residual(SEEN, TWO)
+
+    def changing(policy, batch, config):
+        return ppo.ppo_loss(policy, batch, config)
+
+    algorithm, *others = made(ppo.PPO, policy=policy, **SMALL)
+    algorithm.loss = changing
+    for count in range(4):
+        policy.count = count
+        learned(algorithm, *others)
+    (said,) = said_of_learning(capsys)
+    assert "changes so often" in said
+
+
 def test_each_optimizer_takes_its_own_steps():
     """Two policies of one class, learned in turns, with Adams of other settings."""
     pairs = [(made(ppo.PPO, policy=Residual(SEEN, TWO, seed), **SMALL), seed) for seed in (0, 1, 0, 1)]

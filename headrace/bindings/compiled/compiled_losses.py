@@ -21,6 +21,8 @@ from headrace.policies.examination import Examination, examine
 
 _tracing = threading.Lock()  # while a loss is traced, modules hold other tensors
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
+MOST = 16  # programs of a loss that are kept
+TRIES, CALLS = 64, 50  # traces of a loss at most, and one more for each so many calls
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 
 
@@ -38,6 +40,7 @@ class CompiledLoss:
         self._refused: list[tuple[Any, list[tuple[nn.Module, Examination]], str]] = []
         self._reach: Reach | None = None
         self._said: set[str] = set()
+        self._calls = self._tries = 0
         self._never: str | None = None  # why it is not compiled, whatever its arguments are
 
     def __call__(self, *arguments: Any) -> Any:
@@ -63,6 +66,7 @@ class CompiledLoss:
 
     def find(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
         """The program that computes the loss of these arguments, and its inputs; a sentence where there is none."""
+        self._calls += 1
         if self._never is not None:
             return self._never, []
         if self._reach is None or not self._reach.is_current():
@@ -78,6 +82,9 @@ class CompiledLoss:
         for known, as_it_was, why in self._refused:
             if known.serves(arguments) and all(examine(module) is seen for module, seen in as_it_was):
                 return why, []
+        if self._tries >= TRIES + self._calls // CALLS:
+            return "something that it reads changes so often that tracing it again takes longer than it saves", []
+        self._tries += 1
         with self._lock, _tracing:
             try:
                 found = given(self.plain, arguments)
@@ -93,8 +100,10 @@ class CompiledLoss:
                 reason = str(error)
                 if " changes " in f" {reason}":
                     self._never = reason
+            except Exception as error:  # plain PyTorch is right, whatever the compiler does
+                reason = f"its compiler failed ({type(error).__name__}: {error}): please report it, with the loss"
             if reason is None:
-                self._programs.append(program)
+                self._programs = [*self._programs[1 - MOST :], program]
                 return program, program.values(arguments)
             with suppress(UnboundLocalError):
                 self._refused.append((found, examined, reason))
