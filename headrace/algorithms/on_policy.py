@@ -284,7 +284,7 @@ def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor
 def policy_gradient_columns(
     policy: Policy, rollout: Rollout, targets: Targets, config: OnPolicyConfig, reduce: Reduce
 ) -> dict[str, Any]:
-    """What a policy gradient's loss is of: rows of a rollout."""
+    """Columns that the loss of a policy gradient is computed from, as rows of a rollout."""
     rows = policy.rows
     valid, advantage = rows(targets.valid), rows(targets.advantage)
     if config.normalize_advantage:  # type: ignore[attr-defined]

@@ -105,7 +105,7 @@ class Reach:
 
 
 def _own_size(space: Space) -> int:
-    """How many names a space has, but for what copy.copy() keeps in a class."""
+    """The number of names in a space, without the one that copy.copy() adds to a class."""
     return len(space) - ("__slotnames__" in space)
 
 

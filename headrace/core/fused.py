@@ -43,7 +43,7 @@ _enabled, _silent, _unchanged = True, False, False
 
 
 class _Here(threading.local):
-    """What holds in one thread."""
+    """State of one thread."""
 
     traced = False
 
@@ -136,7 +136,7 @@ def kernels_serve() -> bool:
 
 
 def is_traced() -> bool:
-    """Whether the operations of this thread are recorded: within traced()."""
+    """True while the operations of this thread are recorded: within traced()."""
     return _here.traced
 
 

@@ -1,4 +1,4 @@
-"""What a policy outputs, by machine code that is made of its act() and value()."""
+"""A policy's outputs, by machine code that is made of its act() and value()."""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ class _Acts:
         self.given = _given(policy, rollout, self.random.flatten(1).t(), self.states)
         self.kept = program.point(self.memory.words, program.values(self.given))
         self.moving = np.array(self._moving(), np.int64)
+        self.fits = self._fits()
 
     def _moving(self) -> list[tuple[int, int, int]]:
         """See Collecting.moving."""
@@ -70,8 +71,8 @@ class _Acts:
             found.append((first, output.data_ptr(), output.stride(0) * output.element_size()))
         return found
 
-    def fits(self) -> bool:
-        """Whether columns are read where they lie, and outputs are of the columns' dtypes and shapes."""
+    def _fits(self) -> bool:
+        """True if columns are read where they lie, and outputs are of the columns' dtypes and shapes."""
         values, program = self.program.values(self.given), self.program
         read = all(self.kept[i].data_ptr() == values[i].data_ptr() for i in program.columns)
         made = [program.output(i, len(own)) for i, own in enumerate(self.outputs)]
@@ -181,12 +182,12 @@ class _Rows(_Acts):
                 collector.env.step(rollout, t)
 
 
-_acts: Bound[_Acts | None] = Bound()
+_acts: Bound[_Acts] = Bound()
 
 
 def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
-    """Whether the policy's act() is compiled, and reads and writes the rollout's columns where they lie; else why
-    not."""
+    """True if the policy's act() is compiled, and reads and writes the rollout's columns where they lie; else the
+    reason."""
     policy, rollout = collector.policy, collector.rollout
     if isinstance(first_step, Tensor) or rollout.device.type != "cpu" or not acts_as_written(collector):
         return False
@@ -196,20 +197,16 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
         return False
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return False
-    found, _ = acting(tuple(output_columns(rollout))).find(_sample(collector))
-    if isinstance(found, str):
-        return found
-    acts = _acts_of(found, collector)
-    return acts is not None and acts.fits()
+    program, _ = acting(tuple(output_columns(rollout))).find(_sample(collector))
+    if isinstance(program, str):
+        return program
+    return len(program.plan.phases) == 1 and _acts_of(program, collector).fits  # of several, each needs all rows
 
 
-def _acts_of(program: Program, collector: InlineCollector) -> _Acts | None:
-    """What acts in place of the collector's policy; None where the program needs all rows at once."""
-    policy, rollout = collector.policy, collector.rollout
-    if len(program.plan.phases) > 1:
-        return None
-    step = _compiled_step(collector)
-    parts = program, policy, rollout
+def _acts_of(program: Program, collector: InlineCollector) -> _Acts:
+    """The object that acts in place of the collector's policy."""
+    step, rollout = _compiled_step(collector), collector.rollout
+    parts = program, collector.policy, rollout
     return _acts.get(lambda: _Rows(*parts) if step is None else _Steps(*parts, step), rollout, program, step)
 
 
@@ -227,9 +224,7 @@ def _compiled_step(collector: InlineCollector) -> Call | None:
 @torch.no_grad()
 def steps(collector: InlineCollector, first_step: int) -> None:
     """headrace.parallel.collector.steps, within rounding."""
-    found, _ = acting(tuple(output_columns(collector.rollout))).find(_sample(collector))
-    acts = _acts_of(found, collector)
-    assert acts is not None, "which serves() sees"
+    acts = _acts.last(collector.rollout)  # which serves() made or found
     acts.run(collector, first_step)
     with collector.timer("inference"):
         acts.end(collector)

@@ -69,7 +69,7 @@ def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, 
 def serves_gradient(
     loss: Loss, policy: Policy, columns: Mapping[str, Any], config: Any, reduce: Reduce = one_learner
 ) -> bool | str:
-    """Whether the loss is compiled for these rows; else the reason."""
+    """True if the loss is compiled for these rows; else the reason."""
     if columns["valid"].device.type != "cpu":
         return False
     found = _program(loss, policy, columns, len(columns["valid"]), config)
@@ -100,7 +100,7 @@ def serves(
     reduce: Reduce = one_learner,
     limit: Limit | None = None,
 ) -> bool | str:
-    """Whether the loss is compiled for these minibatches, and the optimizer takes its gradients; else the reason."""
+    """True if the loss is compiled for these minibatches, and the optimizer takes its gradients; else the reason."""
     if order.device.type != "cpu":
         return False
     if (reason := why_not_adam(optimizer, any_beta2=True)) is not None:
@@ -145,10 +145,18 @@ def learn_minibatches(
     program = _program(loss, policy, columns, size, config)
     rows = order if unit == 1 else (order[:, ::unit] // unit).contiguous()
     frozen = [parameter.requires_grad for parameter in optimizer.parameters]
-    memory = (optimizer.flat, optimizer.gradient, optimizer.mean, optimizer.square)
     learner = _learners.get(
         lambda: LossLearner(program, optimizer, rows, number, SHARE, limit),
-        *(optimizer, program, *memory, order.shape, number, frozen, limit),
+        optimizer,
+        program,
+        optimizer.flat,
+        optimizer.gradient,
+        optimizer.mean,
+        optimizer.square,
+        order.shape,
+        number,
+        frozen,
+        limit,
     )
     shares = _shares(columns["valid"], order, number, size, reduce)
     values = program.values((policy, _units(columns, unit), config, shares[0]))
