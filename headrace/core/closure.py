@@ -4,8 +4,8 @@ Names in the code of a function are looked up in its module, in modules of the p
 of the classes that are given or found; so are those of the functions found. A function counts by its syntax tree, and
 by what its closure, its defaults and its attributes hold. This package, the package of the plain function and whatever
 else is the user's are followed. Functions and classes of other packages count by name, and, for a plain function of
-the user's, by the version of their package. Nothing is run. Imports within functions, and names that are put together
-at run time, are not followed.
+the user's, by the version of their package. Nothing is run. Imports within functions of the user's are followed where
+the module is imported already; names that are put together at run time are not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import functools
 import hashlib
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from inspect import getmro
 from itertools import chain
 from operator import attrgetter, getitem, is_
@@ -24,7 +24,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from headrace.core.packages import installed, located
-from headrace.core.source_text import bare_text, tree_text
+from headrace.core.source_text import bare_text, imports, tree_text
 from headrace.core.value_text import Changing, describe
 
 Space: TypeAlias = Mapping[str, object]  # of a module or class: name -> value
@@ -52,7 +52,8 @@ class Digest(str):
 
 class Reach:
     """What a function reached. owners, spaces, names, values: the module or class of each name, and what it was.
-    functions: all that were found, those of other packages among them."""
+    functions: all that were found, those of other packages among them. unseen: modules that they import when they are
+    called, and that are not loaded so far: what is in these is not known."""
 
     def __init__(self, walk: _Walk) -> None:
         found = [*zip(*walk.found.values(), strict=True)] or [()] * 4
@@ -65,7 +66,7 @@ class Reach:
         self._defaults = [x for function in self._defaulting for x in _defaults(function)]
         self._cells = walk.cells
         self._contents = [*map(_contents, walk.cells)]
-        self._changing = walk.changing
+        self._changing, self.unseen = walk.changing, sorted(walk.unseen)
         self.text = self._hash(_texts, bare_text)
 
     @functools.cached_property
@@ -98,6 +99,26 @@ class Reach:
             self._sizes = sizes
         return sizes == self._sizes
 
+    def change(self) -> str:
+        """The name of something that is not what it was; slower than is_current()."""
+        for owner, space, name, value in zip(self.owners, self.spaces, self.names, self.values, strict=True):
+            if space.get(name, space) is not value:
+                return f"{owner}.{name}"
+        for function, code in zip(self.functions, self._codes, strict=True):
+            if function.__code__ is not code:
+                return f"{function.__qualname__}()"
+        for part in self._changing:
+            if not part.holds():
+                return f"an object of the class {type(part.part).__name__} that the code reads"
+        return "a variable of the enclosing function, or a default of an argument"
+
+    def places(self) -> str:
+        """A digest of where the functions stand in their files: lines that are named hold as long as it is the same."""
+        lines = (
+            f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_linetable.hex()}" for code in self._codes
+        )
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+
     def _hash(self, known: dict[int, tuple[CodeType, str]], text_of: Callable[[FunctionType], str]) -> str:
         codes = dict(zip(map(id, self.functions), self._codes, strict=True))
         lines = (label if f is None else f"{label}{_kept(known, text_of, f, codes[id(f)])}" for label, f in self._lines)
@@ -109,14 +130,15 @@ def _own_size(space: Space) -> int:
     return len(space) - ("__slotnames__" in space)
 
 
-def reach(plain: Callable[..., object], classes: tuple[type, ...] = ()) -> Reach:
+def reach(plain: Callable[..., object], classes: tuple[type, ...] = (), inputs: Container[int] = ()) -> Reach:
     """What `plain` reaches. classes: those of its arguments and of what they hold; their forward() is always reached.
-    Their constructors are not: the objects are there."""
-    return Reach(_Walk(plain, classes))
+    Their constructors are not: the objects are there. inputs: ids of tensors whose numbers do not count."""
+    return Reach(_Walk(plain, classes, inputs))
 
 
 class _Walk:
-    def __init__(self, plain: Callable[..., object], classes: tuple[type, ...]) -> None:
+    def __init__(self, plain: Callable[..., object], classes: tuple[type, ...], inputs: Container[int] = ()) -> None:
+        self.inputs, self.unseen = inputs, set[str]()
         self.lines: set[tuple[str, FunctionType | None]] = set()
         self.found: dict[tuple[int, str], tuple[str, Space, str, object]] = {}
         self.functions: dict[int, FunctionType] = {}
@@ -150,7 +172,7 @@ class _Walk:
         if type(value) is FunctionType:
             self._add_function(label, value)
             return
-        found = describe(value, self.home)
+        found = describe(value, self.home, self.inputs)
         if keeps and type(value) in found.classes:
             self.lines.add((f"{label} = {found.lines[1].partition(' ')[0]}", None))
             return
@@ -182,7 +204,10 @@ class _Walk:
     def _add_class(self, cls: type, given: bool = False) -> None:
         """Take in the class of a value, with the classes that it is derived from. given: its objects are arguments."""
         for base in (*getmro(cls), *getmro(type(cls))):
-            if not self._is_own(base.__module__) or base in (self.given if given else self.classes):
+            if not self._is_own(base.__module__):
+                self._note(base.__module__)
+                continue
+            if base in (self.given if given else self.classes):
                 continue
             name, space = f"{base.__module__}.{base.__qualname__}", vars(base)
             if base not in self.given and base not in self.classes:
@@ -224,7 +249,15 @@ class _Walk:
                 self.named.add(name)
                 for member in self.members.get(name, ()):
                     self._add(member[0], member[1], name, member[2])
-        self._add_names(_home(function), function.__globals__, names, set(), global_names(function.__code__))
+        seen = set[str]()
+        self._add_names(_home(function), function.__globals__, names, seen, global_names(function.__code__))
+        for module in imports(function) if _home(function).partition(".")[0] != OWN else ():
+            if module in sys.modules:
+                self._note(module)
+                if self._is_own(module) and module not in seen:
+                    self._add_names(module, vars(sys.modules[module]), names, seen)
+            elif module.partition(".")[0] not in sys.stdlib_module_names:
+                self.unseen.add(module)
 
     def _add_names(
         self, owner: str, space: Space, names: list[str], seen: set[str], loaded: frozenset[str] | None = None

@@ -1,5 +1,5 @@
 """The source of a function: as text, as text without comments, and as a syntax tree, which does not depend on how the
-function is written down.
+function is written down; and the modules that a function imports.
 
 source_text() is ten times as fast as `inspect`, which runs a tokenizer to find the end.
 """
@@ -7,11 +7,15 @@ source_text() is ten times as fast as `inspect`, which runs a tokenizer to find 
 from __future__ import annotations
 
 import ast
+import contextlib
+import dis
 import inspect
 import linecache
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib.util import resolve_name
+from itertools import chain
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
@@ -194,3 +198,24 @@ def _last_line(code: CodeType) -> int | None:
     ends = [position[1] for position in code.co_positions()] + [_last_line(other) for other in inner]
     known = [end for end in ends if end is not None]
     return max(known, default=None)
+
+
+def imports(function: FunctionType) -> Iterator[str]:
+    """The modules that a function imports when it is called, and functions within it."""
+    package = str(function.__globals__.get("__package__") or "")
+    for name, level in _import_statements(function.__code__):
+        with contextlib.suppress(ImportError):
+            yield resolve_name("." * level + name, package) if level else name
+
+
+@lru_cache(maxsize=4096)
+def _import_statements(code: CodeType) -> tuple[tuple[str, int], ...]:
+    """The names in import statements, each with the number of its leading dots."""
+    found, level = list[tuple[str, int]](), 0
+    for one in dis.get_instructions(code):
+        if one.opname.startswith("LOAD_") and type(one.argval) is int:
+            level = one.argval  # pushed before the names that are imported
+        elif one.opname == "IMPORT_NAME":
+            found.append((one.argval, level))
+    inner = (_import_statements(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return (*found, *chain.from_iterable(inner))

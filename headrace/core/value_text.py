@@ -12,7 +12,7 @@ import contextlib
 import functools
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from enum import Enum
 from hashlib import sha256
 from itertools import chain
@@ -92,15 +92,15 @@ class Description(NamedTuple):
     changing: list[Changing]
 
 
-def describe(value: object, home: str = "") -> Description:
-    """A value as text. Arrays and tensors by their numbers; parameters, and the tensors of a torch.nn.Module, by their
-    shapes. home: a module that is not to be named."""
-    return _Describer(home).describe(value)
+def describe(value: object, home: str = "", inputs: Container[int] = ()) -> Description:
+    """A value as text. Arrays and tensors by their numbers; parameters, the tensors of a torch.nn.Module, and those
+    whose ids are among `inputs`, by their shapes. home: a module that is not to be named."""
+    return _Describer(home, inputs).describe(value)
 
 
 class _Describer:
-    def __init__(self, home: str) -> None:
-        self.home = home
+    def __init__(self, home: str, inputs: Container[int]) -> None:
+        self.home, self.inputs = home, inputs
         self.numbers: dict[int, int] = {}  # id of a part -> its line
         self.parts: list[Any] = []
         self.found = Description([], [], [], set(), [])
@@ -132,6 +132,8 @@ class _Describer:
         if kind is FunctionType:
             self.found.functions.append(value)
             return "function"
+        if id(value) in self.inputs:
+            return f"{self.name(kind)} {_shape(value)}"
         text, given, fixed = _content(kind, value)
         parts = [*given]
         if not fixed:

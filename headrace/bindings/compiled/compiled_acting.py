@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
 from headrace.policies.base import Policy
+
+if TYPE_CHECKING:
+    from headrace.bindings.compiled.loss_program import Program
 
 FUNCTIONS = 64  # that are kept at most
 NEAR = 1e-4  # of each output's largest number
@@ -43,10 +46,10 @@ def evaluating() -> CompiledOutputs:
 class CompiledOutputs(CompiledLoss):
     """A function of rows without gradients."""
 
-    def _program(self, arguments: tuple[Any, ...]) -> Any:
+    def _program(self, arguments: tuple[Any, ...], again: bool = False) -> Program:
         from headrace.bindings.compiled.loss_program import Program
 
-        return Program(self.plain, arguments, self.name, gradients=False)
+        return Program(self.plain, arguments, self.name, gradients=False, again=again)
 
     def _differs(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
         """How outputs differ from the plain ones, for these rows and for others."""

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headrace.core.closure import Reach, reach
 from headrace.core.terminal import tell
-from headrace.policies.examination import Examination, examine
 
-_tracing = threading.Lock()  # while a loss is traced, modules hold other tensors
+if TYPE_CHECKING:
+    from headrace.bindings.compiled.loss_program import Conditions, Program
+
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
-MOST = 16  # programs of a loss that are kept
-TRIES, CALLS = 64, 50  # traces of a loss at most, and one more for each so many calls
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
+MOST = 16  # programs of a loss: of more, those are dropped that were not used for the longest
+TRIES, CALLS = 32, 50  # programs that are made whatever the calls are; further ones only for so many calls each
+_compared: set[str] = set()  # keys of programs that this process has compared
 
 
 class CompiledLoss:
@@ -36,12 +36,11 @@ class CompiledLoss:
     def __init__(self, plain: Callable[..., Any]) -> None:
         self.plain = plain
         self._lock = threading.Lock()
-        self._programs: list[Any] = []
-        self._refused: list[tuple[Any, list[tuple[nn.Module, Examination]], str]] = []
-        self._reach: Reach | None = None
+        self._programs: list[Program] = []  # the one that was used last is the first
+        self._refused: list[tuple[Conditions, str]] = []
         self._said: set[str] = set()
-        self._calls = self._tries = 0
         self._never: str | None = None  # why it is not compiled, whatever its arguments are
+        self._calls = self._tries = 0
 
     def __call__(self, *arguments: Any) -> Any:
         program, values = self.find(arguments)
@@ -69,64 +68,91 @@ class CompiledLoss:
         self._calls += 1
         if self._never is not None:
             return self._never, []
-        if self._reach is None or not self._reach.is_current():
-            with self._lock:
-                self._programs, self._refused = [], []
-                self._reach = reach(self.plain, _classes(arguments))
         for program in self._programs:
             if (values := program.inputs(arguments)) is not None:
-                return self._again(program, arguments, values), values
-        from headrace.kernels.rows.inputs import given
-        from headrace.kernels.rows.reasons import NotRows
-
-        for known, as_it_was, why in self._refused:
-            if known.serves(arguments) and all(examine(module) is seen for module, seen in as_it_was):
+                if program is not self._programs[0]:
+                    self._add(program)
+                return self._again(program, arguments), values
+        for conditions, why in self._refused:
+            if conditions.hold(arguments):
                 return why, []
-        if self._tries >= TRIES + self._calls // CALLS:
-            return "something that it reads changes so often that tracing it again takes longer than it saves", []
-        self._tries += 1
-        with self._lock, _tracing:
-            try:
-                found = given(self.plain, arguments)
-                examined = [(module, examine(module)) for _, module in found.modules]
-                reason = _altered(found.modules, [seen for _, seen in examined])
-                if reason is None:
-                    program = self._program(arguments)
-                    if not self._reach.is_current():
-                        self._never = "changes what it, or a function that it calls, reads outside"
-                        return self._never, []
-                    reason = self._differs(program, arguments)
-            except NotRows as error:
-                reason = str(error)
-                if " changes " in f" {reason}":
-                    self._never = reason
-            except Exception as error:  # plain PyTorch is right, whatever the compiler does
-                reason = f"its compiler failed ({type(error).__name__}: {error}): please report it, with the loss"
-            if reason is None:
-                self._programs = [*self._programs[1 - MOST :], program]
-                return program, program.values(arguments)
-            with suppress(UnboundLocalError):
-                self._refused.append((found, examined, reason))
-            return reason, []
+        with self._lock:
+            if self._never is None and (change := self._gives_up(arguments)) is not None:
+                self._never = f"it is traced again at one call in {self._calls // self._tries}, because of {change}"
+            return (self._never, []) if self._never is not None else self._make(arguments)
 
-    def _program(self, arguments: tuple[Any, ...]) -> Any:
+    def _make(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
+        """A program for arguments that none serves so far, or why there is none."""
+        from headrace.kernels.rows.reasons import NotRows, of_compiler
+
+        self._tries += 1
+        try:
+            program = self._program(arguments)
+            reason = self._first_difference(program, arguments)
+            if reason is not None and not program.traced:  # what is on disk is of something that its key lacks
+                program = self._program(arguments, again=True)
+                reason = self._first_difference(program, arguments)
+        except NotRows as error:
+            if error.for_good:
+                self._never = str(error)
+            elif (conditions := getattr(error, "conditions", None)) is not None:
+                self._refuse(conditions, str(error))
+            return str(error), []
+        except Exception as error:  # plain PyTorch is right, whatever the compiler does
+            self._never = str(of_compiler(error))
+            return self._never, []
+        if reason is not None:
+            program.conditions.keep(reason)
+            self._refuse(program.conditions, reason)
+            return reason, []
+        self._add(program)
+        return program, program.values(arguments)
+
+    def _program(self, arguments: tuple[Any, ...], again: bool = False) -> Program:
+        """A program for these arguments; again: traced whatever is on disk."""
         from headrace.bindings.compiled.loss_program import Program
 
-        return Program(self.plain, arguments, self.name)
+        return Program(self.plain, arguments, self.name, again=again)
 
-    def _differs(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
+    def _differs(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
         """How the compiled loss differs from the plain one; None where it does not."""
         from headrace.bindings.compiled.loss_check import differs
 
         return differs(program, arguments)
 
-    def _again(self, program: Any, arguments: tuple[Any, ...], values: list[Tensor]) -> Any:
+    def _first_difference(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
+        """As _differs(), if this process has not compared such a program; None where it has."""
+        key = program.conditions.key
+        if key in _compared and not program.traced:
+            return None
+        reason = self._differs(program, arguments)
+        if reason is None and key is not None:
+            _compared.add(key)
+        return reason
+
+    def _add(self, program: Program) -> None:
+        """Make a program the first of those that are known."""
+        others = [own for own in self._programs if own is not program]
+        self._programs = [program, *others[: MOST - 1]]
+
+    def _refuse(self, conditions: Conditions, reason: str) -> None:
+        self._refused = [(conditions, reason), *self._refused[: MOST - 1]]
+
+    def _gives_up(self, arguments: tuple[Any, ...]) -> str | None:
+        """What changes so often that making programs for it takes longer than they save; None where nothing does."""
+        if self._tries < TRIES + self._calls // CALLS:
+            return None
+        known = [program.conditions for program in self._programs] + [conditions for conditions, _ in self._refused]
+        return known[0].change(arguments) if known else "what it is given"
+
+    def _again(self, program: Program, arguments: tuple[Any, ...]) -> Program | str:
         """The program; compared with the plain loss once more at a later call."""
         program.calls += 1
         if program.calls == LOOK_AGAIN and (reason := self._differs(program, arguments)) is not None:
+            program.conditions.keep(reason)
             with self._lock:
-                self._programs.remove(program)
-                self._refused.append((program.given, [], reason))
+                self._programs = [own for own in self._programs if own is not program]
+                self._refuse(program.conditions, reason)
             return reason
         return program
 
@@ -154,20 +180,3 @@ def run_plain(plain: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     loss = returned[0] if isinstance(returned, tuple) else returned
     loss.backward()
     return torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, returned)
-
-
-def _classes(arguments: tuple[Any, ...]) -> tuple[type, ...]:
-    """The classes of the modules in a call's arguments."""
-    modules = [x for x in torch.utils._pytree.tree_leaves(arguments) if isinstance(x, nn.Module)]
-    return tuple(dict.fromkeys(type(part) for module in modules for part in module.modules()))
-
-
-def _altered(modules: Sequence[tuple[str, nn.Module]], examined: Sequence[Examination]) -> str | None:
-    """Why calls of the modules are not what their classes say; None where they are."""
-    for (name, module), found in zip(modules, examined, strict=True):
-        if found.altered:
-            return f"in {name}, {found.altered}"
-        for path, parameter in module.named_parameters():
-            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-                return f"{name}.{path} has a gradient hook"
-    return None

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.kernels.rows.captured import captured_as
-from headrace.kernels.rows.inputs import replaced, substituted
+from headrace.kernels.rows.stand_ins import standing_in
 
 NEAR = 1e-4  # of each tensor's largest number
 SMALL = 1e-6  # of the largest of all gradients: what is smaller is rounding
@@ -52,23 +51,18 @@ def _plain(
     program: Any, arguments: tuple[Any, ...], values: Sequence[Tensor], numbers: Sequence[Tensor], double: bool = False
 ) -> list[Tensor]:
     """The plain function's loss, gradients and metrics, with other numbers in place of the arguments' own."""
-    tensors, floats, learned = dict[int, Tensor](), dict[str, Tensor](), dict[str, Tensor]()
-    for source, own, number in zip(program.sources, values, numbers, strict=True):
-        new = number.double() if double and number.is_floating_point() else number.detach().clone()
-        if source.learned:
-            learned[source.name] = new.requires_grad_()
-        if not source.number:
-            tensors[id(own)] = new
-    given = [replaced(x, tensors, floats, name) for name, x in zip(program.labels, arguments, strict=True)]
-    with substituted(program.given, tensors), captured_as(program.plain, tensors), torch.enable_grad():
-        returned = program.plain(*given)
+    numbers = [x.double() if double and x.is_floating_point() else x.detach().clone() for x in numbers]
+    made = standing_in(program.plain, arguments, program.given, values, numbers, floats=False)
+    with made as used, torch.enable_grad():
+        returned = program.plain(*used.arguments)
+    learned = {source.name: tensor for source, tensor in used.learned}
     loss, rest = returned if isinstance(returned, tuple) else (returned, ())
     wanted = [result.learned.name for result in program.results if result.learned is not None]
     gradients = torch.autograd.grad(loss, [learned[name] for name in wanted], allow_unused=True)
     zeros = [torch.zeros_like(learned[name]) if g is None else g for name, g in zip(wanted, gradients, strict=True)]
     metrics = [x.detach() for x in torch.utils._pytree.tree_leaves(rest) if isinstance(x, Tensor)]
     ids = {source.name: id(own) for source, own in zip(program.sources, values, strict=True)}
-    written = [tensors[ids[result.written.name]] for result in program.results if result.written is not None]
+    written = [used.tensors[ids[result.written.name]] for result in program.results if result.written is not None]
     return [loss.detach(), *zeros, *metrics, *written]
 
 

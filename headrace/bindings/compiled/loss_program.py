@@ -1,63 +1,210 @@
-"""A loss that was compiled, and its calls: addresses of tensors in, gradients out."""
+"""A loss that was compiled, and its calls: addresses of tensors in, gradients out.
+
+Tracing is left out where its result is on disk, and so are the modules that trace.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from headrace.core.closure import Reach, reach
 from headrace.core.device import kernel_threads
-from headrace.kernels.rows.inputs import argument_names
-from headrace.kernels.rows.lowering.loss import lower
-from headrace.kernels.rows.row_program import Outer, Product
-from headrace.kernels.rows.row_schedule import plan
+from headrace.kernels.rows.inputs import Source, argument_names, given
+from headrace.kernels.rows.reasons import NotRows, of_compiler
+from headrace.kernels.rows.stand_ins import METRIC
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.cpu_program import CpuProgram, parts_of
-from headrace.kernels.rows.trace_loss import trace
-from headrace.policies.examination import examine
+from headrace.kernels.rows.targets.cpu_program import CpuProgram, compiled, parts_of
+from headrace.kernels.rows.targets.records import Constants, Outcome, Record, keep, recorded
+from headrace.kernels.rows.trace_key import key_of
+from headrace.policies.examination import Examination, examine
 
 NUMPY = {torch.float32: "float32", torch.int32: "int32", torch.int64: "int64", torch.bool: "bool"}
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
 
 
-class Program:
-    """Machine code of a loss for arguments like these. Raises NotRows where there is none.
+class Conditions:
+    """What a loss and the arguments of a call are, besides their numbers: all that a trace of them reads.
 
-    sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to. learned, written:
-    numbers of results that are gradients, or new numbers of buffers; each with that of the input.
+    key: under which the result of the trace is kept on disk; None where something cannot be known.
     """
 
     def __init__(
-        self, plain: Callable[..., Any], arguments: tuple[Any, ...], name: str, gradients: bool = True
+        self, plain: Callable[..., Any], arguments: tuple[Any, ...], gradients: bool, floats: bool = True
     ) -> None:
-        self.plain, self.labels = plain, argument_names(plain, len(arguments))
-        traced, given = trace(plain, arguments, gradients)
-        self.given, self.sources, self.results, self.spec = given, given.sources, traced.outputs, traced.spec
-        self.modules = given.modules
-        self.plan = plan(lower(traced, name))
+        self.plain, self.given = plain, given(plain, arguments, floats)
+        self.reach = self._reach()
+        self.examined = [(module, examine(module)) for _, module in self.given.modules]
+        self.key = key_of(self.given, self.reach, gradients)
+
+    def _reach(self) -> Reach:
+        return reach(self.plain, self.given.classes, {*map(id, self.given.values)})
+
+    def traced(self) -> None:
+        """Take in what tracing has imported. Raises NotRows where it has changed something."""
+        if not self.reach.is_current():
+            raise NotRows("changes what it, or a function that it calls, reads outside", for_good=True)
+        if self.reach.unseen:
+            self.reach = self._reach()
+
+    def hold(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether a call with other arguments is the same, but for their numbers."""
+        if any(examine(module) is not seen for module, seen in self.examined):
+            return False
+        return self.reach.is_current() and self.given.change(arguments) is None
+
+    def change(self, arguments: tuple[Any, ...]) -> str:
+        """What keeps a call from being the same, for messages."""
+        if not self.reach.is_current():
+            return self.reach.change()
+        return self.given.change(arguments) or "a module, or where its parameters lie"
+
+    def altered(self) -> str | None:
+        """Why calls of the modules are not what their classes say; None where they are."""
+        for (name, module), (_, seen) in zip(self.given.modules, self.examined, strict=True):
+            if (reason := _altered(name, module, seen)) is not None:
+                return reason
+        return None
+
+    def keep(self, reason: str) -> None:
+        """Keep a refusal for later processes."""
+        if self.key is not None:
+            keep(self.key, self.reach.places(), NotRows(reason))
+
+
+@dataclass(frozen=True)
+class Result:
+    """An output of a loss. learned: the input whose gradient it is; None of the loss itself and of metrics. written:
+    the input, a module's buffer, whose new numbers it is."""
+
+    name: str
+    learned: Source | None
+    written: Source | None
+    outcome: Outcome
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the plain function returns it in."""
+        return getattr(torch, self.outcome.dtype)  # type: ignore[no-any-return]
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether it is a metric."""
+        return self.outcome.metric
+
+
+class Program:
+    """Machine code of a loss for arguments like these. Raises NotRows where there is none; `conditions` of the error
+    are those of the arguments, where these were looked at.
+
+    sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to. learned, written:
+    numbers of results that are gradients, or new numbers of buffers; each with that of the input. plan: its memory.
+    traced: whether this process traced it. again: trace it whatever is on disk.
+    """
+
+    def __init__(
+        self,
+        plain: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        name: str,
+        gradients: bool = True,
+        again: bool = False,
+    ) -> None:
+        self.plain, self.labels, self._gradients = plain, argument_names(plain, len(arguments)), gradients
+        self.traced, self.calls = False, 0
+        first = Conditions(plain, arguments, gradients)
+        try:
+            self.conditions, record = self._record(first, arguments, name, again)
+        except NotRows as error:
+            error.conditions = first  # type: ignore[attr-defined]
+            raise
+        self.given = self.conditions.given
+        self.given.leave_out()
+        self.sources, self.modules, self.spec = self.given.sources, self.given.modules, record.returned
         self.columns = [i for i, source in enumerate(self.sources) if source.kind == "column"]
         self.uniforms = [i for i, source in enumerate(self.sources) if source.kind != "column"]
-        self.code = CpuProgram(self.plan, [NUMPY[given.values[i].dtype] for i in self.columns])
-        self.sizes = [traced.sizes(result.node) for result in self.results]
-        self.with_rows = [output.view.value.rows for output in self.plan.program.outputs]
-        self._examined = [(module, examine(module)) for _, module in self.modules]
-        products = [value for value in self.plan.program.values() if isinstance(value, Product | Outer)]
-        self.work = sum(2 * v.size * (v.source.shape[-1] if isinstance(v, Product) else 1) for v in products)
-        self.calls = 0
-        places = {source.name: i for i, source in enumerate(self.sources)}
-        self.learned = [(n, places[r.learned.name]) for n, r in enumerate(self.results) if r.learned is not None]
-        self.written = [(n, places[r.written.name]) for n, r in enumerate(self.results) if r.written is not None]
+        self.code, self.plan, self.work = CpuProgram(record.layout, record.native), record.layout, record.work
+        self.sizes = [[(inner, power) for inner, power in o.sizes] for o in record.outcomes]
+        self.with_rows = [o.rows for o in record.outcomes]
+        inputs: dict[int | None, Source | None] = {None: None, **dict(enumerate(self.sources))}
+        self.results = [Result(o.name, inputs[o.learned], inputs[o.written], o) for o in record.outcomes]
+        self.learned = [(n, o.learned) for n, o in enumerate(record.outcomes) if o.learned is not None]
+        self.written = [(n, o.written) for n, o in enumerate(record.outcomes) if o.written is not None]
+
+    def _record(
+        self, first: Conditions, arguments: tuple[Any, ...], name: str, again: bool
+    ) -> tuple[Conditions, Record]:
+        """What is kept of the loss, or is made of it; with its settings as inputs or, where its code chooses by one, as
+        constants."""
+        if (reason := first.altered()) is not None:
+            raise NotRows(reason)
+        constant: list[tuple[Conditions, Record]] = []
+
+        def of_constants() -> tuple[Conditions, Record]:
+            seen = Conditions(self.plain, arguments, self._gradients, floats=False)
+            record = recorded(seen.key, seen.reach.places(), lambda: self._made(seen, arguments, name), again)
+            assert isinstance(record, Record)
+            return seen, record
+
+        def make() -> Record | Constants:
+            try:
+                return self._made(first, arguments, name)
+            except NotRows:
+                if not any(source.number for source in first.given.sources):
+                    raise
+            constant.append(of_constants())
+            return Constants()
+
+        found = recorded(first.key, first.reach.places(), make, again)
+        if isinstance(found, Record):
+            return first, found
+        return constant[0] if constant else of_constants()
+
+    def _made(self, seen: Conditions, arguments: tuple[Any, ...], name: str) -> Record:
+        """Trace the loss, and make machine code of it."""
+        from headrace.kernels.rows.lowering.loss import lower
+        from headrace.kernels.rows.row_program import Outer, Product
+        from headrace.kernels.rows.row_schedule import plan
+        from headrace.kernels.rows.trace_loss import trace
+
+        self.traced, found = True, seen.given
+        traced = trace(self.plain, arguments, found, self._gradients)
+        seen.traced()
+        try:
+            planned = plan(lower(traced, name))
+            columns = [v for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
+            code = compiled(planned, [NUMPY[column.dtype] for column in columns])
+            sizes = [[list(size) for size in traced.sizes(result.node)] for result in traced.outputs]
+        except NotRows:
+            raise
+        except Exception as error:
+            raise of_compiler(error) from error
+        places = {source.name: i for i, source in enumerate(found.sources)}
+        outcomes = [
+            Outcome(
+                result.name,
+                places[result.learned.name] if result.learned else None,
+                places[result.written.name] if result.written else None,
+                result.is_metric,
+                str(result.dtype).removeprefix("torch."),
+                output.view.value.dtype,
+                output.view.value.rows,
+                own,
+            )
+            for result, output, own in zip(traced.outputs, planned.program.outputs, sizes, strict=True)
+        ]
+        products = [value for value in planned.program.values() if isinstance(value, Product | Outer)]
+        work = sum(2 * v.size * (v.source.shape[-1] if isinstance(v, Product) else 1) for v in products)
+        return Record(code.native, code.layout, outcomes, traced.spec, work)
 
     def inputs(self, arguments: tuple[Any, ...]) -> list[Tensor] | None:
         """The inputs of a call; None where it is not one that this program serves."""
-        if any(examine(module) is not seen for module, seen in self._examined):
-            return None
-        if not self.given.serves(arguments):
-            return None
-        return self.values(arguments)
+        return self.values(arguments) if self.conditions.hold(arguments) else None
 
     def run(self, values: Sequence[Tensor]) -> Any:
         """The loss and metrics; gradients are added to those that the parameters have."""
@@ -85,7 +232,7 @@ class Program:
     def arranged(self, metrics: Iterable[Any]) -> Any:
         """Metrics as the plain function returns them, with the numbers that it fixed."""
         (spec, fixed), found = self.spec, iter(metrics)
-        leaves = [next(found) if leaf is None else leaf for leaf in fixed]
+        leaves = [next(found) if leaf is METRIC else leaf for leaf in fixed]
         return torch.utils._pytree.tree_unflatten(leaves, spec)
 
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:
@@ -126,7 +273,7 @@ class Program:
     def output(self, position: int, rows: int) -> Tensor:
         """Memory for an output of so many rows."""
         shape = [inner * (rows if power else 1) for inner, power in self.sizes[position]]
-        integer = self.plan.program.outputs[position].view.value.dtype == "i32"
+        integer = self.results[position].outcome.stored == "i32"
         return torch.empty(shape, dtype=torch.int32 if integer else torch.float32)
 
     def point_output(self, words: np.ndarray, position: int, own: Tensor) -> None:
@@ -163,3 +310,12 @@ def _in_memory(uniform: Tensor) -> Tensor:
     if uniform.dtype != torch.float32:
         uniform = uniform.to(torch.float32 if uniform.dtype == torch.bool else torch.int32)
     return uniform.contiguous()
+
+
+def _altered(name: str, module: nn.Module, seen: Examination) -> str | None:
+    if seen.altered:
+        return f"in {name}, {seen.altered}"
+    for path, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            return f"{name}.{path} has a gradient hook"
+    return None

@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -109,31 +108,3 @@ def _is_object(value: object) -> bool:
     home = type(value).__module__.partition(".")[0]
     own = type(value) is SimpleNamespace or home not in sys.stdlib_module_names | {"torch", "numpy"}
     return own and hasattr(value, "__dict__") and not isinstance(value, type | nn.Module)
-
-
-@contextmanager
-def captured_as(function: Callable[..., object], tensors: dict[int, Tensor]) -> Iterator[None]:
-    """Inside, tensors of a function's closure and of its module are other tensors, by the ids of their own."""
-    plain = plain_function(function.func if isinstance(function, partial) else function)
-    cells = list(plain.__closure__ or ()) if inspect.isfunction(plain) else []
-    space = plain.__globals__ if inspect.isfunction(plain) else {}
-    names = global_names(plain.__code__) if inspect.isfunction(plain) else ()
-    kept = [(cell, cell.cell_contents) for cell in cells if _holds_tensor(cell)]
-    known = [(name, space[name]) for name in names if isinstance(space.get(name), Tensor)]
-    try:
-        for cell, value in kept:
-            cell.cell_contents = tensors.get(id(value), value)
-        for name, value in known:
-            space[name] = tensors.get(id(value), value)
-        yield
-    finally:
-        for cell, value in kept:
-            cell.cell_contents = value
-        space.update(known)
-
-
-def _holds_tensor(cell: Any) -> bool:
-    try:
-        return isinstance(cell.cell_contents, Tensor)
-    except ValueError:
-        return False

@@ -3,10 +3,12 @@ operation is a refusal, and another rule the same computation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 # fmt: off
 # lowering has rules for these: they stay whole
@@ -46,6 +48,8 @@ def table() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     wanted = [getattr(aten, name) for name in ALSO if hasattr(aten, name)]
     found = dict(core_aten_decompositions()) | get_decompositions(wanted)
+    found[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention
+    found[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _attention_backward
     return {key: rule for key, rule in found.items() if _name(key) not in KEPT}
 
 
@@ -55,6 +59,82 @@ def writing() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import get_decompositions
 
     return dict(get_decompositions([torch.ops.aten.native_batch_norm]))
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention as products and a softmax, in the layout of the query. The second result is that of torch's operation,
+    for its backward; ours does not read it."""
+    found = _attention_weights(query, key, causal, attn_mask, scale) @ _for_heads(value, query)
+    order = sorted(range(4), key=query.stride, reverse=True)
+    back = [order.index(axis) for axis in range(4)]
+    return found.permute(order).contiguous().permute(back), found[..., 0]
+
+
+def _attention_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout: float,
+    causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of query, key and value: with P = softmax(S), dS = P (dP - sum(dP P)), where
+    sum(dP P) = sum(dO O)."""
+    weights = _attention_weights(query, key, causal, attn_mask, scale)
+    of_weights = gradient @ _for_heads(value, query).transpose(-2, -1)
+    of_scores = weights * (of_weights - (gradient * out).sum(-1, keepdim=True)) * _scale(query, scale)
+    of_query = of_scores @ _for_heads(key, query)
+    of_key, of_value = (_of_groups(x, key) for x in (of_scores.transpose(-2, -1) @ query, weights.mT @ gradient))
+    made = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (of_query, of_key, of_value)]
+    return made[0], made[1], made[2]
+
+
+def _attention_weights(
+    query: Tensor, key: Tensor, causal: bool, attn_mask: Tensor | None, scale: float | None
+) -> Tensor:
+    """The softmax of scores, [batch, heads, L, S]; 0 where a mask leaves nothing to attend to."""
+    scores = query @ _for_heads(key, query).transpose(-2, -1) * _scale(query, scale)
+    if causal:
+        unseen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(unseen, -torch.inf)
+    if attn_mask is None:
+        return scores.softmax(-1)
+    scores = scores + attn_mask
+    nothing = (scores == -torch.inf).all(-1, keepdim=True)
+    return torch.where(nothing, 0.0, scores.softmax(-1))
+
+
+def _scale(query: Tensor, scale: float | None) -> float:
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _for_heads(x: Tensor, query: Tensor) -> Tensor:
+    """Keys or values with as many heads as the query has, where several of these share one."""
+    batch, heads, *rest = x.shape
+    shared = query.shape[1] // heads
+    return x if shared == 1 else x.unsqueeze(2).expand(batch, heads, shared, *rest).reshape(batch, -1, *rest)
+
+
+def _of_groups(gradient: Tensor, x: Tensor) -> Tensor:
+    """The gradient of keys or values that _for_heads() has spread."""
+    if gradient.shape[1] == x.shape[1]:
+        return gradient
+    batch, heads, *rest = x.shape
+    return gradient.reshape(batch, heads, -1, *rest).sum(2)
 
 
 def _name(key: Any) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from copy import copy as shallow
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
@@ -22,7 +20,7 @@ from headrace.kernels.rows.reasons import NotRows
 
 Shape: TypeAlias = tuple[int, ...]
 Kind: TypeAlias = Literal["column", "uniform"]
-_CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 _training = attrgetter("training")
 DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "bool"}
 
@@ -43,21 +41,57 @@ class Source:
     number: bool = False
 
 
+class Size(NamedTuple):
+    """In place of a container: its class, how much is in it; the keys of a dict, or names of attributes, in order."""
+
+    kind: type
+    number: int
+    keys: tuple[object, ...] = ()
+
+    def holds(self, found: object) -> bool:
+        """Whether a container is like that."""
+        if type(found) is not self.kind:
+            return False
+        if isinstance(found, list | tuple):
+            return len(found) == self.number
+        return tuple(found if isinstance(found, dict) else vars(found)) == self.keys
+
+    def __str__(self) -> str:
+        keys = [repr(key) if isinstance(key, CONSTANT) else str(describe(key).lines) for key in self.keys]
+        return f"{self.kind.__module__}.{self.kind.__qualname__} {self.number} {keys}"
+
+
+class Held(NamedTuple):
+    """What the trace reads besides inputs. name: as a user would say it. value: what it was; of a container a Size."""
+
+    name: str
+    find: Find
+    value: object
+
+
+class Same(NamedTuple):
+    """Two places with one tensor."""
+
+    name: str
+    one: Find
+    other: Find
+    first: str  # the name of the first place
+
+
 @dataclass
 class Given:
     """The inputs in a call's arguments.
 
     count: of the arguments. modules: by the names of the arguments. rows: of the minibatch. floats: whether Python
     floats are inputs, rather than constants. spaces: attributes of objects, and dicts, that the function holds. same:
-    where a tensor is given twice. held: what else the trace reads: modules, numbers that are no inputs, sizes of dicts
-    and lists; each with how to find it, and what it was.
+    where a tensor is given twice. held: modules, numbers that are no inputs, sizes of dicts and lists.
     """
 
     sources: list[Source] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     modules: list[tuple[str, nn.Module]] = field(default_factory=list)
-    held: list[tuple[Find, object]] = field(default_factory=list)
-    same: list[tuple[Find, Find]] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
+    same: list[Same] = field(default_factory=list)
     spaces: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
     floats: bool = True
@@ -67,49 +101,126 @@ class Given:
         self._own: list[tuple[Source, Shape, torch.dtype]] = []
         self._parts: list[nn.Module] = []
         self._training: list[bool] = []
-        self._changing: list[Changing] = []
-        self._reaches: list[Reach] = []
+        self._changing: list[tuple[str, Changing]] = []
+        self._reaches: list[tuple[str, Reach]] = []
+        self._state = state()
+        self._lines: list[str] = []
+        self.classes: tuple[type, ...] = ()
 
     def settle(self) -> None:
-        """Remember what inputs look like, for serves()."""
+        """Remember what inputs look like, for change() and lines()."""
         pairs = zip(self.sources, self.values, strict=True)
         self._own = [(s, _tail(s, v), v.dtype) for s, v in pairs if not (s.of_module or s.number)]
         self._parts = [part for _, module in self.modules for part in module.modules()]
         self._training = [*map(_training, self._parts)]
-        kept = [x for part in self._parts for name, x in vars(part).items() if name not in _of_all_modules()]
-        for value in [*kept, *(value for _, value in self.held)]:
-            if not isinstance(value, (nn.Module, Tensor, _Size, *_CONSTANT)):
+        classes: dict[type, None] = dict.fromkeys(map(type, self._parts))
+        kept = [
+            (f"{label}.{path}.{name}".replace("..", "."), value)
+            for label, module in self.modules
+            for path, part in module.named_modules()
+            for name, value in vars(part).items()
+            if name not in _of_all_modules() and not isinstance(value, Tensor)
+        ]
+        for name, value in [*kept, *((name, value) for name, _, value in self.held)]:
+            if isinstance(value, nn.Module):
+                self._lines.append(f"{name} is a module")
+            elif isinstance(value, Size):
+                classes[value.kind] = None
+                self._lines.append(f"{name}: {value}")
+            elif isinstance(value, CONSTANT):
+                classes[type(value)] = None
+                self._lines.append(f"{name} = {value!r}")
+            else:
                 found = describe(value)
-                self._changing += found.changing
-                self._reaches += map(reach, found.functions)
+                self._changing += [(name, part) for part in found.changing]
+                self._reaches += [(name, reach(function)) for function in found.functions]
+                classes |= dict.fromkeys(found.classes)
+                self._lines.append(f"{name} = {found.lines}")
+        self.classes = tuple(classes)
 
-    def serves(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether other arguments have the same inputs, but for their numbers, and the same constants."""
-        if len(arguments) != self.count or [*map(_training, self._parts)] != self._training:
-            return False
-        if not all(part.holds() for part in self._changing) or not all(part.is_current() for part in self._reaches):
-            return False
+    def leave_out(self) -> None:
+        """Leave out inputs of dtypes that are not compiled, which nothing reads."""
+        kept = [(s, v) for s, v in zip(self.sources, self.values, strict=True) if v.dtype in DTYPES]
+        self.sources, self.values = [s for s, _ in kept], [v for _, v in kept]
+
+    def lines(self) -> list[str]:
+        """All that a trace of these arguments reads, but for code, as text that is the same in every process."""
+        inputs = [
+            f"{s.kind} {s.name} {s.learned} {s.of_module} {s.number} {v.dtype} {_tail(s, v)}"
+            for s, v in zip(self.sources, self.values, strict=True)
+        ]
+        places = [f"{same.name} is {same.first}" for same in self.same]
+        code = [f"{name} {found.text}" for name, found in self._reaches]
+        modules = [line for label, module in self.modules for line in _structure(label, module)]
+        return [*self._state, f"{self.count}", *inputs, *places, *modules, *self._lines, *code]
+
+    def unseen(self) -> list[str]:
+        """Modules that code in the arguments would import, whose contents are not known."""
+        return [module for _, found in self._reaches for module in found.unseen]
+
+    def change(self, arguments: tuple[Any, ...]) -> str | None:
+        """What keeps other arguments from having the same inputs, but for their numbers, and the same constants; None
+        where they have these."""
+        if len(arguments) != self.count:
+            return "the number of arguments"
+        if [*map(_training, self._parts)] != self._training:
+            return "whether modules are in training mode"
+        if state() != self._state:
+            return "a setting of torch's, such as the default dtype"
+        for name, changing in self._changing:
+            if not changing.holds():
+                return name
+        for name, found in self._reaches:
+            if not found.is_current():
+                return name
         try:
-            if any(one(arguments) is not other(arguments) for one, other in self.same):
-                return False
-            for find, value in self.held:
-                if not _same(find(arguments), value):
-                    return False
-            rows = 0
-            for source, shape, dtype in self._own:
-                found = source.find(arguments)
-                alike = isinstance(found, Tensor) and found.dtype == dtype and _tail(source, found) == shape
-                if not alike or found.requires_grad is not source.learned or found.device.type != "cpu":
-                    return False
-                if source.learned and has_hook(found):
-                    return False
-                if source.kind == "column":
-                    rows = rows or len(found)
-                    if len(found) != rows:
-                        return False
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # it is not there
-            return False
-        return all(type(source.find(arguments)) is float for source in self.sources if source.number)
+            return self._change(arguments)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # something is not there
+            return "what the arguments hold"
+
+    def _change(self, arguments: tuple[Any, ...]) -> str | None:
+        for name, one, other, _ in self.same:
+            if one(arguments) is not other(arguments):
+                return name
+        for name, find, value in self.held:
+            if not _same(find(arguments), value):
+                return name
+        rows = 0
+        for source, shape, dtype in self._own:
+            found = source.find(arguments)
+            if not isinstance(found, Tensor) or found.dtype != dtype or _tail(source, found) != shape:
+                return f"the shape or dtype of {source.name}"
+            if found.requires_grad is not source.learned or found.device.type != "cpu":
+                return f"the device of {source.name}, or whether it is learned"
+            if source.learned and has_hook(found):
+                return f"the hooks of {source.name}"
+            if source.kind == "column":
+                rows = rows or len(found)
+                if len(found) != rows:
+                    return f"the number of rows of {source.name}"
+        others = (s.name for s in self.sources if s.number and type(s.find(arguments)) is not float)
+        return next(others, None)
+
+
+def state() -> tuple[str, ...]:
+    """Settings of torch's and of Python's that a trace depends on."""
+    return (
+        str(torch.get_default_dtype()),
+        str(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")),
+        str(torch.is_inference_mode_enabled()),
+        str(torch.are_deterministic_algorithms_enabled()),
+        str(__debug__),
+    )
+
+
+def _structure(label: str, module: nn.Module) -> Iterator[str]:
+    """The modules in one, as text: where one is in two places, and which tensors are not there."""
+    numbers: dict[nn.Module, int] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        number = numbers.setdefault(part, len(numbers))
+        missing = [name for kind in (part._parameters, part._buffers) for name, value in kind.items() if value is None]
+        kind = f"{type(part).__module__}.{type(part).__qualname__}"
+        yield f"{label}.{path}: {number} {kind} {part.training} {missing}"
 
 
 def _tail(source: Source, value: Tensor) -> Shape:
@@ -118,10 +229,8 @@ def _tail(source: Source, value: Tensor) -> Shape:
 
 def _same(found: object, value: object) -> bool:
     """Whether a constant is what it was: by its value where that is a plain one, else by being the same object."""
-    if isinstance(value, _Size):
-        if type(found) is not value.kind:
-            return False
-        return len(found) == value.number if value.sized else len(vars(found)) == value.number  # type: ignore[arg-type]
+    if isinstance(value, Size):
+        return value.holds(found)
     return found is value or (type(found) is type(value) and _is_plain(value) and found == value)
 
 
@@ -136,18 +245,10 @@ def has_hook(tensor: Tensor) -> bool:
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-class _Size(NamedTuple):
-    """In place of a container: its class, and how much is in it."""
-
-    kind: type
-    number: int
-    sized: bool
-
-
 def given(function: Callable[..., object], arguments: tuple[Any, ...], floats: bool = True) -> Given:
     """The inputs of a call. Raises NotRows for what cannot be one. floats: Python floats are inputs, not constants."""
     found, names = Given(floats=floats, count=len(arguments)), argument_names(function, len(arguments))
-    seen: dict[int, Find] = {}
+    seen: dict[int, tuple[str, Find]] = {}
     for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
     for name, value, find in captured(function):
@@ -185,7 +286,7 @@ def argument_names(function: Callable[..., object], count: int) -> list[str]:
 
 def _look(
     found: Given,
-    seen: dict[int, Find],
+    seen: dict[int, tuple[str, Find]],
     name: str,
     value: Any,
     find: Find,
@@ -193,46 +294,47 @@ def _look(
 ) -> None:
     """Add the inputs within an argument. same_for_all: its tensors have no rows."""
     if isinstance(value, nn.Module):
-        found.held.append((find, value))
+        found.held.append(Held(name, find, value))
         _add_module(found, seen, name, value)
     elif isinstance(value, Tensor):
         _add_tensor(found, seen, name, value, find, same_for_all)
     elif isinstance(value, dict):
-        found.held.append((find, _Size(type(value), len(value), sized=True)))
+        found.held.append(Held(name, find, Size(type(value), len(value), tuple(value))))
         for key, part in value.items():
             _look(found, seen, f"{name}.{key}", part, lambda given, key=key: find(given)[key])  # type: ignore[misc]
     elif isinstance(value, list | tuple):
         labels = getattr(value, "_fields", range(len(value)))
-        found.held.append((find, _Size(type(value), len(value), sized=True)))
+        found.held.append(Held(name, find, Size(type(value), len(value))))
         for i, (label, part) in enumerate(zip(labels, value, strict=True)):
             _look(found, seen, f"{name}.{label}", part, lambda given, i=i: find(given)[i])  # type: ignore[misc]
     elif has_parts(value):
-        found.held.append((find, _Size(type(value), len(vars(value)), sized=False)))
+        found.held.append(Held(name, find, Size(type(value), len(vars(value)), tuple(vars(value)))))
         for label, part in vars(value).items():
             _look(found, seen, f"{name}.{label}", part, lambda given, label=label: getattr(find(given), label))  # type: ignore[misc]
     elif type(value) is float and found.floats:
         found.sources.append(Source("uniform", name, False, find, number=True))
         found.values.append(torch.tensor(value, dtype=torch.float32))
     else:
-        found.held.append((find, value))
+        found.held.append(Held(name, find, value))
 
 
 def _is_plain(value: object) -> bool:
-    return isinstance(value, _CONSTANT)
+    return isinstance(value, CONSTANT)
 
 
 def _add_tensor(
     found: Given,
-    seen: dict[int, Find],
+    seen: dict[int, tuple[str, Find]],
     name: str,
     value: Tensor,
     find: Find,
     same_for_all: bool,
 ) -> None:
     if id(value) in seen:
-        found.same.append((seen[id(value)], find))
+        first, at = seen[id(value)]
+        found.same.append(Same(name, at, find, first))
         return
-    seen[id(value)] = find
+    seen[id(value)] = name, find
     _check(name, value)
     learned = value.requires_grad and value.is_leaf
     if value.requires_grad and not value.is_leaf:
@@ -244,10 +346,10 @@ def _add_tensor(
     found.values.append(value)
 
 
-def _add_module(found: Given, seen: dict[int, Find], name: str, module: nn.Module) -> None:
+def _add_module(found: Given, seen: dict[int, tuple[str, Find]], name: str, module: nn.Module) -> None:
     if id(module) in seen:
         return
-    seen[id(module)] = lambda _: module
+    seen[id(module)] = name, lambda _: module
     found.modules.append((name, module))
     parts = dict(module.named_modules())
     attributes = [
@@ -260,9 +362,10 @@ def _add_module(found: Given, seen: dict[int, Find], name: str, module: nn.Modul
         path, _, label = own.rpartition(".")
         find: Find = lambda _, owner=parts[path], label=label: getattr(owner, label)  # type: ignore[misc] # noqa: E731
         if id(value) in seen:
-            found.same.append((seen[id(value)], find))
+            first, at = seen[id(value)]
+            found.same.append(Same(f"{name}.{own}", at, find, first))
             continue
-        seen[id(value)] = find
+        seen[id(value)] = f"{name}.{own}", find
         _check(f"{name}.{own}", value)
         learned = isinstance(value, nn.Parameter) and value.requires_grad
         found.sources.append(Source("uniform", f"{name}.{own}", learned, find, of_module=True))
@@ -274,55 +377,3 @@ def _check(name: str, value: Tensor) -> None:
         raise NotRows(f"{name} lies on {value.device}; losses are compiled for the CPU")
     if value.layout != torch.strided:
         raise NotRows(f"{name} is sparse")
-
-
-@contextmanager
-def substituted(found: Given, tensors: dict[int, Tensor]) -> Iterator[None]:
-    """Inside, tensors of the modules, and of objects that the function holds, are other ones, by the ids of their
-    own."""
-    parts = [part for _, module in found.modules for part in module.modules()]
-    spaces: list[Any] = [x for part in parts for x in (part._parameters, part._buffers, vars(part))] + found.spaces
-    # of GRU and LSTM, which list their parameters anew when these are others
-    listed = [(vars(part), name) for part in parts for name in ("_flat_weights", "_flat_weight_refs")]
-    changed = [(space, name, space[name]) for space, name in listed if name in space]
-    try:
-        for space in spaces:
-            for name, value in list(space.items()):
-                if isinstance(value, Tensor) and id(value) in tensors:
-                    changed.append((space, name, value))
-                    space[name] = tensors[id(value)]
-        yield
-    finally:
-        for space, name, value in reversed(changed):
-            space[name] = value
-
-
-def replaced(value: Any, tensors: dict[int, Tensor], numbers: dict[str, Tensor], name: str) -> Any:
-    """An argument with other tensors in place of its own, by their ids, and of its floats, by their names."""
-
-    def part(label: object, inner: Any) -> Any:
-        return replaced(inner, tensors, numbers, f"{name}.{label}")
-
-    if isinstance(value, Tensor):
-        return tensors.get(id(value), value)
-    if type(value) is float:
-        return numbers.get(name, value)
-    if isinstance(value, dict):
-        made = {key: part(key, inner) for key, inner in value.items()}
-        return made if type(value) is dict else _like(value, made)
-    if isinstance(value, list | tuple):
-        parts = [
-            part(label, inner) for label, inner in zip(getattr(value, "_fields", range(len(value))), value, strict=True)
-        ]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if has_parts(value):
-        copy = shallow(value)
-        vars(copy).update({label: part(label, inner) for label, inner in vars(value).items()})
-        return copy
-    return value
-
-
-def _like(value: dict[Any, Any], made: dict[Any, Any]) -> dict[Any, Any]:
-    copy = value.copy()
-    copy.update(made)
-    return copy

@@ -34,11 +34,11 @@ def given(node: Node, name: str, default: Any = None) -> Any:
 def leave_out(graphs: list[Graph], found: Given) -> None:
     """Leave out inputs of dtypes that are not compiled. Raises NotRows where one is read."""
     holders = [[node for node in graph.nodes if node.op == "placeholder"] for graph in graphs]
-    for i, (source, value, *nodes) in reversed([*enumerate(zip(found.sources, found.values, *holders, strict=True))]):
+    for source, value, *nodes in zip(found.sources, found.values, *holders, strict=True):
         if value.dtype not in DTYPES:
             if any(node.users for node in nodes):
                 dtype = str(value.dtype).removeprefix("torch.")
                 raise NotRows(f"{source.name} is of dtype {dtype}; give it as float32")
             for node in nodes:
                 node.graph.erase_node(node)
-            del found.sources[i], found.values[i]
+    found.leave_out()

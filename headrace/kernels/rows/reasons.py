@@ -16,11 +16,14 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in')
 
 
 class NotRows(Exception):
-    """A loss that cannot be compiled. where: "file.py:12", or empty where no line of the user's is known."""
+    """A loss that cannot be compiled. where: "file.py:12", or empty where no line of the user's is known.
 
-    def __init__(self, reason: str, where: str = "") -> None:
+    for_good: whatever its arguments are. passing: it may be otherwise in another process, as where a file was missing.
+    """
+
+    def __init__(self, reason: str, where: str = "", for_good: bool = False, passing: bool = False) -> None:
         super().__init__(f"{where} {reason}" if where else reason)
-        self.reason, self.where = reason, where
+        self.reason, self.where, self.for_good, self.passing = reason, where, for_good, passing
 
 
 @cache
@@ -65,6 +68,17 @@ _ERRORS = {
 }
 
 
+_PASSING = (OSError, MemoryError, ImportError)  # what another process may not meet
+
+
+def of_compiler(error: Exception) -> NotRows:
+    """The reason for which what was traced could not be made into machine code: a mistake that is not the user's."""
+    reason = (
+        f"its machine code could not be made ({_first_line(error)}); this is an error of headrace's: please report it"
+    )
+    return NotRows(f"{reason} with the loss", passing=isinstance(error, _PASSING))
+
+
 def of_error(error: Exception) -> NotRows:
     """The reason for which a loss could not be traced."""
     place, kind, text = place_of(error.__traceback__), type(error).__name__, str(error)
@@ -78,6 +92,10 @@ def of_error(error: Exception) -> NotRows:
     if reason is None and "functorch" in text and "autograd.Function" in text:
         reason = "uses an autograd.Function"
     if reason is None:
-        first = text.strip().splitlines()[0] if text.strip() else kind
-        reason = f"cannot be traced: {kind}: {first[:200]}"
-    return NotRows(reason, place)
+        reason = f"cannot be traced: {_first_line(error)}"
+    return NotRows(reason, place, passing=isinstance(error, _PASSING))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

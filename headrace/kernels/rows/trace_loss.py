@@ -7,31 +7,29 @@ c * rows or c / (rows - d) of whole c and d.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headrace.core.fused import traced
-from headrace.kernels.rows.captured import captured_as
 from headrace.kernels.rows.decompositions import table, writing
-from headrace.kernels.rows.inputs import DTYPES, Given, Source, argument_names, given, replaced, substituted
+from headrace.kernels.rows.inputs import CONSTANT, DTYPES, Given, Source
 from headrace.kernels.rows.nodes import given as argument_of
 from headrace.kernels.rows.nodes import leave_out
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.selections import Selections
 from headrace.kernels.rows.side_effects import Watch
+from headrace.kernels.rows.stand_ins import METRIC, StandIns, is_buffer, replacing, standing_in
+from headrace.kernels.rows.switches import as_traced
 
 PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
 LESS = 64  # what is taken from the number of rows, at most
@@ -180,21 +178,10 @@ def _simple(factors: list[float]) -> float | None:
     return decimal if abs(decimal - middle) <= 2e-7 * abs(middle) else None
 
 
-def trace(function: Callable[..., Any], arguments: tuple[Any, ...], gradients: bool = True) -> tuple[Traced, Given]:
-    """The graphs of a loss and its gradients; without gradients, of what a function of rows returns.
-
-    Raises NotRows.
-    """
-    errors: list[NotRows] = []
-    for floats in (True, False):  # as inputs; as constants, where the code chooses by one
-        try:
-            found = given(function, arguments, floats)
-            return _trace(function, arguments, found, gradients), found
-        except NotRows as error:
-            errors.append(error)
-        if not any(source.number for source in found.sources):
-            break
-    raise errors[-1] from None
+def trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool = True) -> Traced:
+    """The graphs of a loss and its gradients; without gradients, of what a function of rows returns. Raises NotRows."""
+    with replacing:  # what the function changes is watched
+        return _trace(function, arguments, found, gradients)
 
 
 def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool) -> Traced:
@@ -215,7 +202,7 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Give
             changed = watch.restore()
             torch.set_rng_state(state)
         if changed:
-            raise NotRows(f"changes {changed} when it is called")
+            raise NotRows(f"changes {changed} when it is called", for_good=True)
         if graphs[1:] and work.spec != spec:
             raise NotRows("returns a number that depends on the count of rows; torch.tensor() of it can be compiled")
         results, spec = work.results, work.spec
@@ -241,47 +228,27 @@ class _Work:
 
     def graph(self) -> Graph:
         """The functional graph, in few kinds of operations."""
-        # distributions check their arguments by asking about the data
-        checks, logger = torch.distributions.Distribution._validate_args, logging.getLogger(FakeTensor.__module__)
-        logger.disabled = True  # what stops a trace is said in one line
-        torch.distributions.Distribution.set_default_validate_args(False)
-        try:
+        with as_traced():
             made = make_fx(self.run, writing(), "fake")(*self.examples)
             _refuse_random(made.graph)
             functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
             with torch.fx.traceback.preserve_node_meta():
                 made = make_fx(functional, tracing_mode="fake", decomposition_table=table())(*self.examples)
-        finally:
-            torch.distributions.Distribution.set_default_validate_args(checks)
-            logger.disabled = False
         _simplify(made)
         return made.graph
 
     def run(self, *values: Tensor) -> list[Tensor]:
         """The loss, its gradients, and the metrics."""
-        found, tensors, numbers = self.found, dict[int, Tensor](), dict[str, Tensor]()
-        learned: list[tuple[Source, Tensor]] = []
-        for source, own, value in zip(found.sources, found.values, values, strict=True):
-            if source.learned and self.gradients:
-                value = value.detach().requires_grad_()
-                learned.append((source, value))
-            if source.number:
-                numbers[source.name] = value
-            else:
-                tensors[id(own)] = value
-        labels = argument_names(self.function, len(self.arguments))
-        given_ = [replaced(x, tensors, numbers, name) for name, x in zip(labels, self.arguments, strict=True)]
-        buffers = {id(own): source for source, own in self._buffers()}
-        for key in buffers:
-            tensors[key] = tensors[key].clone()
-        versions = {key: tensor._version for key, tensor in tensors.items()}
-        inside = substituted(found, tensors), captured_as(self.function, tensors)
-        # attention in products and a softmax
-        with inside[0], inside[1], sdpa_kernel(SDPBackend.MATH), _Places(), traced():
-            returned = self.function(*given_)
-        written = self._written(tensors, versions, buffers)
+        made = standing_in(
+            self.function, self.arguments, self.found, self.found.values, values, floats=True, gradients=self.gradients
+        )
+        with made as used, _Places(), torch.enable_grad(), traced():
+            versions = {key: tensor._version for key, tensor in used.tensors.items()}
+            returned = self.function(*used.arguments)
+        written, learned = self._written(used, versions), used.learned
         if not self.gradients:
-            leaves, self.spec = tree_flatten(returned)
+            leaves, spec = tree_flatten(returned)
+            self.spec = spec, [METRIC] * len(leaves)
             self.results = [(f"output {i}", None, None) for i in range(len(leaves))]
             return leaves
         loss, rest = returned if isinstance(returned, tuple) else (returned, ())
@@ -291,29 +258,27 @@ class _Work:
         grads = torch.autograd.grad(loss, [value for _, value in learned], allow_unused=True)
         pairs = [(source, g) for (source, _), g in zip(learned, grads, strict=True) if g is not None]
         self.results = [("loss", None, None), *((f"gradient of {source.name}", source, None) for source, _ in pairs)]
-        if any(leaf is number for leaf in leaves for number in numbers.values()):
+        if any(leaf is number for leaf in leaves for number in used.numbers.values()):
             raise NotRows("returns a setting among its metrics")  # traced again, with settings as constants
+        for leaf in leaves:
+            if not isinstance(leaf, (Tensor, *CONSTANT)):
+                kinds = "scalars, and dicts, lists and tuples of them, are compiled"
+                raise NotRows(f"returns an object of the class {type(leaf).__name__} as a metric; {kinds}")
         metrics = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.results += [(f"metric {i}", None, None) for i, leaf in enumerate(metrics) if isinstance(leaf, Tensor)]
         self.results += [(f"buffer {source.name}", None, source) for source, _ in written]
-        self.spec = self.spec, [None if isinstance(leaf, Tensor) else leaf for leaf in metrics]
+        self.spec = self.spec, [METRIC if isinstance(leaf, Tensor) else leaf for leaf in metrics]
         tensors_ = [leaf for leaf in metrics if isinstance(leaf, Tensor)]
         return [loss.detach(), *(g for _, g in pairs), *tensors_, *(value for _, value in written)]
 
-    def _buffers(self) -> list[tuple[Source, Tensor]]:
-        pairs = zip(self.found.sources, self.found.values, strict=True)
-        return [(s, v) for s, v in pairs if s.of_module and not isinstance(v, nn.Parameter) and v.dtype in DTYPES]
-
-    def _written(
-        self, tensors: dict[int, Tensor], versions: dict[int, int], buffers: dict[int, Source]
-    ) -> list[tuple[Source, Tensor]]:
+    def _written(self, used: StandIns, versions: dict[int, int]) -> list[tuple[Source, Tensor]]:
         """All buffers as the loss leaves them. Raises NotRows where it writes to anything else."""
-        changed = {key for key, version in versions.items() if tensors[key]._version != version} | buffers.keys()
-        names = {id(own): source.name for source, own in zip(self.found.sources, self.found.values, strict=True)}
-        for key in changed:
-            if key not in buffers:
-                raise NotRows(f"writes to {names[key]}")
-        return [(buffers[key], tensors[key]) for key in changed]
+        sources = {id(own): source for source, own in zip(self.found.sources, self.found.values, strict=True)}
+        buffers = [id(own) for s, own in zip(self.found.sources, self.found.values, strict=True) if is_buffer(s, own)]
+        for key, version in versions.items():
+            if used.tensors[key]._version != version and key not in buffers:
+                raise NotRows(f"writes to {sources[key].name}")
+        return [(sources[key], used.tensors[key]) for key in buffers]
 
 
 class _Places(TorchDispatchMode):

@@ -80,15 +80,42 @@ def of_text(name: str, text: str, make: Callable[[str], bytes]) -> Native:
 
     text: all that determines the code, besides this processor, LLVM and the module of `make`.
     """
-    from headrace.kernels.runtime.native import Native, processor
+    from headrace.kernels.runtime.native import processor
 
     made_by = Path(make.__code__.co_filename).read_text()
     parts = [text, made_by, version("llvmlite"), *processor()[:2]]
     path = folder() / f"headrace_{name}_{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:20]}.bin"
+    return _of_texts.get(path) or _shared(path, _code(path, lambda: make(text)))
+
+
+def native_named(file: str) -> Native | None:
+    """What of_text() made in any process, by the name of its file; None where that is not there."""
+    path = folder() / file
     found = _of_texts.get(path)
-    if found is None:
-        found = _of_texts.setdefault(path, Native(_code(path, lambda: make(text))))
+    if found is None and (code := _read(file)) is not None:
+        found = _shared(path, code)
     return found
+
+
+def _shared(path: Path, code: bytes) -> Native:
+    from headrace.kernels.runtime.native import Native
+
+    return _of_texts.setdefault(path, Native(code, path.name))
+
+
+def kept_content(file: str) -> bytes | None:
+    """What keep_content() wrote into a file of the folder; None where there is none, or a damaged one."""
+    return _read(file)
+
+
+def keep_content(file: str, content: bytes) -> None:
+    """Write a file of the folder, with a checksum."""
+    keep(folder() / file, _checksum(file, content) + content)
+
+
+def guarded(file: str) -> AbstractContextManager[None]:
+    """A lock between processes, for who makes a file of the folder."""
+    return locked((folder() / file).with_suffix(".lock"))
 
 
 def _code(path: Path, compiled: Callable[[], bytes]) -> bytes:

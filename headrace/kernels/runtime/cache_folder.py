@@ -179,7 +179,11 @@ def locked(path: Path) -> Iterator[None]:
     with file:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # closing is not enough where a process was forked meanwhile
+                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager

@@ -33,9 +33,11 @@ class Native:
     """A function from machine code, made by object_code() of kernels.runtime.machine_code; it returns nothing.
 
     Types are not checked: arguments must have those that it was compiled for. Releases the GIL; run_with_gil does not.
+    file: the name under which its code is kept, if it is.
     """
 
-    def __init__(self, code: bytes) -> None:
+    def __init__(self, code: bytes, file: str | None = None) -> None:
+        self.file = file
         # an engine of its own for each, so that names in different files cannot clash
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))

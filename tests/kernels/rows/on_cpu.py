@@ -8,14 +8,14 @@ import numpy as np
 
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.cpu_program import CpuProgram
+from headrace.kernels.rows.targets.cpu_program import compiled
 
 
 def run(
     plan: Plan, columns: Sequence[np.ndarray], uniforms: Sequence[np.ndarray], threads: int = 1
 ) -> dict[str, np.ndarray]:
     """A program's outputs, of columns [rows, ...] and uniform inputs, all float32, int64 or bool."""
-    code = CpuProgram(plan, [str(column.dtype) for column in columns])
+    code = compiled(plan, [str(column.dtype) for column in columns])
     rows, outputs = len(columns[0]), plan.program.outputs
     memory = code.memory(rows, threads)
     given = [np.ascontiguousarray(x).reshape(rows, -1) for x in columns]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.kernels.nn.layout import aligned
 from headrace.kernels.rows.row_plan import LANES, Plan
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.cpu import assembly
 from headrace.kernels.rows.targets.cpu_arguments import Work
-from headrace.kernels.rows.targets.cpu_code import is_wide, object_code
 from headrace.kernels.runtime.cache import of_text
-from headrace.kernels.runtime.native import Call
+from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
 
 PARTS, PART = 8, 128  # parts of a minibatch: so many at most, of so many rows at least
@@ -26,17 +25,40 @@ def parts_of(rows: int) -> int:
     return max(1, min(PARTS, -(-rows // PART)))
 
 
+@dataclass(frozen=True)
+class Layout:
+    """What a call of a program needs memory for: counts of its inputs, outputs and phases, and as in Plan."""
+
+    columns: int
+    uniforms: int
+    outputs: int
+    phases: int
+    tiles: int
+    kept: int
+    uniform: int
+    accumulators: int
+
+
+def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
+    """A plan as machine code. dtypes: of the columns' memory, as numpy names them."""
+    from headrace.kernels.rows.targets.cpu import assembly
+    from headrace.kernels.rows.targets.cpu_code import is_wide, object_code
+
+    program = plan.program
+    counts = len(program.columns), len(program.uniforms), len(program.outputs), len(plan.phases)
+    layout = Layout(*counts, plan.tiles, plan.kept, plan.uniform, plan.accumulators)
+    return CpuProgram(layout, of_text("rows", assembly(plan, list(dtypes), is_wide()), object_code))
+
+
 class CpuProgram:
-    """Machine code of a plan. dtypes: of the columns' memory, as numpy names them.
+    """Machine code of a plan, with the memory of its calls.
 
     Calls have memory of their own, which a later call uses again, so several threads may call at once.
     """
 
-    def __init__(self, plan: Plan, dtypes: Sequence[str]) -> None:
-        self.plan = plan
-        program = plan.program
-        self.sizes = len(program.columns), len(program.uniforms)
-        self.native = of_text("rows", assembly(plan, list(dtypes), is_wide()), object_code)
+    def __init__(self, layout: Layout, native: Native) -> None:
+        self.layout, self.native = layout, native
+        self.sizes = layout.columns, layout.uniforms
         self._free: list[Memory] = []
 
     def memory(self, rows: int, threads: int) -> Memory:
@@ -58,13 +80,13 @@ class Memory:
     caller's."""
 
     def __init__(self, program: CpuProgram) -> None:
-        self.program, plan = program, program.plan
-        self.count = slots.count(*program.sizes, len(plan.program.outputs))
+        self.program, layout = program, program.layout
+        self.count = slots.count(*program.sizes, layout.outputs)
         self.words = np.zeros(self.count, np.int64)
         self._address = self.words.ctypes.data
-        self._uniform = aligned(plan.uniform)
+        self._uniform = aligned(layout.uniform)
         self.words[slots.UNIFORM] = self._uniform.ctypes.data
-        self._scratch = aligned(plan.tiles * LANES)
+        self._scratch = aligned(layout.tiles * LANES)
         self.words[slots.SCRATCH] = self._scratch.ctypes.data
         self._kept, self._sums = aligned(0), aligned(0)
         self._blocks = self._parts = 0
@@ -72,13 +94,13 @@ class Memory:
 
     def prepare(self, rows: int, threads: int) -> None:
         """Make room for so many rows."""
-        plan, words = self.program.plan, self.words
+        layout, words = self.program.layout, self.words
         blocks, parts = -(-rows // LANES), parts_of(rows)
         if blocks > self._blocks:
-            self._kept, self._blocks = aligned(blocks * plan.kept * LANES), blocks
+            self._kept, self._blocks = aligned(blocks * layout.kept * LANES), blocks
             words[slots.KEPT] = self._kept.ctypes.data
         if parts > self._parts:
-            self._sums, self._parts = aligned(parts * plan.accumulators), parts
+            self._sums, self._parts = aligned(parts * layout.accumulators), parts
             words[slots.SUMS] = self._sums.ctypes.data
         words[slots.PARTS], words[slots.ROWS] = parts, rows
         if threads > 1 and parts > 1 and self._threads is None:
@@ -97,12 +119,12 @@ class Workers:
     """What several threads work in. slots: int64 [WORKERS * count], argument slots of each."""
 
     def __init__(self, program: CpuProgram, count: int) -> None:
-        plan = program.plan
+        layout = program.layout
         self.slots = np.zeros(WORKERS * count, np.int64)
         self._rows = self.slots.reshape(WORKERS, count)
-        self._scratch = [aligned(plan.tiles * LANES) for _ in range(WORKERS - 1)]
+        self._scratch = [aligned(layout.tiles * LANES) for _ in range(WORKERS - 1)]
         address = np.uint64(program.native.address)
-        self.work = Work(address, self.slots, np.uint64(count), np.zeros(1, np.int64), np.uint64(len(plan.phases)))
+        self.work = Work(address, self.slots, np.uint64(count), np.zeros(1, np.int64), np.uint64(layout.phases))
 
     def take(self, words: np.ndarray, threads: int) -> None:
         """Give each thread the argument slots of the main one, but for its scratch memory."""

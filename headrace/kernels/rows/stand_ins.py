@@ -1,0 +1,169 @@
+"""A loss called with other tensors in place of its own: in its arguments, in modules, in its closure and its module.
+
+While it is, whoever else reads these modules and variables sees the others; so one thread at a time does it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy as shallow
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from headrace.core.closure import global_names
+from headrace.kernels.rows.captured import has_parts, plain_function
+from headrace.kernels.rows.inputs import DTYPES, Given, Source, argument_names
+
+replacing = threading.RLock()  # held while tensors of modules and variables are other ones
+
+
+class Metric:
+    """In place of a tensor among what a loss returns."""
+
+    def __repr__(self) -> str:
+        return "a metric"
+
+
+METRIC = Metric()
+
+
+class StandIns(NamedTuple):
+    """What a function is called with.
+
+    tensors: by the ids of those that they stand for. numbers: by the names of floats.
+    learned: the inputs with gradients, each with its stand-in.
+    """
+
+    arguments: list[Any]
+    tensors: dict[int, Tensor]
+    numbers: dict[str, Tensor]
+    learned: list[tuple[Source, Tensor]]
+
+
+@contextmanager
+def standing_in(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    found: Given,
+    own: Sequence[Tensor],
+    values: Sequence[Tensor],
+    floats: bool,
+    gradients: bool = True,
+) -> Iterator[StandIns]:
+    """Inside, a function that is called with the arguments yielded reads `values` in place of its `own` inputs.
+
+    Buffers of modules are copies of them, which it may write to. floats: numbers are tensors too, in the place of
+    Python's. gradients: what is learned asks for its gradient.
+    """
+    made = StandIns([], {}, {}, [])
+    for source, old, value in zip(found.sources, own, values, strict=True):
+        if source.learned and gradients:
+            value = value.detach().requires_grad_()
+            made.learned.append((source, value))
+        if source.number:
+            made.numbers[source.name] = value
+        else:
+            made.tensors[id(old)] = value.clone() if is_buffer(source, old) else value
+    numbers = made.numbers if floats else {}
+    names = argument_names(function, len(arguments))
+    made.arguments.extend(_replaced(x, made.tensors, numbers, name) for name, x in zip(names, arguments, strict=True))
+    with replacing, _in_modules(found, made.tensors), _in_closure(function, made.tensors):
+        yield made
+
+
+def is_buffer(source: Source, value: Tensor) -> bool:
+    """Whether an input is a tensor of a module's that no optimizer changes."""
+    return source.of_module and not isinstance(value, nn.Parameter) and value.dtype in DTYPES
+
+
+@contextmanager
+def _in_closure(function: Callable[..., object], tensors: dict[int, Tensor]) -> Iterator[None]:
+    """Inside, tensors of a function's closure and of its module are other tensors, by the ids of their own."""
+    plain = plain_function(function.func if isinstance(function, partial) else function)
+    cells = list(plain.__closure__ or ()) if inspect.isfunction(plain) else []
+    space = plain.__globals__ if inspect.isfunction(plain) else {}
+    names = global_names(plain.__code__) if inspect.isfunction(plain) else ()
+    kept = [(cell, cell.cell_contents) for cell in cells if _holds_tensor(cell)]
+    known = [(name, space[name]) for name in names if isinstance(space.get(name), Tensor)]
+    try:
+        for cell, value in kept:
+            cell.cell_contents = tensors.get(id(value), value)
+        for name, value in known:
+            space[name] = tensors.get(id(value), value)
+        yield
+    finally:
+        for cell, value in kept:
+            cell.cell_contents = value
+        space.update(known)
+
+
+def _holds_tensor(cell: Any) -> bool:
+    try:
+        return isinstance(cell.cell_contents, Tensor)
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _in_modules(found: Given, tensors: dict[int, Tensor]) -> Iterator[None]:
+    """Inside, tensors of the modules, and of objects that the function holds, are other ones, by the ids of their
+    own."""
+    parts = [part for _, module in found.modules for part in module.modules()]
+    spaces: list[Any] = [x for part in parts for x in (part._parameters, part._buffers, vars(part))] + found.spaces
+    # of GRU and LSTM, which list their parameters anew when these are others
+    listed = [(vars(part), name) for part in parts for name in ("_flat_weights", "_flat_weight_refs")]
+    changed = [(space, name, space[name]) for space, name in listed if name in space]
+    try:
+        for space in spaces:
+            for name, value in list(space.items()):
+                if isinstance(value, Tensor) and id(value) in tensors:
+                    changed.append((space, name, value))
+                    space[name] = tensors[id(value)]
+        yield
+    finally:
+        for space, name, value in reversed(changed):
+            space[name] = value
+
+
+def _replaced(value: Any, tensors: dict[int, Tensor], numbers: dict[str, Tensor], name: str) -> Any:
+    """An argument with other tensors in place of its own, by their ids, and of its floats, by their names."""
+
+    def part(label: object, inner: Any) -> Any:
+        return _replaced(inner, tensors, numbers, f"{name}.{label}")
+
+    if isinstance(value, Tensor):
+        return tensors.get(id(value), value)
+    if type(value) is float:
+        return numbers.get(name, value)
+    if isinstance(value, dict):
+        made = {key: part(key, inner) for key, inner in value.items()}
+        return made if type(value) is dict else _like(value, made)
+    if isinstance(value, list | tuple):
+        parts = [
+            part(label, inner) for label, inner in zip(getattr(value, "_fields", range(len(value))), value, strict=True)
+        ]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if has_parts(value):
+        copy = _copied(value)
+        vars(copy).update({label: part(label, inner) for label, inner in vars(value).items()})
+        return copy
+    return value
+
+
+def _copied(value: Any) -> Any:
+    """An object of the same class; copy.copy() would note the names of slots in the class."""
+    kind = type(value)
+    if kind.__new__ is not object.__new__ or any(vars(base).get("__slots__") for base in kind.__mro__):
+        return shallow(value)
+    return object.__new__(kind)
+
+
+def _like(value: dict[Any, Any], made: dict[Any, Any]) -> dict[Any, Any]:
+    copy = value.copy()
+    copy.update(made)
+    return copy

@@ -1,0 +1,197 @@
+"""What is kept of a loss between processes: all that its calls need, or why it is not compiled. JSON, and no code of
+Python's: machine code is in a file of its own, whose name the record has."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import reduce
+from typing import Any, TypeAlias
+
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from headrace.kernels.rows.reasons import NotRows
+from headrace.kernels.rows.stand_ins import METRIC
+from headrace.kernels.rows.targets.cpu_program import Layout
+from headrace.kernels.runtime import cache
+from headrace.kernels.runtime.native import Native
+
+Returned: TypeAlias = tuple[TreeSpec, list[Any]]  # how metrics are put together, of numbers and METRICs
+MOST = 256  # records that a process remembers
+_known: dict[str, bytes] = {}
+
+
+class _Unkept(Exception):
+    """What a loss returns cannot be written down."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An output. learned, written: the number of the input whose gradient, or whose new numbers, it is.
+
+    metric: whether the loss returns it, in dtype. stored: the dtype of its memory. rows: whether it has a number for
+    each row. sizes: (c, k) for each dimension, of c * rows^k numbers.
+    """
+
+    name: str
+    learned: int | None
+    written: int | None
+    metric: bool
+    dtype: str
+    stored: str
+    rows: bool
+    sizes: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A loss that is compiled. work: floating-point operations of a row."""
+
+    native: Native
+    layout: Layout
+    outcomes: list[Outcome]
+    returned: Returned
+    work: int
+
+
+class Constants:
+    """A loss that is compiled with its settings as constants: it is another one for each of their values."""
+
+
+Found: TypeAlias = Record | Constants | NotRows
+
+
+def recorded(key: str | None, places: str, make: Callable[[], Record | Constants], again: bool) -> Record | Constants:
+    """What is kept under a key, else what make() returns, which is kept then. Other processes that want the same wait.
+
+    places: where the code stands in its files, which refusals name. again: make it whatever is kept. Raises NotRows:
+    what make() raises, and what it has raised before.
+    """
+    if key is None:
+        return make()
+    found = None if again else _load(key, places)
+    if found is None:
+        with cache.guarded(_file(key)):
+            found = None if again else _load(key, places)
+            if found is None:
+                found = _outcome(make)
+                keep(key, places, found)
+    if isinstance(found, NotRows):
+        raise found
+    return found
+
+
+def _outcome(make: Callable[[], Record | Constants]) -> Found:
+    try:
+        return make()
+    except NotRows as error:
+        return error
+
+
+def keep(key: str, places: str, found: Found) -> None:
+    """Keep what was found under a key."""
+    try:
+        content = json.dumps(_written(found, places)).encode()
+    except _Unkept:
+        return
+    if not (isinstance(found, NotRows) and found.passing):
+        _remember(key, content)
+        cache.keep_content(_file(key), content)
+
+
+def _file(key: str) -> str:
+    return f"headrace_loss_{key}.json"
+
+
+def _remember(key: str, content: bytes) -> None:
+    _known.pop(key, None)
+    _known[key] = content
+    for old in list(_known)[:-MOST]:
+        _known.pop(old, None)
+
+
+def _load(key: str, places: str) -> Found | None:
+    """What is kept under a key; None where there is nothing, or something that cannot be read."""
+    content = _known.get(key) or cache.kept_content(_file(key))
+    if content is None:
+        return None
+    try:
+        found = _read(json.loads(content), places)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError, ValueError):
+        return None
+    if found is not None:
+        _remember(key, content)
+    return found
+
+
+def _written(found: Found, places: str) -> dict[str, Any]:
+    if isinstance(found, NotRows):
+        return {"refused": [found.reason, found.where, found.for_good], "places": places}
+    if isinstance(found, Constants):
+        return {"constants": True}
+    if found.native.file is None:
+        raise _Unkept
+    spec, fixed = found.returned
+    return {
+        "code": found.native.file,
+        "layout": asdict(found.layout),
+        "outcomes": [asdict(outcome) for outcome in found.outcomes],
+        "returned": _tree(tree_unflatten(fixed, spec)),
+        "work": found.work,
+    }
+
+
+def _read(table: dict[str, Any], places: str) -> Found | None:
+    if "refused" in table:
+        reason, where, for_good = table["refused"]
+        return NotRows(reason, where, for_good) if table["places"] == places else None
+    if "constants" in table:
+        return Constants()
+    native = cache.native_named(table["code"])
+    if native is None:
+        return None
+    fixed, spec = tree_flatten(_value(table["returned"]))
+    outcomes = [Outcome(**outcome) for outcome in table["outcomes"]]
+    return Record(native, Layout(**table["layout"]), outcomes, (spec, fixed), table["work"])
+
+
+def _tree(value: Any) -> Any:
+    """What a loss returns besides its loss, as JSON; each part as a list that begins with its kind."""
+    kind = type(value)
+    if value is METRIC:
+        return ["metric"]
+    if kind in (bool, int, float, str, type(None)):
+        return ["constant", value]
+    if kind is dict and all(type(key) in (bool, int, float, str) for key in value):
+        return ["dict", [[key, _tree(part)] for key, part in value.items()]]
+    if kind in (list, tuple):
+        return [kind.__name__, [_tree(part) for part in value]]
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        names = [kind.__module__, kind.__qualname__]
+        if _named(*names) is kind:
+            return ["named tuple", [_tree(part) for part in value], names]
+    raise _Unkept
+
+
+def _value(tree: Any) -> Any:
+    kind, *rest = tree
+    if kind == "metric":
+        return METRIC
+    if kind == "constant":
+        return rest[0]
+    if kind == "dict":
+        return {key: _value(part) for key, part in rest[0]}
+    parts = [_value(part) for part in rest[0]]
+    if kind == "named tuple":
+        found = _named(*rest[1])
+        if not (isinstance(found, type) and issubclass(found, tuple)):
+            raise ValueError(f"{rest[1]} is no named tuple")
+        return found(*parts)
+    return {"list": list, "tuple": tuple}[kind](parts)
+
+
+def _named(module: str, name: str) -> object:
+    """What a module that is imported has under a name; None where it has nothing."""
+    return reduce(lambda owner, part: getattr(owner, part, None), name.split("."), sys.modules.get(module))  # type: ignore[arg-type, return-value]

@@ -1,0 +1,118 @@
+"""hr.compile(): attention is traced without switches of torch's; what is off meanwhile is so in one thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
+
+import headrace as hr
+from headrace.kernels.rows.switches import as_traced
+from tests.bindings.test_compiled_losses_kept import agrees
+
+BATCH, HEADS, LENGTH, KEYS, WIDTH = 12, 2, 4, 5, 3
+
+
+class Attention(nn.Module):
+    """Attention over entities of each row, of its own projections."""
+
+    def __init__(self, attend: Callable[..., Tensor], key_heads: int = HEADS) -> None:
+        super().__init__()
+        self.query = nn.Linear(6, HEADS * WIDTH)
+        self.key, self.value = (nn.Linear(6, key_heads * WIDTH) for _ in range(2))
+        self.attend = [attend]
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        parts = (layer(z) for layer, z in ((self.query, x), (self.key, y), (self.value, y)))
+        heads = [z.unflatten(-1, (-1, WIDTH)).transpose(1, 2) for z in parts]
+        return self.attend[0](*heads).transpose(1, 2).flatten(2)
+
+
+def bool_mask() -> Tensor:
+    seen = torch.ones(LENGTH, KEYS, dtype=torch.bool)
+    seen[0, 1:], seen[2, :2] = False, False
+    return seen
+
+
+WAYS: dict[str, Callable[..., Tensor]] = {
+    "plain": F.scaled_dot_product_attention,
+    "causal": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    "scale": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.3),
+    "mask": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(LENGTH, KEYS).tril(1)),
+    "of heads": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_attention(way: str) -> None:
+    torch.manual_seed(0)
+    net = Attention(WAYS[way], 1 if way == "of heads" else HEADS)
+    x, y = torch.randn(BATCH, LENGTH, 6), torch.randn(BATCH, KEYS, 6)
+    assert agrees(hr.compile(lambda net, x, y: net(x, y).square().mean()), net, x, y) is None
+
+
+def test_attention_with_a_mask_of_a_buffer() -> None:
+    torch.manual_seed(0)
+    net, seen = Attention(F.scaled_dot_product_attention), bool_mask()
+    net.register_buffer("seen", seen)
+    net.attend[0] = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=net.seen)
+    x, y = torch.randn(BATCH, LENGTH, 6), torch.randn(BATCH, KEYS, 6)
+    assert agrees(hr.compile(lambda net, x, y: net(x, y).square().mean()), net, x, y) is None
+
+
+def test_attention_of_torchs_module() -> None:
+    torch.manual_seed(0)
+    net, x = nn.MultiheadAttention(6, 2, batch_first=True), torch.randn(BATCH, LENGTH, 6)
+    assert agrees(hr.compile(lambda net, x: net(x, x, x, need_weights=False)[0].square().mean()), net, x) is None
+
+
+def in_another_thread(function: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def checks() -> bool:
+    try:
+        Normal(torch.zeros(1), torch.full((1,), -1.0))
+    except ValueError:
+        return True
+    return False
+
+
+def test_other_threads_check_distributions_while_one_traces() -> None:
+    assert checks()
+    with as_traced():
+        assert not checks() and in_another_thread(checks)
+        with as_traced():
+            assert not checks() and in_another_thread(checks)
+        assert not checks()
+    assert checks() and type(vars(Distribution)["_validate_args"]) is bool
+
+
+def test_a_default_that_is_set_meanwhile_stays() -> None:
+    try:
+        with as_traced():
+            in_another_thread(lambda: Distribution.set_default_validate_args(False))
+        assert not checks()
+    finally:
+        Distribution.set_default_validate_args(True)
+    assert checks()
+
+
+def test_kernels_of_attention_stay_on_while_one_traces() -> None:
+    def loss(net: nn.Module, x: Tensor) -> Tensor:
+        if not torch.backends.cuda.flash_sdp_enabled():
+            raise AssertionError("flash attention is off")
+        return net(x).square().mean()
+
+    assert torch.backends.cuda.flash_sdp_enabled()
+    assert hr.compile(loss).why_not(nn.Linear(3, 1), torch.randn(20, 3)) is None
