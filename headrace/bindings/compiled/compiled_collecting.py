@@ -200,7 +200,7 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
     program, _ = acting(tuple(output_columns(rollout))).find(_sample(collector))
     if isinstance(program, str):
         return program
-    return program.plan.phases == 1 and _acts_of(program, collector).fits  # of several, each needs all rows
+    return program.code.layout.phases == 1 and _acts_of(program, collector).fits  # of several, each needs all rows
 
 
 def _acts_of(program: Program, collector: InlineCollector) -> _Acts:

@@ -103,7 +103,7 @@ class Program:
     are those of the arguments, where these were looked at.
 
     sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to. learned, written:
-    numbers of results that are gradients, or new numbers of buffers; each with that of the input. plan: its memory.
+    numbers of results that are gradients, or new numbers of buffers; each with that of the input.
     traced: whether this process traced it. again: trace it whatever is on disk.
     """
 
@@ -128,7 +128,7 @@ class Program:
         self.sources, self.modules, self.spec = self.given.sources, self.given.modules, record.returned
         self.columns = [i for i, source in enumerate(self.sources) if source.kind == "column"]
         self.uniforms = [i for i, source in enumerate(self.sources) if source.kind != "column"]
-        self.code, self.plan, self.work = CpuProgram(record.layout, record.native), record.layout, record.work
+        self.code, self.work = CpuProgram(record.layout, record.native), record.work
         self.sizes = [[(inner, power) for inner, power in o.sizes] for o in record.outcomes]
         self.with_rows = [o.rows for o in record.outcomes]
         inputs: dict[int | None, Source | None] = {None: None, **dict(enumerate(self.sources))}
