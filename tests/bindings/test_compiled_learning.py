@@ -235,7 +235,7 @@ def test_what_cannot_be_compiled_runs_in_plain_pytorch_and_says_why(reason, caps
     assert (algorithm.optimizer.flat - before).abs().max() > 1e-4
 
 
-def test_where_the_compiler_fails_plain_pytorch_runs(monkeypatch, capsys):
+def test_where_the_compiler_fails_plain_pytorch_runs(disk, monkeypatch, capsys):
     def fails(*_, **__):
         raise KeyError("no place")
 
