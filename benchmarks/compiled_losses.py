@@ -24,6 +24,7 @@ def main() -> None:
     flags = parser(__doc__.splitlines()[0])
     flags.add_argument("--threads", type=int, default=1)
     flags.add_argument("--ways", nargs="+", default=WAYS, choices=WAYS)
+    flags.add_argument("--losses", help="those whose names contain this")
     flags.add_argument("--seconds", type=float, default=0.2, help="of a turn of each way")
     flags.add_argument("--turns", type=int, default=7)
     options = flags.parse_args()
@@ -36,6 +37,8 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     neighbours, rows = Neighbours(), list[Row]()
     for name, loss, arguments, count in cases(options.quick):
+        if options.losses and options.losses not in name:
+            continue
         rows.append({"loss": name, "rows": count, "threads": options.threads} | measure(loss, arguments, options))
         print(table(rows[-1:], COLUMNS), flush=True)
     finish("compiled_losses", rows, options, neighbours)
@@ -57,6 +60,10 @@ def cases(quick: bool) -> list[tuple[str, Callable[..., Any], tuple[Any, ...], i
     def agent(hidden: int, body: Any = None) -> nn.Module:
         return losses.Agent(4, 3, body or (lambda i, o: losses.mlp(i, hidden, hidden, o)))
 
+    def remembering(kind: type[nn.RNNBase], hidden: int) -> tuple[Any, tuple[Any, ...], int]:
+        return *losses.remembering(256, kind, hidden, 16), 256
+
+    memories = [(kind, hidden) for kind in (nn.GRU, nn.LSTM) for hidden in (64, 128)]
     critics, targets = (nn.ModuleList(losses.mlp(8, 256, 256, 1, act=nn.ReLU) for _ in range(2)) for _ in range(2))
     found = [
         ("PPO, 2 x 64", *large(losses.ppo_categorical, 2048, agent(64))),
@@ -65,6 +72,7 @@ def cases(quick: bool) -> list[tuple[str, Callable[..., Any], tuple[Any, ...], i
         ("PPO, residual LayerNorm", *large(losses.ppo_residual, 2048)),
         ("SAC's critics, 2 x 256", *large(losses.sac_critic, 256, critics, targets)),
         ("GRU of 16, 4 steps", *large(losses.gru, 256)),
+        *((f"{kind.__name__} of {hidden}, 16 steps", *remembering(kind, hidden)) for kind, hidden in memories),
         ("attention over 5 entities", *large(losses.attention_over_entities, 256)),
     ]
     return found[1:2] if quick else found

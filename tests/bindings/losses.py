@@ -216,6 +216,25 @@ def gru(rows: int) -> Made:
     )
 
 
+class Remembering(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], hidden: int, **settings: Any) -> None:
+        super().__init__()
+        self.memory = kind(3, hidden, batch_first=True, **settings)
+        self.out = nn.Linear(hidden, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.memory(x)[0])  # type: ignore[no-any-return]
+
+
+def remembering(rows: int, kind: type[nn.RNNBase] = nn.LSTM, hidden: int = 16, steps: int = 3, **settings: Any) -> Made:
+    def loss(net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        log_prob = F.log_softmax(net(batch["x"]), -1)
+        return -(log_prob.gather(2, batch["action"].unsqueeze(2)).squeeze(2) * batch["advantage"]).mean()
+
+    batch = {"x": torch.randn(rows, steps, 3), "action": torch.randint(2, (rows, steps))}
+    return loss, (Remembering(kind, hidden, **settings), batch | {"advantage": torch.randn(rows, steps)})
+
+
 class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -1,14 +1,18 @@
-"""Switches of torch's that are off while a loss is traced, in the thread that traces it alone."""
+"""What torch does otherwise while a loss is traced, in the thread that traces it alone."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import torch
+from torch._decomp.decompositions import _rnn_helper, gather_params, one_layer_lstm
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributions import Distribution
+from torch.overrides import TorchFunctionMode
 
 _here = threading.local()
 
@@ -28,18 +32,38 @@ def _is_others(_: logging.LogRecord) -> bool:
     return not getattr(_here, "traces", False)
 
 
+class _LSTMByStep(TorchFunctionMode):
+    """Has an LSTM's steps traced, where oneDNN makes one operation of them all."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if function.__name__ != "lstm" or not isinstance(args[1], list | tuple):  # else it is of a PackedSequence
+            return function(*args, **(kwargs or {}))
+        x, (hidden, cell), parameters, has_biases, *settings = args
+        parameters = gather_params(parameters, has_biases, hidden.size(2) != cell.size(2))
+        states = list(zip(hidden, cell, strict=True))
+        found, states = _rnn_helper(x, states, parameters, has_biases, *settings, one_layer_lstm)
+        return found, *(torch.stack(states, 0) for states in zip(*states, strict=True))
+
+
 _lock, _tracing = threading.Lock(), 0
 
 
 @contextmanager
 def as_traced() -> Iterator[None]:
     """Inside, in this thread: distributions do not check their arguments, which asks about the data, and fake tensors
-    log nothing."""
+    log nothing; an LSTM is its steps."""
     before = getattr(_here, "traces", False)
     _count(1)
     _here.traces = True
     try:
-        yield
+        with _LSTMByStep():
+            yield
     finally:
         _here.traces = before
         _count(-1)

@@ -173,10 +173,16 @@ def together(tensors: Sequence[Tensor]) -> tuple[list[Tensor], tuple[Dimension, 
         sizes.append(known[0] if known else Size(1))
     dims = []
     for i in range(-count, 0):
-        found = [t.dims[i] for t in tensors if len(t.dims) >= -i and t.dims[i]]
+        own = [t for t in tensors if len(t.dims) >= -i and t.dims[i]]
+        found = [t.dims[i] for t in own if not _same_throughout(t, i)] or [t.dims[i] for t in own[:1]]
         dims.append(finest(found) if found else ())
     wide = [expanded(tensor, sizes) for tensor in tensors]
     return [split(tensor, dims, sizes) for tensor in wide], tuple(dims)
+
+
+def _same_throughout(tensor: Tensor, dim: int) -> bool:
+    """Whether it is one number along a dimension, which then takes any axes."""
+    return not any(tensor.strides()[dim]) and not (tensor.rows and ROWS in tensor.dims[dim])
 
 
 def finest(dims: Sequence[Dimension]) -> Dimension:
@@ -213,11 +219,16 @@ def split(tensor: Tensor, dims: Sequence[Dimension], sizes: Sequence[Size] | Non
     for own, new, old in zip(tensor.dims, dims, tensor.strides(), strict=True):
         if own == new:
             strides.append(old)
-        elif not any(old):  # one number throughout
+        elif not any(old) and (not tensor.rows or _before_rows(own) == _before_rows(new)):  # one number throughout
             strides.append([0] * sum(n != ROWS for n in new))
         else:
             strides.append(_split_strides(own, new, old))
     return rebuilt(tensor, dims, strides)
+
+
+def _before_rows(dim: Dimension) -> int:
+    """How often all rows follow each other in a dimension; 0 where they are not in it."""
+    return math.prod(dim[: dim.index(ROWS)]) if ROWS in dim else 0
 
 
 def _split_strides(own: Dimension, new: Dimension, strides: list[int]) -> list[int]:

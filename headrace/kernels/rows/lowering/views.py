@@ -228,8 +228,11 @@ def joined(lowering: Lowering, tensors: list[Tensor], dim: int) -> Tensor:
         flat = tuple(stride for one in strides for stride in one)
         parts.append(View(tensor.view.value, inner_axes(dims), flat, tensor.view.offset))
     whole = lowering.build.join(parts, axis)
-    total = whole.shape[axis]
-    others[dim] = (total, ROWS) if rows else (total,)
+    total, end = whole.shape[axis], (ROWS,) if rows else ()
+    if total == 1:  # a size of 1 has no axis
+        shape, steps = (kept[:axis] + kept[axis + 1 :] for kept in (whole.shape, whole.strides))
+        whole = View(whole.value, shape, steps)
+    others[dim] = (total, *end) if total != 1 else end
     return Tensor(whole, tuple(others))
 
 
