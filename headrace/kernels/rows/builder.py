@@ -115,6 +115,8 @@ class Builder:
 
     def product(self, source: View, weight: View) -> View:
         """source [..., K] times weight [N, K], for each row."""
+        if isinstance(weight.value, Constant):  # which has no memory
+            weight = self.packed(weight, always=True)
         shape = (*source.shape[:-1], weight.shape[0])
         key = ("product", _key(source), _key(weight))
         return whole(self._once(key, lambda: Product(shape, True, source=source, weight=weight)))
@@ -193,7 +195,13 @@ def _span(view: View) -> int:
 def _takes_bias(view: View, bias: View) -> bool:
     """Whether a view is all of a product's sums, to each of which its column's number of the bias is added."""
     value = view.value
-    if not isinstance(value, Product) or value.bias is not None or bias.value.rows or bias.value.phase:
+    if (
+        not isinstance(value, Product)
+        or value.bias is not None
+        or bias.value.rows
+        or bias.value.phase
+        or isinstance(bias.value, Constant)
+    ):
         return False
     leading = bias.strides if value.shape[-1] == 1 else bias.strides[:-1]
     return view.whole and not any(leading)
