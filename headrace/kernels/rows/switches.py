@@ -44,9 +44,10 @@ class _LSTMByStep(TorchFunctionMode):
     ) -> Any:
         if function.__name__ != "lstm" or not isinstance(args[1], list | tuple):  # else it is of a PackedSequence
             return function(*args, **(kwargs or {}))
-        x, (hidden, cell), parameters, has_biases, *settings = args
+        x, (hidden, cell), parameters, has_biases, layers, dropout, training, both_ways, batch_first = args
         parameters = gather_params(parameters, has_biases, hidden.size(2) != cell.size(2))
         states = list(zip(hidden, cell, strict=True))
+        settings = layers, dropout, training, both_ways, batch_first
         found, states = _rnn_helper(x, states, parameters, has_biases, *settings, one_layer_lstm)
         return found, *(torch.stack(states, 0) for states in zip(*states, strict=True))
 
