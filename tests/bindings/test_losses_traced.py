@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -88,6 +88,16 @@ def checks() -> bool:
     return False
 
 
+@pytest.fixture
+def checked() -> Iterator[None]:
+    """Distributions check their arguments: importing Stable-Baselines3 turns that off."""
+    before = checks()
+    Distribution.set_default_validate_args(True)
+    yield
+    Distribution.set_default_validate_args(before)
+
+
+@pytest.mark.usefixtures("checked")
 def test_other_threads_check_distributions_while_one_traces() -> None:
     assert checks()
     with as_traced():
@@ -98,6 +108,7 @@ def test_other_threads_check_distributions_while_one_traces() -> None:
     assert checks() and type(vars(Distribution)["_validate_args"]) is bool
 
 
+@pytest.mark.usefixtures("checked")
 def test_a_default_that_is_set_meanwhile_stays() -> None:
     try:
         with as_traced():
