@@ -13,7 +13,7 @@ from torch.nn import functional
 from headrace.core.text import shown
 from headrace.data.rollout import Group
 from headrace.data.spaces import Dict, Space, alike
-from headrace.policies.base import Policy, PolicyOutput
+from headrace.policies.base import Policy, PolicyOutput, spaces_to_see
 from headrace.policies.numpy_io import batch_size
 
 
@@ -160,8 +160,8 @@ def check_spaces(policy: Policy, spaces: Mapping[str, tuple[Space, Space]], name
         raise ValueError(f"the policies are for {', '.join(slots)}, and in {name} groups are {', '.join(spaces)}")
     for group, pair in spaces.items():
         made_for = slots[group] if len(slots) > 1 else next(iter(slots.values()))
-        for what, its in zip(("observation_space", "action_space"), pair, strict=True):
-            mine = getattr(made_for, what)
+        made_spaces = spaces_to_see(made_for, pair[0])
+        for what, mine, its in zip(("observation_space", "action_space"), made_spaces, pair, strict=True):
             if not alike(mine, its):
                 raise ValueError(f"the policy was made for the {what} {mine}, and that of {name} is {its}")
 

@@ -40,6 +40,7 @@ class ActorCriticConfig:
     recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network between the hidden layers and the outputs
     rnn_size: int = 64  # size of the recurrent network
     sequence_length: int = 0  # steps of backpropagation through time, a divisor of num_steps; 0: all of num_steps
+    critic_members: tuple[str, ...] = ()  # members of a Dict observation that the critic sees, and the actor does not
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from headrace.core.types import staying
 from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
-from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.base import Policy, check_policy
 from headrace.policies.examination import Examination, examine
 from headrace.policies.heads import GaussianHead
@@ -39,7 +39,7 @@ Batch: TypeAlias = dict[str, Any]
 Loss: TypeAlias = Callable[[Any, Batch, Any], tuple[Tensor, dict[str, Tensor]]]  # of (policy, batch, config)
 Limit: TypeAlias = tuple[str, float]  # a metric, and the value above which no more steps are taken
 C = TypeVar("C", bound=OnPolicyConfig)
-AnyActorCritic = ActorCritic | RecurrentActorCritic
+AnyActorCritic = ActorCritic | AsymmetricActorCritic | RecurrentActorCritic
 POLICY_SETTINGS = (
     *("hidden", "activation", "shared", "distribution", "normalize_observation", "normalize_return", "layer_norm"),
     "images",
@@ -251,12 +251,19 @@ def mean_rho(rollout: Rollout, targets: Targets, clip_rho: float, reduce: Reduce
 
 def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space: Space, seed: int) -> AnyActorCritic:
     """The actor and critic of a config: recurrent where its `recurrent` is not "none"; the standard deviation of Box
-    actions starts at its `initial_std`. Raises ValueError for layer_norm with a recurrent policy."""
+    actions starts at its `initial_std`. Raises ValueError for settings that do not go together."""
     named = {field.name: getattr(config, field.name) for field in fields(config)}
     settings = {name: named[name] for name in POLICY_SETTINGS if name in named}
     recurrent = named.get("recurrent", "none")
     policy: AnyActorCritic
-    if recurrent == "none":
+    if members := named.get("critic_members", ()):
+        if recurrent != "none" or settings.pop("shared", False):
+            other = "shared" if recurrent == "none" else f"recurrent={recurrent!r}"
+            raise ValueError(
+                f"critic_members is for an actor and a critic of their own, not for {other}: leave one out"
+            )
+        policy = AsymmetricActorCritic(observation_space, action_space, members, seed=seed, **settings)
+    elif recurrent == "none":
         policy = ActorCritic(observation_space, action_space, seed=seed, **settings)
     elif settings.pop("layer_norm", False):
         raise ValueError("layer_norm is for policies that are not recurrent: leave out recurrent, or layer_norm")

@@ -18,7 +18,7 @@ from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from headrace.deploy import traced
 from headrace.deploy.graph import STATE, Array, Graph
 from headrace.deploy.readers import Outputs, Reader
-from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
 from headrace.policies.heads import GaussianHead
@@ -294,6 +294,12 @@ def _actor_critic(policy: ActorCritic, observation: Any, state: Any) -> tuple[Te
     return policy.actor_out(policy.actor(policy.encoder(observation))), policy.value(observation), None
 
 
+def _asymmetric(policy: AsymmetricActorCritic, observation: Any, state: Any) -> tuple[Tensor, Tensor, None]:
+    """Without a value, which no graph of such a policy has."""
+    scores = policy.actor_out(policy.actor(policy.encoder(observation)))
+    return scores, scores[0], None
+
+
 def _recurrent(policy: RecurrentActorCritic, observation: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     encoded = policy.encoder(observation)
     features, after = policy.rnn(torch.stack([trunk(encoded) for trunk in policy.trunks]), state)
@@ -312,6 +318,7 @@ def _actor_q(policy: ActorQ, observation: Any, state: Any) -> tuple[Tensor, Tens
 
 REFERENCES: dict[type, Callable[[Any, Any, Any], tuple[Tensor, Tensor, Any]]] = {
     ActorCritic: _actor_critic,
+    AsymmetricActorCritic: _asymmetric,
     RecurrentActorCritic: _recurrent,
     QNetwork: _q_network,
     ActorQ: _actor_q,

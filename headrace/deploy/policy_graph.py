@@ -26,7 +26,7 @@ from headrace.deploy.module_nodes import (
     step,
     to_bounds,
 )
-from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.examination import examine
 from headrace.policies.q_network import QNetwork
@@ -84,6 +84,8 @@ def _actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> N
     features = layer(graph, policy.actor, encoded)
     act(graph, policy.head, layer(graph, policy.actor_out, features), _mask(graph, policy, observation))
     if value:
+        if names := getattr(policy, "critic_members", ()):
+            raise ValueError(f"the critic sees {', '.join(names)}, which only training has: leave out --value")
         features = features if policy.shared else layer(graph, policy.critic, encoded)
         critic = layer(graph, policy.critic_out, features)
         graph.outputs["value"] = return_units(graph, policy.return_normalizer, critic)
@@ -188,6 +190,7 @@ def _encoder_state(policy: Any, value: bool) -> int:
 # width of the state, and what adds the nodes
 POLICIES: dict[type, tuple[Callable[[Any, bool], int], Callable[[Graph, Any, Any, bool], None]]] = {
     ActorCritic: (_no_state, _actor_critic),
+    AsymmetricActorCritic: (_no_state, _actor_critic),
     RecurrentActorCritic: (_actor_state, _recurrent_actor_critic),
     QNetwork: (_encoder_state, _q_network),
     ActorQ: (_encoder_state, _actor_q),

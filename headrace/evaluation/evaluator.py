@@ -27,7 +27,7 @@ from headrace.envs.gym.learned import Carried, carried, tell_learned
 from headrace.envs.registry import Source
 from headrace.envs.wrappers.conditioning import NAME, InformedEnv
 from headrace.evaluation.recipe import Recipe, is_port, kernel_class, kinds_of, recipe_of
-from headrace.policies.base import Policy, check_policy
+from headrace.policies.base import Policy, check_policy, spaces_to_see
 
 if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
@@ -277,7 +277,7 @@ def _check_spaces(policy: Policy, env: Env) -> None:
     """Raise ValueError where a policy of one agent was made for other spaces than those of an environment."""
     if env.num_agents > 1 or isinstance(policy, GroupedPolicy):
         return
-    known_spaces, given_spaces = ((x.observation_space, x.action_space) for x in (policy, env))
+    known_spaces, given_spaces = spaces_to_see(policy, env.observation_space), (env.observation_space, env.action_space)
     for what, known, given in zip(("observations", "actions"), known_spaces, given_spaces, strict=True):
         if not alike(known, given):
             raise ValueError(

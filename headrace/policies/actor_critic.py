@@ -1,16 +1,22 @@
-"""Actor and critic as multi-layer perceptrons: the policy of PPO, A2C and the other on-policy algorithms."""
+"""Actor and critic as multi-layer perceptrons: the policy of PPO, A2C and the other on-policy algorithms.
+
+The critic of an AsymmetricActorCritic sees more than its actor: members of a Dict observation that only training has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
 from headrace.core.fused import fused, kernel_of
-from headrace.data.rollout import Rollout, flatten
-from headrace.data.spaces import Space
+from headrace.core.text import shown
+from headrace.data.flat_dict import ACTION_MASK, FlatDict
+from headrace.data.rollout import Group, Rollout, flatten
+from headrace.data.spaces import Dict, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.examination import examine
 from headrace.policies.flat_parameters import flatten as flatten_parameters
@@ -130,3 +136,137 @@ class ActorCritic(Policy):
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
         if self.return_normalizer is not None:
             self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
+
+
+class AsymmetricActorCritic(Policy):
+    """An actor and a critic with an encoder, normaliser and MLP each: the critic sees `critic_members`, the actor not.
+
+    Pinto et al. 2018, arXiv:1710.06542. observation_space: of rollouts, a Dict or FlatDict with all members; kept as
+    `critic_space`. The attribute observation_space has the actor's members, which are all that predict() and exports
+    take. The other arguments are those of ActorCritic.
+    Raises TypeError for unsupported spaces, ValueError for members that observations lack, and unknown names.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space,
+        action_space: Space,
+        critic_members: Sequence[str],
+        hidden: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        distribution: str = "auto",
+        normalize_observation: bool = False,
+        normalize_return: bool = False,
+        seed: int = 0,
+        layer_norm: bool = False,
+        images: str = "auto",
+    ) -> None:
+        super().__init__()
+        self._keep(locals())
+        self.critic_space, self.critic_members = observation_space, tuple(critic_members)
+        self.observation_space = actor_space(observation_space, self.critic_members)
+        self.action_space, self.hidden, self.activation, self.shared = action_space, tuple(hidden), activation, False
+        generator = rng.generator(seed, rng.Purpose.WEIGHTS)
+        self.encoder = make_encoder(self.observation_space, normalize_observation, generator, images)
+        self.critic_encoder = make_encoder(observation_space, normalize_observation, generator, images)
+        self.masked = is_masked(self.observation_space, action_space)
+        self.head = action_head(action_space, distribution)
+        self.num_draws, self.block = self.head.num_draws, inference_block(observation_space)
+        self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
+        self.critic = MLP(self.critic_encoder.size, hidden, activation, generator, layer_norm)
+        self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
+        self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
+        self.return_normalizer = ReturnNormalizer() if normalize_return else None
+        self.register_buffer("_entries", _entries(observation_space, self.observation_space), persistent=False)
+        flatten_parameters(self.parameters())
+
+    def forward(self, observation: Any) -> tuple[Any, Tensor]:
+        """The distribution over actions, and the value [N] in units of return, for observations of critic_space."""
+        return self.distribution(observation), self._value(observation)
+
+    def distribution(self, observation: Any) -> Any:
+        """The distribution over actions, for observations of either space."""
+        seen = self._of_actor(observation)
+        parameters = self.actor_out(self.actor(self.encoder(seen)))
+        return self.head(parameters, mask_of(self.observation_space, seen)) if self.masked else self.head(parameters)
+
+    def _value(self, observation: Any) -> Tensor:
+        value = self.critic_out(self.critic(self.critic_encoder(observation))).flatten()
+        return value if self.return_normalizer is None else self.return_normalizer(value)
+
+    def _of_actor(self, observation: Any) -> Any:
+        """What the actor sees of observations of either space."""
+        if isinstance(observation, Tensor) and self._is_whole(observation):
+            return observation.index_select(1, self._entries)  # type: ignore[arg-type]
+        return observation  # of which its encoder takes the members that it knows
+
+    def _is_whole(self, observation: Any) -> bool:
+        """Whether these are observations of critic_space rather than of the actor's."""
+        if isinstance(observation, Group):
+            return all(hasattr(observation, name) for name in self.critic_members)
+        return bool(observation.shape[1:] == self.critic_space.shape)
+
+    def actor_parameters(self) -> list[nn.Parameter]:
+        """Parameters of distribution()."""
+        return [p for part in (self.encoder, self.head, self.actor, self.actor_out) for p in part.parameters()]
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """Actor and critic have no parameters in common."""
+        return []
+
+    def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+        """Actions, as Policy.act(); without a value where the observations are those of the actor alone."""
+        rows = batch_size(observation)
+        if rows % self.block:
+            return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
+        distribution = self.distribution(observation)
+        value = self._value(observation) if self._is_whole(observation) else None
+        action = distribution.mode() if random is None else distribution.sample(random)
+        return PolicyOutput(action, distribution.log_prob(action), value, rnn_state)
+
+    def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
+        rows = batch_size(observation)
+        return self.distribution(*pad(self.block, observation)).mode()[:rows], rnn_state
+
+    def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
+        rows = batch_size(observation)
+        if not self._is_whole(observation):
+            names = ", ".join(self.critic_members)
+            raise ValueError(f"the observation lacks {names}, which the critic sees: only training has values")
+        return self._value(*pad(self.block, observation))[:rows]
+
+    def value_scale(self) -> Tensor | float:
+        return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
+
+    def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
+        valid = rollout.valid[: rollout.num_steps].flatten()
+        observation = flatten(rollout.observation[: rollout.num_steps])
+        self.encoder.update_statistics(self._of_actor(observation), valid)
+        self.critic_encoder.update_statistics(observation, valid)
+        if self.return_normalizer is not None:
+            self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
+
+
+def actor_space(space: Space, critic_members: Sequence[str]) -> Space:
+    """A space of observations without members that the critic alone sees. Raises ValueError where it lacks them."""
+    given = f"critic_members is {', '.join(critic_members)}"
+    if not isinstance(space, Dict | FlatDict):
+        raise ValueError(
+            f"{given}, and observations have no members: {shown(space)}; give a Dict of both, or leave it out"
+        )
+    members = dict(space.spaces if isinstance(space, Dict) else space.members)
+    if missing := [name for name in critic_members if name not in members]:
+        raise ValueError(f"{given}: observations have no {', '.join(missing)}, but {', '.join(members)}")
+    if ACTION_MASK in critic_members:
+        raise ValueError(f"{given}: the actor needs {ACTION_MASK}, leave it out of critic_members")
+    rest = {name: member for name, member in members.items() if name not in critic_members}
+    if not any(name != ACTION_MASK for name in rest):
+        raise ValueError(f"{given}, and observations have no other members: nothing is left for the actor")
+    return Dict(rest) if isinstance(space, Dict) else FlatDict(rest)
+
+
+def _entries(space: Space, part: Space) -> Tensor:
+    """Places of the entries of a FlatDict with some of the members in that with all; empty for other spaces."""
+    if not (isinstance(space, FlatDict) and isinstance(part, FlatDict)):
+        return torch.zeros(0, dtype=torch.int64)
+    return torch.cat([torch.arange(space.slices[name].start, space.slices[name].stop) for name in part.members])

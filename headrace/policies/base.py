@@ -15,7 +15,7 @@ from headrace.core.fused import fused
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
-from headrace.data.spaces import Space, from_json, is_image, leaves, to_json
+from headrace.data.spaces import Space, alike, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
 
 SPACES = ("observation_space", "action_space")
@@ -256,3 +256,10 @@ def check_policy(policy: object, function: str) -> None:
     hint = "; headrace.load(folder) reads one" if isinstance(policy, str | os.PathLike) else ""
     hint = "; give its .policy" if hasattr(getattr(policy, "policy", None), "act") else hint
     raise TypeError(f"{function}() takes a policy, got {shown(policy)}{hint}")
+
+
+def spaces_to_see(policy: Policy, given: Space) -> tuple[Space, Space]:
+    """The spaces of observations and actions of a policy: the former with what its critic alone sees, where `given` is
+    like that."""
+    whole = getattr(policy, "critic_space", policy.observation_space)
+    return (whole if alike(whole, given) else policy.observation_space), policy.action_space
