@@ -61,13 +61,14 @@ if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers as Workers
     from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
     from headrace.evaluation.curves import plot as plot
-    from headrace.evaluation.evaluator import Evaluation as Evaluation
     from headrace.evaluation.evaluator import evaluate as evaluate
+    from headrace.evaluation.playing import Evaluation as Evaluation
     from headrace.evaluation.video import play as play
     from headrace.kernels.language import ops as ops
     from headrace.kernels.language.errors import EnvError as EnvError
     from headrace.parallel.own_loop import Actors as Actors
     from headrace.policies.actor_critic import ActorCritic as ActorCritic
+    from headrace.policies.actor_critic import AsymmetricActorCritic as AsymmetricActorCritic
     from headrace.policies.actor_q import ActorQ as ActorQ
     from headrace.policies.base import Policy as Policy
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
@@ -101,14 +102,15 @@ _NAMES = {  # module -> its public names
     "envs.vector_env.vector_wrappers": ("Gymnasium029Infos",),
     "parallel.own_loop": ("Actors",),
     "kernels.language.errors": ("EnvError",),
-    "evaluation.evaluator": ("Evaluation", "evaluate"),
+    "evaluation.evaluator": ("evaluate",),
+    "evaluation.playing": ("Evaluation",),
     "kernels.language": ("ops",),
     "evaluation.video": ("play",),
     "evaluation.curves": ("plot",),
     "algorithms.config_bases": ("OnPolicyConfig", "OffPolicyConfig"),
     "algorithms.on_policy": ("OnPolicy",),
     "algorithms.off_policy": ("OffPolicy",),
-    "policies.actor_critic": ("ActorCritic",),
+    "policies.actor_critic": ("ActorCritic", "AsymmetricActorCritic"),
     "policies.actor_q": ("ActorQ",),
     "policies.fused_mlp": ("FusedMLP",),
     "policies.q_network": ("QNetwork",),

@@ -62,13 +62,14 @@ from headrace.envs.vector_env.vector_wrappers import Gymnasium029Infos as Gymnas
 from headrace.envs.workers.process import Workers as Workers
 from headrace.envs.wrappers.device_env import DeviceEnv as DeviceEnv
 from headrace.evaluation.curves import plot as plot
-from headrace.evaluation.evaluator import Evaluation as Evaluation
 from headrace.evaluation.evaluator import evaluate as evaluate
+from headrace.evaluation.playing import Evaluation as Evaluation
 from headrace.evaluation.video import play as play
 from headrace.kernels.language import ops as ops
 from headrace.kernels.language.errors import EnvError as EnvError
 from headrace.parallel.own_loop import Actors as Actors
 from headrace.policies.actor_critic import ActorCritic as ActorCritic
+from headrace.policies.actor_critic import AsymmetricActorCritic as AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ as ActorQ
 from headrace.policies.base import Policy as Policy
 from headrace.policies.fused_mlp import FusedMLP as FusedMLP
@@ -154,6 +155,7 @@ class PPOOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_members: Sequence[str]
     epochs: int
     minibatch_size: int
     gae_lambda: float
@@ -183,6 +185,7 @@ class A2COptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_members: Sequence[str]
     gae_lambda: float
     entropy_coef: float
     value_coef: float
@@ -205,6 +208,7 @@ class APPOOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_members: Sequence[str]
     clip_rho: float
     clip_c: float
     epochs: int
@@ -236,6 +240,7 @@ class IMPALAOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_members: Sequence[str]
     clip_rho: float
     clip_c: float
     gae_lambda: float
@@ -260,6 +265,7 @@ class ReinforceOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_members: Sequence[str]
     baseline: bool
     entropy_coef: float
     value_coef: float
@@ -281,6 +287,7 @@ class TRPOOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_members: Sequence[str]
     max_kl: float
     cg_steps: int
     damping: float
@@ -519,6 +526,7 @@ class EveryOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_members: Sequence[str]
     epochs: int
     minibatch_size: int
     gae_lambda: float

@@ -73,6 +73,7 @@ class OnPolicy(Generic[C]):
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
         check_policy(policy, type(self).__name__)
         self.config = config or self.config
+        _check_members(policy, getattr(self.config, "critic_members", ()))
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps
         self.optimizer = self._adam(policy)
@@ -273,6 +274,16 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
     if isinstance(policy.head, GaussianHead):
         nn.init.constant_(policy.head.log_std, math.log(named.get("initial_std", 1.0)))
     return policy
+
+
+def _check_members(policy: Policy, wanted: tuple[str, ...]) -> None:
+    """Raise ValueError where a policy that is given lets its actor see what is for the critic alone."""
+    if wanted and tuple(getattr(policy, "critic_members", ())) != tuple(wanted):
+        name = type(policy).__name__
+        raise ValueError(
+            f"critic_members is {', '.join(wanted)}, and {name}, the policy that was given, has no such critic: leave "
+            f"the policy or critic_members out, or derive {name} from headrace.AsymmetricActorCritic"
+        )
 
 
 def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:

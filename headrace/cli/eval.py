@@ -13,7 +13,8 @@ import tyro
 from headrace.cli.run_policy import Choice, eval_counts, load_chosen
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
-from headrace.evaluation.evaluator import Evaluation, evaluate
+from headrace.evaluation.evaluator import evaluate
+from headrace.evaluation.playing import Evaluation
 from headrace.runs.progress import EvaluationLines
 
 DESCRIPTION = "Evaluate a trained policy in the reference environment: headrace eval runs/ppo/CartPole-v1_1"

@@ -12,7 +12,8 @@ from tyro.conf import FlagCreatePairsOff, Positional, subcommand
 from headrace.cli.run_policy import Choice, load_chosen
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
-from headrace.evaluation.evaluator import Evaluation, evaluate
+from headrace.evaluation.evaluator import evaluate
+from headrace.evaluation.playing import Evaluation
 from headrace.runs.hub import pull_from_hub, push_to_hub
 
 DESCRIPTION = (

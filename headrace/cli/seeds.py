@@ -20,7 +20,7 @@ from headrace.core.cores import cores
 from headrace.core.processes.state import shown
 from headrace.core.terminal import say
 from headrace.core.text import is_message, plain_table
-from headrace.evaluation.evaluator import Evaluation
+from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
 from headrace.runs.signals import Interrupts
 

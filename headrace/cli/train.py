@@ -28,7 +28,8 @@ from headrace.core.stopping import Stopped
 from headrace.core.terminal import say
 from headrace.core.types import Json
 from headrace.envs import can_render
-from headrace.evaluation.evaluator import Evaluation, evaluate
+from headrace.evaluation.evaluator import evaluate
+from headrace.evaluation.playing import Evaluation
 from headrace.runs import checkpoint
 from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run

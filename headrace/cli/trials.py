@@ -15,7 +15,7 @@ from headrace.cli.seeds import LOOK, pass_on
 from headrace.core.cores import cores
 from headrace.core.processes.state import shown
 from headrace.core.text import is_message
-from headrace.evaluation.evaluator import Evaluation
+from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
 from headrace.runs.signals import Interrupts
 from headrace.training.iteration import IterationResult

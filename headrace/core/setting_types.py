@@ -44,10 +44,11 @@ OTHER_NAMES = {  # names in other libraries -> settings that mean the same
     "verbose": "progress",
 }
 KINDS = (int, float, bool, str, tuple, dict)  # of Headrace's own settings
-INSTEAD = {  # names in other libraries -> what there is instead
+INSTEAD = {  # names in other libraries, or of other algorithms' settings -> what there is instead
     **dict.fromkeys(("callback", "callbacks"), "a loop of your own has the place for callbacks, see docs/own-loop.md"),
     **dict.fromkeys(("lstm", "use_lstm"), "recurrent policies are made by --recurrent lstm"),
     **dict.fromkeys(("use_gpu", "gpu", "cuda", "num_gpus", "use_cuda"), "a GPU is chosen by --device cuda"),
+    "critic_members": "critics that see more than their actors are those of ppo, a2c, appo, impala, reinforce and trpo",
     "policy_kwargs": "settings of the network have names of their own, such as hidden and activation",
 }
 

@@ -276,9 +276,9 @@ def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None)
     batch, _ = to_batch(policy.observation_space, observation, torch.device("cpu"))
     if graph.traced:
         name, found = traced.scores(policy, batch)
-        return {"action": action, name: found.numpy(), "value": policy.value(batch).unsqueeze(1).numpy()}, None
+        return {"action": action, name: found.numpy(), **_value(graph, policy, batch, None)}, None
     before = policy.initial_state(len(action)) if state is None else state
-    scores, value, after = REFERENCES[type(policy)](policy, batch, before)
+    scores, after = REFERENCES[type(policy)](policy, batch, before)
     if getattr(policy, "masked", False):
         mask = mask_of(policy.observation_space, batch)
         scores = forbid(scores, or_all(mask) if isinstance(policy, QNetwork) else mask)
@@ -286,39 +286,38 @@ def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None)
     kind = "q_values" if isinstance(policy, QNetwork) else "mean" if isinstance(policy.action_space, Box) else "logits"
     if isinstance(head, GaussianHead) and not head.squash:
         scores = head(scores).mean
-    outputs = {"action": action, kind: scores.t().numpy(), "value": value.unsqueeze(1).numpy()}
+    outputs = {"action": action, kind: scores.t().numpy(), **_value(graph, policy, batch, before)}
     return outputs | ({} if after is None else {STATE: after.numpy()}), after
 
 
-def _actor_critic(policy: ActorCritic, observation: Any, state: Any) -> tuple[Tensor, Tensor, None]:
-    return policy.actor_out(policy.actor(policy.encoder(observation))), policy.value(observation), None
+def _value(graph: Graph, policy: Any, observation: Any, state: Any) -> Outputs:
+    """The value, where a graph has one."""
+    return {"value": policy.value(observation, state).unsqueeze(1).numpy()} if "value" in graph.outputs else {}
 
 
-def _asymmetric(policy: AsymmetricActorCritic, observation: Any, state: Any) -> tuple[Tensor, Tensor, None]:
-    """Without a value, which no graph of such a policy has."""
-    scores = policy.actor_out(policy.actor(policy.encoder(observation)))
-    return scores, scores[0], None
+def _actor_critic(policy: Any, observation: Any, state: Any) -> tuple[Tensor, None]:
+    return policy.actor_out(policy.actor(policy.encoder(observation))), None
 
 
-def _recurrent(policy: RecurrentActorCritic, observation: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _recurrent(policy: RecurrentActorCritic, observation: Any, state: Tensor) -> tuple[Tensor, Tensor]:
     encoded = policy.encoder(observation)
     features, after = policy.rnn(torch.stack([trunk(encoded) for trunk in policy.trunks]), state)
-    return policy.actor_out(features[0]), policy.value(observation, state), after
+    return policy.actor_out(features[0]), after
 
 
-def _q_network(policy: QNetwork, observation: Any, state: Any) -> tuple[Tensor, Tensor, Any]:
+def _q_network(policy: QNetwork, observation: Any, state: Any) -> tuple[Tensor, Any]:
     features, after = step(policy.encoder, observation, state)
-    return policy.values(features), policy.value(observation, state), after
+    return policy.values(features), after
 
 
-def _actor_q(policy: ActorQ, observation: Any, state: Any) -> tuple[Tensor, Tensor, Any]:
+def _actor_q(policy: ActorQ, observation: Any, state: Any) -> tuple[Tensor, Any]:
     encoded, after = step(policy.encoder, observation, state)
-    return policy.actor_output(encoded)[: policy.action_size], policy.value(observation, state), after
+    return policy.actor_output(encoded)[: policy.action_size], after
 
 
-REFERENCES: dict[type, Callable[[Any, Any, Any], tuple[Tensor, Tensor, Any]]] = {
+REFERENCES: dict[type, Callable[[Any, Any, Any], tuple[Tensor, Any]]] = {
     ActorCritic: _actor_critic,
-    AsymmetricActorCritic: _asymmetric,
+    AsymmetricActorCritic: _actor_critic,
     RecurrentActorCritic: _recurrent,
     QNetwork: _q_network,
     ActorQ: _actor_q,

@@ -78,6 +78,8 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
 
 def _written(policy: Policy, to: str, name: str, value: bool) -> tuple[Graph, bytes]:
     """A policy's graph and the file's content. Raises TypeError or ValueError for what cannot be exported."""
+    if value and (names := getattr(policy, "critic_members", ())):
+        raise ValueError(f"the critic sees {', '.join(names)}, which only training has: leave out --value")
     try:
         graph = describe(policy, value)
     except TypeError as error:

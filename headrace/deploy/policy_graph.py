@@ -84,8 +84,6 @@ def _actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> N
     features = layer(graph, policy.actor, encoded)
     act(graph, policy.head, layer(graph, policy.actor_out, features), _mask(graph, policy, observation))
     if value:
-        if names := getattr(policy, "critic_members", ()):
-            raise ValueError(f"the critic sees {', '.join(names)}, which only training has: leave out --value")
         features = features if policy.shared else layer(graph, policy.critic, encoded)
         critic = layer(graph, policy.critic_out, features)
         graph.outputs["value"] = return_units(graph, policy.return_normalizer, critic)

@@ -29,7 +29,7 @@ from headrace.data.spaces import (
 )
 from headrace.deploy.graph import Graph, Node, Value
 from headrace.deploy.onnx_writer import BATCH, NEEDED, OPSET
-from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
 from headrace.policies.distributions import Bernoulli, Categorical, MultiCategorical, SquashedGaussian
@@ -39,7 +39,7 @@ from headrace.policies.q_network import QNetwork
 
 def traceable(policy: Any) -> bool:
     """Whether trace() is for a policy: one derived from Headrace's, without recurrent state."""
-    return isinstance(policy, ActorCritic | QNetwork | ActorQ) and policy.recurrent == "none"
+    return isinstance(policy, ActorCritic | AsymmetricActorCritic | QNetwork | ActorQ) and policy.recurrent == "none"
 
 
 def scores(policy: Any, observation: Any) -> tuple[str, Tensor]:

@@ -53,6 +53,7 @@ class Env(Protocol):
     changed_params: Settings = MappingProxyType({})  # what set_params() has been given so far
     learned: Sequence[Any] = ()  # wrappers that learn statistics, see envs.gym.learned
     fixed_params: str = ""  # why set_params() is refused; empty where it is not
+    single: bool = False  # whether a process may have them once only: evaluations are in these, too
 
     @property
     def num_agents(self) -> int:
@@ -222,6 +223,7 @@ class EnvWrapper(Env):
         self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
         self._params = env.params
         self.made_with, self.fixed_params, self.learned = env.made_with, env.fixed_params, env.learned
+        self.single = env.single
 
     def _set_params(self, params: Settings) -> None:
         self.env.set_params(**params)

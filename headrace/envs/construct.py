@@ -122,12 +122,12 @@ def make(
         )
         return _seen_from(where, env)
     if vector:
-        if wrapping.asked():
+        if asked := wrapping.asked("frame_stack", "time_limit", "reward_scale", "info_mask"):
             raise ValueError(
-                f"{known.name} comes as a vector of environments, which takes no {wrapping.asked()}: use the library's "
+                f"{known.name} comes as a vector of environments, which takes no {asked}: use the library's "
                 "own options, or backend='inline'"
             )
-        return _vector(known.name, entry, num_envs, device, wrappers, kwargs)
+        return _vector(known.name, entry, num_envs, device, wrappers, kwargs, wrapping.ignore)
     if sources.is_kernel(entry) and backend != "inline":
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
@@ -290,7 +290,13 @@ def _compiled_backend(backend: str, device: str | torch.device) -> tuple[str, to
 
 
 def _vector(
-    name: str, entry: Entry | str, num_envs: int, device: str | torch.device, wrappers: Wrappers, kwargs: Settings
+    name: str,
+    entry: Entry | str,
+    num_envs: int,
+    device: str | torch.device,
+    wrappers: Wrappers,
+    kwargs: Settings,
+    ignore: Sequence[str],
 ) -> Env:
     from headrace.envs.vector import libraries
 
@@ -301,8 +307,8 @@ def _vector(
     if wrappers:
         raise TypeError(f"{name} comes as a vector of environments, which takes no wrappers: leave them out")
     where = resolve(device)
-    env = libraries.make(name, entry, num_envs, kwargs)
-    env.made_with = {"env_kwargs": kwargs} if kwargs else {}
+    env = libraries.make(name, entry, num_envs, kwargs, ignore)
+    env.made_with = {**env.made_with, **({"env_kwargs": kwargs} if kwargs else {})}
     return _seen_from(where, env)
 
 

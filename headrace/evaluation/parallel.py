@@ -24,7 +24,8 @@ from headrace.envs.workers.env import sendable
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Task
 from headrace.envs.workers.transport import Transport
-from headrace.evaluation.evaluator import Evaluation, Evaluator
+from headrace.evaluation.evaluator import Evaluator
+from headrace.evaluation.playing import Evaluation
 from headrace.evaluation.recipe import Recipe, kernel_class, recipe_of
 from headrace.kernels.language.read import resolve_annotations
 from headrace.parallel.weights import received, sent

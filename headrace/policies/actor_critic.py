@@ -217,7 +217,7 @@ class AsymmetricActorCritic(Policy):
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """Actions, as Policy.act(); without a value where the observations are those of the actor alone."""
         rows = batch_size(observation)
-        if rows % self.block:
+        if needs_padding(rows, self.block):
             return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
         distribution = self.distribution(observation)
         value = self._value(observation) if self._is_whole(observation) else None
@@ -226,14 +226,18 @@ class AsymmetricActorCritic(Policy):
 
     def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
         rows = batch_size(observation)
-        return self.distribution(*pad(self.block, observation)).mode()[:rows], rnn_state
+        if needs_padding(rows, self.block):
+            return self.distribution(*pad(self.block, observation)).mode()[:rows], rnn_state
+        return self.distribution(observation).mode(), rnn_state
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)
         if not self._is_whole(observation):
             names = ", ".join(self.critic_members)
             raise ValueError(f"the observation lacks {names}, which the critic sees: only training has values")
-        return self._value(*pad(self.block, observation))[:rows]
+        if needs_padding(rows, self.block):
+            return self._value(*pad(self.block, observation))[:rows]
+        return self._value(observation)
 
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
@@ -265,8 +269,8 @@ def actor_space(space: Space, critic_members: Sequence[str]) -> Space:
     return Dict(rest) if isinstance(space, Dict) else FlatDict(rest)
 
 
-def _entries(space: Space, part: Space) -> Tensor:
-    """Places of the entries of a FlatDict with some of the members in that with all; empty for other spaces."""
+def _entries(space: Space, part: Space) -> Tensor | None:
+    """Places of the entries of a FlatDict with some of the members in that with all; None for other spaces."""
     if not (isinstance(space, FlatDict) and isinstance(part, FlatDict)):
-        return torch.zeros(0, dtype=torch.int64)
+        return None
     return torch.cat([torch.arange(space.slices[name].start, space.slices[name].stop) for name in part.members])

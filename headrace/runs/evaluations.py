@@ -12,7 +12,9 @@ import torch
 from headrace.core.processes.state import held
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, Settings, StateDict
-from headrace.evaluation.evaluator import Evaluation, Evaluator
+from headrace.envs.base import Env
+from headrace.evaluation.evaluator import Evaluator
+from headrace.evaluation.playing import Evaluation, played
 from headrace.evaluation.recipe import can_be_made, is_port, recipe_of
 from headrace.policies.base import Policy
 from headrace.runs.progress import Progress
@@ -38,7 +40,8 @@ class Queued(NamedTuple):
 class Evaluations:
     """Evaluates a trainer's policy, each time with the weights as they were when that was asked for, in this order.
 
-    In this process all evaluations are in the same environments, which are made now where there will be any.
+    In this process all evaluations are in the same environments, which are made now where there will be any; or in
+    those of the training, where a process may have them once only. Their episodes begin again afterwards.
     queue: evaluations without a result: with parallel_evaluation those that are asked for or under way, otherwise those
     that a signal has ended. Checkpoints hold them, so that a resumed run evaluates them.
     Raises TypeError where the environments or the policy cannot be made in another process.
@@ -50,13 +53,14 @@ class Evaluations:
         self.env_kwargs = _env_kwargs(trainer.config, trainer.plan.agent_info)
         self._waited = False
         self._policy = trainer.policy  # that is evaluated in this process
-        device = trainer.placement.evaluate
+        self.shared = trainer.env if trainer.env.single else None  # environments of the training
+        device = trainer.placement.evaluate if self.shared is None else trainer.env.device
         if device != trainer.placement.learn and not trainer.config.parallel_evaluation:
             self._policy = deepcopy(trainer.policy).to(device)
         self._process: EvaluationProcess | None = None
         self._evaluators: dict[bool, Evaluator] = {}  # by whether ports are evaluated in their reference
         config, env = trainer.config, trainer.plan.env
-        if can_be_made(env):
+        if self.shared is None and can_be_made(env):
             self._evaluators[True] = Evaluator(env, **self.env_kwargs)  # raises now for settings that are wrong
         if config.parallel_evaluation:
             from headrace.evaluation.parallel import EvaluationProcess
@@ -64,7 +68,7 @@ class Evaluations:
             settings = (config.eval_episodes, config.seed, self.env_kwargs)
             with held(trainer.process_state):
                 self._process = EvaluationProcess(trainer.policy, env, device, *settings)
-        elif config.eval_freq:
+        elif config.eval_freq and self.shared is None:
             self._evaluator(True).prepare(self._policy, config.eval_episodes)
 
     def _evaluator(self, reference: bool) -> Evaluator:
@@ -134,10 +138,19 @@ class Evaluations:
         policy.load_state_dict(queued.weights)
         policy.wrapper_statistics = queued.statistics
         try:
-            return self._evaluator(reference).evaluate(policy, episodes, seed, watch=watch)
+            if self.shared is None:
+                return self._evaluator(reference).evaluate(policy, episodes, seed, watch=watch)
+            return played(policy, self.shared, episodes, seed, watch=watch)
         finally:
+            if self.shared is not None:
+                self._begin_again(self.shared)
             policy.load_state_dict(before)
             policy.wrapper_statistics = learned
+
+    def _begin_again(self, env: Env) -> None:
+        """Begin new episodes in environments of the training, by a seed that it has not had: the next row is masked."""
+        env.reset(env.rollout(1, env.columns()), (self.trainer.config.seed + self.trainer.steps) % 2**31)
+        env.load_state_dict({})
 
     def state_dict(self) -> list[Json]:
         """The queue."""

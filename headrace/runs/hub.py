@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.core.packages import installed, require
 from headrace.core.types import Json
-from headrace.evaluation.evaluator import Evaluation
+from headrace.evaluation.playing import Evaluation
 from headrace.runs import checkpoint
 from headrace.runs.logs import METRICS, MONITOR
 from headrace.runs.run import BEST, LAST

@@ -16,7 +16,7 @@ from headrace.core.processes.state import shown
 from headrace.core.stopping import Stopped, close
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
-from headrace.evaluation.evaluator import Evaluation
+from headrace.evaluation.playing import Evaluation
 from headrace.evaluation.recipe import can_be_made, source_of
 from headrace.runs import checkpoint
 from headrace.runs.evaluations import MOST_QUEUED, Evaluations, Queued, cancelling, copied, statistics_with
@@ -51,7 +51,7 @@ class Recorder:
     """
 
     def __init__(self, trainer: Trainer, folder: Path, locked: TextIO | None = None) -> None:
-        if trainer.config.eval_freq:
+        if trainer.config.eval_freq and not trainer.env.single:
             source_of(trainer.plan.env)  # raises now where the first evaluation would
         self.trainer, self.folder = trainer, folder
         self._lock = locked or lock(folder)
@@ -171,10 +171,12 @@ class Recorder:
             self._keep(None if trainer.config.eval_freq else result.mean_return)
         self._save_last(ended_by=reason)  # whatever comes now, this is what ended the training: see run.ended_by()
         self._saver.wait()
-        trainer.close()  # the environments of the choice come after those of the training, not in addition to them
+        if self._evaluations.shared is None:
+            trainer.close()  # the environments of the choice come after those of the training, not in addition to them
         if not self.interrupts.caught:
             self._choose()
             self._saver.wait()
+        trainer.close()
         self.logs.close()
         run = Run(
             self.folder,
@@ -234,7 +236,7 @@ class Recorder:
         if (
             self.trainer.config.eval_freq
             or best["steps"] == self._result.steps
-            or not can_be_made(self.trainer.plan.env)
+            or (self._evaluations.shared is None and not can_be_made(self.trainer.plan.env))
         ):
             return
         try:

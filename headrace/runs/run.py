@@ -19,7 +19,8 @@ from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.processes.state import shown
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.writing import check_file, writing
-from headrace.evaluation.evaluator import Evaluation, evaluate
+from headrace.evaluation.evaluator import evaluate
+from headrace.evaluation.playing import Evaluation
 from headrace.policies.base import Policy, check_policy, difference
 from headrace.runs import checkpoint
 

@@ -195,10 +195,13 @@ class OtherVecEnv(VectorEnv):
         self.infos = each
         infos: Json = {}
         late = np.zeros(self.num_envs, bool)
-        for index in np.flatnonzero(done):  # some give infos at the ends of episodes alone
+        ended = np.flatnonzero(done).tolist()
+        for index in ended:  # some give infos at the ends of episodes alone
             self.successes += success_of(each[index])
             late[index] = each[index].get("TimeLimit.truncated", False)
-            infos = self._add_info(infos, {"final_obs": each[index]["terminal_observation"]}, int(index))
+        if all("terminal_observation" in each[index] for index in ended):  # else none is known: see VectorAdapter
+            for index in ended:
+                infos = self._add_info(infos, {"final_obs": each[index]["terminal_observation"]}, index)
         return observation, reward, done & ~late, late, infos
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -48,7 +48,7 @@ from headrace.training.combinations import check_lag, say_unused_by_spaces
 from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
 from headrace.training.episodes import info_columns
 from headrace.training.multi_agent import MakePolicy
-from headrace.training.plan import TrainPlan, of_images, saved_settings
+from headrace.training.plan import TrainPlan, of_images, saved_settings, with_privileged
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
 from headrace.training.shards import Sharded
@@ -117,7 +117,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.assumed and any(is_for_nature(observed) for observed, _ in env.spaces.values()):
         plan = of_images(replace(plan, config=config))
         config = plan.config
-    chosen = plan
+    chosen = plan = with_privileged(plan, env)
     say_unused_by_spaces(plan.algorithm_config, env)
     plan = _with_whole_gradient_steps(plan, env, config)
     plan = _learning_within_rollouts(plan, env, config, placement)

@@ -14,7 +14,7 @@ from headrace.core.processes.state import held, same_folder
 from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json
 from headrace.envs.base import Env
-from headrace.evaluation.evaluator import Evaluation
+from headrace.evaluation.playing import Evaluation
 from headrace.parallel.learners import RankLost
 from headrace.policies.base import Policy
 from headrace.runs.recorder import Recorder, passed

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from headrace import envs
 from headrace.algorithms.registry import algorithm_classes
 from headrace.core.device import resolve
+from headrace.core.terminal import tell
 from headrace.core.trust import run_of
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.user_names import absolute_reference
+from headrace.data.flat_dict import FlatDict
+from headrace.data.spaces import Dict
 from headrace.envs.sources import reference
 from headrace.envs.strangers import check_settings
 from headrace.training.combinations import (
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.envs import Env, Source
     from headrace.envs.workers.process import Workers
 
+PRIVILEGED = "privileged_state"  # MuJoCo Playground's name of a member of observations that is for critics
 ROLLOUT = {"num_steps", "train_freq", "gradient_steps"}  # settings of when an off-policy algorithm learns
 
 
@@ -159,6 +163,29 @@ def of_images(plan: TrainPlan) -> TrainPlan:
     registered = {name: x for name, x in {**plan.registered, **defaults}.items() if name not in {*plan.given, *follows}}
     changed = {"config": config, "algorithm_config": own, "derived": follows, "registered": registered}
     return replace(plan, **changed, facts=("images", *plan.facts))
+
+
+def with_privileged(plan: TrainPlan, env: Env) -> TrainPlan:
+    """The plan, in which the critic alone sees privileged_state, unless the user has said what becomes of members, or
+    gives a policy. Raises ValueError where the algorithm's usual actor would see it."""
+    said = plan.given.keys() & {"ignore", "critic_members"} or plan.own_policy is not None
+    if said or not isinstance(plan.algorithm, str) or not _has_it(env):
+        return plan
+    own = plan.algorithm_config
+    if not hasattr(own, "critic_members") or own.recurrent != "none" or getattr(own, "shared", False):
+        raise ValueError(
+            f"observations have {PRIVILEGED}, which no policy in use has, and the actor of {plan.algorithm} with these "
+            f"settings would see: ignore=[{PRIVILEGED!r}] leaves it out, and ignore=[] lets the actor see it"
+        )
+    tell(f"{PRIVILEGED} of the observations is for the critic alone; with critic_members=() the actor sees it, too")
+    return replace(plan, algorithm_config=replace(own, critic_members=(PRIVILEGED,)))
+
+
+def _has_it(env: Env) -> bool:
+    """Whether observations of some agents have such a member."""
+    seen = [observed for observed, _ in env.spaces.values()]
+    members = [x.members if isinstance(x, FlatDict) else x.spaces for x in seen if isinstance(x, Dict | FlatDict)]
+    return any(PRIVILEGED in names for names in members)
 
 
 def _of_actors(config: TrainConfig, own: Any, given: Settings) -> tuple[Any, Settings]:

@@ -15,7 +15,8 @@ from headrace.core.stopping import Stopped
 from headrace.data.spaces import Box, Dict, Discrete
 from headrace.envs.gym.inline import env_seed
 from headrace.envs.wrappers.conditioning import InformedEnv
-from headrace.evaluation.evaluator import Evaluator, _evaluation_seed
+from headrace.evaluation.evaluator import Evaluator
+from headrace.evaluation.playing import _evaluation_seed
 from headrace.policies.actor_critic import ActorCritic
 
 SEEN, ACTED = Box(-1, 1, (3,), np.float32), Discrete(3)

@@ -32,7 +32,7 @@ def test_it_equals_a_loop_written_by_hand():
     policy = cartpole_policy()
     result = hr.evaluate(policy, "CartPole-v1", episodes=12, seed=5)
     from headrace.envs.gym.inline import env_seed
-    from headrace.evaluation.evaluator import _evaluation_seed
+    from headrace.evaluation.playing import _evaluation_seed
 
     returns = []
     for episode in range(12):
@@ -148,7 +148,7 @@ def test_a_world_of_ones_own_is_evaluated_compiled_on_its_first_episodes():
     env = hr.make(Dice, 40)
     from headrace.data.rollout import Rollout
     from headrace.data.spaces import action_column, env_columns
-    from headrace.evaluation.evaluator import _evaluation_seed
+    from headrace.evaluation.playing import _evaluation_seed
 
     rollout = Rollout(1, 40, env_columns(env.observation_space) | {"action": action_column(env.action_space)})
     env.reset(rollout, _evaluation_seed(0))

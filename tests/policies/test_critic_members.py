@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import gymnasium
 import numpy as np
 import pytest
@@ -60,8 +62,9 @@ def test_exports_do_not_ask_for_them(distribution, tmp_path):
     policy = actor_critic(config, SPACE, action, 0)
     graph = describe(policy)
     assert [x.keys for x in graph.inputs] == [("policy",)]
-    with pytest.raises(ValueError, match="leave out --value"):
-        describe(policy, value=True)
+    for one in (policy, Derived(SPACE, action, ("privileged_state",))):
+        with pytest.raises(ValueError, match="leave out --value"):
+            hr.export(one, "onnx", tmp_path / "policy.onnx", value=True)
 
 
 @pytest.mark.parametrize("space", [SPACE, FlatDict(SPACE.spaces)])
@@ -96,5 +99,48 @@ def test_what_is_refused(options, wrong):
         hr.Trainer("ppo", Both, num_envs=2, num_steps=8, **options)
     with pytest.raises(ValueError, match="observations have no members"):
         hr.Trainer("ppo", "CartPole-v1", num_envs=2, num_steps=8, critic_members=("x",))
-    with pytest.raises((TypeError, ValueError), match="critic_members"):
-        hr.Trainer("dqn", Both, num_envs=2, critic_members=("privileged_state",))
+    for algorithm in ("dqn", "pqn", "sac"):
+        with pytest.raises(TypeError, match=r"no setting 'critic_members'; critics that see more .* those of ppo"):
+            hr.Trainer(algorithm, Both, num_envs=2, critic_members=("privileged_state",))
+
+
+class Own(hr.ActorCritic):
+    pass
+
+
+class Derived(hr.AsymmetricActorCritic):
+    pass
+
+
+def test_a_policy_that_is_given_must_have_such_a_critic(tmp_path):
+    options = {"critic_members": ("privileged_state",), "num_envs": 2, "num_steps": 8}
+    with pytest.raises(ValueError, match="critic_members is privileged_state, and Own, the policy that was given"):
+        hr.Trainer("ppo", Both, policy=Own, **options)
+    ready = hr.ActorCritic(SPACE, Discrete(2))
+    with pytest.raises(ValueError, match="and ActorCritic, the policy that was given, has no such critic"):
+        hr.PPO(ready, PPOConfig(critic_members=("privileged_state",)))
+    with closing(hr.Trainer("ppo", Both, policy=Derived, **options)) as trainer:
+        assert type(trainer.policy) is Derived and list(trainer.policy.observation_space) == ["policy"]
+    described = hr.export(Derived(SPACE, Discrete(2), ("privileged_state",)), "onnx", tmp_path / "policy.onnx")
+    assert described.interface.startswith("observation_policy float32 [N, 3] -> action")
+
+
+def test_privileged_state_is_for_the_critic_alone_unless_the_user_says_otherwise(capsys):
+    small = {"num_envs": 2, "num_steps": 8}
+    with closing(hr.Trainer("ppo", Both, **small)) as trainer:
+        assert trainer.settings()["critic_members"] == ("privileged_state",)
+        assert list(trainer.policy.observation_space) == ["policy"]
+    assert "privileged_state of the observations is for the critic alone" in capsys.readouterr().err
+    for said in ({"critic_members": ()}, {"ignore": ()}):
+        with closing(hr.Trainer("ppo", Both, **small, **said)) as trainer:
+            assert list(trainer.policy.observation_space) == ["policy", "privileged_state"]
+    with closing(hr.Trainer("dqn", Both, num_envs=2, ignore=("privileged_state",))) as trainer:
+        assert list(trainer.policy.observation_space) == ["policy"]
+    for algorithm, options in (("dqn", {}), ("ppo", {"recurrent": "gru"}), ("ppo", {"shared": True})):
+        with pytest.raises(ValueError, match="observations have privileged_state, which no policy in use has"):
+            hr.Trainer(algorithm, Both, num_envs=2, **options)
+
+
+def test_learning_is_compiled(tmp_path, capsys):
+    hr.train("ppo", Both, critic_members=("privileged_state",), log_folder=str(tmp_path), **SMALL)
+    assert "plain PyTorch" not in capsys.readouterr().err

@@ -17,7 +17,7 @@ from helpers.tiny import TINY, Walk
 
 import headrace as hr
 from headrace.data.spaces import Box, Discrete
-from headrace.evaluation.evaluator import Evaluation
+from headrace.evaluation.playing import Evaluation
 from headrace.policies.actor_critic import ActorCritic
 from headrace.runs import checkpoint, evaluations, progress
 from headrace.runs.recorder import Recorder

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import gymnasium
-from gymnasium.spaces import Dict
 from gymnasium.wrappers import FilterObservation, TimeLimit, TransformReward
 
 from headrace.core.user_names import member
@@ -14,7 +13,7 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.columns import as_number
 from headrace.envs.gym.frames import StackedFrames
 from headrace.envs.gym.info_mask import InfoMask
-from headrace.envs.gym.wrapping import Wrapping
+from headrace.envs.gym.wrapping import Wrapping, members_left
 
 
 def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
@@ -42,24 +41,11 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
             )
         env = TimeLimit(env, wrapping.time_limit)
     if wrapping.ignore:
-        env = _without(env, wrapping.ignore)
+        env = FilterObservation(env, members_left(env.observation_space, wrapping.ignore, env))
     if wrapping.frame_stack > 1:
         env = StackedFrames(env, wrapping.frame_stack)
     env = InfoMask(env) if wrapping.info_mask else env
     return env if wrapping.reward_scale == 1.0 else ScaledReward(env, wrapping.reward_scale)
-
-
-def _without(env: gymnasium.Env, names: tuple[str, ...]) -> gymnasium.Env:
-    """An environment whose observations lack some members. Raises ValueError for those that they do not have."""
-    space = env.observation_space
-    members = list(space.spaces) if isinstance(space, Dict) else []
-    if missing := [name for name in names if name not in members]:
-        has = f"members {', '.join(members)}" if members else f"no members: they are {space}"
-        advice = "" if members else "; wrappers come first: leave ignore out, or registered ones (--no-registered)"
-        raise ValueError(f"ignore has {', '.join(missing)}, and the observations of {env} have {has}{advice}")
-    if not (rest := [name for name in members if name not in names]):
-        raise ValueError(f"ignore has all members of the observations of {env}: {', '.join(members)}")
-    return FilterObservation(env, rest)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from gymnasium.spaces import Dict, Space
 
 
 @dataclass(frozen=True)
@@ -30,3 +33,16 @@ class Wrapping:
 
 
 UNWRAPPED = Wrapping()
+
+
+def members_left(space: Space, ignore: Sequence[str], env: object) -> list[str]:
+    """The members of observations that are not ignored. Raises ValueError for those that they do not have, or where
+    none is left. env: whose observations they are."""
+    members = list(space.spaces) if isinstance(space, Dict) else []
+    if missing := [name for name in ignore if name not in members]:
+        has = f"members {', '.join(members)}" if members else f"no members: they are {space}"
+        advice = "" if members else "; wrappers come first: leave ignore out, or registered ones (--no-registered)"
+        raise ValueError(f"ignore has {', '.join(missing)}, and the observations of {env} have {has}{advice}")
+    if not (left := [name for name in members if name not in ignore]):
+        raise ValueError(f"ignore has all members of the observations of {env}: {', '.join(members)}")
+    return left

@@ -7,7 +7,7 @@ store next-step autoreset (see headrace.data.rollout); the other two modes are c
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -20,10 +20,11 @@ from headrace.core.stopping import close
 from headrace.core.text import shown
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout, Value, tree_map
-from headrace.data.spaces import Sample, Space, action_column, observation_column
+from headrace.data.spaces import Dict, Sample, Space, action_column, observation_column
 from headrace.envs.base import Env, Round
 from headrace.envs.gym.learned import learned_of
 from headrace.envs.gym.unread import IN_OBSERVATIONS, tell_unread, unread_end, unread_mask
+from headrace.envs.gym.wrapping import members_left
 from headrace.envs.vector.infos import EndingInfos
 
 SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many give environment i the seed + i
@@ -60,6 +61,7 @@ class Source(Protocol):
     max_steps: int | None
     autoreset: Autoreset
     resets_some: bool  # whether reset_some() works
+    # `single`, where there is one: whether a process may have these environments once only
 
     def reset(self, seed: int | None, first: int = 0) -> Sample:
         """Begin an episode in every environment; return observations [N, ...].
@@ -81,6 +83,7 @@ class VectorAdapter(Env):
     """An Env (headrace.envs.base) of a library's environments.
 
     clip_reward: bounds of the rewards to learn from, as (-1, 1) for Atari; reported returns are not clipped.
+    ignore: members of a Dict observation that are left out.
 
     Each episode is reset once: by the library, or with DISABLED at its masked row, by reset_some(). Environments of one
     library are stepped together, so where another one is stepped at that row, the first step of an episode of SAME_STEP
@@ -92,13 +95,19 @@ class VectorAdapter(Env):
 
     backend = "vector"
 
-    def __init__(self, source: Source, clip_reward: tuple[float, float] | None = None) -> None:
-        self._column = observation_column(source.observation_space)
+    def __init__(
+        self, source: Source, clip_reward: tuple[float, float] | None = None, ignore: Sequence[str] = ()
+    ) -> None:
+        seen = source.observation_space
+        if ignore:
+            seen = Dict({name: seen[name] for name in members_left(seen, ignore, source.name)})  # type: ignore[index]
+        self._column = observation_column(seen)
         action_column(source.action_space)
         self.source, self.clip_reward = source, clip_reward
         self.name, self.num_envs, self.device = source.name, source.num_envs, torch.device(source.device)
-        self.observation_space, self.action_space = source.observation_space, source.action_space
-        self.max_steps = source.max_steps
+        self.observation_space, self.action_space, self._ignored = seen, source.action_space, tuple(ignore)
+        self.max_steps, self.single = source.max_steps, bool(getattr(source, "single", False))
+        self.made_with = {"ignore": self._ignored} if ignore else {}
         self._on_cpu = self.device.type == "cpu"
         # whether each row is asked for masked environments: those of DISABLED have to be reset then
         self._looks = self._on_cpu or source.autoreset is Autoreset.DISABLED
@@ -161,7 +170,8 @@ class VectorAdapter(Env):
             # a reset may write into the library's arrays
             reward, terminated, truncated = (x.clone() for x in (reward, terminated, truncated))
             self._account_for_some(rollout, t, self._counted(outcome, reward), ended)
-            reward, terminated, truncated = (x * valid for x in (reward, terminated, truncated))
+            reward = torch.where(valid, reward, 0)  # whatever the library gave there, NaN too
+            terminated, truncated = terminated & valid, truncated & valid
         else:
             rollout.valid[t + 1] = ~ended
             self._ended = ended
@@ -243,6 +253,8 @@ class VectorAdapter(Env):
     def _observed(self, values: Sample, what: str) -> Value:
         """Observations of all environments as tensors; see _tensors(). Raises ValueError for another shape, which an
         assignment would stretch: one observation to those of all environments."""
+        if self._ignored and isinstance(values, dict):
+            values = {name: member for name, member in values.items() if name not in self._ignored}
         seen = self._tensors(values, what)
         self._check_shape(seen, self._column, what)
         return seen

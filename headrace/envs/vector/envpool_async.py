@@ -6,6 +6,7 @@ as at a rollout's end. So a pool has batch_size - 1 spare environments, which ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
@@ -30,8 +31,10 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
 
     source: EnvPoolSource
 
-    def __init__(self, source: EnvPoolSource, clip_reward: tuple[float, float] | None = None) -> None:
-        super().__init__(source, clip_reward)
+    def __init__(
+        self, source: EnvPoolSource, clip_reward: tuple[float, float] | None = None, ignore: Sequence[str] = ()
+    ) -> None:
+        super().__init__(source, clip_reward, ignore)
         self.batch_size = source.batch_size or max(1, self.num_envs // 2)
         self.is_async = source.batch_size not in (None, self.num_envs)
         self.parts = [slice(env, env + 1) for env in range(self.num_envs)]
@@ -185,9 +188,9 @@ class EnvPoolEnv(VectorAdapter, AsyncEnv):
         self._put(rollout.reward, here, reward if self.clip_reward is None else reward.clamp(*self.clip_reward))
         self._put(rollout.terminated, here, terminated)
         self._put(rollout.truncated, here, truncated)
-        self._put(rollout.episode_return, here, returns * ~valid)
+        self._put(rollout.episode_return, here, torch.where(valid, 0, returns))
         self._put(rollout.episode_length, here, lengths * ~valid)
-        self._returns[envs] = (returns + reward) * valid
+        self._returns[envs] = torch.where(valid, returns + reward, 0)
         self._lengths[envs] = (lengths + 1) * valid
         self._ended[envs] = ended
 

@@ -44,6 +44,7 @@ class GymnasiumSource:
         )
         self.max_steps: int | None = getattr(spec, "max_episode_steps", None)
         self.autoreset = _mode(env, self.name) if of_one else Autoreset.SAME_STEP
+        self.single = bool(getattr(env.unwrapped, "single", False))
         takes_a_mask = isinstance(env.unwrapped, RESET_SOME) or type(env.unwrapped).__module__.startswith("ale_py")
         self.resets_some = self.autoreset is Autoreset.DISABLED or takes_a_mask
         self._actions = action_caster(self.action_space)

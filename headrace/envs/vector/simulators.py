@@ -20,7 +20,8 @@ class Simulator(Protocol):
     resets that environment (the default), "SameStep" where the step that ends an episode begins the next one, or
     "Disabled"; `reset_some(mask)`, which resets the environments of a mask, bool [N], or `reset_ids(ids)`, those of
     numbers, int64 [k]. Both return observations [N, ...], of which those of the reset environments are used, and are
-    called where there are some, once an episode. "Disabled" needs one of them. `close()`.
+    called where there are some, once an episode. "Disabled" needs one of them. `close()`. `single`: true where a
+    process may have one simulator only, so that evaluations are in that of the training.
     """
 
     num_envs: int
@@ -52,6 +53,7 @@ class SimulatorSource:
         self.observation_space, self.action_space = simulator.observation_space, simulator.action_space
         self.max_steps: int | None = getattr(simulator, "max_steps", None)
         self.autoreset = Autoreset(getattr(simulator, "autoreset", Autoreset.NEXT_STEP))
+        self.single = bool(getattr(simulator, "single", False))
         self._by_mask = hasattr(simulator, "reset_some")
         self.resets_some = self._by_mask or hasattr(simulator, "reset_ids")
         if self.autoreset is Autoreset.DISABLED and not self.resets_some:
