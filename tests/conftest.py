@@ -2,6 +2,7 @@
 
 import headrace  # noqa: F401, I001  before torch, whose threads sleep then when they wait: tests run side by side
 
+import gc
 import random
 import signal
 import sys
@@ -12,6 +13,7 @@ import gymnasium
 import numpy
 import pytest
 import torch
+from helpers import simulator
 from hypothesis import settings
 
 from headrace.core import user_names
@@ -23,6 +25,8 @@ settings.register_profile("search", deadline=None)  # other examples each time: 
 settings.register_profile("same", deadline=None, derandomize=True)  # no test fails by chance or on a slow machine
 settings.load_profile("same")
 
+if simulator.SIMULATED:
+    simulator.take_turns()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background: tests of Ctrl-C need Python's own
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,6 +34,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=0, help="of random, numpy and torch before each test")
+
+
+def pytest_collection_finish():
+    """Python does not look through all that was imported whenever it looks for garbage: that is a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from copy import deepcopy
 
 import pytest
 import torch
+from helpers import simulator
 from helpers.ptx import assert_lean, to_ptx
 
 from headrace.algorithms import ppo
@@ -22,9 +20,8 @@ from headrace.kernels.cuda import actor_critic_text, launches
 from headrace.kernels.cuda.layers_text import Tile
 from headrace.policies.actor_critic import ActorCritic
 
-SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
-in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the simulator, started by test_simulator")
-on_gpu = pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+in_simulator = pytest.mark.skipif(not simulator.SIMULATED, reason="runs in the simulator, started by test_simulator")
+on_gpu = pytest.mark.skipif(simulator.SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
 SEEN, CHOICES, TORQUES = Box(-1, 1, (3,)), Discrete(3, start=2), Box(-2, 4, (3,))
 CASES = {
     "categorical": (CHOICES, {}),
@@ -39,15 +36,10 @@ SETTINGS = {
 }
 
 
-@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+@pytest.mark.skipif(simulator.SIMULATED, reason="is the simulator")
 def test_simulator():
     """The tests marked in_simulator, in a process of their own: Numba reads the setting when it is imported."""
-    pytest.importorskip("numba_cuda")
-    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert re.search(r"\d+ passed", done.stdout)
+    simulator.assert_passes(__file__)
 
 
 def policy_of(case: str, device: str = "cpu", hidden: tuple[int, ...] = (5, 18)) -> ActorCritic:
@@ -144,7 +136,7 @@ def test_simulated_learning_agrees(case, settings, tile, monkeypatch):
     assert_learning_agrees(case, settings, "cpu", 3, 6, 9)
 
 
-@pytest.mark.skipif(SIMULATED, reason="the simulator makes no PTX")
+@pytest.mark.skipif(simulator.SIMULATED, reason="the simulator makes no PTX")
 @pytest.mark.parametrize(
     ("rows", "hidden", "tile"), [(256, 64, (32, 16, 2)), (65_536, 64, (32, 8, 2)), (256, 128, (32, 16, 1))]
 )
@@ -174,7 +166,7 @@ def test_ptx_of_networks_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path
         assert registers is None or int(registers[1]) * chosen.threads <= 65_536
 
 
-@pytest.mark.skipif(SIMULATED, reason="the simulator makes no PTX")
+@pytest.mark.skipif(simulator.SIMULATED, reason="the simulator makes no PTX")
 @pytest.mark.parametrize("kernel", ["add_up", "step"])
 def test_ptx_of_adam_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path, kernel):
     pytest.importorskip("numba_cuda")

@@ -6,14 +6,11 @@ CUDA kernels run in Numba's simulator, in a separate process.
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers import simulator
 
 from headrace.algorithms import ppo
 from headrace.checks import parity
@@ -28,31 +25,26 @@ from headrace.kernels.targets import compare
 from headrace.kernels.targets.torch.env import TorchEnvs
 from headrace.policies.actor_critic import ActorCritic
 
-SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
-in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
+in_simulator = pytest.mark.skipif(not simulator.SIMULATED, reason="runs in the process that test_simulator starts")
 NAMES = ["random numbers", "advantages", "actions", "learning", *(f"{x}, single steps" for x in parity.ENVS)]
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
     """Few environments and steps, and no stored results of other tests."""
-    monkeypatch.setattr(parity, "NUM_ENVS", 4 if SIMULATED else 64)
-    monkeypatch.setattr(parity, "NUM_STEPS", 4 if SIMULATED else 10)
-    monkeypatch.setattr(parity, "ROLLOUT_STEPS", 2 if SIMULATED else 8)
+    monkeypatch.setattr(parity, "NUM_ENVS", 4 if simulator.SIMULATED else 64)
+    monkeypatch.setattr(parity, "NUM_STEPS", 4 if simulator.SIMULATED else 10)
+    monkeypatch.setattr(parity, "ROLLOUT_STEPS", 2 if simulator.SIMULATED else 8)
     monkeypatch.setattr(parity, "FILE", str(tmp_path / "parity.json"))
 
 
-@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+@pytest.mark.skipif(simulator.SIMULATED, reason="is the simulator")
 def test_simulator():
     """The tests marked in_simulator, in a separate process: Numba reads the setting when it is imported."""
-    pytest.importorskip("numba_cuda")
-    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert re.search(r"\d+ passed", done.stdout)
+    simulator.assert_passes(__file__)
 
 
-@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+@pytest.mark.skipif(simulator.SIMULATED, reason="is the simulator")
 def test_the_cpu_agrees_with_plain_torch(tmp_path, capsys):
     assert main(["check", "--output", str(tmp_path / "check.json")]) == 0
     printed = capsys.readouterr().out
@@ -63,7 +55,7 @@ def test_the_cpu_agrees_with_plain_torch(tmp_path, capsys):
     assert all(one["passed"] and one["worst"] <= one["allowed"] for one in outcome["checks"])
 
 
-@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+@pytest.mark.skipif(simulator.SIMULATED, reason="is the simulator")
 def test_a_wrong_kernel_is_found(monkeypatch, capsys):
     monkeypatch.setattr(parity, "ENVS", ())
     kernels = fused._kernels["returns.gae"]
@@ -212,6 +204,6 @@ def test_simulated_kernels_of_networks_are_trusted_by_head_and_activation(space,
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.skipif(simulator.SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
 def test_gpu_agrees_with_plain_torch(capsys):
     assert main(["check", "--device", "cuda"]) == 0, capsys.readouterr().out

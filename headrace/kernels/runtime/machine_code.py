@@ -1,23 +1,25 @@
 """From a function that Numba can compile to a file of machine code that can be called without Numba.
 
 Numba optimises each function together with all that it calls, and makes machine code of it, before it does the same
-for the function's callers: what is ten calls deep is optimised ten times. Here functions are only linked, and all that
-an entry point calls is optimised once.
+for the function's callers: what is ten calls deep is copied and optimised ten times. Here all that an entry point calls
+is linked and optimised once.
 """
 
 from __future__ import annotations
 
-import re
+import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 from numba import typeof  # noqa: TID253
+from numba.core import event  # noqa: TID253
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen  # noqa: TID253
 from numba.core.compiler_lock import global_compiler_lock  # noqa: TID253
 from numba.core.registry import cpu_target  # noqa: TID253
+from numba.core.runtime.context import NRTContext  # noqa: TID253
 
 from headrace.kernels.runtime.native import ENTRY, Argument, target_machine
 
@@ -25,10 +27,6 @@ if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
     from numba.core.environment import Environment
     from numba.core.types import Type
-
-# Numba counts an array's references by these functions, in each function that takes one, which it does not inline.
-# Arguments are not counted, and there are no other arrays: they do nothing.
-_COUNTS = re.compile(r"(define linkonce_odr void @NRT_(?:incref|decref)\(ptr %[^)]*\))[^{]*\{.*?\n\}", re.DOTALL)
 
 
 def object_code(function: Dispatcher, arguments: tuple[Argument, ...]) -> bytes:
@@ -49,21 +47,44 @@ def optimized(function: Dispatcher, types: tuple[Type, ...]) -> llvm.ModuleRef:
     """The code of a function for arguments of these types, with all that it calls, optimised."""
     with _linking():
         function.compile(types)
-    name = function.overloads[types].fndesc.llvm_func_name
-    module = llvm.parse_assembly(_COUNTS.sub(r"\1 alwaysinline { ret void }", function.inspect_llvm(types)))
+    compiled = function.overloads[types]
+    name, module = compiled.fndesc.llvm_func_name, compiled.library.linked()
     module.link_in(llvm.parse_assembly(_entry(name, module.get_function(name))))
     _optimize(module)
     return module
 
 
 class _Linked(JITCodeLibrary):
-    """A function and all that it calls: neither optimised nor made into machine code."""
+    """A function as Numba translates it: neither optimised nor made into machine code, and linked only if asked for."""
 
-    def _optimize_final_module(self) -> None:
-        pass
+    def finalize(self) -> None:
+        self._finalized = True
 
-    def _finalize_specific(self) -> None:
-        pass
+    def linked(self) -> llvm.ModuleRef:
+        """The function with all that it calls, each once."""
+        module = self._alone().clone()
+        for library in self._called():
+            called = library._alone() if isinstance(library, _Linked) else library._get_module_for_linking()
+            module.link_in(called, preserve=True)
+        return module
+
+    def _alone(self) -> llvm.ModuleRef:
+        return super()._get_module_for_linking()
+
+    def _called(self) -> dict[JITCodeLibrary, None]:
+        """The libraries of what it calls, directly or not, in order."""
+        found: dict[JITCodeLibrary, None] = {}
+        waiting = [*reversed(self._linking_libraries)]
+        while waiting:
+            library = waiting.pop()
+            if library is not self and library not in found:
+                found[library] = None
+                waiting += reversed(library._linking_libraries) if isinstance(library, _Linked) else ()
+        return found
+
+    def _get_module_for_linking(self) -> llvm.ModuleRef:
+        """For a caller that Numba compiles as usual."""
+        return self.linked()
 
 
 class _Linker(JITCPUCodegen):
@@ -85,14 +106,29 @@ def _linker() -> _Linker:
 
 @contextmanager
 def _linking() -> Iterator[None]:
-    """Within this, Numba only links what it compiles. Other threads cannot compile meanwhile."""
-    context = cpu_target.target_context
+    """Within this, Numba only translates what it compiles. Other threads cannot compile meanwhile.
+
+    It does not count references, either: arguments are not counted, and there are no other arrays. Nor does it time
+    its calls of LLVM, which it does for each function that is being compiled, thus ten times what is ten calls deep.
+    Python looks for garbage rarely: to go through all that is in memory each time is a fifth of the time.
+    """
+    changed = [
+        (cpu_target.target_context, "_internal_codegen", _linker()),
+        (NRTContext, "_call_incref_decref", lambda *arguments: None),
+        (event, "install_timer", lambda *arguments: nullcontext()),
+    ]
     with global_compiler_lock:
-        usual, context._internal_codegen = context._internal_codegen, _linker()
+        thresholds = gc.get_threshold()
+        usual = [getattr(owner, name) for owner, name, _ in changed]
         try:
+            for owner, name, value in changed:
+                setattr(owner, name, value)
+            gc.set_threshold(thresholds[0] and max(thresholds[0], 50_000), *thresholds[1:])
             yield
         finally:
-            context._internal_codegen = usual
+            gc.set_threshold(*thresholds)
+            for (owner, name, _), value in zip(changed, usual, strict=True):
+                setattr(owner, name, value)
 
 
 def _entry(name: str, function: llvm.ValueRef) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from helpers import simulator
 from helpers.entity_envs import Ring
 from helpers.kernel_envs import BRANCH_FREE, Medley, assert_steps_agree, rollout
 from helpers.ptx import assert_lean, to_ptx
@@ -31,9 +29,8 @@ from headrace.kernels.targets.random_actions import random_actions
 from tests.kernels.targets.test_multi_agent_kernels import Duel, Herd, assert_agents_agree
 from tests.kernels.targets.test_pixels import Chequered, Colours
 
-SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
-in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
-without_gpu = pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+in_simulator = pytest.mark.skipif(not simulator.SIMULATED, reason="runs in the process that test_simulator starts")
+without_gpu = pytest.mark.skipif(simulator.SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def on_gpu(test):
@@ -41,14 +38,10 @@ def on_gpu(test):
     return pytest.mark.gpu(without_gpu(test))
 
 
-@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+@pytest.mark.skipif(simulator.SIMULATED, reason="is the simulator")
 def test_simulator():
     """The tests marked in_simulator, in a process of their own: Numba reads the setting when it is imported."""
-    pytest.importorskip("numba_cuda")
-    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert re.search(r"\d+ passed", done.stdout)
+    simulator.assert_passes(__file__)
 
 
 @in_simulator
@@ -224,7 +217,7 @@ def test_simulated_runs_draw_every_row():
 @pytest.fixture
 def compile_ptx(monkeypatch):
     """Compiles a kernel of a EnvIR to PTX for an H100, without a GPU; skips where numba-cuda or NVVM are missing."""
-    if SIMULATED:
+    if simulator.SIMULATED:
         pytest.skip("the simulator makes no PTX")
     pytest.importorskip("numba_cuda")
     from numba import types
@@ -289,14 +282,14 @@ def test_pictures_are_never_contracted(compile_ptx, cls):
     assert "mul.rn.f32" in ptx and "fma.rn.f32" not in ptx
 
 
-@pytest.mark.skipif(SIMULATED, reason="numba.cuda is there")
+@pytest.mark.skipif(simulator.SIMULATED, reason="numba.cuda is there")
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba_cuda", None)
     with pytest.raises(ImportError, match=r'pip install "headrace\[cuda\]"'):
         CudaEnvs(read(CartPole), 4)
 
 
-@pytest.mark.skipif(SIMULATED or torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.skipif(simulator.SIMULATED or torch.cuda.is_available(), reason="there is a GPU")
 def test_missing_gpu_is_named():
     pytest.importorskip("numba_cuda")
     with pytest.raises(RuntimeError, match='needs an NVIDIA GPU that torch can use: use backend="cpu"'):

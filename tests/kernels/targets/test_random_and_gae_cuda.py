@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-
 import pytest
 import torch
+from helpers import simulator
 from helpers.ptx import assert_lean, to_ptx
 
 from headrace.core import rng
 from headrace.core.returns import gae
 from headrace.kernels.targets.cuda import random_and_gae
 
-SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
-in_simulator = pytest.mark.skipif(not SIMULATED, reason="runs in the process that test_simulator starts")
-without_gpu = pytest.mark.skipif(SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
+in_simulator = pytest.mark.skipif(not simulator.SIMULATED, reason="runs in the process that test_simulator starts")
+without_gpu = pytest.mark.skipif(simulator.SIMULATED or not torch.cuda.is_available(), reason="needs a GPU")
 BLOCKS = [(1, 2, 0, 3, 5, 1), (7, 2, 12345, 2, 3, 2), (2**32 - 1, 3, 2**33 - 1, 2, 4, 7), (5, 0, 2**45, 1, 2, 4)]
 
 
-@pytest.mark.skipif(SIMULATED, reason="is the simulator")
+@pytest.mark.skipif(simulator.SIMULATED, reason="is the simulator")
 def test_simulator():
     """The tests marked in_simulator, in a process of their own: Numba reads the setting when it is imported."""
-    pytest.importorskip("numba_cuda")
-    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-k", "simulated", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
-    assert re.search(r"\d+ passed", done.stdout)
+    simulator.assert_passes(__file__)
 
 
 def assert_draws_are_the_plain_ones(block, device):
@@ -76,7 +67,7 @@ def test_gpu_advantages_agree():
     assert_advantages_are_the_plain_ones(40, 1000, "cuda")
 
 
-@pytest.mark.skipif(SIMULATED, reason="the simulator makes no PTX")
+@pytest.mark.skipif(simulator.SIMULATED, reason="the simulator makes no PTX")
 @pytest.mark.parametrize("kernel", ["fill", "advantages"])
 def test_ptx_has_no_doubles_and_spills_nothing(monkeypatch, tmp_path, kernel):
     pytest.importorskip("numba_cuda")
