@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from headrace.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 # word or phrase -> the term to use instead. Each matches whole words, in any case.
@@ -110,11 +109,15 @@ def test_docstrings():
 
 
 @pytest.mark.parametrize("arguments", HELP)
-def test_help(arguments):
-    command = [sys.executable, "-m", "headrace", *arguments.split()]
-    env = {**os.environ, "COLUMNS": "200"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
-    assert done.stdout and not found(done.stdout)
+def test_help(arguments, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    try:
+        code = main(arguments.split())
+    except SystemExit as done:
+        code = done.code
+    assert not code
+    shown = capsys.readouterr().out
+    assert shown and not found(shown)
 
 
 def test_exceptions_are_needed():

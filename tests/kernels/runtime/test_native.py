@@ -1,15 +1,19 @@
 """Machine code without Numba: arguments arrive as they are, files are checked, and types decide which file it is."""
 
+import gc
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from numba import njit  # noqa: TID253
+from numba import njit, typeof  # noqa: TID253
+from numba.core import event  # noqa: TID253
 from numba.core.errors import TypingError  # noqa: TID253
+from numba.core.registry import cpu_target  # noqa: TID253
+from numba.core.runtime.context import NRTContext  # noqa: TID253
 
 from headrace.kernels.runtime import cache
-from headrace.kernels.runtime.machine_code import object_code
+from headrace.kernels.runtime.machine_code import object_code, optimized
 from headrace.kernels.runtime.native import Call, Native, kind
 
 TEXT = """\
@@ -117,9 +121,43 @@ def test_numba_then_compiles_as_usual():
         double(x)
         double(x)
 
-    x = np.ones(1)
+    def settings():
+        context = cpu_target.target_context
+        return context._internal_codegen, NRTContext._call_incref_decref, event.install_timer, gc.get_threshold()
+
+    x, before = np.ones(1), settings()
     Native(object_code(double, (x,)))(x)
     with pytest.raises(TypingError):
         object_code(fail, (x,))
+    assert settings() == before
     quadruple(x)
     assert x[0] == 8
+
+
+def test_what_is_called_in_several_ways_is_linked_once():
+    """Also where the function that is linked is called by one that Numba compiles as usual."""
+
+    @njit
+    def add(x, n):
+        x[0] += n
+
+    @njit
+    def twice(x):
+        add(x, 1)
+        add(x, 1)
+
+    @njit
+    def both(x):
+        add(x, 10)
+        twice(x)
+
+    @njit
+    def usual(x):
+        both(x)
+        return x
+
+    x = np.zeros(1)
+    Native(object_code(both, (x,)))(x)
+    assert x[0] == 12
+    assert usual(x)[0] == 24
+    optimized(both, (typeof(x),)).verify()
