@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from headrace.kernels.rows.row_program import (
     BOOL,
@@ -28,6 +28,7 @@ from headrace.kernels.rows.row_program import (
 )
 
 V = TypeVar("V", bound=Value)
+Key: TypeAlias = tuple[int, Shape, Shape, int]
 _FOLDED: dict[str, Callable[..., float]] = {
     **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg, "div": operator.truediv},
     **{"exp": math.exp, "log": math.log, "sqrt": math.sqrt},
@@ -94,7 +95,7 @@ class Builder:
             if base.whole:
                 return View(base.value, shape, turned.strides)
         rows = any(argument.value.rows for argument in arguments)
-        key = ("map", function, shape, tuple(map(_key, arguments)))
+        key = ("map", function, shape, tuple(map(key_of, arguments)))
         return whole(self._once(key, lambda: Map(shape, rows, dtype, function=function, arguments=arguments)))
 
     def _as_it_lies(self, view: View, turned: View) -> View:
@@ -109,46 +110,42 @@ class Builder:
             return source
         dtype = {"any": BOOL, "all": BOOL, "argmax": I32, "argmin": I32}.get(function, source.value.dtype)
         shape, rows = source.shape[:kept], source.value.rows and not over_rows
-        key = ("reduce", function, kept, over_rows, _key(source))
+        key = ("reduce", function, kept, over_rows, key_of(source))
         make = lambda: Reduce(shape, rows, dtype, function=function, source=source, over_rows=over_rows)  # noqa: E731
         return whole(self._once(key, make))
 
-    def product(self, source: View, weight: View) -> View:
-        """source [..., K] times weight [N, K], for each row."""
+    def product(self, source: View, weight: View, bias: View | None = None) -> View:
+        """source [..., K] times weight [N, K], for each row; sums begin with bias [N]."""
         if isinstance(weight.value, Constant):  # which has no memory
             weight = self.packed(weight, always=True)
         shape = (*source.shape[:-1], weight.shape[0])
-        key = ("product", _key(source), _key(weight))
-        return whole(self._once(key, lambda: Product(shape, True, source=source, weight=weight)))
+        key = ("product", key_of(source), key_of(weight), bias and key_of(bias))
+        return whole(self._once(key, lambda: Product(shape, True, source=source, weight=weight, bias=bias)))
 
     def _with_bias(self, product: Value, bias: View) -> View:
         """A product whose sums begin with a bias."""
         assert isinstance(product, Product)
         stride = bias.strides[-1] if product.shape[-1] > 1 else 0
         begin = View(bias.value, product.shape[-1:], (stride,), bias.offset)
-        key = ("affine", _key(product.source), _key(product.weight), _key(begin))
-        make = lambda: Product(  # noqa: E731
-            product.shape, True, source=product.source, weight=product.weight, bias=begin
-        )
-        return whole(self._once(key, make))
+        return self.product(product.source, product.weight, begin)
 
     def outer(self, left: View, right: View) -> View:
         """The sum over rows and leading axes of left [..., N] times right [..., K]."""
         shape = (left.shape[-1], right.shape[-1])
-        key = ("outer", _key(left), _key(right))
+        key = ("outer", key_of(left), key_of(right))
         return whole(self._once(key, lambda: Outer(shape, False, left=left, right=right)))
 
     def pick(self, source: View, index: View) -> View:
         """source[..., index[...]]."""
         rows = source.value.rows or index.value.rows
-        key = ("pick", _key(source), _key(index))
+        key = ("pick", key_of(source), key_of(index))
         make = lambda: Pick(index.shape, rows, source.value.dtype, source=source, index=index)  # noqa: E731
         return whole(self._once(key, make))
 
     def sort(self, source: View, places: bool = False) -> View:
         """The last axis in ascending order, or where its numbers were."""
         dtype = I32 if places else source.value.dtype
-        key = ("sort", places, _key(source))
+        key = ("sort", places, key_of(source))
         make = lambda: Sort(source.shape, source.value.rows, dtype, source=source, places=places)  # noqa: E731
         return whole(self._once(key, make))
 
@@ -157,7 +154,7 @@ class Builder:
         first = parts[0]
         shape = (*first.shape[:axis], sum(part.shape[axis] for part in parts), *first.shape[axis + 1 :])
         rows = any(part.value.rows for part in parts)
-        key = ("join", axis, tuple(map(_key, parts)))
+        key = ("join", axis, tuple(map(key_of, parts)))
         make = lambda: Join(shape, rows, first.value.dtype, parts=tuple(parts), axis=axis)  # noqa: E731
         return whole(self._once(key, make))
 
@@ -170,7 +167,8 @@ class Builder:
         return View(copy.value, view.shape, copy.strides[:-1])
 
 
-def _key(view: View) -> Hashable:
+def key_of(view: View) -> Key:
+    """Equal for views of the same numbers, as long as the builder is there."""
     return (id(view.value), view.shape, view.strides, view.offset)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headrace.kernels.rows.joins import joined
 from headrace.kernels.rows.lowering import features, gathering, indices, pointwise, selecting, sums, views
 from headrace.kernels.rows.lowering.rules import Lowering, Unsupported
 from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
@@ -60,7 +61,7 @@ def lower(traced: Traced, name: str) -> Program:
     if any(view.value is positions for made in program.values() for view in made.operands):
         reason = "computes with the positions of rows (arange over them)"
         raise traced.refusal(lowering.counted, reason) if lowering.counted is not None else NotRows(reason)
-    return program
+    return joined(program, lowering.build)
 
 
 @contextmanager
