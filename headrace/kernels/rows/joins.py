@@ -200,7 +200,7 @@ class _Joins:
                     inner = self._inner(x.arguments[1 - i], y.arguments[1 - j], eager)
                     return None if inner is None else build.map(function, inner, x.arguments[i])
         elif function == "neg":
-            inner = self._inner(*x.arguments, *y.arguments, eager)
+            inner = self._inner(x.arguments[0], y.arguments[0], eager)
             return None if inner is None else build.map("neg", inner)
         elif function == "sub":
             pairs = self._all(x.arguments, y.arguments, False)
