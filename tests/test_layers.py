@@ -26,7 +26,7 @@ FLOORS = (
     "kernels.language",
     "kernels.targets",
     *("kernels.targets.cpu", "kernels.targets.torch", "kernels.targets.cuda"),
-    "kernels.nn",
+    *("kernels.physics", "kernels.nn"),
     *("kernels.rows", "kernels.rows.lowering", "kernels.rows.targets"),
     "kernels.learning",
     "kernels.off_policy",

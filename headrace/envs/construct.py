@@ -62,9 +62,10 @@ def make(
     source: a registered name ("CartPole-v1"); any Gymnasium id ("LunarLander-v3", "package:Id-v0");
     "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
     returns a gymnasium.Env or a pettingzoo.ParallelEnv. Vector environments come from Atari games ("ALE/Pong-v5"),
-    tasks of EnvPool ("envpool/Pong-v5"), ids with a vector entry point, and functions with a parameter `num_envs` that
-    return a gymnasium.vector.VectorEnv or a headrace.envs.vector.simulators.Simulator. A list of sources that are not
-    compiled: environment i is made by number i modulo theirs. A pettingzoo.AECEnv, in which agents only take turns, is
+    tasks of EnvPool ("envpool/Pong-v5") and of MuJoCo ("mujoco/Hopper-v5"), ids with a vector entry point, and
+    functions with a parameter `num_envs` that return a gymnasium.vector.VectorEnv or a
+    headrace.envs.vector.simulators.Simulator. A list of sources that are not compiled: environment i is made by
+    number i modulo theirs. A pettingzoo.AECEnv, in which agents only take turns, is
     stepped by PettingZoo's turn_based_aec_to_parallel: only the action of the agent that is next counts.
     backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another (of
     a port: its reference); "workers" steps them in processes; "vector" steps a vector environment; "auto" compiles
@@ -270,7 +271,7 @@ def _entry(known: Spec) -> Entry | str:
         return entry
     if entry.startswith(sources.ENVPOOL):
         return entry
-    if (known_id := sources.registered(entry)) is not None:
+    if (known_id := sources.registered(entry.removeprefix(sources.MUJOCO))) is not None:
         return known_id
     if ":" in entry or entry.endswith(".py"):
         return sources.find(entry)

@@ -77,6 +77,9 @@ def spec(source: Source) -> Spec:
     if isinstance(source, str):
         source = source.removeprefix(PREFIX) if source.removeprefix(PREFIX) in _specs else source
         entry = absolute_reference(source)
+        if source.startswith(sources.MUJOCO):  # with the settings of Gymnasium's id
+            known = spec(source.removeprefix(sources.MUJOCO))
+            return Spec(source, entry, known.defaults, False, known.published)
         return _specs.get(source) or _of_entry(entry) or Spec(source, entry, *_of_family(source))
     if isinstance(source, list | tuple) and source:
         inside = dict.fromkeys(spec(kind).name for kind in source)

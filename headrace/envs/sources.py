@@ -35,6 +35,7 @@ OLD = (
 )
 _registered: dict[ModuleType, dict[str, EnvSpec]] = {}  # by importing a module: other files have the same ids
 ENVPOOL = "envpool/"  # and EnvPool's tasks, here, so: envpool/Pong-v5
+MUJOCO = "mujoco/"  # and Gymnasium's MuJoCo tasks by compiled loops: mujoco/Hopper-v5
 Entry = type | Callable[..., gymnasium.Env] | EnvSpec
 
 
@@ -103,9 +104,9 @@ def can_render(name: str, entry: Entry | str) -> bool:
 
 
 def comes_as_vector(name: str, entry: Entry | str) -> bool:
-    """Whether this makes a vector environment: an id with a vector entry point, a task of EnvPool, a
+    """Whether this makes a vector environment: an id with a vector entry point, a task of EnvPool or MuJoCo, a
     gymnasium.vector.VectorEnv class, or another class or function with a parameter `num_envs`."""
-    if name.startswith(ENVPOOL):
+    if name.startswith((ENVPOOL, MUJOCO)):
         return True
     if isinstance(entry, EnvSpec):
         return entry.vector_entry_point is not None
@@ -154,7 +155,7 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
 
             registered(entry.id)  # in a worker process nothing has imported what registers it
             return atari.game(entry.id, **kwargs)
-        with _mujoco_warns_once(entry), installs_named(name, entry):
+        with mujoco_warns_once(entry), installs_named(name, entry):
             return gymnasium.make(entry, **kwargs)
     assert callable(entry)
     env = entry(**kwargs)
@@ -199,7 +200,7 @@ def installs_named(name: str, entry: EnvSpec) -> Iterator[None]:
 
 
 @contextmanager
-def _mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
+def mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
     """Turn MuJoCo's messages on a model into warnings, which Python shows once.
 
     MuJoCo would print them for each environment, and write them to a file."""

@@ -18,7 +18,7 @@ from typing import Any
 from headrace import envs
 from headrace.core.cores import cores
 from headrace.core.types import Settings
-from headrace.envs.sources import is_kernel
+from headrace.envs.sources import MUJOCO, is_kernel
 from headrace.training.config import TrainConfig, merge_settings
 
 NUM_ENVS = 8  # one process steps them as fast as one, and a rollout is of several episodes
@@ -86,9 +86,11 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
 
 
 def _one_by_one(source: envs.Source, backend: str) -> bool:
-    """Whether environments are neither compiled nor a vector."""
+    """Whether environments are neither compiled nor a vector, or are a vector of what Gymnasium has one by one."""
     if backend not in ONE_BY_ONE:
         return False
+    if isinstance(source, str) and source.startswith(MUJOCO):
+        return True
     compiled = is_kernel(envs.entry_of(source)) and backend == "auto"
     return not compiled and not envs.comes_as_vector(source)
 

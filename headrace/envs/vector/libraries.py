@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 
 from headrace.core.types import EnvArgument, Settings
 from headrace.envs.base import Env
-from headrace.envs.sources import ATARI, ENVPOOL, Entry, EnvSpec, installs_named
+from headrace.envs.sources import ATARI, ENVPOOL, MUJOCO, Entry, EnvSpec, installs_named
 from headrace.envs.vector.adapter import VectorAdapter, threads
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
@@ -29,6 +29,10 @@ def make(name: str, entry: Entry | str, num_envs: int, options: Settings, ignore
     """
     if name.startswith(ENVPOOL):
         return EnvPoolEnv(EnvPoolSource(name.removeprefix(ENVPOOL), num_envs, **options), ignore=ignore)
+    if name.startswith(MUJOCO) and isinstance(entry, EnvSpec):
+        from headrace.envs.vector.mujoco import MujocoSource  # which loads what compiles
+
+        return VectorAdapter(MujocoSource(entry, num_envs, **options), ignore=ignore)
     if isinstance(entry, EnvSpec):
         clip = None
         if name.startswith(ATARI):

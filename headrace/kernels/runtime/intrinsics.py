@@ -74,6 +74,26 @@ def run(builder: ir.IRBuilder, entry: ir.Value, slots: ir.Value, first: ir.Value
     builder.call(builder.inttoptr(entry, kind.as_pointer()), [arguments])
 
 
+@operation(types.void, types.uint64, types.uint64, types.uint64)
+def call_with_two(builder: ir.IRBuilder, function: ir.Value, first: ir.Value, second: ir.Value) -> None:
+    """Call a C function of two pointers at an address, which returns nothing."""
+    kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] * 2)
+    given = [builder.inttoptr(value, cgutils.voidptr_t) for value in (first, second)]
+    builder.call(builder.inttoptr(function, kind.as_pointer()), given)
+
+
+@operation(types.float64, types.uint64)
+def double_at(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    """The float64 at an address."""
+    return builder.load(builder.inttoptr(address, ir.DoubleType().as_pointer()))
+
+
+@operation(types.void, types.uint64, types.float64)
+def put_double(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
+    """Write a float64 to an address."""
+    builder.store(value, builder.inttoptr(address, ir.DoubleType().as_pointer()))
+
+
 @operation(types.uint64)
 def ticks(builder: ir.IRBuilder) -> ir.Value:
     """The processor's time counter, in its own unit; always 0 where programs may not read it."""
