@@ -116,13 +116,14 @@ def test_several_threads_may_call_at_once() -> None:
     loss, arguments = ppo_categorical(200)
     step = hr.compile(loss)
     step(*arguments)
-    wanted = {n: loss(arguments[0], rollout_of(n), arguments[2])[0].item() for n in range(4)}
+    batches = [rollout_of(n) for n in range(4)]  # before threads begin: all have one random generator
+    wanted = {n: loss(arguments[0], batches[n], arguments[2])[0].item() for n in range(4)}
     found: dict[int, float] = {}
 
     def work(number: int) -> None:
         agent = copy.deepcopy(arguments[0])
         for _ in range(20):
-            found[number] = step(agent, rollout_of(number), arguments[2])[0].item()
+            found[number] = step(agent, batches[number], arguments[2])[0].item()
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ ALSO = (
 # fmt: on
 
 
+@cache
 def table() -> dict[Any, Callable[..., Any]]:
     """Operation -> the function that takes it apart, for make_fx."""
     from torch._decomp import core_aten_decompositions, get_decompositions
@@ -53,6 +55,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     return {key: rule for key, rule in found.items() if _name(key) not in KEPT}
 
 
+@cache
 def writing() -> dict[Any, Callable[..., Any]]:
     """As table(), of operations that write to running statistics, which their rules do in place: before writes in place
     are removed."""
