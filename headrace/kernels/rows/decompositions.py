@@ -19,7 +19,8 @@ KEPT = {
     "embedding", "embedding_dense_backward", "index_select", "index", "where", "clamp", "pow", "square", "div",
     "remainder", "cat", "stack", "split", "split_with_sizes", "chunk", "unbind", "select", "slice", "eye",
     "arange", "masked_fill", "convolution", "lgamma", "digamma", "polygamma", "cumprod", "erf", "expm1",
-    "log1p", "std", "linspace", "kthvalue", "median", "rsub", "native_dropout", "sigmoid", "tanh",
+    "log1p", "std", "linspace", "kthvalue", "median", "rsub", "native_dropout", "sigmoid", "tanh", "roll",
+    "erfc", "as_strided",
 }
 ALSO = (
     "native_layer_norm", "native_layer_norm_backward", "_log_softmax", "_log_softmax_backward_data", "_softmax",

@@ -140,7 +140,8 @@ class Traced:
             return float(found[0])
         if (count := _of_rows([float(number) for number in found])) is not None:
             return count
-        raise self.refusal(node, f"has a number that depends on the rows in no simple way ({found[0]!r})")
+        reason = "has a number that differs between calls (such as of random or time)"
+        raise self.refusal(node, f"{reason}, or depends on the rows in no simple way: {found[0]!r}")
 
 
 def _of_rows(numbers: list[float]) -> Count | None:

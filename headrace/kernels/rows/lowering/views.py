@@ -24,7 +24,7 @@ from headrace.kernels.rows.lowering.tensors import (
     split,
 )
 from headrace.kernels.rows.nodes import given, operation_name
-from headrace.kernels.rows.row_program import F32, I32, View
+from headrace.kernels.rows.row_program import I32, View
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -270,6 +270,34 @@ def flip(lowering: Lowering, node: Node) -> Lowered:
     return x
 
 
+@rule("as_strided")
+def as_strided(lowering: Lowering, node: Node) -> Lowered:
+    """All numbers of a tensor in order, in another shape, as GroupNorm's decomposition reads them."""
+    source, made = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
+    if not (source.is_contiguous() and made.is_contiguous() and source.numel() == made.numel()):
+        raise Unsupported("uses as_strided, which is not compiled")
+    return reshaped(lowering.tensor(node, node.args[0]), lowering.sizes(node))
+
+
+@rule("roll", chosen=True)
+def roll(lowering: Lowering, node: Node) -> Lowered:
+    """A tensor whose numbers go on by some places along dimensions, and from the end to the begin."""
+    x, dims = lowering.tensor(node, node.args[0]), given(node, "dims") or ()
+    sizes = x.sizes
+    if not dims:  # of all numbers in order
+        if any(size.rows for size in sizes):
+            raise Unsupported("rolls over the rows")
+        x = reshaped(x, [Size(math.prod(size.inner for size in sizes))])
+    for shift, dim in zip(given(node, "shifts"), [d % len(x.dims) for d in dims] or [0], strict=True):
+        if ROWS in x.dims[dim]:
+            raise Unsupported("rolls over the rows")
+        count = x.sizes[dim].inner
+        if last := shift % count:
+            parts = [(count - last, last), (0, count - last)]
+            x = joined(lowering, [cut(lowering, x, dim, Size(at), Size(n)) for at, n in parts], dim)
+    return x if dims else reshaped(x, sizes)
+
+
 _EMPTY = {"empty", "empty_like", "new_empty", "empty_permuted", "new_empty_strided", "empty_strided"}
 _NUMBERS = {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0, "ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
 
@@ -320,4 +348,5 @@ def eye(lowering: Lowering, node: Node) -> Lowered:
         raise Unsupported("uses an identity matrix over the rows")
     shape = tuple(size.inner for size in sizes)
     numbers = [float(i == j) for i in range(shape[0]) for j in range(shape[1])]
-    return of_value(lowering.build.constant(numbers, inner_axes(map(axes_of, sizes)), F32), [axes_of(s) for s in sizes])
+    value = lowering.build.constant(numbers, inner_axes(map(axes_of, sizes)), lowering.dtype(node))
+    return of_value(value, [axes_of(size) for size in sizes])
