@@ -282,9 +282,10 @@ class DummyVecEnv:
 class OtherVecEnv(DummyVecEnv):
     """One that is stepped as a vector: episodes of 3 steps, each other of which is truncated."""
 
-    def __init__(self) -> None:
+    def __init__(self, final: dict | None = None) -> None:
         super().__init__([Own(), Own()])
         self.steps = np.zeros(2, int)
+        self.final = {"terminal_observation": np.ones(2, np.float32)} if final is None else final
 
     def seed(self, seed: int) -> None:
         self.seeded = seed
@@ -296,7 +297,7 @@ class OtherVecEnv(DummyVecEnv):
         self.steps += 1
         done = self.steps % 3 == 0
         late = self.steps % 2 == 0
-        infos = [{"TimeLimit.truncated": bool(x), "terminal_observation": np.ones(2, np.float32)} for x in late]
+        infos = [{"TimeLimit.truncated": bool(x), **self.final} for x in late]
         return np.zeros((2, 2), np.float32), np.ones(2, np.float32), done, infos
 
 
@@ -309,6 +310,13 @@ def test_environments_of_stable_baselines3_are_made_again_or_stepped():
     vector = small(OtherVecEnv())
     vector.learn(100)
     assert {info["l"] for info in vector.ep_info_buffer} == {3} and hasattr(vector.get_env(), "seeded")
+
+
+def test_a_vec_env_without_final_observations_has_the_last_ones_before():
+    vector = small(OtherVecEnv(final={}))
+    with pytest.warns(UserWarning, match="gives no final observations"):
+        vector.learn(100)
+    assert {info["l"] for info in vector.ep_info_buffer} == {3}
 
 
 def test_tables_and_tensorboard_have_stable_baselines3s_names(tmp_path, capsys):
