@@ -39,8 +39,10 @@ demo: $(INSTALLED)
 	@$(BIN)/headrace play $(LATEST) --output $(LATEST)/play.gif
 	@$(BIN)/headrace export $(LATEST) --to numpy --output $(LATEST)/policy.py
 
-test: lint
-	$(BIN)/pytest -n 2 --dist loadfile
+test: $(INSTALLED)  # mypy, which uses one core, beside the first tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 2 --dist loadfile && wait $$types
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 7200

@@ -11,7 +11,9 @@ import contextlib
 import dis
 import inspect
 import linecache
+import os
 import re
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import resolve_name
@@ -25,6 +27,9 @@ _DOCSTRING = re.compile(r"""(?s)\s*[rRuU]?("{3}|'{3}|"|').*?\1[ ]*(?=\n|$)""")
 _STRING = r'''"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*\''''
 _COMMENT = re.compile(rf"(?s)({_STRING})|\s*#[^\n]*|\s+(?=\n)")  # or what is left of a line without one
 _LAMBDA = "<lambda>"
+_parsing = threading.RLock()
+if hasattr(os, "register_at_fork"):  # not on Windows; a child has none of the threads that parse
+    os.register_at_fork(before=_parsing.acquire, after_in_parent=_parsing.release, after_in_child=_parsing.release)
 # fields of a tree that do not change what a function computes; some are of later versions of Python alone
 _DROPPED = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}
 
@@ -85,7 +90,7 @@ def _definition(text: str, code: CodeType) -> ast.FunctionDef | ast.AsyncFunctio
     """The tree of a function with this text; None where it is another one's."""
     try:
         # a method is not dedented, which would change strings of several lines in it
-        (first, *_) = ast.parse(f"if 1:\n{text}" if text[:1].isspace() else text).body
+        (first, *_) = _parsed(f"if 1:\n{text}" if text[:1].isspace() else text).body
     except (SyntaxError, ValueError):
         return None
     node = first.body[0] if isinstance(first, ast.If) else first
@@ -93,6 +98,13 @@ def _definition(text: str, code: CodeType) -> ast.FunctionDef | ast.AsyncFunctio
         return None
     own = re.sub(r"^_\w*?__", "__", code.co_name)  # of a private name in a class
     return node if own in (node.name, re.sub(r"^_\w*?__", "__", node.name)) else None
+
+
+def _parsed(text: str) -> ast.Module:
+    """The tree of a text, one at a time: Python 3.11 counts the depth of all threads' trees as if they were one, and
+    raises SystemError where they disturb each other."""
+    with _parsing:
+        return ast.parse(text)
 
 
 def _takes_arguments_of(code: CodeType, arguments: ast.arguments) -> bool:
@@ -118,7 +130,7 @@ def _lambda(function: FunctionType) -> ast.Lambda | None:
 def _lambdas(text: str) -> list[tuple[Span, ast.Lambda]]:
     """The lambdas of a file, each after the place of its body."""
     try:
-        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda)]
+        nodes = [node for node in ast.walk(_parsed(text)) if isinstance(node, ast.Lambda)]
     except (SyntaxError, ValueError):
         return []
     return [

@@ -2,12 +2,14 @@
 neither formatting nor the version of Python changes."""
 
 import ast
+import gc
 import inspect
 import itertools
 import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,37 @@ def test_formatting_the_whole_package_changes_no_tree(tmp_path):
     assert (root / names[9]).read_bytes() != (tmp_path / names[9]).read_bytes()
     before, after = (trees(sys.executable, str(root), [str(top / name) for name in names]) for top in (root, tmp_path))
     assert before == after and before.count("\n") > 500
+
+
+class Loop:
+    """Garbage that runs code of its own as it is collected."""
+
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        sum(range(50))
+
+
+def test_threads_that_make_trees_do_not_disturb_each_other():
+    """As they do in Python 3.11 where threads change within ast.parse(), when garbage is collected."""
+    wanted, found = source_text.tree_text(ppo.PPO.update), []
+
+    def work():
+        for _ in range(60):
+            Loop()
+            found.append(source_text.tree_text(ppo.PPO.update))
+
+    usual = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(10)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual[0])
+        gc.set_threshold(*usual[1])
+    assert found == [wanted] * 240
