@@ -80,7 +80,11 @@ def test_a_config_of_ones_own_may_have_fields_of_any_type():
 
 def test_names_of_other_libraries_lead_to_settings():
     known = {name for algorithm in ("ppo", "sac", "td3", "dqn") for name in _settings(algorithm)}
-    assert set(OTHER_NAMES.values()) <= known and not (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo")
+    of_some = {"critic_members"}  # algorithms, and refused with their names by the others
+    assert set(OTHER_NAMES.values()) <= known
+    assert (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo") == of_some and not of_some & _settings("sac")
+    with pytest.raises(TypeError, match="no setting 'critic_members'.* are those of ppo, a2c"):
+        hr.Trainer("sac", "Pendulum-v1", critic_members=("angle",))
     for name, hint in {"total_timesteps": "'total_steps'", "n_steps": "'num_steps'", "callback": "own-loop"}.items():
         with pytest.raises(TypeError, match=f"no setting '{name}'; .*{hint}"):
             hr.Trainer("ppo", "CartPole-v1", **{name: 5})
