@@ -25,9 +25,9 @@ from common import HERE, Neighbours, Row, cores, machine, parser, read_rows, tab
 from generality_cases import CASES, RAW, Case
 from gymnasium.spaces import Discrete
 
+from headrace.algorithms.base import algorithm_classes
 from headrace.algorithms.off_policy import OffPolicy, learn_from_replay
 from headrace.algorithms.on_policy import Targets
-from headrace.algorithms.registry import algorithm_classes
 from headrace.core.fused import plain_only
 from headrace.data.rollout import Group, Rollout, flatten
 from headrace.data.spaces import action_column, env_columns

@@ -93,7 +93,7 @@ def _known(algorithm: str) -> set[str]:
     """The settings that there are."""
     from dataclasses import fields
 
-    from headrace.algorithms.registry import algorithm_classes
+    from headrace.algorithms.base import algorithm_classes
     from headrace.training.config import TrainConfig
 
     return {field.name for config in (TrainConfig, algorithm_classes(algorithm).config) for field in fields(config)}

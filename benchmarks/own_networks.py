@@ -1,5 +1,5 @@
-"""Steps per second of PPO on a compiled environment: Headrace's own network, the same one as a class of a user's, other
-networks, and other losses; compiled, and in plain PyTorch, in turns in one process.
+"""Steps per second of trainings on compiled environments: Headrace's own network, the same one as a class of a user's,
+other networks, and other losses; compiled, and in plain PyTorch, in turns in one process.
 
 A turn is some iterations of a training: collecting and learning. `of_own` compares with Headrace's own network, and
 `over_plain` with the same training in plain PyTorch, of which a turn is taken after each.
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from common import Neighbours, Row, finish, parser, table
 from torch import nn
 
 import headrace as hr
-from headrace.algorithms.ppo import PPO, ppo_loss
+from headrace.algorithms import dqn, sac
+from headrace.algorithms.ppo import ppo_loss
 from headrace.core.fused import plain_only
 
 COLUMNS = ("training", "steps_per_s", "of_own", "plain", "over_plain")
@@ -67,16 +68,61 @@ def imitation(policy: Any, batch: Any, config: Any) -> Any:
     return loss - 0.01 * ((log_prob * batch["advantage"].clamp(min=0)) @ batch["weight"]), metrics
 
 
-CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "own network, 2 x 64": (None, None, {"hidden": (64, 64)}),
-    "the same as a user's class": (Same, None, {"hidden": (64, 64)}),
-    "value penalty": (None, value_penalty, {"hidden": (64, 64)}),
-    "weight decay": (None, weight_decay, {"hidden": (64, 64)}),
-    "imitation": (None, imitation, {"hidden": (64, 64)}),
-    "residual, LayerNorm, 64": (Residual, None, {"hidden": (64,)}),
-    "user's class, 2 x 256": (Same, None, {"hidden": (256, 256)}),
-    "GRU of 64": (None, None, {"recurrent": "gru", "rnn_size": 64, "hidden": (64,), "sequence_length": 16}),
-    "LSTM of 64": (None, None, {"recurrent": "lstm", "rnn_size": 64, "hidden": (64,), "sequence_length": 16}),
+def of_sac(networks: Any, batch: Any, config: Any) -> Any:
+    """SAC's critics, and a penalty for large values."""
+    loss, found = sac.critic_loss(networks, batch, config)
+    policy = networks.policy
+    values = policy.critics(policy.encoder(batch["observation"]), policy.normalize_action(batch["action"]))
+    return loss + 0.01 * (values.square() @ batch["weight"]).sum(), found
+
+
+def conservative(networks: Any, batch: Any, config: Any) -> Any:
+    """DQN's loss, and the term of Kumar et al. 2020, eq. 4."""
+    loss, found = dqn.dqn_loss(networks, batch, config)
+    values = networks.policy(batch["observation"])
+    taken = networks.policy.action_value(batch["observation"], batch["action"])
+    return loss + 0.1 * ((values.logsumexp(0) - taken) @ batch["weight"]), found
+
+
+class Actor(hr.ActorQ):
+    """LayerNorm and a residual block in SAC's actor."""
+
+    def __init__(self, *spaces: Any, **settings: Any) -> None:
+        super().__init__(*spaces, **settings)
+        width = self.hidden[-1]
+        self.actor = Block(nn.Linear(self.encoder.size, width), width)  # type: ignore[assignment]
+        self.actor.norms = ()  # type: ignore[assignment]
+
+
+class Case(NamedTuple):
+    """A training. losses: in place of the algorithm's, by their names."""
+
+    settings: dict[str, Any]
+    losses: dict[str, Any] = {}  # noqa: RUF012
+    policy: Any = None
+    algorithm: str = "ppo"
+    env: str = "CartPole-v1"
+
+
+SMALL = {"hidden": (64, 64)}
+REPLAY: dict[str, Any] = {"num_envs": 1, "num_steps": 64, "train_freq": 1, "learning_starts": 500, **SMALL}
+GRU: dict[str, Any] = {"recurrent": "gru", "rnn_size": 64, "hidden": (64,), "sequence_length": 16}
+CASES = {
+    "own network, 2 x 64": Case(SMALL),
+    "the same as a user's class": Case(SMALL, policy=Same),
+    "value penalty": Case(SMALL, {"loss": value_penalty}),
+    "weight decay": Case(SMALL, {"loss": weight_decay}),
+    "imitation": Case(SMALL, {"loss": imitation}),
+    "residual, LayerNorm, 64": Case({"hidden": (64,)}, policy=Residual),
+    "user's class, 2 x 256": Case({"hidden": (256, 256)}, policy=Same),
+    "GRU of 64": Case(GRU),
+    "LSTM of 64": Case(GRU | {"recurrent": "lstm"}),
+    "SAC, 2 x 64": Case(REPLAY, algorithm="sac", env="Pendulum-v1"),
+    "SAC, its own loss as a user's": Case(REPLAY, {"critic_loss": sac.critic_loss}, None, "sac", "Pendulum-v1"),
+    "SAC, value penalty": Case(REPLAY, {"critic_loss": of_sac}, None, "sac", "Pendulum-v1"),
+    "SAC, residual actor": Case(REPLAY, {}, Actor, "sac", "Pendulum-v1"),
+    "DQN, 2 x 64": Case(REPLAY, algorithm="dqn"),
+    "DQN, conservative": Case(REPLAY, {"loss": conservative}, None, "dqn"),
 }
 
 
@@ -89,17 +135,18 @@ def main() -> None:
     if options.quick:
         options.seconds, options.turns = 0.05, 1
     neighbours, rows = Neighbours(), list[Row]()
-    for name, (policy, loss, settings) in CASES.items():
+    for name, case in CASES.items():
         if any(part in name for part in options.only.split(",")):
-            rows.append({"training": name} | measure(policy, loss, settings, options))
-            rows[-1]["of_own"] = rows[-1]["steps_per_s"] / rows[0]["steps_per_s"]
+            rows.append({"training": name, "algorithm": case.algorithm} | measure(case, options))
+            first = next(row for row in rows if row["algorithm"] == case.algorithm)
+            rows[-1]["of_own"] = rows[-1]["steps_per_s"] / first["steps_per_s"]
             print(table(rows[-1:], COLUMNS), flush=True)
     finish("own_networks", rows, options, neighbours)
 
 
-def measure(policy: Any, loss: Any, settings: dict[str, Any], options: Any) -> Row:
+def measure(case: Case, options: Any) -> Row:
     """Steps per second of a training, compiled and plain: medians over turns."""
-    ways = {plain: trainer(policy, loss, settings, plain) for plain in (False, True)}
+    ways = {plain: trainer(case, plain) for plain in (False, True)}
     found: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(options.turns + 1):  # the first compiles, and is not counted
         for plain, each in ways.items():
@@ -111,24 +158,27 @@ def measure(policy: Any, loss: Any, settings: dict[str, Any], options: Any) -> R
     return {"steps_per_s": ours, "plain": plain, "over_plain": ours / plain}
 
 
-def trainer(policy: Any, loss: Any, settings: dict[str, Any], plain: bool) -> hr.Trainer:
-    """A training of PPO."""
+def trainer(case: Case, plain: bool) -> hr.Trainer:
+    """A training."""
+    fixed = FIXED if case.algorithm == "ppo" else {}
+    options = fixed | case.settings | {"policy": case.policy, "registered": False, "seed": 0}
     with plain_only(plain):
-        made = hr.Trainer("ppo", "CartPole-v1", policy=policy, seed=0, **FIXED, **settings)
-    algorithm = made.algorithm
-    assert isinstance(algorithm, PPO)
-    algorithm.loss = loss
+        made = hr.Trainer(case.algorithm, case.env, total_steps=10**9, **options)
+        for name, loss in case.losses.items():
+            setattr(made.algorithm, name, loss)
+        while case.algorithm != "ppo" and not made.algorithm.past_warm_up():  # type: ignore[attr-defined]
+            made.iterate()
     return made
 
 
 def steps_per_second(trainer: hr.Trainer, seconds: float) -> float:
     """Steps of environments in a second of iterations."""
-    iterations, began, elapsed = 0, time.perf_counter(), 0.0
+    rollout, iterations, began, elapsed = trainer.collector.rollout, 0, time.perf_counter(), 0.0
     while elapsed < seconds:
         trainer.iterate()
         iterations += 1
         elapsed = time.perf_counter() - began
-    return iterations * FIXED["num_envs"] * FIXED["num_steps"] / elapsed
+    return iterations * rollout.num_envs * rollout.num_steps / elapsed
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.envs.construct import make
 from headrace.envs.vector_env.construct_vector import make_vec
 from headrace.training.config import TrainConfig

@@ -7,16 +7,26 @@ and Simplicity", arXiv:1902.05605. Acting is plain PyTorch on every device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.adam import Adam, backward
+from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig
-from headrace.algorithms.off_policy import OffPolicy, actor_q, check_networks, mean_weights, means, split_batches
+from headrace.algorithms.objectives import (
+    Learned,
+    Objective,
+    OffPolicyLoss,
+    Rows,
+    features,
+    keep_features,
+    take_steps,
+)
+from headrace.algorithms.off_policy import OffPolicy, actor_q, check_networks
+from headrace.algorithms.sac import with_temperature
 from headrace.core.fused import fused
 from headrace.core.types import Json
 from headrace.data.replay import Batch
@@ -25,7 +35,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller
 from headrace.policies.squashed_gaussian import sample
 
-ACTOR_METRICS, CRITIC_METRICS = ("actor_loss", "ent_coef_loss"), ("critic_loss", "ent_coef")
+ACTOR_METRICS = ("actor_loss", "ent_coef_loss")
 BETA1 = 0.5  # of Adam, for actor and critics, as in the paper
 
 
@@ -48,6 +58,8 @@ class CrossQ(OffPolicy[CrossQConfig]):
     divisible: ClassVar[bool] = False  # several learners would normalise their parts of a batch each by itself
     policy: ActorQ
     config = CrossQConfig()
+    critic_loss: OffPolicyLoss | None = None  # in place of the function of that name: a staticmethod of a subclass
+    actor_loss: OffPolicyLoss | None = None
 
     def __init__(self, policy: ActorQ, config: CrossQConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
@@ -78,13 +90,50 @@ class CrossQ(OffPolicy[CrossQConfig]):
         actor, critics = self.policy.actor_parameters(), self.policy.critic_parameters()
         return [(self.optimizers["actor"], actor), (self.optimizers["critics"], critics)]
 
+    def objectives(self) -> tuple[Sequence[Objective], Learned]:
+        return objectives(self.policy, self.optimizers, self.config, self.critic_loss, self.actor_loss)
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        delay = self.config.policy_delay
-        since = self.updates % delay if len(random) % delay else 0
+        if self.critic_loss or self.actor_loss:
+            return super().learn(batches, random)
+        since = self.since(len(random), [self.config.policy_delay])
         return learn(self.policy, self.optimizers, batches, random, since, self.config)
 
 
-@fused("crossq.learn", "headrace.bindings.crossq")
+def critic_loss(networks: Learned, batch: Rows, config: CrossQConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of the critics and the encoder: half the squared error of each critic.
+
+    random: of the next actions, then of the current ones.
+    """
+    policy, _, log_temperature = networks
+    weight, temperature = batch["weight"], log_temperature.detach().exp()  # type: ignore[union-attr]
+    observation = policy.encoder(batch["observation"])
+    with torch.no_grad():
+        next_observation = policy.encoder(batch["next_observation"])
+        next_action, next_log_prob = policy.sample(next_observation, batch["random"][:, : policy.num_draws])
+    # one forward pass, so that the moments are those of current and next rows together
+    observations = torch.cat((observation, next_observation))
+    actions = torch.cat((policy.normalize_action(batch["action"]), next_action))
+    values, next_values = policy.critics(observations, actions, weight.repeat(2) / 2).chunk(2, 1)
+    next_value = next_values.detach().amin(0) - temperature * next_log_prob
+    td_target = batch["reward"] + batch["discount"] * next_value
+    loss = 0.5 * ((values - td_target).square() @ weight).sum()
+    return loss, {"critic_loss": loss, "ent_coef": (temperature * weight).sum()} | keep_features(observation)
+
+
+def actor_loss(networks: Learned, batch: Rows, config: CrossQConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The losses of the actor and of the temperature, as SAC's, with values normalised by the running moments."""
+    policy, _, log_temperature = networks
+    assert log_temperature is not None
+    observation, weight = features(policy, batch), batch["weight"]
+    normal = box_muller(batch["random"][:, policy.num_draws :].t(), policy.action_size)
+    action, log_prob = sample(policy.actor_out(policy.actor(observation, weight)), normal)
+    value = policy.critics(observation, action.t()).amin(0)
+    loss = (log_temperature.detach().exp() * log_prob - value) @ weight
+    return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)
+
+
+@fused("crossq.learn", "headrace.bindings.crossq", quiet=True)
 def learn(
     policy: ActorQ,
     optimizers: dict[str, Adam],
@@ -99,37 +148,23 @@ def learn(
     optimizers: "actor", "critics" and "temperature", that of its logarithm. since: gradient steps since the actor's
     last. random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
     """
-    log_temperature = optimizers["temperature"].flat
-    target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
-    actor_rows, critic_rows = [], []
-    for step, (batch, draws) in enumerate(zip(split_batches(batches), random, strict=True), since + 1):
-        weight, temperature = mean_weights(batch.weight), log_temperature.exp()
-        observation = policy.encoder(batch.observation)
-        with torch.no_grad():
-            next_observation = policy.encoder(batch.next_observation)
-            next_action, next_log_prob = policy.sample(next_observation, draws[:, : policy.num_draws])
-        # one forward pass, so that the moments are those of current and next rows together
-        observations = torch.cat((observation, next_observation))
-        actions = torch.cat((policy.normalize_action(batch.action), next_action))
-        values, next_values = policy.critics(observations, actions, weight.repeat(2) / 2).chunk(2, 1)
-        next_value = next_values.detach().amin(0) - temperature * next_log_prob
-        td_target = batch.reward + batch.discount * next_value
-        critic_loss = 0.5 * ((values - td_target).square() @ weight).sum()
-        backward(critic_loss, policy.critic_parameters())
-        optimizers["critics"].step(math.inf)
-        critic_rows.append((critic_loss.detach(), temperature[0]))
+    of_all, given = objectives(policy, optimizers, config)
+    return take_steps(of_all, given, batches, random, config, since)[0]
 
-        if step % config.policy_delay == 0:
-            observation = observation.detach()  # only the critic loss trains the encoder
-            normal = box_muller(draws[:, policy.num_draws :].t(), policy.action_size)
-            action, log_prob = sample(policy.actor_out(policy.actor(observation, weight)), normal)
-            value = policy.critics(observation, action.t()).amin(0)  # normalised by the running moments
-            actor_loss = (temperature * log_prob - value) @ weight
-            backward(actor_loss, policy.actor_parameters())
-            optimizers["actor"].step(math.inf)
-            entropy_error = (log_prob.detach() + target_entropy) @ weight
-            actor_rows.append((actor_loss.detach(), (-log_temperature * entropy_error)[0]))
-            if config.learn_temperature:
-                optimizers["temperature"].gradient.copy_(-entropy_error)
-                optimizers["temperature"].step(math.inf)
-    return means(actor_rows, ACTOR_METRICS) | means(critic_rows, CRITIC_METRICS)
+
+def objectives(
+    policy: ActorQ,
+    optimizers: dict[str, Adam],
+    config: CrossQConfig,
+    of_critics: OffPolicyLoss | None = None,
+    of_actor: OffPolicyLoss | None = None,
+) -> tuple[Sequence[Objective], Learned]:
+    """What a gradient step does. of_critics, of_actor: in place of critic_loss() and actor_loss()."""
+    temperature = optimizers["temperature"]
+    (log_temperature,) = temperature.parameters
+    others = (temperature,) if config.learn_temperature else ()
+    found = (
+        Objective(of_critics or critic_loss, (optimizers["critics"],)),
+        Objective(of_actor or actor_loss, (optimizers["actor"], *others), every=config.policy_delay),
+    )
+    return found, Learned(policy, policy, log_temperature)

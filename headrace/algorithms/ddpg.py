@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.adam import Adam, backward
+from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import (
     ActorQConfig,
     DeterministicActorConfig,
     OffPolicyConfig,
     TargetNetworkConfig,
 )
-from headrace.algorithms.off_policy import (
-    Networks,
-    OffPolicy,
-    actor_q,
-    make_networks,
-    mean_weights,
-    means,
-    split_batches,
-)
+from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, keep_features, take_steps
+from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
 from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.algorithms.td3 import objectives
 from headrace.core.fused import fused
 from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.flat_parameters import polyak
-
-METRICS = ("actor_loss", "critic_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +40,8 @@ class DDPG(OffPolicy[DDPGConfig]):
     policy_arguments: ClassVar[Json] = {"critics": 1, "deterministic": True}
     policy: ActorQ
     config = DDPGConfig()
+    critic_loss: OffPolicyLoss | None = None  # in place of the function of that name: a staticmethod of a subclass
+    actor_loss: OffPolicyLoss | None = None
 
     def __init__(self, policy: ActorQ, config: DDPGConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
@@ -70,37 +62,31 @@ class DDPG(OffPolicy[DDPGConfig]):
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return self.networks.learned()
 
+    def objectives(self) -> tuple[Sequence[Objective], Learned]:
+        return objectives(self.networks, self.config, self.critic_loss or critic_loss, self.actor_loss)
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
+        if self.critic_loss or self.actor_loss:
+            return super().learn(batches, random)
         return learn(self.networks, batches, self.config, self.reduce)
 
 
-@fused("ddpg.learn", "headrace.bindings.sac_tqc_td3_ddpg")
+def critic_loss(networks: Learned, batch: Rows, config: DDPGConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of the critic and the encoder: the squared error."""
+    policy, target, _ = networks
+    observation = policy.encoder(batch["observation"])
+    with torch.no_grad():
+        next_observation = target.encoder(batch["next_observation"])
+        next_value = target.critics(next_observation, target.best_action(next_observation))[0]
+        td_target = batch["reward"] + batch["discount"] * next_value
+    value = policy.critics(observation, policy.normalize_action(batch["action"]))[0]
+    loss = (value - td_target).square() @ batch["weight"]
+    return loss, {"critic_loss": loss} | keep_features(observation)
+
+
+@fused("ddpg.learn", "headrace.bindings.sac_tqc_td3_ddpg", quiet=True)
 def learn(networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce = one_learner) -> dict[str, Tensor]:
     """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of METRICS."""
-    policy, target, actor, critic, *target_flat = networks
-    rows = []
-    for batch in split_batches(batches):
-        weight = mean_weights(batch.weight, reduce)
-        observation = policy.encoder(batch.observation)
-        with torch.no_grad():
-            next_observation = target.encoder(batch.next_observation)
-            next_value = target.critics(next_observation, target.best_action(next_observation))[0]
-            td_target = batch.reward + batch.discount * next_value
-        value = policy.critics(observation, policy.normalize_action(batch.action))[0]
-        critic_loss = (value - td_target).square() @ weight
-        backward(critic_loss, policy.critic_parameters())
-        critic_loss = critic_loss.detach()
-        reduce(critic.gradient, critic_loss)
-        critic.step(math.inf)
-
-        observation = observation.detach()  # only the critic loss trains the encoder
-        action = policy.best_action(observation, config.invert_gradients)
-        actor_loss = -(policy.critics(observation, action)[0] @ weight)
-        backward(actor_loss, policy.actor_parameters())
-        actor_loss = actor_loss.detach()
-        reduce(actor.gradient, actor_loss)
-        actor.step(math.inf)
-        polyak(target_flat[0], actor.flat, config.tau)
-        polyak(target_flat[1], critic.flat, config.tau)
-        rows.append((actor_loss, critic_loss))
-    return means(rows, METRICS)
+    of_all, given = objectives(networks, config, critic_loss)
+    no_draws = batches.reward.new_zeros(*batches.reward.shape, 0)
+    return take_steps(of_all, given, batches, no_draws, config, reduce=reduce)[0]

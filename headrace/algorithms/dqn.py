@@ -6,7 +6,7 @@ as in Hessel et al. 2018, arXiv:1710.02298. prioritized: Schaul et al. 2016, arX
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -16,14 +16,15 @@ from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
-from headrace.algorithms.off_policy import OffPolicy, make_target, mean_weights, policy_settings, split_batches
+from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, OffPolicyLoss, Rows, take_steps
+from headrace.algorithms.off_policy import OffPolicy, make_target, policy_settings
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.data.priorities import BYTES, PrioritizedReplay
 from headrace.data.replay import Batch, Replay
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Discrete, Space
-from headrace.policies.flat_parameters import flatten, polyak
+from headrace.policies.flat_parameters import flatten
 from headrace.policies.q_network import QNetwork
 
 
@@ -75,6 +76,7 @@ class DQN(OffPolicy[DQNConfig]):
     actions: ClassVar[tuple[type[Space], ...]] = (Discrete,)
     policy: QNetwork
     config = DQNConfig()
+    loss: OffPolicyLoss | None = None  # in place of dqn_loss: a staticmethod of a subclass
 
     def __init__(self, policy: QNetwork, config: DQNConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
@@ -132,16 +134,32 @@ class DQN(OffPolicy[DQNConfig]):
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return [(self.optimizer, self.policy.parameters())]
 
+    def objectives(self) -> tuple[Sequence[Objective], Learned]:
+        return objectives(self.networks, self.config, self.config.tau, self.loss)
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        steps = self.updates + torch.arange(1, len(random) + 1, device=random.device)
-        follow = self.config.tau * (steps % self.config.target_interval == 0)
-        metrics, error = learn(self.networks, batches, follow, self.config, self.reduce)
+        number = self.updates + torch.arange(1, len(random) + 1, device=random.device)
+        follow = self.config.tau * (number % self.config.target_interval == 0)
+        given = self.networks, batches, follow, self.config, self.reduce
+        metrics, error = steps(*given, self.loss) if self.loss else learn(*given)
         if isinstance(self.replay, PrioritizedReplay):
+            if error is None:
+                kind = type(self).__name__
+                raise ValueError(f"prioritized replay needs {TD_ERROR!r} [B] in the dict that {kind}.loss returns")
             self.replay.update(batches.rows, error)
         return metrics
 
 
-@fused("dqn.learn", "headrace.bindings.dqn")
+def dqn_loss(networks: Learned, batch: Rows, config: DQNConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The Huber loss of TD errors, as in Mnih et al. 2015, its metrics, and the column `td_error`."""
+    policy, target, _ = networks
+    td_target = td_targets(policy, target, batch, config.double)
+    value = policy.action_value(batch["observation"], batch["action"])
+    loss = smooth_l1_loss(value, td_target, reduction="none") @ batch["weight"]
+    return loss, {"loss": loss, "q_value": value @ batch["weight"], TD_ERROR: td_target - value}
+
+
+@fused("dqn.learn", "headrace.bindings.dqn", quiet=True)
 def learn(
     networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
 ) -> tuple[dict[str, Tensor], Tensor]:
@@ -149,31 +167,42 @@ def learn(
 
     follow: float32 [G], the fraction by which the target's parameters move to the policy's after each step.
     """
+    metrics, errors = steps(networks, batches, follow, config, reduce)
+    assert errors is not None
+    return metrics, errors
+
+
+def steps(
+    networks: Networks,
+    batches: Batch,
+    follow: Tensor,
+    config: DQNConfig,
+    reduce: Reduce,
+    loss: OffPolicyLoss | None = None,
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """As learn(), with another loss in place of dqn_loss()."""
+    of_all, given = objectives(networks, config, follow, loss)
+    no_draws = follow.new_zeros(*batches.reward.shape, 0)
+    return take_steps(of_all, given, batches, no_draws, config, reduce=reduce)
+
+
+def objectives(
+    networks: Networks, config: DQNConfig, follow: float | Tensor, loss: OffPolicyLoss | None = None
+) -> tuple[Sequence[Objective], Learned]:
+    """What a gradient step does. follow: see learn(). loss: in place of dqn_loss()."""
     policy, target, target_flat, optimizer = networks
-    losses, values, errors = [], [], []
-    for batch, tau in zip(split_batches(batches), follow, strict=True):
-        td_target = td_targets(policy, target, batch, config.double)
-        value = policy.action_value(batch.observation, batch.action)
-        weight = mean_weights(batch.weight, reduce)
-        loss = smooth_l1_loss(value, td_target, reduction="none") @ weight
-        loss.backward()
-        loss, value = loss.detach(), value.detach()
-        mean_value = value @ weight
-        reduce(optimizer.gradient, loss, mean_value)
-        optimizer.step(config.max_grad_norm)
-        polyak(target_flat, optimizer.flat, tau)
-        losses.append(loss)
-        values.append(mean_value)
-        errors.append(td_target - value)
-    return {"loss": torch.stack(losses).mean(), "q_value": torch.stack(values).mean()}, torch.stack(errors)
+    targets = ((target_flat, optimizer.flat),)
+    found = Objective(loss or dqn_loss, (optimizer,), targets, follow, config.max_grad_norm)
+    return (found,), Learned(policy, target)
 
 
 @torch.no_grad()
-def td_targets(policy: QNetwork, target: QNetwork, batch: Batch, double: bool) -> Tensor:
+def td_targets(policy: QNetwork, target: QNetwork, batch: Rows, double: bool) -> Tensor:
     """TD targets [B]: the rewards, plus the discounted value, by the target network, of the next action that it values
     most (Mnih et al. 2015), or (double) of the one that the policy values most (van Hasselt et al. 2016, eq. 4)."""
-    values = target(batch.next_observation)
+    following, reward, discount = batch["next_observation"], batch["reward"], batch["discount"]
+    values = target(following)
     if double:
-        _, best = policy.best(policy(batch.next_observation), batch.next_observation)
-        return batch.reward + batch.discount * values.gather(0, best.unsqueeze(0)).squeeze(0)
-    return batch.reward + batch.discount * target.best(values, batch.next_observation)[0]
+        _, best = policy.best(policy(following), following)
+        return reward + discount * values.gather(0, best.unsqueeze(0)).squeeze(0)
+    return reward + discount * target.best(values, following)[0]

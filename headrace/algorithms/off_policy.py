@@ -7,6 +7,7 @@ gradient steps, each on `batch_size` rows of the buffer. All rows and all noise 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig, fits_utd_ratio, gradient_steps
+from headrace.algorithms.objectives import Learned, Objective, take_steps
 from headrace.algorithms.reduce import Reduce, merging, one_learner, rank_of, size_of
 from headrace.core import rng
 from headrace.core.fused import fused
@@ -24,7 +26,7 @@ from headrace.core.terminal import tell
 from headrace.core.types import Json, staying
 from headrace.data.hindsight import GoalReplay, Goals
 from headrace.data.replay import Batch, Replay, bytes_needed, plan
-from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.sequences import SequenceReplay
 from headrace.data.spaces import Space
 from headrace.policies.actor_q import ActorQ
@@ -111,9 +113,21 @@ class OffPolicy(Generic[C]):
         """What the policy needs: no other columns than every rollout has."""
         return self.policy.columns()
 
+    def objectives(self) -> tuple[Sequence[Objective], Learned]:
+        """The losses that learn() takes a gradient step along, one after the other, and what they are given."""
+        raise NotImplementedError
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
         """One gradient step on each of G batches [G, B]. random: uniform draws [G, B, num_draws()]. Returns metrics."""
-        raise NotImplementedError
+        objectives, networks = self.objectives()
+        since = self.since(len(random), [objective.every for objective in objectives])
+        return take_steps(objectives, networks, batches, random, self.config, since, self.reduce)[0]
+
+    def since(self, steps: int, delays: Iterable[int]) -> int:
+        """Gradient steps since those that are one in each of `delays`, before a number of steps; 0 where they are taken
+        alike whatever it is: in a CUDA graph the number of steps so far is not known."""
+        period = math.lcm(*delays)
+        return int(self.updates % period) if steps % period else 0
 
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         """The optimizers of the policy, each with the parameters that it learns."""
@@ -274,7 +288,7 @@ class OffPolicy(Generic[C]):
         self.iteration = int(state["iteration"])
 
 
-@fused("off_policy.learn_from_replay", "headrace.bindings.off_policy_loop")
+@fused("off_policy.learn_from_replay", "headrace.bindings.compiled.compiled_replay")
 def learn_from_replay(algorithm: OffPolicy[Any], number: int) -> dict[str, Tensor]:
     """Draw `number` minibatches of the replay buffer and take a gradient step on each. Returns the metrics' means."""
     replay, config = algorithm.replay, algorithm.config
@@ -353,23 +367,6 @@ def actor_q(config: Any, observation_space: Space, action_space: Space, seed: in
     return ActorQ(observation_space, action_space, seed=seed, **policy_settings(config), **own, **of_both)
 
 
-def mean_weights(weight: Tensor, reduce: Reduce = one_learner) -> Tensor:
-    """weight / number of rows with weight, of all learners, [B]: `x @ mean_weights(weight)` is the weighted mean over
-    those rows."""
-    count = weight.count_nonzero()
-    reduce(count)
-    return weight / count.clamp(min=1)
-
-
-def split_batches(batches: Batch) -> list[Batch]:
-    """G batches [G, B] one by one."""
-
-    def one(g: int) -> Batch:
-        return Batch._make(tree_map(lambda x: x[g], column) for column in batches)
-
-    return [one(g) for g in range(len(batches.reward))]
-
-
 def delayed_steps(first: Any, steps: int, delay: int) -> int:
     """Number of the actor's gradient steps among the critics' first .. first + steps - 1: one in `delay`."""
     return steps // delay if steps % delay == 0 else (first % delay + steps) // delay
@@ -385,14 +382,6 @@ def _mean_metrics(found: Sequence[tuple[dict[str, Tensor], dict[str, int]]]) -> 
         for name, total in totals.items()
     }
     return {name: torch.stack(each).sum(0) for name, each in parts.items()}
-
-
-def means(rows: Sequence[tuple[Tensor, ...]], names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Means over gradient steps of the scalars of each, by name; empty without rows."""
-    if not rows:
-        return {}
-    columns = torch.stack([torch.stack(row) for row in rows]).mean(0)
-    return dict(zip(names, columns, strict=True))
 
 
 def means_of_sums(sums: Tensor, counts: dict[str, int]) -> dict[str, Tensor]:

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.adam import Adam, backward
+from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig, TargetNetworkConfig
-from headrace.algorithms.off_policy import (
-    Networks,
-    OffPolicy,
-    actor_q,
-    make_networks,
-    mean_weights,
-    means,
-    split_batches,
+from headrace.algorithms.objectives import (
+    Learned,
+    Objective,
+    OffPolicyLoss,
+    Rows,
+    features,
+    keep_features,
+    take_steps,
 )
+from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.flat_parameters import polyak
 
 METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
@@ -47,6 +47,8 @@ class SAC(OffPolicy[SACConfig]):
     policy_arguments: ClassVar[Json] = {"critics": 2, "deterministic": False}
     policy: ActorQ
     config = SACConfig()
+    critic_loss: OffPolicyLoss | None = None  # in place of the function of that name: a staticmethod of a subclass
+    actor_loss: OffPolicyLoss | None = None
 
     def __init__(self, policy: ActorQ, config: SACConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
@@ -72,11 +74,63 @@ class SAC(OffPolicy[SACConfig]):
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return self.networks.learned()
 
+    def objectives(self) -> tuple[Sequence[Objective], Learned]:
+        return objectives(self.networks, self.temperature, self.config, self.critic_loss, self.actor_loss)
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
+        if self.critic_loss or self.actor_loss:
+            return super().learn(batches, random)
         return learn(self.networks, self.temperature, batches, random, self.config, self.reduce)
 
 
-@fused("sac.learn", "headrace.bindings.sac_tqc_td3_ddpg")
+def critic_loss(networks: Learned, batch: Rows, config: SACConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of the critics and the encoder: half the squared error of eq. 5, of each critic.
+
+    random: of the next actions, then of the current ones.
+    """
+    policy, target, log_temperature = networks
+    weight, temperature = batch["weight"], log_temperature.detach().exp()  # type: ignore[union-attr]
+    observation = policy.encoder(batch["observation"])
+    with torch.no_grad():  # eq. 3 and 5
+        next_observation = policy.encoder(batch["next_observation"])
+        next_action, next_log_prob = policy.sample(next_observation, batch["random"][:, : policy.num_draws])
+        next_values = target.critics(target.encoder(batch["next_observation"]), next_action)
+        next_value = next_values.amin(0) - temperature * next_log_prob
+        td_target = batch["reward"] + batch["discount"] * next_value
+    values = policy.critics(observation, policy.normalize_action(batch["action"]))
+    loss = 0.5 * ((values - td_target).square() @ weight).sum()
+    return loss, {"critic_loss": loss, "ent_coef": (temperature * weight).sum()} | keep_features(observation)
+
+
+def actor_loss(networks: Learned, batch: Rows, config: SACConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The losses of the actor, eq. 9, and of the temperature; the encoder has no part in them."""
+    policy, _, log_temperature = networks
+    assert log_temperature is not None
+    observation, weight = features(policy, batch), batch["weight"]
+    action, log_prob = policy.sample(observation, batch["random"][:, policy.num_draws :])
+    value = policy.critics(observation, action).amin(0)
+    loss = (log_temperature.detach().exp() * log_prob - value) @ weight
+    return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)
+
+
+def with_temperature(
+    loss: Tensor,
+    log_temperature: nn.Parameter,
+    log_prob: Tensor,
+    action_size: int,
+    weight: Tensor,
+    config: EntropyConfig,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """An actor's loss plus, where it is learned, that of the temperature, and the metrics of both: eq. 18, with log
+    temperature in place of temperature."""
+    target_entropy = -action_size if config.target_entropy is None else config.target_entropy
+    error = (log_prob.detach() + target_entropy) @ weight
+    of_temperature = -(log_temperature * error).sum()
+    metrics = {"actor_loss": loss, "ent_coef_loss": of_temperature}
+    return loss + of_temperature if config.learn_temperature else loss, metrics
+
+
+@fused("sac.learn", "headrace.bindings.sac_tqc_td3_ddpg", quiet=True)
 def learn(
     networks: Networks,
     temperature_optimizer: Adam,
@@ -90,40 +144,23 @@ def learn(
     temperature_optimizer: that of the temperature's logarithm. The target's encoder and critics follow the policy's.
     random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
     """
+    of_all, given = objectives(networks, temperature_optimizer, config)
+    return take_steps(of_all, given, batches, random, config, reduce=reduce)[0]
+
+
+def objectives(
+    networks: Networks,
+    temperature_optimizer: Adam,
+    config: Any,
+    of_critics: OffPolicyLoss | None = None,
+    of_actor: OffPolicyLoss | None = None,
+) -> tuple[Sequence[Objective], Learned]:
+    """What a gradient step does. of_critics, of_actor: in place of critic_loss() and actor_loss()."""
     policy, target, actor, critics, _, target_critics = networks
-    log_temperature = temperature_optimizer.flat
-    target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
-    rows = []
-    for batch, draws in zip(split_batches(batches), random, strict=True):
-        weight, temperature = mean_weights(batch.weight, reduce), log_temperature.exp()
-        observation = policy.encoder(batch.observation)
-        with torch.no_grad():  # eq. 3 and 5
-            next_observation = policy.encoder(batch.next_observation)
-            next_action, next_log_prob = policy.sample(next_observation, draws[:, : policy.num_draws])
-            next_values = target.critics(target.encoder(batch.next_observation), next_action)
-            next_value = next_values.amin(0) - temperature * next_log_prob
-            td_target = batch.reward + batch.discount * next_value
-        values = policy.critics(observation, policy.normalize_action(batch.action))
-        critic_loss = 0.5 * ((values - td_target).square() @ weight).sum()
-        backward(critic_loss, policy.critic_parameters())
-        critic_loss = critic_loss.detach()
-        reduce(critics.gradient, critic_loss)
-        critics.step(math.inf)
-
-        observation = observation.detach()  # only the critic loss trains the encoder
-        action, log_prob = policy.sample(observation, draws[:, policy.num_draws :])
-        actor_loss = (temperature * log_prob - policy.critics(observation, action).amin(0)) @ weight  # eq. 9
-        backward(actor_loss, policy.actor_parameters())
-        # eq. 18, with log temperature in place of temperature
-        entropy_error = (log_prob.detach() + target_entropy) @ weight
-        actor_loss = actor_loss.detach()
-        reduce(actor.gradient, actor_loss, entropy_error)
-        actor.step(math.inf)
-
-        temperature_loss = -log_temperature * entropy_error
-        if config.learn_temperature:
-            temperature_optimizer.gradient.copy_(-entropy_error)
-            temperature_optimizer.step(math.inf)
-        polyak(target_critics, critics.flat, config.tau)
-        rows.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
-    return means(rows, METRICS)
+    (log_temperature,) = temperature_optimizer.parameters
+    others = (temperature_optimizer,) if config.learn_temperature else ()
+    found = (
+        Objective(of_critics or critic_loss, (critics,), ((target_critics, critics.flat),), config.tau),
+        Objective(of_actor or actor_loss, (actor, *others)),
+    )
+    return found, Learned(policy, target, log_temperature)

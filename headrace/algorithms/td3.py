@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.adam import Adam, backward
+from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import (
     ActorQConfig,
     DeterministicActorConfig,
     OffPolicyConfig,
     TargetNetworkConfig,
 )
-from headrace.algorithms.off_policy import (
-    Networks,
-    OffPolicy,
-    actor_q,
-    make_networks,
-    mean_weights,
-    means,
-    split_batches,
+from headrace.algorithms.objectives import (
+    Learned,
+    Objective,
+    OffPolicyLoss,
+    Rows,
+    features,
+    keep_features,
+    take_steps,
 )
+from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
 from headrace.core.types import Json
@@ -33,9 +33,8 @@ from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller
-from headrace.policies.flat_parameters import polyak
 
-ACTOR_METRICS, CRITIC_METRICS = ("actor_loss",), ("critic_loss",)
+ACTOR_METRICS = ("actor_loss",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +55,8 @@ class TD3(OffPolicy[TD3Config]):
     delayed_metrics: ClassVar[tuple[str, ...]] = ACTOR_METRICS
     policy: ActorQ
     config = TD3Config()
+    critic_loss: OffPolicyLoss | None = None  # in place of the function of that name: a staticmethod of a subclass
+    actor_loss: OffPolicyLoss | None = None
 
     def __init__(self, policy: ActorQ, config: TD3Config | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
@@ -79,13 +80,43 @@ class TD3(OffPolicy[TD3Config]):
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return self.networks.learned()
 
+    def objectives(self) -> tuple[Sequence[Objective], Learned]:
+        return objectives(self.networks, self.config, self.critic_loss, self.actor_loss)
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        delay = self.config.policy_delay
-        since = self.updates % delay if len(random) % delay else 0
+        if self.critic_loss or self.actor_loss:
+            return super().learn(batches, random)
+        since = self.since(len(random), [self.config.policy_delay])
         return learn(self.networks, batches, random, since, self.config, self.reduce)
 
 
-@fused("td3.learn", "headrace.bindings.sac_tqc_td3_ddpg")
+def critic_loss(networks: Learned, batch: Rows, config: TD3Config) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of the critics and the encoder: the squared error of each critic. random: of the noise on target
+    actions."""
+    policy, target, _ = networks
+    observation = policy.encoder(batch["observation"])
+    with torch.no_grad():
+        next_observation = target.encoder(batch["next_observation"])
+        normal = box_muller(batch["random"].t(), policy.action_size).t() * config.target_noise
+        smoothing = normal.clamp(-config.target_noise_clip, config.target_noise_clip)
+        next_action = (target.best_action(next_observation) + smoothing).clamp(-1, 1)
+        next_value = target.critics(next_observation, next_action).amin(0)
+        td_target = batch["reward"] + batch["discount"] * next_value
+    values = policy.critics(observation, policy.normalize_action(batch["action"]))
+    loss = ((values - td_target).square() @ batch["weight"]).sum()
+    return loss, {"critic_loss": loss} | keep_features(observation)
+
+
+def actor_loss(networks: Learned, batch: Rows, config: DeterministicActorConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of the actor, by the first critic; the encoder has no part in it."""
+    policy = networks.policy
+    observation = features(policy, batch)
+    action = policy.best_action(observation, config.invert_gradients)
+    loss = -(policy.critics(observation, action)[0] @ batch["weight"])
+    return loss, {"actor_loss": loss}
+
+
+@fused("td3.learn", "headrace.bindings.sac_tqc_td3_ddpg", quiet=True)
 def learn(
     networks: Networks,
     batches: Batch,
@@ -100,34 +131,22 @@ def learn(
     random: uniform draws [G, B, num_draws], for the noise on target actions.
     since: gradient steps since the actor's last.
     """
-    policy, target, actor, critics, *target_flat = networks
-    actor_rows, critic_rows = [], []
-    for step, (batch, draws) in enumerate(zip(split_batches(batches), random, strict=True), since + 1):
-        weight = mean_weights(batch.weight, reduce)
-        observation = policy.encoder(batch.observation)
-        with torch.no_grad():
-            next_observation = target.encoder(batch.next_observation)
-            normal = box_muller(draws.t(), policy.action_size).t() * config.target_noise
-            smoothing = normal.clamp(-config.target_noise_clip, config.target_noise_clip)
-            next_action = (target.best_action(next_observation) + smoothing).clamp(-1, 1)
-            td_target = batch.reward + batch.discount * target.critics(next_observation, next_action).amin(0)
-        values = policy.critics(observation, policy.normalize_action(batch.action))
-        critic_loss = ((values - td_target).square() @ weight).sum()
-        backward(critic_loss, policy.critic_parameters())
-        critic_loss = critic_loss.detach()
-        reduce(critics.gradient, critic_loss)
-        critics.step(math.inf)
-        critic_rows.append((critic_loss,))
+    of_all, given = objectives(networks, config)
+    return take_steps(of_all, given, batches, random, config, since, reduce)[0]
 
-        if step % config.policy_delay == 0:
-            observation = observation.detach()  # only the critic loss trains the encoder
-            action = policy.best_action(observation, config.invert_gradients)
-            actor_loss = -(policy.critics(observation, action)[0] @ weight)
-            backward(actor_loss, policy.actor_parameters())
-            actor_loss = actor_loss.detach()
-            reduce(actor.gradient, actor_loss)
-            actor.step(math.inf)
-            actor_rows.append((actor_loss,))
-            polyak(target_flat[0], actor.flat, config.tau)
-            polyak(target_flat[1], critics.flat, config.tau)
-    return means(actor_rows, ACTOR_METRICS) | means(critic_rows, CRITIC_METRICS)
+
+def objectives(
+    networks: Networks,
+    config: Any,
+    of_critics: OffPolicyLoss | None = None,
+    of_actor: OffPolicyLoss | None = None,
+) -> tuple[Sequence[Objective], Learned]:
+    """What a gradient step does. of_critics, of_actor: in place of critic_loss() and actor_loss()."""
+    policy, target, actor, critics, target_actor, target_critics = networks
+    targets = ((target_actor, actor.flat), (target_critics, critics.flat))
+    delay = getattr(config, "policy_delay", 1)
+    found = (
+        Objective(of_critics or critic_loss, (critics,)),
+        Objective(of_actor or actor_loss, (actor,), targets, config.tau, every=delay),
+    )
+    return found, Learned(policy, target)

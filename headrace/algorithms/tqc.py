@@ -7,31 +7,24 @@ Critics", arXiv:2005.04269.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from headrace.algorithms.adam import Adam, backward
+from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig, TargetNetworkConfig
-from headrace.algorithms.off_policy import (
-    Networks,
-    OffPolicy,
-    actor_q,
-    make_networks,
-    mean_weights,
-    means,
-    split_batches,
-)
+from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, features, keep_features, take_steps
+from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
 from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.algorithms.sac import objectives, with_temperature
 from headrace.core.fused import fused
 from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.flat_parameters import polyak
 
 METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
@@ -63,6 +56,8 @@ class TQC(OffPolicy[TQCConfig]):
     policy_arguments: ClassVar[Json] = {"deterministic": False}
     policy: ActorQ
     config = TQCConfig()
+    critic_loss: OffPolicyLoss | None = None  # in place of the function of that name: a staticmethod of a subclass
+    actor_loss: OffPolicyLoss | None = None
 
     def __init__(self, policy: ActorQ, config: TQCConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
@@ -91,11 +86,47 @@ class TQC(OffPolicy[TQCConfig]):
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return self.networks.learned()
 
+    def objectives(self) -> tuple[Sequence[Objective], Learned]:
+        own = self.critic_loss or critic_loss, self.actor_loss or actor_loss
+        return objectives(self.networks, self.temperature, self.config, *own)
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
+        if self.critic_loss or self.actor_loss:
+            return super().learn(batches, random)
         return learn(self.networks, self.temperature, batches, random, self.config, self.reduce)
 
 
-@fused("tqc.learn", "headrace.bindings.sac_tqc_td3_ddpg")
+def critic_loss(networks: Learned, batch: Rows, config: TQCConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of the critics and the encoder, towards the targets y of section 3.3.
+
+    random: of the next actions, then of the current ones.
+    """
+    policy, target, log_temperature = networks
+    weight, temperature = batch["weight"], log_temperature.detach().exp()  # type: ignore[union-attr]
+    observation = policy.encoder(batch["observation"])
+    with torch.no_grad():
+        next_observation = policy.encoder(batch["next_observation"])
+        next_action, next_log_prob = policy.sample(next_observation, batch["random"][:, : policy.num_draws])
+        pooled = target.critics(target.encoder(batch["next_observation"]), next_action)
+        next_value = truncated(pooled, config.dropped_quantiles) - (temperature * next_log_prob).unsqueeze(1)
+        td_target = batch["reward"].unsqueeze(1) + batch["discount"].unsqueeze(1) * next_value
+    quantiles = policy.critics(observation, policy.normalize_action(batch["action"]))
+    loss = quantile_huber_loss(quantiles, td_target) @ weight
+    return loss, {"critic_loss": loss, "ent_coef": (temperature * weight).sum()} | keep_features(observation)
+
+
+def actor_loss(networks: Learned, batch: Rows, config: TQCConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The losses of the actor and of the temperature, as SAC's, by the mean of all quantiles."""
+    policy, _, log_temperature = networks
+    assert log_temperature is not None
+    observation, weight = features(policy, batch), batch["weight"]
+    action, log_prob = policy.sample(observation, batch["random"][:, policy.num_draws :])
+    value = policy.critics(observation, action).mean((0, 2))
+    loss = (log_temperature.detach().exp() * log_prob - value) @ weight
+    return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)
+
+
+@fused("tqc.learn", "headrace.bindings.sac_tqc_td3_ddpg", quiet=True)
 def learn(
     networks: Networks,
     temperature_optimizer: Adam,
@@ -109,42 +140,8 @@ def learn(
     temperature_optimizer: that of the temperature's logarithm. The target's encoder and critics follow the policy's.
     random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
     """
-    policy, target, actor, critics, _, target_critics = networks
-    log_temperature = temperature_optimizer.flat
-    target_entropy = -policy.action_size if config.target_entropy is None else config.target_entropy
-    rows = []
-    for batch, draws in zip(split_batches(batches), random, strict=True):
-        weight, temperature = mean_weights(batch.weight, reduce), log_temperature.exp()
-        observation = policy.encoder(batch.observation)
-        with torch.no_grad():  # the targets y of section 3.3
-            next_observation = policy.encoder(batch.next_observation)
-            next_action, next_log_prob = policy.sample(next_observation, draws[:, : policy.num_draws])
-            pooled = target.critics(target.encoder(batch.next_observation), next_action)
-            next_value = truncated(pooled, config.dropped_quantiles) - (temperature * next_log_prob).unsqueeze(1)
-            td_target = batch.reward.unsqueeze(1) + batch.discount.unsqueeze(1) * next_value
-        quantiles = policy.critics(observation, policy.normalize_action(batch.action))
-        critic_loss = quantile_huber_loss(quantiles, td_target) @ weight
-        backward(critic_loss, policy.critic_parameters())
-        critic_loss = critic_loss.detach()
-        reduce(critics.gradient, critic_loss)
-        critics.step(math.inf)
-
-        observation = observation.detach()  # only the critic loss trains the encoder
-        action, log_prob = policy.sample(observation, draws[:, policy.num_draws :])
-        actor_loss = (temperature * log_prob - policy.critics(observation, action).mean((0, 2))) @ weight
-        backward(actor_loss, policy.actor_parameters())
-        entropy_error = (log_prob.detach() + target_entropy) @ weight
-        actor_loss = actor_loss.detach()
-        reduce(actor.gradient, actor_loss, entropy_error)
-        actor.step(math.inf)
-
-        temperature_loss = -log_temperature * entropy_error  # with log temperature in place of temperature
-        if config.learn_temperature:
-            temperature_optimizer.gradient.copy_(-entropy_error)
-            temperature_optimizer.step(math.inf)
-        polyak(target_critics, critics.flat, config.tau)
-        rows.append((actor_loss, critic_loss, temperature[0], temperature_loss[0]))
-    return means(rows, METRICS)
+    of_all, given = objectives(networks, temperature_optimizer, config, critic_loss, actor_loss)
+    return take_steps(of_all, given, batches, random, config, reduce=reduce)[0]
 
 
 def truncated(quantiles: Tensor, dropped: int) -> Tensor:

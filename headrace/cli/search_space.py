@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.algorithms.registry import algorithm_classes
+from headrace.algorithms.base import algorithm_classes
 from headrace.core.setting_types import no_setting
 from headrace.training.config import TrainConfig
 

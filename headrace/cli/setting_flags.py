@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from headrace.algorithms.registry import ALGORITHMS, PURPOSES
+from headrace.algorithms.base import ALGORITHMS, PURPOSES
 from headrace.core.setting_types import name_here, no_setting
 from headrace.core.trust import code_of, run_of
 from headrace.core.types import DataclassInstance, Json

@@ -10,7 +10,7 @@ from typing import Literal
 import tyro
 from tyro.conf import FlagCreatePairsOff
 
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.cli import pairs
 from headrace.cli.setting_flags import (
     Flag,

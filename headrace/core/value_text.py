@@ -60,6 +60,7 @@ _READ: dict[type, Callable[[Any], list[object]]] = {  # quickly, and in the orde
     list: list,
     dict: lambda items: [*chain.from_iterable(items.items())],
 }
+_SHORT = 4096  # bytes of an array that are compared, rather than hashed
 _NAMED_IN_C = (GetSetDescriptorType, MemberDescriptorType)
 _TENSORS = ("_parameters", "_buffers")  # of a torch.nn.Module: data that learning changes, not what it computes
 
@@ -68,11 +69,18 @@ class Changing:
     """A part of a value that can be changed, and what it was when it was described."""
 
     def __init__(self, part: Any, text: str, parts: list[object]) -> None:
+        kind = type(part)
         self.part, self.text, self.parts = part, text, parts
-        self.read = _READ.get(type(part))
+        self.read, self.numbers = _READ.get(kind), None
+        if self.read is None and _has_attributes_alone(kind):  # type: ignore[arg-type]
+            self.read, self.parts = _attribute_items, _attribute_items(part)
+        if _is(kind, "numpy", "ndarray") and part.nbytes <= _SHORT and not part.dtype.hasobject:
+            self.numbers = part.dtype, part.shape, part.tobytes()
 
     def holds(self) -> bool:
-        """Whether it still is what it was."""
+        """Whether it still is what it was. Takes a microsecond for most."""
+        if self.numbers is not None:
+            return (self.part.dtype, self.part.shape, self.part.tobytes()) == self.numbers
         if self.read is None:
             text, parts, _ = _content(type(self.part), self.part)
             now = [*parts]
@@ -166,7 +174,7 @@ def _content(kind: type, value: Any) -> Content:
 
 def _instance(kind: type, value: Any) -> Content:
     """Anything else: by its attributes, where it is not of the standard library."""
-    if f"{kind.__module__}.{kind.__qualname__}" in _SHOWN:
+    if f"{kind.__module__}.{kind.__qualname__}" in _SHOWN or _is(kind, "numpy", "dtype"):
         return ascii(value), [], True
     text = _name_in_c(kind, value)
     if kind.__module__.partition(".")[0] in sys.stdlib_module_names and kind is not SimpleNamespace:
@@ -235,6 +243,33 @@ def _attributes(kind: type, value: Any) -> Iterator[tuple[str, object]]:
                 yield name, found.__get__(value)
     with contextlib.suppress(AttributeError):
         yield from object.__getattribute__(value, "__dict__").items()
+
+
+@functools.cache
+def _has_attributes_alone(kind: type) -> bool:
+    """Whether objects of a class are described by what is in their __dict__ alone: see _content()."""
+    others = (*_PARTS, *_REDUCED, BuiltinFunctionType, Enum, *_ORDERED, *_UNORDERED, dict, MappingProxyType)
+    known = ("numpy", "ndarray"), ("numpy", "generic"), ("torch", "Tensor"), ("torch.nn", "Module")
+    if issubclass(kind, others) or any(_is(kind, *name) for name in known) or not kind.__dictoffset__:
+        return False
+    if (
+        f"{kind.__module__}.{kind.__qualname__}" in _SHOWN
+        or kind.__module__.partition(".")[0] in sys.stdlib_module_names
+    ):
+        return False
+    found = (x for base in kind.__mro__ for x in vars(base).values())
+    slots = any(type(x) is MemberDescriptorType and x.__objclass__.__module__ != "builtins" for x in found)
+    return not slots and not _is_named_in_c(kind)
+
+
+def _is_named_in_c(kind: type) -> bool:
+    return any(
+        type(vars(base).get(name)) in _NAMED_IN_C for base in kind.__mro__ for name in ("__qualname__", "__name__")
+    )
+
+
+def _attribute_items(value: Any) -> list[object]:
+    return [*chain.from_iterable(object.__getattribute__(value, "__dict__").items())]
 
 
 def _name_in_c(kind: type, value: Any) -> str:

@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SETTINGS = (bool, int, float, str, tuple, type(None), FunctionType, BuiltinFunctionType, MethodType)
+HOOKED = "has a gradient hook"
 _requires_grad = attrgetter("requires_grad")
 
 
@@ -55,12 +56,14 @@ class Examination:
         self._lie = self._places()
         self._handles = RemovableHandle.next_id
         self.altered, self.own_gradients = _alterations(module)
+        # what goes away unseen; frozen parameters are among _places()
+        self._hooked = bool(self.altered) or (self.own_gradients or "").endswith(HOOKED)
 
     def holds(self, module: nn.Module) -> bool:
         """Whether all is as it was. Takes a few microseconds."""
         if type(module) is not self._kind or not self._same_objects() or self._places() != self._lie:
             return False
-        if self._handles != RemovableHandle.next_id or self.altered or self.own_gradients:
+        if self._handles != RemovableHandle.next_id or self._hooked:
             self._handles = RemovableHandle.next_id  # which every new hook takes a number from
             return _alterations(module) == (self.altered, self.own_gradients)
         return True
@@ -171,4 +174,4 @@ def _own_gradient(path: str, parameter: nn.Parameter) -> str | None:
     if not parameter.requires_grad:
         return f"{path} is frozen"
     hooked = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
-    return f"{path} has a gradient hook" if hooked else None
+    return f"{path} {HOOKED}" if hooked else None

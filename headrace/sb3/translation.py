@@ -14,7 +14,7 @@ import torch
 from gymnasium.spaces import Box, Dict, MultiBinary, Space
 from torch import nn
 
-from headrace.algorithms.registry import algorithm_classes
+from headrace.algorithms.base import algorithm_classes
 from headrace.core.setting_types import SB3_NAMES
 from headrace.core.text import shown
 from headrace.core.types import Json

@@ -16,8 +16,7 @@ import torch
 from gymnasium.spaces import Box, Space
 from torch import nn
 
-from headrace.algorithms.base import Algorithm
-from headrace.algorithms.registry import algorithm_classes
+from headrace.algorithms.base import Algorithm, algorithm_classes
 from headrace.core.types import Json
 from headrace.core.writing import replacing
 from headrace.data.spaces import from_json, to_json

@@ -13,9 +13,8 @@ import torch
 from headrace import envs
 from headrace.agent_groups.group_algorithm import Grouped
 from headrace.agent_groups.group_policy import check_spaces
-from headrace.algorithms.base import Algorithm
+from headrace.algorithms.base import Algorithm, algorithm_classes
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig, fits_utd_ratio
-from headrace.algorithms.registry import algorithm_classes
 from headrace.core.cores import cores
 from headrace.core.device import torch_threads
 from headrace.core.packages import require

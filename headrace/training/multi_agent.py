@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from headrace.agent_groups.group_algorithm import Grouped, seed_of
-from headrace.algorithms.base import Algorithm
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Space

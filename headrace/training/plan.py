@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace import envs
-from headrace.algorithms.registry import algorithm_classes
+from headrace.algorithms.base import algorithm_classes
 from headrace.core.device import resolve
 from headrace.core.terminal import tell
 from headrace.core.trust import run_of

@@ -9,8 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from headrace.algorithms.base import Algorithm
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes, is_resolvable
+from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_resolvable
 from headrace.core.trust import code_of, run_of
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.envs.strangers import check_settings

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from headrace import envs
-from headrace.algorithms.base import Algorithm
-from headrace.algorithms.registry import algorithm_classes
+from headrace.algorithms.base import Algorithm, algorithm_classes
 from headrace.core.cores import cores
 from headrace.core.device import kernel_threads
 from headrace.core.terminal import tell

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from headrace import envs
-from headrace.algorithms.registry import algorithm_classes
+from headrace.algorithms.base import algorithm_classes
 from headrace.core.cores import cores
 from headrace.core.precision import multiplies_bfloat16
 from headrace.envs import comes_as_vector, sources

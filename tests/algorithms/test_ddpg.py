@@ -84,7 +84,7 @@ def test_gradient_steps_equal_an_independent_calculation(invert):
     same_layers(actor_layers(ddpg.networks.target), slow_actor)
     same_layers(critic_layers(ddpg.policy.critics)[0], critic)
     same_layers(critic_layers(ddpg.networks.target.critics)[0], slow_critic)
-    torch.testing.assert_close(torch.stack(list(got.values())), metrics, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.stack([got["actor_loss"], got["critic_loss"]]), metrics, rtol=1e-4, atol=1e-5)
 
 
 def test_dead_rows_weigh_nothing():

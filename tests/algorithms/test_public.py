@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.algorithms.registry import ALGORITHMS
+from headrace.algorithms.base import ALGORITHMS
 from headrace.core.fused import kernel_of
 from headrace.data.rollout import Rollout
 from headrace.policies.actor_q import ActorQ

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import headrace as hr
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.core.user_names import absolute_reference
 
 SOURCE = """

@@ -93,7 +93,7 @@ def test_gradient_steps_equal_an_independent_calculation(since, invert):
     for c in range(2):
         same_layers(critic_layers(td3.policy.critics)[c], critics[c])
         same_layers(critic_layers(td3.networks.target.critics)[c], slow_critics[c])
-    torch.testing.assert_close(torch.stack(list(got.values())), metrics, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.stack([got["actor_loss"], got["critic_loss"]]), metrics, rtol=1e-4, atol=1e-5)
 
 
 def test_the_actor_waits_for_the_critics_across_calls():

@@ -11,7 +11,7 @@ import torch
 from helpers.learned import FORCES, VECTOR, made, updated, weights
 from torch.nn.utils import parametrizations, prune
 
-from headrace.algorithms.registry import ALGORITHMS
+from headrace.algorithms.base import ALGORITHMS
 from headrace.core import fused
 from headrace.core.device import torch_threads
 from headrace.policies.actor_critic import ActorCritic

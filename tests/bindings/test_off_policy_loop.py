@@ -10,7 +10,7 @@ import torch
 
 from headrace import Trainer
 from headrace.algorithms.off_policy import learn_from_replay
-from headrace.bindings import off_policy_acting, off_policy_loop, replay_batches, sac_tqc_td3_ddpg
+from headrace.bindings import off_policy_acting, off_policy_loop, replay_batches, replay_loop, sac_tqc_td3_ddpg
 from headrace.core import rng
 from headrace.core.fused import kernel_of, plain_only
 from headrace.data.priorities import PrioritizedReplay
@@ -204,9 +204,10 @@ def test_own_classes_and_priorities_that_nobody_sets_learn_by_their_own_function
 
 
 def test_plain_torch_learns_while_collecting():
-    """A network without a kernel: the plain loop, with gradients by autograd."""
-    trainer, metrics = trained("sac", num_steps=10, train_freq=2, hidden=(1030,), activation="elu", gradient_steps=1)
-    assert kernel_of(learning_collector.steps, trainer.collector, torch.rand(10, 2, 2)) is None
+    """The plain loop, with gradients by autograd."""
+    with plain_only():
+        trainer, metrics = trained("sac", num_steps=10, train_freq=2, activation="elu", gradient_steps=1)
+        assert kernel_of(learning_collector.steps, trainer.collector, torch.rand(10, 2, 2)) is None
     assert trainer.algorithm.updates == metrics["n_updates"] > 0
     assert metrics["critic_loss"] > 0
 
@@ -247,7 +248,7 @@ def test_threads_help_where_there_is_enough_to_learn(backend, worth, expected, m
             trainer.iterate()
         learner = off_policy_loop._loops.last(trainer.collector).learning.learner
         assert 1e6 < learner.operations < 4e6
-        monkeypatch.setattr(off_policy_loop.WorkQueue, "run", run)
+        monkeypatch.setattr(replay_loop.WorkQueue, "run", run)
         trainer.iterate()
     assert given == expected
 

@@ -98,6 +98,9 @@ EFFECTIVE = (
 )
 
 
+HOOKS = (hook, hook_before, patched)
+
+
 def changed(name, change):
     algorithm, rollout = made(name, normalize_observation=True)
     change(algorithm.networks.target)
@@ -109,7 +112,9 @@ def changed(name, change):
 def test_a_change_takes_effect_as_in_plain_torch(name, change, capsys):
     unchanged = updated(*made(name, normalize_observation=True))
     found = updated(*changed(name, change))
-    assert f"{LEARN[name]} runs in plain PyTorch: " in (said := capsys.readouterr().err) and "target network" in said
+    said = capsys.readouterr().err  # of what calls do besides their class; the rest is compiled from its source
+    hooked = change in HOOKS or (change is parametrized and name != "dqn")
+    assert ("learning from replay runs in plain PyTorch: in networks.target, " in said) == hooked
     by_torch = changed(name, change)
     with fused.plain_only():
         expected = updated(*by_torch)
@@ -164,13 +169,12 @@ def test_hooks_on_all_modules_are_called(name):
 
 
 @pytest.mark.parametrize("name", ["sac", "tqc", "crossq"])
-def test_a_frozen_temperature_stays(name, capsys):
+def test_a_frozen_temperature_stays(name):
     algorithm, rollout = made(name)
     algorithm.log_temperature.requires_grad_(False)
     before, start = algorithm.log_temperature.clone(), weights(algorithm)
     assert not all(map(torch.equal, updated(algorithm, rollout), start))
     assert torch.equal(algorithm.log_temperature, before)
-    assert f"{name}.learn runs in plain PyTorch: the temperature is frozen" in capsys.readouterr().err
 
 
 def test_a_copy_differs_in_what_it_computes_alone():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.algorithms import registry
+from headrace.algorithms import base as registry
 from headrace.cli import main as command
 from headrace.cli.main import VERBS, main
 

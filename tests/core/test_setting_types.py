@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.algorithms.base import algorithm_classes
 from headrace.algorithms.config_bases import OnPolicyConfig
-from headrace.algorithms.registry import algorithm_classes
 from headrace.cli.main import main
 from headrace.core.setting_types import INSTEAD, OTHER_NAMES, fit
 from headrace.training.config import TrainConfig, merge_settings
@@ -83,7 +83,7 @@ def test_names_of_other_libraries_lead_to_settings():
     of_some = {"critic_members"}  # algorithms, and refused with their names by the others
     assert set(OTHER_NAMES.values()) <= known
     assert (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo") == of_some and not of_some & _settings("sac")
-    with pytest.raises(TypeError, match="no setting 'critic_members'.* are those of ppo, a2c"):
+    with pytest.raises(TypeError, match=r"no setting 'critic_members'.* are those of ppo, a2c"):
         hr.Trainer("sac", "Pendulum-v1", critic_members=("angle",))
     for name, hint in {"total_timesteps": "'total_steps'", "n_steps": "'num_steps'", "callback": "own-loop"}.items():
         with pytest.raises(TypeError, match=f"no setting '{name}'; .*{hint}"):

@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from headrace.algorithms.registry import algorithm_classes
+from headrace.algorithms.base import algorithm_classes
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 

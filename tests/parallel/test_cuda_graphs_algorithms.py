@@ -12,7 +12,7 @@ import torch
 from helpers.fake_graph import record
 
 from headrace import envs
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.core import fused, rng
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration

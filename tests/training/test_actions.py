@@ -6,7 +6,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 import headrace as hr
-from headrace.algorithms.registry import ALGORITHMS, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.cli.main import main
 
 

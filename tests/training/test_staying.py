@@ -11,7 +11,7 @@ from helpers.learned import made
 import headrace as hr
 from headrace.agent_groups.group_algorithm import Grouped
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.registry import ALGORITHMS
+from headrace.algorithms.base import ALGORITHMS
 
 ON_POLICY = ("ppo", "a2c", "reinforce", "trpo", "pqn", "appo", "impala")
 

@@ -79,7 +79,7 @@ class _Acts:
         alike = all(own.shape == x.shape and own.dtype == x.dtype for own, x in zip(self.outputs, made, strict=True))
         return read and alike and all(own[0].is_contiguous() for own in self.outputs)
 
-    def begin(self, collector: InlineCollector, rows: int) -> None:
+    def take(self, collector: InlineCollector, rows: int) -> None:
         """Take over what changes from rollout to rollout. rows: of a call."""
         if self.states is not None:
             self.states[0] = collector.rnn_state
@@ -146,7 +146,7 @@ class _Steps(_Acts):
         self.queue = WorkQueue()
 
     def run(self, collector: InlineCollector, first_step: int) -> None:
-        self.begin(collector, min(collector.rollout.num_envs, LANES))
+        self.take(collector, min(collector.rollout.num_envs, LANES))
         if type(collector)._random is InlineCollector._random and "_random" not in vars(collector):
             numbers = (rng.word(collector.seed), int(rng.Purpose.ACTION), first_step, collector.env.first_env)
             self.call.slots[self.counter : self.counter + 5] = (1, *numbers)
@@ -164,50 +164,77 @@ class _Steps(_Acts):
             collector.timer.add(part, seconds * ticks / (whole or 1))
 
 
-class _Rows(_Acts):
+class Rows(_Acts):
     """A call for each row of a rollout, of environments of any kind."""
 
+    def __init__(self, program: Program, policy: Policy, rollout: Rollout) -> None:
+        super().__init__(program, policy, rollout)
+        self._places, self._first, self._apart = self.moving.T.copy()
+        self._apart *= rollout.num_envs
+
+    def begin(self, collector: InlineCollector, random: Tensor) -> None:
+        """Before the first row of a rollout. random: the draws of its rows, [T, N, num_draws]."""
+        self.random[:, : len(random)] = random.permute(2, 0, 1)
+        self.take(collector, collector.rollout.num_envs)
+
+    def act(self, collector: InlineCollector, t: int, random: Tensor | None = None) -> None:
+        """Fill row t with what the policy outputs, from its draws among those that were given at the beginning."""
+        collector._check()
+        self.memory.words[self._places] = self._first + self._apart * t
+        self.memory.run(self.threads)
+
     def run(self, collector: InlineCollector, first_step: int) -> None:
-        timer, rollout, memory = collector.timer, collector.rollout, self.memory
+        timer, rollout = collector.timer, collector.rollout
         with timer("inference"):
-            self.random.copy_(collector._random(first_step).permute(2, 0, 1))
-            self.begin(collector, rollout.num_envs)
-        places, first, apart = self.moving.T.copy()
+            self.begin(collector, collector._random(first_step))
         for t in range(rollout.num_steps):
             with timer("inference"):
-                collector._check()
-                memory.words[places] = first + apart * (t * rollout.num_envs)
-                memory.run(self.threads)
+                self.act(collector, t)
             with timer("env"):
                 collector.env.step(rollout, t)
 
 
 _acts: Bound[_Acts] = Bound()
+_rows: Bound[Rows] = Bound()
 
 
 def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
     """True if the policy's act() is compiled, and reads and writes the rollout's columns where they lie; else the
     reason."""
+    found = None if isinstance(first_step, Tensor) else program_of(collector)
+    if found is None or isinstance(found, str):
+        return found or False
+    return _acts_of(found, collector).fits
+
+
+def program_of(collector: InlineCollector) -> Program | str | None:
+    """The program of the policy's act(); why there is none, or None where that need not be said."""
     policy, rollout = collector.policy, collector.rollout
-    if isinstance(first_step, Tensor) or rollout.device.type != "cpu" or not acts_as_written(collector):
-        return False
+    if rollout.device.type != "cpu" or not acts_as_written(collector):
+        return None
     if type(policy).__module__.startswith("headrace."):  # act() has kernels, of which each way to collect has the bits
-        return False
+        return None
     if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
-        return False
+        return None
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
-        return False
+        return None
     program, _ = acting(tuple(output_columns(rollout))).find(_sample(collector))
-    if isinstance(program, str):
-        return program
-    return program.code.layout.phases == 1 and _acts_of(program, collector).fits  # of several, each needs all rows
+    several = not isinstance(program, str) and program.code.layout.phases > 1  # of these, each needs all rows
+    return None if several else program
+
+
+def rows_of(program: Program, collector: InlineCollector) -> Rows | None:
+    """What acts for one row after the other by a program; None where columns do not lie as it reads and writes them."""
+    rollout = collector.rollout
+    rows = _rows.get(lambda: Rows(program, collector.policy, rollout), rollout, program)
+    return rows if rows.fits else None
 
 
 def _acts_of(program: Program, collector: InlineCollector) -> _Acts:
     """The object that acts in place of the collector's policy."""
     step, rollout = _compiled_step(collector), collector.rollout
     parts = program, collector.policy, rollout
-    return _acts.get(lambda: _Rows(*parts) if step is None else _Steps(*parts, step), rollout, program, step)
+    return _acts.get(lambda: Rows(*parts) if step is None else _Steps(*parts, step), rollout, program, step)
 
 
 def _compiled_step(collector: InlineCollector) -> Call | None:

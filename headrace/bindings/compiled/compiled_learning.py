@@ -160,7 +160,7 @@ def learn_minibatches(
     )
     shares = _shares(columns["valid"], order, number, size, reduce)
     values = program.values((policy, _units(columns, unit), config, shares[0]))
-    return learner.learn(values, shares, rows, float(config.max_grad_norm), reduce)
+    return learner.learn(optimizer, values, shares, rows, float(config.max_grad_norm), reduce)
 
 
 def _shares(valid: Tensor, order: Tensor, number: int, size: int, reduce: Reduce) -> Tensor:

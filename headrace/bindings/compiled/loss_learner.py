@@ -15,7 +15,7 @@ from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.bound import place
 from headrace.bindings.compiled.loss_program import Program
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STEPS, Learning
+from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STEPS, Learning, Optimizer
 from headrace.kernels.rows.targets.cpu_program import Memory, Workers
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
@@ -35,34 +35,27 @@ class LossLearner:
     def __init__(
         self, program: Program, optimizer: Adam, order: Tensor, number: int, share: str, limit: Limit | None
     ) -> None:
-        self._program, self._optimizer = program, optimizer
+        self._program = program
         (epochs, rows), count = order.shape, len(order) * number
         self._size = rows // number
-        self._now, self._settings, self._measured = np.zeros(8, np.int64), np.zeros(6), np.zeros(count, np.float32)
+        self._now, self._measured = np.zeros(8, np.int64), np.zeros(count, np.float32)
         self._metrics = [i for i, result in enumerate(program.results) if result.is_metric]
         self._found = [program.output(i, self._size) for i in range(len(program.results))]
         for i in self._metrics:
             self._found[i] = torch.zeros(count, dtype=self._found[i].dtype)
-        self._limit = math.inf if limit is None else limit[1]
         if limit is not None:
             self._found[program.arranged(self._metrics)[limit[0]]] = torch.from_numpy(self._measured)
         self._share = next(i for i, source in enumerate(program.sources) if source.name == share)
         self._memory = Memory(program.code)
         self._workers = Workers(program.code, self._memory.count)
-        parts = _parts(optimizer)
+        self._arguments = optimizer_arguments(optimizer)
         learning = Learning(
             self._workers.work,
             self._now,
             np.array([epochs, number, self._size, rows]),
             np.array(self._moving()),
-            optimizer.flat.numpy(),
-            optimizer.gradient.numpy(),
-            optimizer.mean.numpy(),
-            optimizer.square.numpy(),
-            parts,
-            np.zeros(len(parts), np.float32),
-            np.zeros(8, np.float32),
-            self._settings,
+            self._arguments,
+            np.array([math.inf if limit is None else limit[1]]),
             self._measured,
         )
         arguments = (0, queue_state(), learning)
@@ -77,21 +70,27 @@ class LossLearner:
         return [*outputs, (slots.given(program.uniforms.index(self._share), columns), 4)]
 
     def learn(
-        self, values: Sequence[Tensor], shares: Tensor, order: Tensor, max_norm: float, reduce: Reduce
+        self,
+        optimizer: Adam,
+        values: Sequence[Tensor],
+        shares: Tensor,
+        order: Tensor,
+        max_norm: float,
+        reduce: Reduce,
     ) -> dict[str, Tensor]:
         """A step on each minibatch. Returns metrics, [minibatches] each.
 
-        values: the program's inputs, all rows of the columns. shares: float32, that of each minibatch.
+        optimizer: that which it was made for; it is not kept here, so that it goes with its algorithm. values: the
+        program's inputs, all rows of the columns. shares: float32, that of each minibatch.
         """
-        program, optimizer, several = self._program, self._optimizer, size_of(reduce) > 1
+        program, several = self._program, size_of(reduce) > 1
         threads = program.threads(self._size)
         kept = self._point([shares if i == self._share else x for i, x in enumerate(values)], threads)
         self._memory.words[slots.ORDER] = order.data_ptr()
         self._workers.take(self._memory.words, threads)
         self._now[:] = 0
         self._now[PAUSES] = several or bool(program.written)
-        at = (float(optimizer.steps), float(optimizer.learning_rate), float(optimizer.eps), float(optimizer.beta2))
-        self._settings[:] = *at, max_norm, self._limit
+        write_settings(self._arguments, optimizer, max_norm)
         optimizer.gradient.zero_()  # of parameters that the loss does not depend on
         own = list[float]()
         self._queue.run(self._call, threads)
@@ -105,7 +104,7 @@ class LossLearner:
             self._queue.run(self._call, threads)
         self._measured[: len(own)] = own
         del kept
-        optimizer.steps += int(self._now[STEPS])
+        optimizer.steps.fill_(self._arguments.settings[STEPS])
         optimizer.gradient.zero_()
         done = int(self._now[DONE])
         metrics = [self._found[i][:done].to(program.results[i].dtype, copy=True) for i in self._metrics]
@@ -122,6 +121,21 @@ class LossLearner:
         for number, output in enumerate(self._found):
             program.point_output(words, number, output)
         return program.point(words, values)
+
+
+def optimizer_arguments(optimizer: Adam) -> Optimizer:
+    """An optimizer as compiled calls take it, while its buffers lie where they lie."""
+    buffers = optimizer.flat, optimizer.gradient, optimizer.mean, optimizer.square
+    flat, gradient, mean, square = (buffer.numpy() for buffer in buffers)
+    parts = _parts(optimizer)
+    squares, numbers, settings = np.zeros(len(parts), np.float32), np.zeros(8, np.float32), np.zeros(6)
+    return Optimizer(flat, gradient, mean, square, parts, squares, numbers, settings)
+
+
+def write_settings(arguments: Optimizer, optimizer: Adam, max_norm: float) -> None:
+    """Take over what changes from call to call."""
+    betas = optimizer.beta1, optimizer.beta2
+    arguments.settings[:] = float(optimizer.steps), float(optimizer.learning_rate), optimizer.eps, *betas, max_norm
 
 
 def _parts(optimizer: Adam) -> np.ndarray:

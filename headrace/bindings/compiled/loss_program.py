@@ -35,9 +35,14 @@ class Conditions:
     """
 
     def __init__(
-        self, plain: Callable[..., Any], arguments: tuple[Any, ...], gradients: bool, floats: bool = True
+        self,
+        plain: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        gradients: bool,
+        floats: bool = True,
+        learns: frozenset[int] | None = None,
     ) -> None:
-        self.plain, self.given = plain, given(plain, arguments, floats)
+        self.plain, self.given = plain, given(plain, arguments, floats, learns)
         self.reach = self._reach()
         self.examined = [(module, examine(module)) for _, module in self.given.modules]
         self.key = key_of(self.given, self.reach, gradients)
@@ -104,7 +109,7 @@ class Program:
 
     sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to. learned, written:
     numbers of results that are gradients, or new numbers of buffers; each with that of the input.
-    traced: whether this process traced it. again: trace it whatever is on disk.
+    traced: whether this process traced it. again: trace it whatever is on disk. learns: see rows.inputs.Given.
     """
 
     def __init__(
@@ -114,10 +119,11 @@ class Program:
         name: str,
         gradients: bool = True,
         again: bool = False,
+        learns: frozenset[int] | None = None,
     ) -> None:
         self.plain, self.labels, self._gradients = plain, argument_names(plain, len(arguments)), gradients
         self.traced, self.calls = False, 0
-        first = Conditions(plain, arguments, gradients)
+        first = Conditions(plain, arguments, gradients, learns=learns)
         try:
             self.conditions, record = self._record(first, arguments, name, again)
         except NotRows as error:
@@ -146,7 +152,7 @@ class Program:
         constant: list[tuple[Conditions, Record]] = []
 
         def of_constants() -> tuple[Conditions, Record]:
-            seen = Conditions(self.plain, arguments, self._gradients, floats=False)
+            seen = Conditions(self.plain, arguments, self._gradients, False, first.given.learns)
             record = recorded(seen.key, seen.reach.places(), lambda: self._made(seen, arguments, name), again)
             assert isinstance(record, Record)
             return seen, record

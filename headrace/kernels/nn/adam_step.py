@@ -10,7 +10,8 @@ from headrace.kernels.runtime.jit import INNER, njit
 
 F = np.float32
 _1, _2 = np.uint64(1), np.uint64(2)
-BETA1, BETA2 = 0.9, 0.999  # the second where no other is given
+BETA1, BETA2 = 0.9, 0.999  # where no other is given
+KEEP1, TAKE1 = F(BETA1), F(1.0 - BETA1)
 
 
 @njit(fastmath={"reassoc", "contract"}, **INNER)
@@ -44,10 +45,23 @@ def load_scale(numbers, index):
 
 
 @njit(fastmath={"contract"}, **INNER)
-def adam(parameters, gradient, mean, square, first, count, scale, eps, keep2, take2):
-    """Move parameters[first : first + count] one step. scale: see scales(). keep2, take2: beta2, and 1 - beta2."""
+def adam(
+    parameters,
+    gradient,
+    mean,
+    square,
+    first,
+    count,
+    scale,
+    eps,
+    keep2,
+    take2,
+    keep1=KEEP1,
+    take1=TAKE1,
+):
+    """Move parameters[first : first + count] one step. scale: see scales(). keep2, take2: beta2, and 1 - beta2; keep1,
+    take1: of beta1."""
     factor, rate, correction = scale
-    keep1, take1 = F(BETA1), F(1.0 - BETA1)
     for i in range(first, first + count):
         g = gradient[i] * factor
         m = keep1 * mean[i] + take1 * g

@@ -38,6 +38,8 @@ def _learn(ring, batch, learning, updates):
     count = np.int64(batch.steps)
     for g in range(len(learning.follow)):
         learning.follow[g] = learning.tau if (updates + g + 1) % learning.interval == 0 else F(0)
+    for i in range(len(learning.metrics)):
+        learning.metrics[i] = F(0)
     if learning.since:
         learning.words[learning.since] = U(updates % learning.delay)
     run(learning.entry, learning.words, _0)
@@ -55,14 +57,15 @@ def _learn(ring, batch, learning, updates):
 def _add_metrics(batch, learning):
     """Add up metrics over gradient steps. DQN's: the mean Huber loss of errors, and the mean value."""
     sums, weights = learning.sums, batch.targets.loss_weight
+    count = len(sums) - 1
     for i in range(len(learning.metrics)):
-        sums[i % slots.METRICS] += np.float64(learning.metrics[i])
+        sums[i % count] += np.float64(learning.metrics[i])
     for i in range(len(learning.value)):
         error = abs(learning.error[i])
         loss = F(0.5) * error * error if error < F(1) else error - F(0.5)
         sums[0] += np.float64(weights[i] * loss)
         sums[1] += np.float64(weights[i] * learning.value[i])
-    sums[slots.METRICS] += np.float64(batch.steps)
+    sums[count] += np.float64(batch.steps)
 
 
 @njit(**INNER)

@@ -17,7 +17,7 @@ CHOICES, DETERMINISTIC, STOCHASTIC = (np.uint64(i) for i in range(3))
 ACT, STEP, APPEND, LEARN = 1, 2, 4, 8  # flags of what run_steps does
 # indices in Steps.span, int64: the first step and the last + 1, flags, gradient steps before the next one
 FIRST, LAST, FLAGS, UPDATES = (np.uint64(i) for i in range(4))
-METRICS = 4  # numbers in Learning.sums
+METRICS = 4  # of the algorithms with an actor
 PARTS = 3  # numbers in Steps.spent: ticks of acting, environments, learning
 
 
@@ -91,6 +91,9 @@ class Ring(NamedTuple):
 class Minibatches(NamedTuple):
     """How G minibatches of `rows` rows are drawn, and where they go: targets, as the learning call reads them.
 
+    in_blocks: 1 where the numbers of 64 rows lie side by side, encoded, actions normalised, with normal noise; 0 where
+    rows follow each other as they are in the ring, with the uniform draws in place of the noise, and choices in
+    `choice`, int32. Either way there is room for `blocks` blocks of 64 rows in each minibatch.
     seed: of the draws. n_steps, gamma: of the returns. draws: uniform numbers for one action's noise, of which there
     are `noises` (0 to 2) in a row; it is scaled by `noise` and clipped to +-clip. center, half_range: of the actions'
     space; empty for choices, which are counted from `start`. scratch: float32, rows of 64 for the draws.
@@ -112,6 +115,8 @@ class Minibatches(NamedTuple):
     start: np.int64
     targets: Batches
     scratch: np.ndarray
+    in_blocks: np.uint64
+    choice: np.ndarray
 
 
 class Learning(NamedTuple):
@@ -120,9 +125,9 @@ class Learning(NamedTuple):
 
     since: the slot of its gradient steps since the actor's last step, of `delay` each; 0 for none. counts: slots of
     Adam's steps, that of the actor first, which takes one of every `delay`. follow: float32 [G], how far the target
-    moves after each step: tau after every `interval`; empty where the call does it itself. metrics: float32 [G,
-    METRICS]; empty for DQN, which has value, error, float32 [G, blocks, 64]. sums: float64 [METRICS + 1], means over
-    the gradient steps are added, last how many they are.
+    moves after each step: tau after every `interval`; empty where the call does it itself. metrics: float32 [G, M],
+    0 where one was not measured; empty for DQN's kernel, which has value, error, float32 [G, blocks, 64]. sums: float64
+    [M + 1], means over the gradient steps are added, last how many they are.
     """
 
     entry: np.uint64

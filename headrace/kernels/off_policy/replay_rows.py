@@ -78,6 +78,9 @@ def _gather(ring, batch, row, block, e):
             break
     at = block * BLOCK + e
     targets.reward[at], targets.discount[at] = reward, discount
+    if not batch.in_blocks:
+        _copy_row(ring, batch, row, following, at)
+        return
     _encode(ring, batch, row, targets.observation, block, e)
     _encode(ring, batch, following, targets.next_observation, block, e)
     if len(ring.choice):
@@ -85,6 +88,20 @@ def _gather(ring, batch, row, block, e):
     for k in range(_0, U(len(batch.center))):
         action = (ring.action[row * ring.actions + k] - batch.center[k]) / batch.half_range[k]
         targets.action[(block * ring.actions + k) * BLOCK + e] = _clipped(action, _ONE)
+
+
+@njit(**INNER)
+def _copy_row(ring, batch, row, following, at):
+    """Observations and action of a transition as they are."""
+    targets, features, actions = batch.targets, ring.features, ring.actions
+    for f in range(_0, features):
+        targets.observation[at * features + f] = ring.observation[row * features + f]
+        targets.next_observation[at * features + f] = ring.observation[following * features + f]
+    if len(ring.choice):
+        batch.choice[at] = ring.choice[row]
+        return
+    for k in range(_0, actions):
+        targets.action[at * actions + k] = ring.action[row * actions + k]
 
 
 @njit(**INNER)
@@ -115,7 +132,14 @@ def _draw_noise(batch, step, j, e):
 
 @njit(**INNER)
 def _store_noise(ring, batch, g, b):
-    """Normal noise of a block from the draws in scratch."""
+    """Normal noise of a block from the draws in scratch; or these."""
+    if not batch.in_blocks:
+        count = batch.draws * batch.noises
+        for e in range(_0, BLOCK):
+            for k in range(_0, count):
+                at = (g * batch.blocks + b) * BLOCK + e
+                batch.targets.normal[at * count + k] = batch.scratch[k * BLOCK + e]
+        return
     for h in range(_0, batch.noises):
         block = g * U(2) * batch.blocks + h * batch.blocks + b
         for k in range(_0, ring.actions):

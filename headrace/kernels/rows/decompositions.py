@@ -53,7 +53,23 @@ def table() -> dict[Any, Callable[..., Any]]:
     found = dict(core_aten_decompositions()) | get_decompositions(wanted)
     found[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention
     found[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _attention_backward
+    found |= {aten.cosh.default: _cosh, aten.sinh.default: _sinh, aten.tan.default: _tan}
     return {key: rule for key, rule in found.items() if _name(key) not in KEPT}
+
+
+def _cosh(x: Tensor) -> Tensor:
+    half = torch.exp(x.abs() / 2)  # whose square is infinite no earlier than the result
+    return half / 2 * half + 0.5 / half / half
+
+
+def _sinh(x: Tensor) -> Tensor:
+    half, small = torch.exp(x.abs() / 2), torch.expm1(x.abs().clamp(max=1))
+    large = half / 2 * half - 0.5 / half / half
+    return torch.where(x.abs() < 1, (small + small / (small + 1)) / 2, large) * x.sign()
+
+
+def _tan(x: Tensor) -> Tensor:
+    return x.sin() / x.cos()
 
 
 @cache

@@ -84,7 +84,8 @@ class Given:
 
     count: of the arguments. modules: by the names of the arguments. rows: of the minibatch. floats: whether Python
     floats are inputs, rather than constants. spaces: attributes of objects, and dicts, that the function holds. same:
-    where a tensor is given twice. held: modules, numbers that are no inputs, sizes of dicts and lists.
+    where a tensor is given twice. held: modules, numbers that are no inputs, sizes of dicts and lists. learns: ids of
+    the parameters that the loss may have a gradient of; None: all.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -96,9 +97,10 @@ class Given:
     rows: int = 0
     floats: bool = True
     count: int = 0
+    learns: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
-        self._own: list[tuple[Source, Shape, torch.dtype]] = []
+        self._own: list[tuple[Source, Shape, torch.dtype, bool]] = []
         self._parts: list[nn.Module] = []
         self._training: list[bool] = []
         self._changing: list[tuple[str, Changing]] = []
@@ -110,7 +112,8 @@ class Given:
     def settle(self) -> None:
         """Remember what inputs look like, for change() and lines()."""
         pairs = zip(self.sources, self.values, strict=True)
-        self._own = [(s, _tail(s, v), v.dtype) for s, v in pairs if not (s.of_module or s.number)]
+        own = [(s, v) for s, v in pairs if not (s.of_module or s.number)]
+        self._own = [(s, _tail(s, v), v.dtype, v.requires_grad) for s, v in own]
         self._parts = [part for _, module in self.modules for part in module.modules()]
         self._training = [*map(_training, self._parts)]
         classes: dict[type, None] = dict.fromkeys(map(type, self._parts))
@@ -137,6 +140,10 @@ class Given:
                 classes |= dict.fromkeys(found.classes)
                 self._lines.append(f"{name} = {found.lines}")
         self.classes = tuple(classes)
+
+    def is_learned(self, value: Tensor) -> bool:
+        """Whether the loss may have a gradient of a tensor."""
+        return value.requires_grad and value.is_leaf and (self.learns is None or id(value) in self.learns)
 
     def leave_out(self) -> None:
         """Leave out inputs of dtypes that are not compiled, which nothing reads."""
@@ -186,11 +193,11 @@ class Given:
             if not _same(find(arguments), value):
                 return name
         rows = 0
-        for source, shape, dtype in self._own:
+        for source, shape, dtype, learned in self._own:
             found = source.find(arguments)
             if not isinstance(found, Tensor) or found.dtype != dtype or _tail(source, found) != shape:
                 return f"the shape or dtype of {source.name}"
-            if found.requires_grad is not source.learned or found.device.type != "cpu":
+            if found.requires_grad is not learned or found.device.type != "cpu":
                 return f"the device of {source.name}, or whether it is learned"
             if source.learned and has_hook(found):
                 return f"the hooks of {source.name}"
@@ -245,9 +252,15 @@ def has_hook(tensor: Tensor) -> bool:
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def given(function: Callable[..., object], arguments: tuple[Any, ...], floats: bool = True) -> Given:
-    """The inputs of a call. Raises NotRows for what cannot be one. floats: Python floats are inputs, not constants."""
-    found, names = Given(floats=floats, count=len(arguments)), argument_names(function, len(arguments))
+def given(
+    function: Callable[..., object],
+    arguments: tuple[Any, ...],
+    floats: bool = True,
+    learns: frozenset[int] | None = None,
+) -> Given:
+    """The inputs of a call. Raises NotRows for what cannot be one. floats: Python floats are inputs, not constants.
+    learns: see Given."""
+    found, names = Given(floats=floats, count=len(arguments), learns=learns), argument_names(function, len(arguments))
     seen: dict[int, tuple[str, Find]] = {}
     for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
@@ -336,7 +349,7 @@ def _add_tensor(
         return
     seen[id(value)] = name, find
     _check(name, value)
-    learned = value.requires_grad and value.is_leaf
+    learned = found.is_learned(value)
     if value.requires_grad and not value.is_leaf:
         raise NotRows(f"{name} has a gradient function: detach it, or compute it within the loss")
     if learned and has_hook(value):
@@ -367,7 +380,7 @@ def _add_module(found: Given, seen: dict[int, tuple[str, Find]], name: str, modu
             continue
         seen[id(value)] = f"{name}.{own}", find
         _check(f"{name}.{own}", value)
-        learned = isinstance(value, nn.Parameter) and value.requires_grad
+        learned = isinstance(value, nn.Parameter) and found.is_learned(value)
         found.sources.append(Source("uniform", f"{name}.{own}", learned, find, of_module=True))
         found.values.append(value)
 

@@ -351,6 +351,9 @@ def _gradient(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
 def _summed_batches(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
     """One product for each of the leading dimension's matrices."""
     batch = inner_axes(left.dims[:-2])
+    if not batch:  # one matrix
+        one = _gradient(lowering, *(rebuilt(x, x.dims[-2:], x.strides()[-2:]) for x in (left, right)))
+        return Tensor(one.view, (*left.dims[:-2], *one.dims))
     if len(batch) != 1 or batch[0] > BATCHES:
         raise Unsupported("sums products over rows for more than 64 matrices, or along several dimensions")
     right = expanded(right, (*left.sizes[:-2], *right.sizes[-2:]))

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 U = np.uint64
-PROGRAM, SQUARES, STEP = range(3)  # tasks of a learning call
-TASK, DONE, STEPS, STOPPED, PAUSES, PAUSED = (U(i) for i in range(6))  # indices in Learning.now
+PROGRAM, SQUARES, STEP, FOLLOW = range(4)  # tasks of a learning call
+TASK, DONE, STOPPED, PAUSES, PAUSED, STAGE = (U(i) for i in range(6))  # indices in `now` of a learning call
 EPOCHS, NUMBER, SIZE, ROWS = (U(i) for i in range(4))  # indices in Learning.sizes
+STEPS, RATE, EPS, BETA1, BETA2, NORM = (U(i) for i in range(6))  # indices in Optimizer.settings
 
 
 class Work(NamedTuple):
@@ -22,21 +23,11 @@ class Work(NamedTuple):
     phases: np.uint64
 
 
-class Learning(NamedTuple):
-    """What a call works with.
+class Optimizer(NamedTuple):
+    """Adam's buffers. parameters, gradient, mean, square: float32. ranges: int64 [n, 2], first and length of each part
+    that is learned. squares: float32 [n]. numbers: float32, of the present step. settings: float64, steps taken,
+    learning rate, eps, beta1, beta2, largest norm."""
 
-    work: the program. now: int64, the current task; minibatches and steps done; whether steps are no longer taken;
-    whether the call pauses, and whether it has. sizes: int64, epochs, minibatches of one, rows of one, and rows of an
-    epoch. moving: int64 [n, 2], argument slots, and how much they grow from one minibatch to the next. parameters,
-    gradient, mean, square: float32, the optimizer's. ranges: int64 [n, 2], first and length of each. squares: float32
-    [n]. numbers: float32. settings: float64, steps before, learning rate, eps, beta2, largest norm, limit of what is
-    measured. measured: float32 [minibatches]; no step is taken where one is larger than the limit.
-    """
-
-    work: Work
-    now: np.ndarray
-    sizes: np.ndarray
-    moving: np.ndarray
     parameters: np.ndarray
     gradient: np.ndarray
     mean: np.ndarray
@@ -45,7 +36,42 @@ class Learning(NamedTuple):
     squares: np.ndarray
     numbers: np.ndarray
     settings: np.ndarray
+
+
+class Learning(NamedTuple):
+    """What a call works with that learns minibatches of the rows of a rollout.
+
+    work: the program. now: int64, the current task; minibatches done; whether steps are no longer taken; whether the
+    call pauses, and whether it has. sizes: int64, epochs, minibatches of one, rows of one, and rows of an epoch.
+    moving: int64 [n, 2], argument slots, and how much they grow from one minibatch to the next. measured: float32
+    [minibatches]; no step is taken where one is larger than limit, float64 [1].
+    """
+
+    work: Work
+    now: np.ndarray
+    sizes: np.ndarray
+    moving: np.ndarray
+    optimizer: Optimizer
+    limit: np.ndarray
     measured: np.ndarray
+
+
+class Stage(NamedTuple):
+    """What a gradient step does along one loss: a program, steps of one or two optimizers, and how two target networks
+    follow.
+
+    every: gradient steps for one of these. moving: int64 [n, 3], an argument slot, its number in the first minibatch,
+    and how much it grows from one to the next. second: without parameters where there is one optimizer. targets: pairs
+    of buffers, float32, a target network's and the one that it moves to by tau, float32 [minibatches]; empty for none.
+    """
+
+    every: np.int64
+    work: Work
+    moving: np.ndarray
+    optimizer: Optimizer
+    second: Optimizer
+    targets: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    tau: np.ndarray
 
 
 class Collecting(NamedTuple):

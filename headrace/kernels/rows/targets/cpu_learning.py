@@ -1,17 +1,14 @@
 """Steps on minibatches: the gradient of a program, clipping, and Adam's step, for all of them in one call. Compiled
 once for all programs.
 
-The parameters are cut into ranges of fixed length, whose squares are added in order, so results do not depend on the
-number of threads. Where a call pauses, it returns between each gradient and its step, and is called again.
+Where a call pauses, it returns between each gradient and its step, and is called again.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, store_scale
+from headrace.kernels.rows.targets.cpu_adam import begin_step, square_part, step_part
 from headrace.kernels.rows.targets.cpu_arguments import (
     DONE,
     EPOCHS,
@@ -23,7 +20,6 @@ from headrace.kernels.rows.targets.cpu_arguments import (
     SIZE,
     SQUARES,
     STEP,
-    STEPS,
     STOPPED,
     TASK,
 )
@@ -32,9 +28,8 @@ from headrace.kernels.rows.targets.slots import FIRST, PARTS
 from headrace.kernels.runtime.jit import ENTRY, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
-F, U = np.float32, np.uint64
+U = np.uint64
 _FIRST, _PARTS = U(FIRST), U(PARTS)
-_EPS, _KEEP2, _TAKE2 = (U(i) for i in range(3, 6))  # in Learning.numbers, after the three of scales()
 
 
 @njit(**MERGED)
@@ -42,24 +37,10 @@ def _do(part, worker, learning):
     task = learning.now[TASK]
     if task == PROGRAM:
         do_task(part, worker, learning.work)
+    elif task == SQUARES:
+        square_part(part, learning.optimizer)
     else:
-        first, count = U(learning.ranges[part, 0]), U(learning.ranges[part, 1])
-        if task == SQUARES:
-            learning.squares[part] = squares(learning.gradient, first, count)
-        else:
-            numbers = learning.numbers
-            adam(
-                learning.parameters,
-                learning.gradient,
-                learning.mean,
-                learning.square,
-                first,
-                count,
-                load_scale(numbers, U(0)),
-                numbers[_EPS],
-                numbers[_KEEP2],
-                numbers[_TAKE2],
-            )
+        step_part(part, learning.optimizer)
 
 
 _run_task, _serve = work_loop(_do)
@@ -98,26 +79,19 @@ def _differentiate(state, learning):
 @njit(**MERGED)
 def _step(state, learning):
     """Adam's step along the gradient."""
-    steps, learning_rate, eps, beta2, max_norm, _ = learning.settings
-    numbers, count = learning.numbers, len(learning.ranges)
+    optimizer = learning.optimizer
     learning.now[TASK] = SQUARES
-    _run_task(state, count, learning)
-    total = F(0)
-    for i in range(U(0), U(count)):
-        total += learning.squares[i]
-    learning.now[STEPS] += 1
-    taken = steps + learning.now[STEPS]
-    store_scale(numbers, U(0), scales(math.sqrt(total), taken, learning_rate, max_norm, beta2))
-    numbers[_EPS], numbers[_KEEP2], numbers[_TAKE2] = eps, beta2, 1.0 - beta2
+    _run_task(state, len(optimizer.ranges), learning)
+    begin_step(optimizer)
     learning.now[TASK] = STEP
-    _run_task(state, count, learning)
+    _run_task(state, len(optimizer.ranges), learning)
 
 
 @njit(**MERGED)
 def _stops(learning):
     """Whether no step is taken along this gradient."""
     now = learning.now
-    if learning.measured[U(now[DONE] - 1)] > learning.settings[5]:
+    if learning.measured[U(now[DONE] - 1)] > learning.limit[0]:
         now[STOPPED] = 1
     return now[STOPPED]
 

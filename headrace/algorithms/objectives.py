@@ -1,0 +1,123 @@
+"""What a gradient step on a minibatch of the replay buffer is made of: losses, and what changes along their gradients.
+
+Losses are plain functions `loss(networks, batch, config)`, which return a scalar and a dict. Scalars of the dict are
+metrics: means over rows that count. Its tensors with numbers for each row are columns of `batch` for the losses that
+follow. `batch` has the columns of headrace.data.replay.Batch, `random`, uniform draws [B, num_draws()], and as `weight`
+[B] that of each row in a mean: `x @ batch["weight"]` is the mean over the rows that count. With several learners the
+mean is over the rows of all, and each one's losses and metrics are its part of the sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from headrace.algorithms.adam import Adam, backward
+from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.core.fused import fused
+from headrace.data.replay import Batch
+from headrace.data.rollout import tree_map
+from headrace.policies.base import Policy
+from headrace.policies.flat_parameters import polyak
+
+Rows: TypeAlias = dict[str, Any]
+OffPolicyLoss: TypeAlias = Callable[[Any, Rows, Any], tuple[Tensor, dict[str, Tensor]]]  # of (networks, batch, config)
+TD_ERROR = "td_error"  # the column of a loss that priorities of prioritised replay follow
+FEATURES = "features"
+
+
+class Learned(NamedTuple):
+    """What losses are given as `networks`. target: the target network, or the policy itself where there is none."""
+
+    policy: Any
+    target: Any
+    log_temperature: nn.Parameter | None = None
+
+
+class Objective(NamedTuple):
+    """A loss, and what changes along its gradient.
+
+    optimizers: each takes a step, with gradients clipped to max_norm. targets: pairs of buffers [P]; then the first of
+    each, of a target network, moves to the second by the fraction tau, which may differ between gradient steps: [G].
+    every: the algorithm's gradient steps for one along this loss.
+    """
+
+    loss: OffPolicyLoss
+    optimizers: tuple[Adam, ...]
+    targets: tuple[tuple[Tensor, Tensor], ...] = ()
+    tau: float | Tensor = 1.0
+    max_norm: float = math.inf
+    every: int = 1
+
+
+@fused("learning from replay", "headrace.bindings.compiled.compiled_objectives")
+def take_steps(
+    objectives: Sequence[Objective],
+    networks: Learned,
+    batches: Batch,
+    random: Tensor,
+    config: Any,
+    since: int = 0,
+    reduce: Reduce = one_learner,
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """A gradient step on each of G batches [G, B]. Returns the means of the metrics, each over the steps that measured
+    it, and the column TD_ERROR [G, B], where a loss has it.
+
+    random: [G, B, draws]. since: gradient steps since those of objectives that are not of every step.
+    """
+    metrics, errors = dict[str, list[Tensor]](), list[Tensor]()
+    for g, batch in enumerate(split_batches(batches)):
+        rows: Rows = {**batch._asdict(), "weight": mean_weights(batch.weight, reduce), "random": random[g]}
+        del rows["rows"]  # places in the ring
+        for objective in objectives:
+            if (since + g + 1) % objective.every:
+                continue
+            loss, found = objective.loss(networks, rows, config)
+            backward(loss, [p for optimizer in objective.optimizers for p in optimizer.parameters])
+            rows |= {name: x.detach() for name, x in found.items() if x.dim()}
+            measured = {name: x.detach().clone() for name, x in found.items() if not x.dim()}
+            reduce(*(optimizer.gradient for optimizer in objective.optimizers), *measured.values())
+            for optimizer in objective.optimizers:
+                optimizer.step(objective.max_norm)
+            for target, own in objective.targets:
+                polyak(target, own, objective.tau[g] if isinstance(objective.tau, Tensor) else objective.tau)
+            for name, x in measured.items():
+                metrics.setdefault(name, []).append(x)
+        errors += [rows[TD_ERROR]] if TD_ERROR in rows else []
+    means = {name: torch.stack(found).mean() for name, found in metrics.items()}
+    return means, torch.stack(errors) if errors else None
+
+
+def mean_weights(weight: Tensor, reduce: Reduce = one_learner) -> Tensor:
+    """weight / number of rows with weight, of all learners, [B]: `x @ mean_weights(weight)` is the weighted mean over
+    those rows."""
+    count = weight.count_nonzero()
+    reduce(count)
+    return weight / count.clamp(min=1)
+
+
+def split_batches(batches: Batch) -> list[Batch]:
+    """G batches [G, B] one by one."""
+
+    def one(g: int) -> Batch:
+        return Batch._make(tree_map(lambda x: x[g], column) for column in batches)
+
+    return [one(g) for g in range(len(batches.reward))]
+
+
+def keep_features(encoded: Tensor) -> dict[str, Tensor]:
+    """The column of encoded observations for the losses that follow, where the encoder is learned: from the critics'
+    loss alone, and computing it again would take long."""
+    return {FEATURES: encoded.detach()} if encoded.requires_grad else {}
+
+
+def features(policy: Policy, batch: Rows) -> Tensor:
+    """Encoded observations [B, F], of which no gradient reaches the encoder."""
+    if FEATURES in batch:
+        return batch[FEATURES]  # type: ignore[no-any-return]
+    with torch.no_grad():
+        return policy.encoder(batch["observation"])  # type: ignore[no-any-return, operator]

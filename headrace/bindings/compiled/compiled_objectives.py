@@ -1,0 +1,188 @@
+"""Learning from the replay buffer by machine code that is made of an algorithm's losses: gradients, steps of the
+optimizers and target networks, for all minibatches in one call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, OffPolicyLoss, Rows, mean_weights
+from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.bindings.bound import Bound
+from headrace.bindings.compiled.compiled_losses import FEWEST, CompiledLoss
+from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
+from headrace.bindings.eligibility import why_not_adam
+from headrace.core.fused import register
+from headrace.data.replay import Batch
+from headrace.data.rollout import tree_map
+
+if TYPE_CHECKING:
+    from headrace.bindings.compiled.loss_program import Program
+
+SEEN = "observation", "next_observation"  # of a recurrent policy histories, which are of sequences already
+MOST = 2  # optimizers of a loss, and target networks' buffers
+
+
+class CompiledObjective(CompiledLoss):
+    """A loss with the gradients of the parameters that its optimizers learn."""
+
+    def __init__(self, objective: Objective, unit: int) -> None:
+        super().__init__(objective.loss if unit == 1 else _of_sequences(objective.loss, unit))
+        self._optimizers = [ref(optimizer) for optimizer in objective.optimizers]
+        self._columns: WeakKeyDictionary[Program, Rows] = WeakKeyDictionary()
+
+    def _program(self, arguments: tuple[Any, ...], again: bool = False) -> Program:
+        from headrace.bindings.compiled.loss_program import Program
+
+        optimizers = [optimizer for found in self._optimizers if (optimizer := found()) is not None]
+        learns = frozenset(id(parameter) for optimizer in optimizers for parameter in optimizer.parameters)
+        return Program(self.plain, arguments, self.name, again=again, learns=learns)
+
+    def columns(self, program: Program, values: Sequence[Tensor]) -> Rows:
+        """What the loss gives to those that follow: memory for each column, with numbers of the first minibatch that
+        the program was asked for."""
+        if program not in self._columns:
+            named = program.arranged([i for i, result in enumerate(program.results) if result.is_metric])
+            wanted = {name: i for name, i in named.items() if program.with_rows[i] and name != TD_ERROR}
+            found = program.compute(values) if wanted else []
+            self._columns[program] = {name: found[i] for name, i in wanted.items()}
+        return self._columns[program]
+
+
+_compiled: WeakKeyDictionary[Adam, dict[object, CompiledObjective]] = WeakKeyDictionary()
+_learners: Bound[ObjectiveLearner] = Bound()
+
+
+def _of_sequences(loss: OffPolicyLoss, unit: int) -> OffPolicyLoss:
+    """A loss of rows as one of sequences of so many rows."""
+
+    def of_sequences(networks: Any, batch: Rows, config: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        rows = {name: x if name in SEEN else x.flatten(0, 1) for name, x in batch.items()}
+        value, found = loss(networks, rows, config)
+        return value, {name: x.unflatten(0, (-1, unit)) if x.dim() else x for name, x in found.items()}
+
+    named: Any = of_sequences
+    named.__wrapped__, named.__qualname__ = loss, getattr(loss, "__qualname__", "loss")
+    named.__signature__ = inspect.signature(of_sequences, follow_wrapped=False)
+    return of_sequences
+
+
+def _of(objective: Objective, unit: int) -> CompiledObjective:
+    """The objective's loss as what is compiled, of sequences of so many rows."""
+    known = _compiled.setdefault(objective.optimizers[0], {})
+    key = objective.loss, unit, *map(id, objective.optimizers)
+    if key not in known:
+        known[key] = CompiledObjective(objective, unit)
+    return known[key]
+
+
+def _rows(batches: Batch, random: Tensor, g: int, unit: int) -> Rows:
+    """Minibatch g, as losses are given it, or in sequences of so many rows."""
+    columns = batches._asdict() | ({"random": random} if random.shape[-1] else {})
+    del columns["rows"]  # places in the ring
+    rows = {name: tree_map(lambda x: x[g], column) for name, column in columns.items()}
+    if unit == 1:
+        return rows
+    return {name: x if name in SEEN else x.unflatten(0, (-1, unit)) for name, x in rows.items()}
+
+
+def programs_of(
+    objectives: Sequence[Objective], networks: Learned, rows: Rows, config: Any
+) -> tuple[list[Program], list[Rows]] | str:
+    """The programs of the losses, each with what its loss gives to those that follow; or why there are none."""
+    programs: list[Program] = []
+    columns: list[Rows] = []
+    for objective in objectives:
+        compiled = _of(objective, networks.policy.sequence_length)
+        program, values = compiled.find((networks, rows, config))
+        if isinstance(program, str):
+            return program
+        programs.append(program)
+        columns.append(compiled.columns(program, values))
+        rows = rows | columns[-1]
+    return programs, columns
+
+
+def why_not(objectives: Sequence[Objective], rows: int) -> str | None:
+    """Why no compiled call takes the optimizers' steps along losses of minibatches of so many rows, or sequences; None
+    where one does."""
+    if rows < FEWEST:
+        return f"minibatches of {rows} rows are learned in plain PyTorch; it is for {FEWEST} or more"
+    for objective in objectives:
+        for optimizer in objective.optimizers:
+            if (reason := why_not_adam(optimizer, any_beta1=True, any_beta2=True)) is not None:
+                return reason
+        if max(len(objective.optimizers), len(objective.targets)) > MOST:
+            return f"it is for up to {MOST} optimizers of a loss, and {MOST} target networks"
+    return None
+
+
+def buffers_of(objectives: Sequence[Objective]) -> list[Any]:
+    """What a learner of these is stale without: buffers, and which parameters are learned."""
+    optimizers = [optimizer for objective in objectives for optimizer in objective.optimizers]
+    buffers = [x for own in optimizers for x in (own.flat, own.gradient, own.mean, own.square)]
+    targets = [x for objective in objectives for pair in objective.targets for x in pair]
+    frozen = [parameter.requires_grad for own in optimizers for parameter in own.parameters]
+    return [*buffers, *targets, frozen, [objective.every for objective in objectives]]
+
+
+def serves(
+    objectives: Sequence[Objective],
+    networks: Learned,
+    batches: Batch,
+    random: Tensor,
+    config: Any,
+    since: int = 0,
+    reduce: Reduce = one_learner,
+) -> bool | str:
+    """True if all losses are compiled for these minibatches, and the optimizers take their gradients; else the
+    reason."""
+    rows = batches.reward.shape[1]
+    if batches.reward.device.type != "cpu":
+        return False
+    if (reason := why_not(objectives, rows // networks.policy.sequence_length)) is not None:
+        return reason
+    found = programs_of(objectives, networks, _rows(batches, random, 0, networks.policy.sequence_length), config)
+    if isinstance(found, str):
+        return found
+    return True
+
+
+@register("learning from replay", serves)
+@torch.no_grad()
+def take_steps(
+    objectives: Sequence[Objective],
+    networks: Learned,
+    batches: Batch,
+    random: Tensor,
+    config: Any,
+    since: int = 0,
+    reduce: Reduce = one_learner,
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """headrace.algorithms.objectives.take_steps, within rounding."""
+    (steps, rows), unit = batches.reward.shape, networks.policy.sequence_length
+    weight = torch.stack([mean_weights(each, reduce) for each in batches.weight])
+    batches = Batch._make(tree_map(lambda x: x.contiguous(), column) for column in batches._replace(weight=weight))
+    random = random.contiguous()  # so that columns lie evenly, from one minibatch to the next
+    given = [_rows(batches, random, g, unit) for g in (0, min(1, steps - 1))]
+    found = programs_of(objectives, networks, given[0], config)
+    assert not isinstance(found, str), "which serves() has asked"
+    programs, columns = found
+
+    def make() -> ObjectiveLearner:
+        parts = zip(programs, objectives, columns, strict=True)
+        return ObjectiveLearner([Part(*part, steps, rows // unit) for part in parts], steps, rows // unit)
+
+    learner = _learners.get(make, objectives[0].optimizers[0], *programs, *buffers_of(objectives), steps, rows)
+    arguments = list[list[tuple[Any, ...]]]()
+    for own in columns:
+        arguments.append([(networks, each, config) for each in given])
+        given = [each | own for each in given]
+    metrics, errors = learner.learn(objectives, arguments, since, reduce)
+    return metrics, None if errors is None else errors.view(steps, rows)
