@@ -31,7 +31,6 @@ from headrace.data.sequences import SequenceReplay
 from headrace.data.spaces import Space
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy, check_policy
-from headrace.policies.critics import RenormCritics
 from headrace.policies.examination import Examination, examine
 from headrace.policies.flat_parameters import flatten
 
@@ -352,7 +351,7 @@ def check_networks(
     if critics not in (None, policy.critics.number):
         reason = f"this policy has {policy.critics.number} critics, and the algorithm learns {critics}"
         raise ValueError(f"{reason}: make the policy with critics={critics}")
-    found = getattr(policy, "quantiles", 1), isinstance(getattr(policy, "critics", None), RenormCritics)
+    found = getattr(policy, "quantiles", 1), hasattr(getattr(policy, "critics", None), "norms")
     if found != (quantiles, renorm):
         own, wanted = (
             "batch renormalisation" if norm else f"{outputs} outputs each" if outputs > 1 else "one output each"

@@ -42,11 +42,8 @@ def test_frozen_weights_stay_and_the_others_learn(name, capsys):
     before = frozen.clone(), other.detach().clone()
     updated(algorithm, rollout)
     assert torch.equal(frozen, before[0]) and not torch.equal(other, before[1])
-    if name in FUSED:
-        said = capsys.readouterr().err
-        assert f"{FUSED[name]} runs in plain PyTorch: " in said and "is frozen" in said
-    elif name == "ppo":
-        assert not capsys.readouterr().err  # its loss is compiled without that gradient
+    if name in FUSED or name == "ppo":
+        assert "plain PyTorch" not in capsys.readouterr().err  # their losses are compiled without that gradient
     frozen.requires_grad_(True)
     updated(algorithm, rollout)
     assert not torch.equal(frozen, before[0])

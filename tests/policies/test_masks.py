@@ -191,7 +191,7 @@ def test_td_targets_take_the_best_allowed_action(double):
     after = torch.tensor([[0.0, 1, 0, 1], [0.0, 1, 1, 1], [0.0, 0, 0, 0]])  # the last is final
     rows, discount = torch.zeros(3, dtype=torch.int64), torch.tensor([0.5, 0.5, 0.0])
     batch = Batch(after, rows, torch.ones(3), discount, after, torch.ones(3), rows)
-    found = td_targets(policy, target, batch, double)
+    found = td_targets(policy, target, batch._asdict(), double)
     assert found.tolist() == ([2.5, 5.0, 1.0] if double else [3.0, 5.0, 1.0])
 
 
