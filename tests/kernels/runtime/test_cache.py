@@ -236,7 +236,7 @@ def test_settings_that_change_the_code_have_entries_of_their_own(kernels, monkey
 
     try:
         plain = title(NUMBA_NUM_THREADS="1")
-        assert title(NUMBA_NUM_THREADS="2") == plain
+        assert title(NUMBA_NUM_THREADS="2") == title(NUMBA_ENABLE_CUDASIM="1") == plain
         slow = title(NUMBA_OPT="0")
         monkeypatch.setattr(native, "ABI", native.ABI + 1)
         assert len({plain, slow, title()}) == 3
