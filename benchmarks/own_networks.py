@@ -87,8 +87,8 @@ def conservative(networks: Any, batch: Any, config: Any) -> Any:
 class Actor(hr.ActorQ):
     """LayerNorm and a residual block in SAC's actor."""
 
-    def __init__(self, *spaces: Any, **settings: Any) -> None:
-        super().__init__(*spaces, **settings)
+    def __init__(self, observation_space: Any, action_space: Any, hidden: Any = (64, 64), seed: int = 0) -> None:
+        super().__init__(observation_space, action_space, hidden=hidden, seed=seed)
         width = self.hidden[-1]
         self.actor = Block(nn.Linear(self.encoder.size, width), width)  # type: ignore[assignment]
         self.actor.norms = ()  # type: ignore[assignment]
