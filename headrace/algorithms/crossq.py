@@ -159,7 +159,10 @@ def objectives(
     of_critics: OffPolicyLoss | None = None,
     of_actor: OffPolicyLoss | None = None,
 ) -> tuple[Sequence[Objective], Learned]:
-    """What a gradient step does. of_critics, of_actor: in place of critic_loss() and actor_loss()."""
+    """The losses of a gradient step, and their networks.
+
+    of_critics, of_actor: in place of critic_loss() and actor_loss().
+    """
     temperature = optimizers["temperature"]
     (log_temperature,) = temperature.parameters
     others = (temperature,) if config.learn_temperature else ()

@@ -189,7 +189,7 @@ def steps(
 def objectives(
     networks: Networks, config: DQNConfig, follow: float | Tensor, loss: OffPolicyLoss | None = None
 ) -> tuple[Sequence[Objective], Learned]:
-    """What a gradient step does. follow: see learn(). loss: in place of dqn_loss()."""
+    """The loss of a gradient step, and its networks. follow: see learn(). loss: in place of dqn_loss()."""
     policy, target, target_flat, optimizer = networks
     targets = ((target_flat, optimizer.flat),)
     found = Objective(loss or dqn_loss, (optimizer,), targets, follow, config.max_grad_norm)

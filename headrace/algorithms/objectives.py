@@ -1,4 +1,4 @@
-"""What a gradient step on a minibatch of the replay buffer is made of: losses, and what changes along their gradients.
+"""Parts of a gradient step on a minibatch of the replay buffer: losses, and what changes along their gradients.
 
 Losses are plain functions `loss(networks, batch, config)`, which return a scalar and a dict. Scalars of the dict are
 metrics: means over rows that count. Its tensors with numbers for each row are columns of `batch` for the losses that
@@ -31,7 +31,7 @@ FEATURES = "features"
 
 
 class Learned(NamedTuple):
-    """What losses are given as `networks`. target: the target network, or the policy itself where there is none."""
+    """The networks that losses are given. target: the target network, or the policy itself where there is none."""
 
     policy: Any
     target: Any

@@ -141,7 +141,10 @@ def objectives(
     of_critics: OffPolicyLoss | None = None,
     of_actor: OffPolicyLoss | None = None,
 ) -> tuple[Sequence[Objective], Learned]:
-    """What a gradient step does. of_critics, of_actor: in place of critic_loss() and actor_loss()."""
+    """The losses of a gradient step, and their networks.
+
+    of_critics, of_actor: in place of critic_loss() and actor_loss().
+    """
     policy, target, actor, critics, target_actor, target_critics = networks
     targets = ((target_actor, actor.flat), (target_critics, critics.flat))
     delay = getattr(config, "policy_delay", 1)

@@ -34,7 +34,7 @@ def plain():
 
 
 def prepared(config, envs=16, action_space=Discrete(3), dead=True, seed=0):  # noqa: B008 (not changed)
-    """PPO with a policy whose outputs vary, and a random rollout of it with endings and dead rows."""
+    """PPO with a policy whose outputs vary, and a random rollout of it with endings and masked steps."""
     ppo = PPO.build(config, Box(-1, 1, (3,)), action_space, seed, "cpu")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -138,7 +138,7 @@ def reference_update(weights, moments, step, rows, order, number, config, rate):
     for epoch in order:
         for start in range(0, number * size, size):
             index = epoch[start : start + size]
-            index = index[valid[index]]  # dead rows are not there at all
+            index = index[valid[index]]  # masked steps are not there at all
             w = [x.requires_grad_() for x in weights]
             hidden = torch.tanh(observation[index] @ w[0].T + w[1])
             logits = hidden @ w[4].T + w[5]

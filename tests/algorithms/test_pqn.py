@@ -28,7 +28,7 @@ TINY = {
 
 
 def made_up(pqn: PQN, num_envs: int, ends: float, seed: int) -> Rollout:
-    """A rollout of random numbers and endings, with the dead rows that follow them."""
+    """A rollout of random numbers and endings, with the masked steps that follow them."""
     generator = torch.Generator().manual_seed(seed)
     columns = env_columns(pqn.policy.observation_space) | {"action": action_column(pqn.policy.action_space)}
     rollout = Rollout(pqn.num_steps, num_envs, columns | pqn.columns())
@@ -95,7 +95,7 @@ def test_learning_equals_an_independent_implementation(max_grad_norm):
     losses, step = [], 0
     for rows in order:
         for index in rows[:27].split(9):
-            kept = index[valid[index]]  # dead rows are not there at all
+            kept = index[valid[index]]  # masked steps are not there at all
             for x in w.values():
                 x.requires_grad_()
             value = q_values(w, observation[kept])[range(len(kept)), action[kept]]

@@ -56,7 +56,7 @@ def plain_learn(*arguments):
 
 
 def prepared(observation_space, action_space, options, envs=12, seed=0):
-    """PPO, and a rollout that it collected of random observations, with endings and dead rows."""
+    """PPO, and a rollout that it collected of random observations, with endings and masked steps."""
     learner = PPO.build(dataclasses.replace(BASE, **options), observation_space, action_space, seed, "cpu")
     policy = learner.policy
     columns = env_columns(observation_space) | {"action": action_column(action_space)} | learner.columns()

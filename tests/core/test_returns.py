@@ -102,7 +102,7 @@ def test_shapes_that_differ_are_named():
 
 
 def random_rollout(seed, steps, envs, ending=0.2):
-    """Columns with next-step autoreset: after an ending a dead row, without reward or flags."""
+    """Columns with next-step autoreset: after an ending a masked step, without reward or flags."""
     random = np.random.default_rng(seed)
     reward = random.normal(size=(steps, envs)).astype(np.float32)
     value = random.normal(size=(steps + 1, envs)).astype(np.float32)
@@ -168,7 +168,7 @@ def test_what_the_kernel_cannot_serve_takes_the_plain_path():
 
 
 def episodes(terminated, truncated):
-    """(env, first row, one past the last row, kind of ending) of each episode's rows; dead rows are left out."""
+    """(env, first row, one past the last row, kind of ending) of each episode's rows; masked steps are left out."""
     steps, envs = terminated.shape
     for n in range(envs):
         start = 0

@@ -114,10 +114,10 @@ def test_the_seed_decides(cartpole):
 
 
 def without_own_steps(env):
-    """Skip the test where an episode's first step falls into the dead row: the library has reset the environment, and
+    """Skip the test where an episode's first step falls into the masked one: the library has reset the environment, and
     steps it with the others. test_adapter.py has what its columns are."""
     if env.kind in ("vector, SameStep", "vector, Disabled"):
-        pytest.skip("its episodes begin in the dead row")
+        pytest.skip("its episodes begin in the masked step")
 
 
 def test_an_ending_is_followed_by_a_dead_row_and_that_by_an_episode(cartpole):

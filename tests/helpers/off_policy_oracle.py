@@ -43,7 +43,7 @@ def with_garbage(batches):
 
 
 def collected(algorithm, steps=40, envs=2, seed=0):
-    """A rollout of made-up steps for an algorithm, with one ending and its dead row."""
+    """A rollout of made-up steps for an algorithm, with one ending and its masked step."""
     columns = env_columns(OBSERVATIONS) | {"action": action_column(ACTIONS)} | algorithm.columns()
     rollout = Rollout(steps, envs, columns)
     source = torch.Generator().manual_seed(seed)

@@ -7,7 +7,7 @@ from headrace.data.spaces import Box, Discrete, action_column, env_columns
 
 
 def rehearsed(kind, config, action_space=Discrete(3), envs=12, seed=0):  # noqa: B008 (not changed)
-    """An algorithm with a policy whose outputs vary, and a rollout of it with endings and dead rows."""
+    """An algorithm with a policy whose outputs vary, and a rollout of it with endings and masked steps."""
     algorithm = kind.build(config, Box(-1, 1, (3,)), action_space, seed, "cpu")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

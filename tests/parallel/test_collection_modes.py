@@ -52,7 +52,7 @@ def test_a_pace_changes_nothing_that_is_collected(workers, mode, recurrent):
         dead = ~theirs.valid[:-1]
         assert dead.any() or collectors[0].steps < 48
         for name in theirs.columns:
-            rows = dead if name.startswith("episode") else ...  # written at dead rows alone
+            rows = dead if name.startswith("episode") else ...  # written at masked steps alone
             ours_, theirs_ = getattr(ours, name)[rows], getattr(theirs, name)[rows]
             torch.testing.assert_close(ours_, theirs_, msg=lambda m, name=name: f"{name}: {m}")
     assert collectors[0].dropped_steps == 0
@@ -118,7 +118,7 @@ def test_stragglers_are_cut_off_and_their_step_is_the_first_of_the_next_rollout(
     while len(seen) < 6:  # world 1 goes on with its step 5, at whatever row it is then
         third = collector.collect()
         rows = third.valid[:-1, 1]
-        assert (third.valid[:-1, 1] | ~third.valid[1:, 1]).all()  # dead rows are the last
+        assert (third.valid[:-1, 1] | ~third.valid[1:, 1]).all()  # masked steps are the last
         seen += third.observation[:-1, 1, 0][rows].tolist()
         if held is not None and rows.any():
             assert third.action[0, 1] == held

@@ -224,7 +224,7 @@ def program_of(collector: InlineCollector) -> Program | str | None:
 
 
 def rows_of(program: Program, collector: InlineCollector) -> Rows | None:
-    """What acts for one row after the other by a program; None where columns do not lie as it reads and writes them."""
+    """A program as what acts for one row after the other; None where columns do not lie as it reads and writes them."""
     rollout = collector.rollout
     rows = _rows.get(lambda: Rows(program, collector.policy, rollout), rollout, program)
     return rows if rows.fits else None

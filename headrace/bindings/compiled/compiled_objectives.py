@@ -45,7 +45,7 @@ class CompiledObjective(CompiledLoss):
         return Program(self.plain, arguments, self.name, again=again, learns=learns)
 
     def columns(self, program: Program, values: Sequence[Tensor]) -> Rows:
-        """What the loss gives to those that follow: memory for each column, with numbers of the first minibatch that
+        """Columns that the loss gives to those that follow: memory for each, with numbers of the first minibatch that
         the program was asked for."""
         if program not in self._columns:
             named = program.arranged([i for i, result in enumerate(program.results) if result.is_metric])
@@ -109,6 +109,17 @@ def programs_of(
     return programs, columns
 
 
+def arguments_of(
+    networks: Learned, minibatches: Sequence[Rows], columns: Sequence[Rows], config: Any
+) -> list[list[tuple[Any, ...]]]:
+    """The arguments of each loss, for each minibatch. columns: what each loss gives to those that follow."""
+    found = list[list[tuple[Any, ...]]]()
+    for own in columns:
+        found.append([(networks, rows, config) for rows in minibatches])
+        minibatches = [rows | own for rows in minibatches]
+    return found
+
+
 def why_not(objectives: Sequence[Objective], rows: int) -> str | None:
     """Why no compiled call takes the optimizers' steps along losses of minibatches of so many rows, or sequences; None
     where one does."""
@@ -124,7 +135,7 @@ def why_not(objectives: Sequence[Objective], rows: int) -> str | None:
 
 
 def buffers_of(objectives: Sequence[Objective]) -> list[Any]:
-    """What a learner of these is stale without: buffers, and which parameters are learned."""
+    """All that a learner of these depends on: buffers, and which parameters are learned."""
     optimizers = [optimizer for objective in objectives for optimizer in objective.optimizers]
     buffers = [x for own in optimizers for x in (own.flat, own.gradient, own.mean, own.square)]
     targets = [x for objective in objectives for pair in objective.targets for x in pair]
@@ -180,9 +191,5 @@ def take_steps(
         return ObjectiveLearner([Part(*part, steps, rows // unit) for part in parts], steps, rows // unit)
 
     learner = _learners.get(make, objectives[0].optimizers[0], *programs, *buffers_of(objectives), steps, rows)
-    arguments = list[list[tuple[Any, ...]]]()
-    for own in columns:
-        arguments.append([(networks, each, config) for each in given])
-        given = [each | own for each in given]
-    metrics, errors = learner.learn(objectives, arguments, since, reduce)
+    metrics, errors = learner.learn(objectives, arguments_of(networks, given, columns, config), since, reduce)
     return metrics, None if errors is None else errors.view(steps, rows)

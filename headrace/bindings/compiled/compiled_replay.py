@@ -19,7 +19,7 @@ from headrace.bindings import off_policy_acting
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import compiled_objectives
 from headrace.bindings.compiled.compiled_collecting import program_of, rows_of
-from headrace.bindings.compiled.compiled_objectives import programs_of
+from headrace.bindings.compiled.compiled_objectives import arguments_of, programs_of
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
 from headrace.bindings.digests import DIGESTS
@@ -64,15 +64,30 @@ class _Minibatches:
             "weight": self.weight,
         } | ({"random": random} if noises else {})
         flat = [x.view(-1).numpy() for x in (observation, following, reward, discount, self.weight, random)]
-        numbers, choice = (NOTHING, action.view(-1).numpy()) if choices else (action.view(-1).numpy(), NO_CHOICE)
-        targets = Batches(flat[0], flat[1], numbers, *flat[2:])
-        sizes = map(np.uint64, (steps, config.batch_size, blocks, rng.word(algorithm.seed), config.n_steps))
-        scratch = np.zeros(max(1, noises) * int(BLOCK), np.float32)
-        fields: Any = (
-            *(*sizes, np.float32(config.gamma), np.uint64(noises), np.uint64(noises > 0), np.float32(1)),
-            *(np.float32(np.inf), NO_NORMALIZER, NOTHING, NOTHING, np.int64(0), targets, scratch, np.uint64(0), choice),
+        numbers, choice = (
+            (NOTHING, action.view(-1).numpy()) if choices else (action.view(-1).numpy(), off_policy_acting.NO_CHOICE)
         )
-        self.arguments = Minibatches(*fields)
+        targets = Batches(flat[0], flat[1], numbers, *flat[2:])
+        self.arguments = Minibatches(
+            steps=np.uint64(steps),
+            rows=np.uint64(config.batch_size),
+            blocks=np.uint64(blocks),
+            seed=np.uint64(rng.word(algorithm.seed)),
+            n_steps=np.uint64(config.n_steps),
+            gamma=np.float32(config.gamma),
+            draws=np.uint64(noises),
+            noises=np.uint64(noises > 0),
+            noise=np.float32(1),
+            clip=np.float32(np.inf),
+            normalizer=NO_NORMALIZER,
+            center=NOTHING,
+            half_range=NOTHING,
+            start=np.int64(0),
+            targets=targets,
+            scratch=np.zeros(max(1, noises) * int(BLOCK), np.float32),
+            in_blocks=np.uint64(0),
+            choice=choice,
+        )
         self._fill(algorithm)
 
     def rows(self, g: int) -> Rows:
@@ -90,9 +105,6 @@ class _Minibatches:
             found["random"] = torch.rand(1, rows, algorithm.num_draws(), generator=torch.Generator().manual_seed(1))
         for name, column in self.columns.items():
             column[:1, :rows] = found[name]
-
-
-NO_CHOICE = np.empty(0, np.int32)
 
 
 class CompiledLearningCall:
@@ -131,13 +143,24 @@ class CompiledLearningCall:
         )
         follow = follow if interval > 1 else NOTHING
         errors = next((part.errors for part in self._parts if part.errors is not None), None)
-        fields: Any = (
-            *(np.uint64(call.function.address), np.uint64(len(call.slots)), words.reshape(-1)),
-            *(words.reshape(-1).view(np.float64), state, np.uint64(learner.since), np.int64(np.lcm.reduce(every))),
-            *(np.empty(0, np.uint64), follow, np.float32(getattr(config, "tau", 1.0)), np.int64(interval)),
-            *(measured.view(-1).numpy(), NOTHING, NOTHING if errors is None else errors.view(-1).numpy(), self.sums),
+        self.learning = Learning(
+            entry=np.uint64(call.function.address),
+            slots=np.uint64(len(call.slots)),
+            words=words.reshape(-1),
+            floats=words.reshape(-1).view(np.float64),
+            state=state,
+            since=np.uint64(learner.since),
+            delay=np.int64(np.lcm.reduce(every)),
+            counts=np.empty(0, np.uint64),
+            follow=follow,
+            tau=np.float32(getattr(config, "tau", 1.0)),
+            interval=np.int64(interval),
+            metrics=measured.view(-1).numpy(),
+            value=NOTHING,
+            error=NOTHING if errors is None else errors.view(-1).numpy(),
+            sums=self.sums,
         )
-        self._learner, self.learning, self.batch = learner, Learning(*fields), minibatches.arguments
+        self._learner, self.batch = learner, minibatches.arguments
         self.drawn = self.steps * rows
 
     def threads(self, calls: int = 1) -> int:
@@ -148,11 +171,9 @@ class CompiledLearningCall:
         """See AnyLearningCall."""
         objectives, networks = algorithm.objectives()
         given = [self._minibatches.rows(g) for g in (0, min(1, self.steps - 1))]
-        self._kept = []
-        for part, objective, own in zip(self._parts, objectives, self._columns, strict=True):
-            arguments = [(networks, rows, algorithm.config) for rows in given]
-            self._kept.append(part.begin(objective, arguments, self._threads))
-            given = [rows | own for rows in given]
+        arguments = arguments_of(networks, given, self._columns, algorithm.config)
+        parts = zip(self._parts, objectives, arguments, strict=True)
+        self._kept = [part.begin(objective, own, self._threads) for part, objective, own in parts]
         self.sums[:] = 0
 
     def end(self, algorithm: OffPolicy[Any], first: int) -> tuple[dict[str, Tensor], int]:

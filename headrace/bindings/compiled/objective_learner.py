@@ -23,8 +23,14 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 ANNOUNCEMENT = "compiling the learning call for compiled losses (once, about 4 s) ..."
 NOTHING = np.empty(0, np.float32)
 NO_OPTIMIZER = Optimizer(
-    *(NOTHING, NOTHING, NOTHING, NOTHING),
-    *(np.empty((0, 2), np.int64), NOTHING, np.zeros(8, np.float32), np.zeros(6)),
+    parameters=NOTHING,
+    gradient=NOTHING,
+    mean=NOTHING,
+    square=NOTHING,
+    ranges=np.empty((0, 2), np.int64),
+    squares=NOTHING,
+    numbers=np.zeros(8, np.float32),
+    settings=np.zeros(6),
 )
 SINCE = 3  # the argument of the call
 

@@ -83,7 +83,7 @@ def advantages(rollout):
 def slow_advantages(world, steps, mode):
     """The same for one world, episode by episode, from the definition: {(episode, age): advantage}, of whole episodes
     that ended within `steps` rows of which each episode's last is dead. Unless the library resets at the next step, the
-    dead row has the next episode's first step."""
+    masked step has the next episode's first step."""
     env, row, found = Count(world), 0, {}
     value = lambda seen: float(np.sin(seen @ np.array([0.5, 0.01, 0.2])))  # noqa: E731
     while True:
@@ -147,7 +147,7 @@ def test_rows_are_those_of_the_same_worlds_one_by_one(mode, world, alone):
         assert torch.equal(getattr(theirs, name), getattr(mine, name)), name
     dead = ~mine.valid[:STEPS]
     assert dead.sum() > 20 and mine.valid.any(1).all()
-    unseen = torch.zeros(STEPS, NUM_ENVS)  # rewards and steps of dead rows
+    unseen = torch.zeros(STEPS, NUM_ENVS)  # rewards and steps of masked steps
     for place, row in dead.T.nonzero().tolist() if begun else []:
         for after in dead[row + 1 :, place].nonzero()[:1]:
             unseen[row + 1 + after, place] = 1 + 0.1 * ((row * NUM_ENVS + place) % 3)
@@ -233,7 +233,7 @@ class Unmasked(VectorEnv):
 
 
 def test_where_some_cannot_be_reset_the_first_step_goes_unseen():
-    """Of a library that resets at once: its world has moved by the time that the dead row is over."""
+    """Of a library that resets at once: its world has moved by the time that the masked step is over."""
     rollout = run(VectorAdapter(GymnasiumSource(Unmasked(AutoresetMode.SAME_STEP))), 40)
     first = rollout.observation[:, 0]
     assert first[:6].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 0, 3], [0, 1, 1], [0, 1, 2]]

@@ -60,7 +60,7 @@ def assert_same(ours, theirs):
     dead = ~theirs.valid[:-1]
     assert dead.any()
     for name in theirs.columns:
-        rows = dead if name.startswith("episode") else ...  # written at dead rows alone
+        rows = dead if name.startswith("episode") else ...  # written at masked steps alone
         # a Dict observation has one member, count
         a, b = (getattr(column, "count", column) for column in (getattr(ours, name), getattr(theirs, name)))
         assert torch.equal(a[rows], b[rows]), name

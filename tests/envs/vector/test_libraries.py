@@ -82,7 +82,7 @@ def test_envpool_rows():
     assert dead.sum() > 8
     assert torch.equal(rollout.reward, valid.float())
     assert torch.equal(rollout.episode_return[dead].int(), rollout.episode_length[dead])
-    assert (rollout.observation[:-1][dead][:, 2].abs() > 0.2).all(), "the dead row shows what was seen last"
+    assert (rollout.observation[:-1][dead][:, 2].abs() > 0.2).all(), "the masked step shows what was seen last"
     again, other = run(env, 40, action=1), run(env, 40, seed=1, action=1)
     assert torch.equal(rollout.observation, again.observation)
     assert not torch.equal(rollout.observation, other.observation)

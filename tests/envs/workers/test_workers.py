@@ -68,7 +68,7 @@ def test_workers_give_what_the_same_environments_give_inline(workers, direct):
     for ours, theirs in zip(run(env, rollout), run(inline, Rollout(8, 5, columns(env))), strict=True):
         dead = ~theirs["valid"][:-1]
         for name, column in theirs.items():
-            rows = dead if name.startswith("episode") else ...  # written at dead rows alone
+            rows = dead if name.startswith("episode") else ...  # written at masked steps alone
             assert torch.equal(ours[name][rows], column[rows]), name
     assert env.max_steps == 500 and env.restarts == 0
 

@@ -65,7 +65,7 @@ def written(env, steps=3, rollouts=4, cut=False):
 def assert_equal(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         for name, column in other.items():
-            rows = ~other["valid"][:-1] if name.startswith("episode") else ...  # written at dead rows alone
+            rows = ~other["valid"][:-1] if name.startswith("episode") else ...  # written at masked steps alone
             tree_map(lambda a, b, rows=rows, name=name: _same(a[rows], b[rows], name), one[name], column)
 
 
