@@ -167,6 +167,8 @@ def _try(options: Diagnose, profile: Profile) -> Trials:
     command = resolve(options.script, options.python)
     files = [Path(word) for word in command if word.endswith(".py") and Path(word).is_file()]
     found, notes = trials.changes(profile, files[0].read_text(errors="replace") if files else "")
+    if "torch" not in profile.machine.versions:
+        return Trials([], ["--try compares the steps of torch's optimizers, and the script did not import torch."])
     if not found:
         return Trials([], [*notes, "There is nothing to try on this machine."])
     least, most = (turns * (1 + len(found)) for turns in (trials.TURNS, trials.MOST_TURNS))

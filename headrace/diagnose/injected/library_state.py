@@ -36,6 +36,12 @@ def of_torch():
     }
 
 
+def without_gradients():
+    """Whether torch, in this thread, records no gradients; False without torch."""
+    enabled = getattr(sys.modules.get("torch"), "is_grad_enabled", None)
+    return enabled is not None and not enabled()
+
+
 def of_stack(frame, sizes):
     """Counters from the variables of frames: the batch of the outermost forward pass, and the number of environments.
 

@@ -17,7 +17,7 @@ from . import library_state
 from .cuda_kernels import KernelCounter
 from .optimizer_steps import Progress
 from .stacks import Stacks
-from .ticker import SUFFIX, Ticker, last_due
+from .ticker import SUFFIX, Ticker
 
 WRITE_EVERY = 0.5  # s
 THREAD_PERIOD = 0.04  # s between samples of other threads
@@ -30,6 +30,7 @@ TRACED = (
     "The script traces or profiles its functions, and was sampled by another thread: time in Python between short "
     "native calls is counted as native time."
 )
+BLOCKED, WITHOUT_GRADIENTS = 1, 2  # flags of a sample: no core was asked for; torch computes no gradients
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
 
@@ -47,7 +48,7 @@ class Sampler:
         self._began = time.monotonic()
         self._path = os.path.join(self._folder, f"{self._pid}-{int(self._began * 1e6)}.jsonl")
         self._stacks = Stacks()
-        self._samples = []  # (native id of thread, time, seconds that the sample covers, number of stack)
+        self._samples = []  # (native id of thread, time, seconds that the sample covers, number of stack, flags)
         self._records = []
         self._unwritten = b""
         self._recorded = {}  # the last values, to record changes only
@@ -60,7 +61,7 @@ class Sampler:
         self._next_inspection = self._began + POLL_EVERY
         self._next_write = self._began + WRITE_EVERY
         self._main = threading.get_ident()
-        self._in_tick = False
+        self._in_tick = self._look_only = False
         self._background = None  # the background thread's ident
         self._working = True
         self._writing = _thread.allocate_lock()
@@ -74,8 +75,8 @@ class Sampler:
         if not self._working:
             return
         self._stop_sampling()
-        error = getattr(sys, "last_type", None)
-        self._record("end", time.monotonic(), error.__name__ if error else "", str(getattr(sys, "last_value", "")))
+        error = _uncaught()
+        self._record("end", time.monotonic(), type(error).__name__ if error else "", str(error or ""))
         self._write()
 
     def restart(self):
@@ -95,8 +96,10 @@ class Sampler:
 
     # --- the main thread
 
-    def _tick(self, _, frame):
+    def _tick(self, number, frame):
         """Record the main thread's stack for the time since the last sample, and do what is due.
+
+        number: of the signal; None in the background thread, while the main thread is blocked.
 
         frame: None while no Python code runs, as when the interpreter reads the script: the next tick covers that time.
         """
@@ -105,24 +108,27 @@ class Sampler:
         self._in_tick = True  # ticks during this one are covered by the next
         try:
             if not self._is_traced():
-                self._sample(THREAD_PERIOD, frame)
+                self._sample(THREAD_PERIOD, frame, blocked=number is None)
         finally:
             self._in_tick = False
+            if number is not None and self._ticker and not self._look_only:
+                self._ticker.arm(self._every)
 
     def _is_traced(self):
         """Whether the script traces or profiles the main thread, and would find this handler: it is then left alone."""
         traced = (sys.gettrace() or sys.getprofile()) and threading.get_ident() == self._main
         if traced and self._ticker and "traced" not in self._recorded:
             self._record_once("traced", "limitation", TRACED)
+            self._look_only = True
             self._ask(self._ticker, look_only=True)
         return traced
 
-    def _sample(self, period, frame=None):
+    def _sample(self, period, frame=None, blocked=False):
         """Sample the other threads after `period`, and the main thread where its frame is given; write if due."""
         began = time.thread_time()
         try:
             if frame is not None:
-                self._sample_main(frame)
+                self._sample_main(frame, blocked)
             self._sample_threads(period)
             self._write_if_due()
         except Exception as error:  # the script goes on, sampled or not; the next sample covers the time of this one
@@ -131,15 +137,17 @@ class Sampler:
         finally:  # KeyboardInterrupt goes to the script
             self._cost += time.thread_time() - began
 
-    def _sample_main(self, frame):
+    def _sample_main(self, frame, blocked):
         now = time.monotonic()
-        due = last_due(now, self._shortest, self._every)
+        inside = threading.get_ident() == self._main
+        due = now - (self._ticker.due(self._every) if inside and not blocked else 0.0)
         if due <= self._last:
             return
         spent, self._last = due - self._last, due
         stack = self._stacks.number(frame)
-        self._samples.append((self._pid, due, spent, stack))
-        if now > self._next_inspection and threading.get_ident() == self._main:
+        flags = BLOCKED * blocked + WITHOUT_GRADIENTS * (inside and library_state.without_gradients())
+        self._samples.append((self._pid, due, spent, stack, flags))
+        if now > self._next_inspection and inside:
             self._next_inspection = now + POLL_EVERY
             self._record_changes(stack, dict(library_state.of_torch(), **library_state.of_stack(frame, self._sizes)))
             self._poll_kernels(now)
@@ -169,7 +177,7 @@ class Sampler:
     def _make_ticker(self):
         """A Ticker; None on systems without /proc."""
         try:
-            return Ticker(self._tick)
+            return Ticker(self._tick, self._shortest)
         except (OSError, AttributeError, ValueError):
             return None
 
@@ -225,13 +233,13 @@ class Sampler:
         for thread, frame in sys._current_frames().items():
             if thread == self._main:
                 if not self._ticker or now - self._last > STUCK:
-                    self._samples.append((self._pid, now, now - self._last, self._stacks.number(frame)))
+                    self._samples.append((self._pid, now, now - self._last, self._stacks.number(frame), 0))
                     self._last = now
             elif thread != self._background:
                 known = _threads().get(thread)
                 number = getattr(known, "native_id", None) or thread
                 self._record_once(f"thread {number}", "thread", number, known.name if known else "")
-                self._samples.append((number, now, spent, self._stacks.number(frame)))
+                self._samples.append((number, now, spent, self._stacks.number(frame), 0))
 
     def _write_if_due(self):
         now = time.monotonic()
@@ -306,6 +314,12 @@ def _threads():
 def _random():
     """A random number in [0, 1) that leaves the script's random generators unchanged."""
     return int.from_bytes(os.urandom(4), "little") / 2**32
+
+
+def _uncaught():
+    """The exception that ended the program; None where it was caught, as by a test runner that shows it."""
+    trace = getattr(sys, "last_traceback", None)
+    return getattr(sys, "last_value", None) if trace is not None and trace.tb_frame.f_back is None else None
 
 
 def _silent_excepthook(kind, error, trace):

@@ -4,23 +4,26 @@ A sampling thread would have to wait for the interpreter's lock, which the scrip
 samples there would be far too frequent. On a signal, Python runs the handler in the main thread between two
 instructions, as soon as the current native call is over, with the frame that made the call.
 
-The diagnosis sends the signals (headrace/diagnose/record/ticks.py), because it can see from outside what the thread is
-doing. A signal would end a pause, usleep or poll early, and not every caller waits again. In such a call the diagnosis
-sends LOOK to the background thread instead, which takes that signal by sigtimedwait and samples the main thread.
-Both signals are separate from those that the script may use.
+A timer on the main thread's own CPU time sends the signal, so it comes only while that thread is on a core: no wait is
+cut short, whoever called it. Waits are seen from outside (headrace/diagnose/record/ticks.py): where the main thread is
+blocked, the diagnosis sends LOOK to the background thread, which takes it by sigtimedwait and samples the main thread.
 """
 
+import _thread
+import ctypes
 import json
 import os
 import signal
+import time
 
-SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # to the main thread; the C library and some schedulers use the first few
-LOOK = SIGNAL + 1  # to the background thread
-SUFFIX = ".ticks"  # of the file in the spool folder that asks for ticks
+SIGNAL = getattr(signal, "SIGURG", 0)  # ignored by default: a process that resets its handlers is not ended by it
+LOOK = getattr(signal, "SIGRTMIN", 0) + 8  # to the background thread
+SUFFIX = ".ticks"  # of the file in the spool folder that asks for looks
+CLOCK_THREAD_CPUTIME, TO_THREAD, ABSOLUTE = 3, 4, 1  # CLOCK_THREAD_CPUTIME_ID, SIGEV_THREAD_ID, TIMER_ABSTIME
 
 
 def last_due(now, period, every=1):
-    """The time of the last tick before `now`, both in s of time.monotonic().
+    """The time of the last tick before `now`, both in s of one clock.
 
     There is a tick in each period, at a different place of it, so that loops as long as a few periods are fully
     sampled. every: only every so many ticks count.
@@ -31,11 +34,12 @@ def last_due(now, period, every=1):
     return due if due <= now else _time(number - every, period)
 
 
-def next_due(now, period):
+def next_due(now, period, every=1):
     """The time of the first tick after `now`."""
     number = int(now / period)
+    number -= number % every
     due = _time(number, period)
-    return due if due > now else _time(number + 1, period)
+    return due if due > now else _time(number + every, period)
 
 
 def _time(number, period):
@@ -43,20 +47,56 @@ def _time(number, period):
     return (number + number * 2654435761 % 2**32 / 2**32) * period
 
 
-class Ticker:
-    """Has the diagnosis call handler(signal number, frame) in the main thread. Raises OSError or AttributeError."""
+class _Event(ctypes.Structure):
+    """struct sigevent, of 64 bytes."""
 
-    def __init__(self, handler):
-        """Only the main thread may create a Ticker."""
-        if not os.path.exists("/proc/self/syscall"):
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("number", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("thread", ctypes.c_int),
+        ("padding", ctypes.c_char * 44),
+    )
+
+
+class Ticker:
+    """Calls handler(signal number, frame) in the main thread, by its CPU time. Raises OSError or AttributeError."""
+
+    def __init__(self, handler, period):
+        """Only the main thread may create a Ticker. period: s of its CPU time between two ticks."""
+        if not os.path.exists("/proc/self/stat"):
             raise OSError("no /proc")
         signal.sigtimedwait  # noqa: B018  # some systems have no such function
+        self._period, self._timer = period, ctypes.c_void_p()
+        library = ctypes.PyDLL(None)  # it keeps the interpreter's lock: no other thread runs meanwhile
+        self._set, self._delete = library.timer_settime, library.timer_delete
         signal.signal(SIGNAL, handler)
         signal.siginterrupt(SIGNAL, False)
         signal.signal(LOOK, signal.SIG_IGN)  # a signal that is ignored still reaches a thread that blocks it
+        event = _Event(None, int(SIGNAL), TO_THREAD, _thread.get_native_id(), b"")
+        if library.timer_create(CLOCK_THREAD_CPUTIME, ctypes.byref(event), ctypes.byref(self._timer)):
+            raise OSError("no timer on a thread's CPU time")
+        self.arm()
+
+    def arm(self, every=1):
+        """Set the next tick; of those of every period, each `every`th counts. Call it in the main thread."""
+        due = next_due(time.thread_time(), self._period, every)
+        self._settle(ABSOLUTE, int(due), int(due % 1 * 1e9))
+
+    def due(self, every=1):
+        """Seconds of CPU time since the last tick was due. Call it in the main thread."""
+        now = time.thread_time()
+        return now - last_due(now, self._period, every)
+
+    def _settle(self, flags, seconds, nanoseconds):
+        self._set(self._timer, flags, (ctypes.c_long * 4)(0, 0, seconds, nanoseconds), None)
+
+    def pause(self):
+        """Send no ticks until arm() is called; from any thread."""
+        self._settle(0, 0, 0)
 
     def ask(self, path, period, background, look_only=False):
-        """Ask for ticks. path: of the file to write. background: native id of the thread that calls prepare()."""
+        """Ask for looks. path: of the file to write. background: native id of the thread that calls prepare()."""
         with open(path + ".new", "w") as file:
             json.dump([os.getpid(), background, period, look_only], file)
         os.replace(path + ".new", path)
@@ -70,5 +110,6 @@ class Ticker:
         return signal.sigtimedwait({LOOK}, seconds) is not None
 
     def stop(self):
-        """Ignore further ticks. Python removes signal handlers at its end, and a tick would then kill the process."""
+        """Delete the timer, and ignore a tick that is on its way."""
         signal.signal(SIGNAL, signal.SIG_IGN)
+        self._delete(self._timer)

@@ -102,6 +102,9 @@ class Lane:
     wakes: float = 0.0  # times within the window that it got a core: after waiting, sleeping, or losing it
     samples: int = 0  # sampling ticks; 0 for native threads, of which only the CPU time is known
     counters: dict[str, float] = field(default_factory=dict)  # see Profile
+    waits: dict[str, float] = field(default_factory=dict)  # s blocked, by what was waited for: "a pipe", "a timer", ...
+    read_mb: float = 0.0  # that the process read and wrote by system calls: files, pipes and sockets; main threads only
+    written_mb: float = 0.0
 
     @property
     def total(self) -> float:

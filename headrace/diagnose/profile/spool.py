@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.diagnose.injected.sampler import BLOCKED, WITHOUT_GRADIENTS
+
 
 @dataclass(frozen=True)
 class Code:
@@ -53,6 +55,9 @@ class Sample:
     end: float  # s of time.monotonic()
     seconds: float  # that it covers: those before `end`
     stack: Stack
+    blocked: bool = False  # whether the thread waited, and was looked at by another
+    without_gradients: bool = False  # whether torch recorded no gradients; not known of a blocked thread
+    waits_for: str = ""  # what it waited for, see record.system_calls
 
 
 @dataclass
@@ -126,9 +131,11 @@ def own_frames(stack: Stack) -> Stack:
 
 def _add(process: Process, stacks: dict[int, Stack], kind: str, values: Record) -> None:
     if kind == "samples":
-        for thread, end, seconds, stack in values[0]:
+        for thread, end, seconds, stack, *more in values[0]:
             if stack in stacks:
-                process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack]))
+                flags = more[0] if more else 0
+                state = bool(flags & BLOCKED), bool(flags & WITHOUT_GRADIENTS)
+                process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack], *state))
     elif kind in ("counters", "gpu", "versions"):
         getattr(process, kind).update(values[0])
     elif kind == "batch" and values[0] in stacks:

@@ -1,8 +1,8 @@
 """Corrects what samples say about waiting by what the kernel knows: for how long a thread was blocked.
 
-A tick comes late where the core that sends it was idle, and idle cores go with a script that computes: it is then found
-in what follows, waiting for its workers. How long it was blocked in all is known exactly, so samples of both states are
-weighted such that their sums are right (post-stratification; Holt and Smith 1979).
+A thread samples itself by its CPU time, and is looked at from outside while it waits. How long it was blocked in all
+is known exactly, so samples of both states are weighted such that their sums are right (post-stratification; Holt and
+Smith 1979).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ MOST = 4.0  # times, at most, that a sample is weighted more or less
 
 
 def weighted(
-    samples: Sequence[Sample], states: Sequence[tuple[float, bool]], clock: ThreadClock, begin: float, end: float
+    samples: Sequence[Sample], states: Sequence[tuple[float, str]], clock: ThreadClock, begin: float, end: float
 ) -> list[Sample]:
     """The samples with `seconds` that sum up to the blocked time of `clock`, and to what is left, between two moments.
 
-    states: in order of time, when the thread was ticked (s of time.monotonic()) and whether it was blocked then.
+    Each that was blocked is given what it waited for. states: in order of time, when the thread was looked at (s of
+    time.monotonic()) and what it was blocked in, "" while it was not.
     """
-    blocked = _blocked(samples, states)
+    samples, blocked = _with_states(samples, states), [sample.blocked for sample in samples]
     total = sum(sample.seconds for sample in samples)
     found = sum(sample.seconds for sample, state in zip(samples, blocked, strict=True) if state)
     known = end - begin - clock.cpu_seconds(begin, end) - clock.queued_seconds(begin, end)
@@ -44,11 +45,20 @@ def _limited(weight: float) -> float:
     return min(max(weight, 1 / MOST), MOST)
 
 
-def _blocked(samples: Sequence[Sample], states: Sequence[tuple[float, bool]]) -> list[bool]:
-    """Of each sample, whether the tick that it belongs to, the first after it was due, found the thread blocked."""
+def _with_states(samples: Sequence[Sample], states: Sequence[tuple[float, str]]) -> list[Sample]:
+    """The samples, with what was seen from outside last before each that was blocked."""
     times = [time for time, _ in states]
-    indices = (bisect_left(times, sample.end) for sample in samples)
-    return [index < len(states) and states[index][1] for index in indices]
+    seen = (states[index - 1][1] if (index := bisect_left(times, sample.end)) else "" for sample in samples)
+    return [replace(each, waits_for=state) if each.blocked else each for each, state in zip(samples, seen, strict=True)]
+
+
+def waits(samples: Sequence[Sample]) -> dict[str, float]:
+    """What was waited for -> seconds, the most first."""
+    spent: dict[str, float] = {}
+    for sample in samples:
+        if sample.waits_for:
+            spent[sample.waits_for] = spent.get(sample.waits_for, 0.0) + sample.seconds
+    return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
 def seconds(samples: Sequence[Sample], classifier: Classifier) -> dict[Role, float]:

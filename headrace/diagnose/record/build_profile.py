@@ -40,7 +40,7 @@ class Recording:
     window: Window
     command: list[str]
     exit: Exit
-    states: Mapping[int, Sequence[tuple[float, bool]]] = field(default_factory=dict)  # see TickSender
+    states: Mapping[int, Sequence[tuple[float, str]]] = field(default_factory=dict)  # see TickSender
 
 
 def training_began(recording: Recording, hints: Hints) -> float | None:

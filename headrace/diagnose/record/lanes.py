@@ -51,9 +51,12 @@ def of_process(
     classifier: Classifier,
     monitor: ProcessMonitor,
     window: Window,
-    states: Sequence[tuple[float, bool]] = (),
+    states: Sequence[tuple[float, str]] = (),
 ) -> list[Lane]:
-    """The lanes of a process's sampled threads. states: when its main thread was ticked, and whether it was blocked."""
+    """The lanes of a process's sampled threads.
+
+    states: when its main thread was looked at, and what it was blocked in.
+    """
     lanes = []
     for thread, samples in process.samples.items():
         kept = [each for each in samples if each.end > window.begin and each.end - each.seconds < window.ended]
@@ -72,13 +75,15 @@ def of_process(
             kept = blocking.weighted(kept, states, clock, window.begin, window.ended)
         lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans))
         if main and states:
-            lane.seconds = blocking.seconds(kept, classifier)
+            lane.seconds, lane.waits = blocking.seconds(kept, classifier), blocking.waits(kept)
         lane.samples = _ticks(kept, process.period)
         lane.cpu_seconds = clock.cpu_seconds(window.begin, window.ended)
         lane.queued_seconds = clock.queued_seconds(window.begin, window.ended)
         lane.wakes = clock.wakes(window.begin, window.ended)
         lane.sites = sites.find(kept, classifier)
-        lane.counters = dict(process.counters) if main else {}
+        if main:
+            lane.counters = dict(process.counters)
+            lane.read_mb, lane.written_mb = monitor.moved(process.pid, window.begin, window.ended)
         lanes.append(lane)
     return lanes
 

@@ -129,15 +129,17 @@ class OutsideRecorder:
     @property
     def limitations(self) -> list[str]:
         """What was not measured, or less well than from inside, in sentences."""
-        what = "of the processes ran Python without site (-S, -I, or a cleared environment)"
+        attached = not self._after
+        what = "of the processes " + (
+            "already ran" if attached else "ran Python without site (-S, -I, or a cleared environment)"
+        )
         notes = [
             f"{number} {what}; only their CPU time was measured: {reason}."
             for reason, number in Counter(self.missed.values()).items()
         ]
         if self._recorded:
-            notes.append(
-                f"{len(self._recorded)} {what}: recorded from outside by py-spy, {self._after:g} s after they began."
-            )
+            since = "" if attached else f", {self._after:g} s after they began"
+            notes.append(f"{len(self._recorded)} {what}: recorded from outside by py-spy{since}.")
         return notes
 
 

@@ -59,6 +59,7 @@ class ProcessMonitor:
         self.root = root
         self.parents: dict[int, int] = {root: os.getpid()}  # pid -> parent's pid, of all processes that ever existed
         self.clocks: dict[tuple[int, int], ThreadClock] = {}  # by pid and native thread id
+        self.io: dict[int, list[tuple[float, int, int]]] = {}  # pid -> (s, bytes read, bytes written)
         self._alive = {root}
         self._born: dict[int, str] = {}  # pid -> when it began, in the kernel's words: pids are used again
         self._next_family = self._next_threads = 0.0
@@ -87,6 +88,14 @@ class ProcessMonitor:
     def clock(self, pid: int, tid: int) -> ThreadClock:
         """The clock of a thread; one without readings for a thread that was not found."""
         return self.clocks.get((pid, tid)) or ThreadClock()
+
+    def moved(self, pid: int, begin: float, end: float) -> tuple[float, float]:
+        """Megabytes that a process read and wrote between two moments; 0 where that cannot be read."""
+        readings = self.io.get(pid, [])
+        inside = [reading for reading in readings if begin <= reading[0] <= end]
+        if len(inside) < 2:
+            return 0.0, 0.0
+        return (inside[-1][1] - inside[0][1]) / 1e6, (inside[-1][2] - inside[0][2]) / 1e6
 
     def forget(self, pid: int) -> None:
         """Remove a process's clocks."""
@@ -117,6 +126,9 @@ class ProcessMonitor:
             numbers = [int(name) for name in os.listdir(tasks)]
         except OSError:
             return 0
+        with suppress(OSError, ValueError, IndexError):
+            fields = [int(line.split()[1]) for line in (PROC / str(pid) / "io").read_text().splitlines()]
+            self.io.setdefault(pid, []).append((time.monotonic(), fields[0], fields[1]))
         for number in numbers:
             with suppress(OSError, ValueError, IndexError):
                 clock = self.clocks.get((pid, number))

@@ -1,4 +1,7 @@
-"""Sends the ticks by which processes sample themselves. Their part is headrace/diagnose/injected/ticker.py."""
+"""Sees from outside what processes wait for, and has them look at themselves then.
+
+Their part is headrace/diagnose/injected/ticker.py. No signal goes to a thread that waits.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +15,38 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.diagnose.injected.ticker import LOOK, SIGNAL, SUFFIX, next_due
+from headrace.diagnose.injected.ticker import LOOK, SUFFIX, next_due
+from headrace.diagnose.record import system_calls
 from headrace.diagnose.record.processes import PROC
 
 SEARCH_EVERY = 0.1  # s between searches for processes that ask for ticks
 MOST_AT_ONCE = 8  # processes ticked in a period; of more, each is ticked in its turn
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
-# Numbers of system calls that continue after a signal, by SA_RESTART, whoever called them (signal(7)).
-RESTARTED = {
-    "x86_64": {0: "read", 1: "write", 19: "readv", 20: "writev", 61: "wait4", 202: "futex", 247: "waitid"},
-    "aarch64": {63: "read", 64: "write", 65: "readv", 66: "writev", 260: "wait4", 98: "futex", 95: "waitid"},
-}.get(_MACHINE, {})
-CLOCK_NANOSLEEP = {"x86_64": 230, "aarch64": 115}.get(_MACHINE)
 SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}.get(_MACHINE)
 SLICE = 100_000  # ns: the shortest that Linux takes
-ABSOLUTE = 1  # TIMER_ABSTIME: such a sleep has an end that its caller, like Python's time.sleep, keeps to
+
+
+# pid -> when it was looked at (s of time.monotonic()), and what its main thread was blocked in, "" while it was not
+States = dict[int, list[tuple[float, str]]]
 
 
 class _Asking(NamedTuple):
-    """A process that asks for ticks."""
+    """A process that asks for looks."""
 
     pid: int
     background: int  # native id of its background thread
     period: float  # s
-    look_only: bool  # whether its main thread is to be left alone
+    look_only: bool  # whether no timer of its own ticks, so that it is looked at while it computes, too
 
 
 class TickSender:
-    """A thread that sends ticks to all processes that ask for them."""
+    """A thread that looks at all processes that ask for it, and sends LOOK to those whose main thread is blocked."""
 
     def __init__(self, folder: Path) -> None:
         """folder: of the samplers' spool files."""
         self._folder, self._ended = folder, threading.Event()
         self._asking: dict[str, _Asking] = {}  # by name of file
-        self.states: dict[int, list[tuple[float, bool]]] = {}  # pid -> when it was ticked, and whether it was blocked
+        self.states: States = {}
         self._next_search = 0.0
         self._cores: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
         self._free: set[int] = set()  # cores that the thread may run on
@@ -101,19 +102,18 @@ class TickSender:
                     self._asking[name] = _Asking(*json.loads((self._folder / name).read_text()))
 
     def _tick(self, process: _Asking) -> bool:
-        """Send a tick if the process waits for one; return whether it is still the process that asked."""
-        task = PROC / str(process.pid) / "task"
+        """Look at a process; return whether it is still the one that asked."""
+        folder = PROC / str(process.pid)
         try:
-            call = (task / str(process.pid) / "syscall").read_text()
-            interruptible = not process.look_only and may_interrupt(call)
+            state = system_calls.blocked_in(process.pid, process.pid)
             # read last: between this and the signal, the process could start another program
-            if not _listens((task / str(process.pid) / "status").read_text()):
+            if not _listens((folder / "status").read_text()):
                 return False
         except OSError:
             return False
-        thread, number = (process.pid, SIGNAL) if interruptible else (process.background, LOOK)
-        self.states.setdefault(process.pid, []).append((time.monotonic(), not call.startswith("running")))
-        self._send(process.pid, thread, int(number))  # type: ignore[misc]
+        self.states.setdefault(process.pid, []).append((time.monotonic(), state))
+        if state or process.look_only:
+            self._send(process.pid, process.background, int(LOOK))  # type: ignore[misc]
         return True
 
 
@@ -136,21 +136,7 @@ def run_at_once() -> None:
         ctypes.CDLL(None).syscall(SCHED_SETATTR, 0, attributes, 0)
 
 
-def may_interrupt(call: str) -> bool:
-    """Whether a thread may get a signal without noticing it, by the content of its /proc/PID/task/TID/syscall.
-
-    That is "running", or the number of the system call that it waits in, and its arguments.
-    """
-    words = call.split()
-    if not words or words[0] == "running":
-        return True
-    if int(words[0]) == CLOCK_NANOSLEEP:
-        return bool(int(words[2], 16) & ABSOLUTE)
-    return int(words[0]) in RESTARTED
-
-
 def _listens(status: str) -> bool:
-    """Whether a process has a handler for the tick, and ignores LOOK elsewhere: whether it is sampled."""
-    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("SigCgt", "SigIgn")))
-    caught, ignored = (int(masks.get(name, "0").strip(), 16) for name in ("SigCgt", "SigIgn"))
-    return bool(caught >> (SIGNAL - 1) & 1) and bool(ignored >> (LOOK - 1) & 1)
+    """Whether a process ignores LOOK elsewhere than in its background thread: whether it is sampled."""
+    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("SigIgn"))
+    return bool(int(masks.get("SigIgn", "0").strip(), 16) >> (LOOK - 1) & 1)

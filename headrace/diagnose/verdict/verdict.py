@@ -39,12 +39,13 @@ class Verdict:
 
 def judge(facts: Facts) -> Verdict:
     """The verdict on a profile; only a note where nothing was sampled."""
-    if facts.profile.lanes and facts.total < 1e-3:
+    failed = facts.profile.exit.ending in (Ending.EXCEPTION, Ending.SIGNAL) and not facts.training_began
+    if facts.profile.lanes and (failed or facts.total < 1e-3):
         return _without_training(facts)
     if not facts.profile.lanes:
         return Verdict(
-            "No samples were taken.",
-            f"{ending(facts.profile)} No thread was sampled in the window of {facts.profile.seconds:.1f} s.",
+            f"No samples were taken. {ending(facts.profile)}",
+            f"No thread was sampled in the window of {facts.profile.seconds:.1f} s.",
             "Try a longer --seconds, or a shorter --skip.",
             limitations=list(facts.profile.limitations),
         )
@@ -70,8 +71,11 @@ def _has_not_begun(facts: Facts) -> bool:
 def _without_training(facts: Facts) -> Verdict:
     profile = facts.profile
     seconds = f"{profile.skipped + profile.seconds:.0f} s"
+    failed = profile.exit.ending in (Ending.EXCEPTION, Ending.SIGNAL) or bool(profile.exit.code)
     return Verdict(
-        f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned.",
+        f"The script did not train. {ending(profile)}"
+        if failed
+        else f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned.",
         (f"{_where(facts)} " if facts.total > 1e-3 else "") + f"Start-up took {facts.start_up:.1f} s of the window.",
         f"Nothing can be said about the training yet: {_what_to_do(profile)}.",
         limitations=_limitations(facts),

@@ -67,8 +67,16 @@ class Clock:
 class StillTicker:
     """A ticker that never ticks: the test calls the handler."""
 
-    def __init__(self, handler: object) -> None:
+    clock: Clock
+
+    def __init__(self, handler: object, period: float) -> None:
         pass
+
+    def arm(self, every: int) -> None:
+        pass
+
+    def due(self, every: int) -> float:
+        return self.clock.now % PERIOD
 
     def stop(self) -> None:
         pass
@@ -78,9 +86,9 @@ class StillTicker:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(sampler, "time", made)
+    monkeypatch.setattr(StillTicker, "clock", made, raising=False)
     monkeypatch.setattr(sampler, "Ticker", StillTicker)
     monkeypatch.setattr(sampler, "_random", lambda: 0.0)
-    monkeypatch.setattr(sampler, "last_due", lambda now, period, every: now // period * period)
     monkeypatch.setattr(sampler.Sampler, "_run", lambda self: None)
     return made
 
@@ -119,7 +127,7 @@ def seconds_in(process: spool.Process, thread: int | None = None) -> dict[str, f
 def test_each_tick_stands_for_the_time_since_the_last(started: sampler.Sampler, clock: Clock, tmp_path: Path) -> None:
     for ticks, where in ((3, here), (1, there), (5, here)):
         clock.now += ticks * PERIOD  # those that fell into one native call are one note
-        started._tick(None, where())
+        started._tick(1, where())
     started._write()
     process = spooled(tmp_path)
     assert len(process.samples[process.pid]) == 3
@@ -130,7 +138,7 @@ def test_ticks_of_another_phase_add_up_all_the_same(started: sampler.Sampler, cl
     began = clock.now
     for tick in range(50):
         clock.now += PERIOD * (1.4 if tick % 3 else 0.7)
-        started._tick(None, (here if tick % 2 else there)())
+        started._tick(1, (here if tick % 2 else there)())
     started._write()
     assert sum(seconds_in(spooled(tmp_path)).values()) == pytest.approx(clock.now - began, abs=2 * PERIOD)
 
@@ -140,9 +148,9 @@ def test_a_tick_without_a_python_frame_is_covered_by_the_next(
 ) -> None:
     """As while the interpreter reads the script's file, in one run of fifty."""
     clock.now += PERIOD
-    started._tick(None, None)
+    started._tick(1, None)
     clock.now += PERIOD
-    started._tick(None, here())
+    started._tick(1, here())
     started._write()
     process = spooled(tmp_path)
     assert process.limitations == []
@@ -156,9 +164,9 @@ def test_a_failing_sample_is_reported_once_and_covered_by_the_next(
         broken.setattr(started._stacks, "number", lambda frame: 1 // 0)
         for _ in range(3):
             clock.now += PERIOD
-            started._tick(None, here())
+            started._tick(1, here())
     clock.now += PERIOD
-    started._tick(None, here())
+    started._tick(1, here())
     started._write()
     process = spooled(tmp_path)
     assert len(process.limitations) == 1 and "ZeroDivisionError" in process.limitations[0]
@@ -173,7 +181,7 @@ def disk(**changed: Callable) -> SimpleNamespace:
 def fill(clock: Clock, made: sampler.Sampler, ticks: int) -> None:
     for _ in range(ticks):
         clock.now += PERIOD
-        made._tick(None, here())
+        made._tick(1, here())
 
 
 @pytest.mark.parametrize("fails", ["open", "write"])
@@ -220,7 +228,7 @@ def test_it_stops_once_the_folder_is_removed(started: sampler.Sampler, clock: Cl
 def test_a_broken_line_loses_only_its_own_samples(started: sampler.Sampler, clock: Clock, tmp_path: Path) -> None:
     for where in (here, there, here):
         clock.now += PERIOD
-        started._tick(None, where())
+        started._tick(1, where())
         started._write()
     path = Path(started._path)
     lines = path.read_text().splitlines()

@@ -14,12 +14,13 @@ SECONDS = PERIOD * TICKS
 
 def weighted(found: float, cpu: float, queued: float) -> tuple[float, float]:
     """Seconds of samples of a thread that was blocked, and of others, where a share `found` of the ticks saw it so."""
-    samples = [Sample((1 + tick) * PERIOD, PERIOD, ()) for tick in range(TICKS)]
     blocked = [tick % 20 < round(20 * found) for tick in range(TICKS)]
-    states = [(sample.end + 0.3 * PERIOD, state) for sample, state in zip(samples, blocked, strict=True)]
+    samples = [Sample((1 + tick) * PERIOD, PERIOD, (), state) for tick, state in enumerate(blocked)]
+    states = [(sample.end - 0.01 * PERIOD, "a pipe" if sample.blocked else "") for sample in samples]
     clock = ThreadClock("main", [0.0, SECONDS], [0.0, cpu], [0.0, queued], [0.0, 100.0])
     kept = blocking.weighted(samples, states, clock, 0.0, SECONDS)
     waiting = sum(sample.seconds for sample, state in zip(kept, blocked, strict=True) if state)
+    assert blocking.waits(kept).get("a pipe", 0.0) == pytest.approx(waiting)
     return waiting, sum(sample.seconds for sample in kept) - waiting
 
 
@@ -31,4 +32,4 @@ def test_late_ticks_that_find_a_thread_asleep_too_often_count_less():
 def test_without_the_kernels_clock_or_with_few_samples_of_a_state_nothing_changes():
     assert weighted(found=0.0, cpu=0.5 * SECONDS, queued=0.0) == pytest.approx((0.0, SECONDS))
     samples = [Sample(PERIOD, PERIOD, ())] * 100
-    assert blocking.weighted(samples, [(PERIOD, True)], ThreadClock(), 0.0, SECONDS) == samples
+    assert blocking.weighted(samples, [(PERIOD, "a pipe")], ThreadClock(), 0.0, SECONDS) == samples

@@ -17,7 +17,7 @@ from helpers.profiles import SEEN
 from headrace.diagnose.injected import variables
 from headrace.diagnose.injected.stacks import local_names
 from headrace.diagnose.profile.profile import Ending, Profile
-from headrace.diagnose.record import processes, ticks
+from headrace.diagnose.record import processes
 from headrace.diagnose.record.processes import ProcessMonitor
 from headrace.diagnose.record.run_script import measure
 
@@ -178,23 +178,6 @@ def test_c_functions_are_known_under_names_of_attributes_and_no_code_of_the_clas
             return local_names(sys._getframe()) if self.nap and self.rate else {}
 
     assert Limiter().wait() == {"nap": "sleep"}
-
-
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        ("running", True),
-        ("202 0x7f 0x80", True),  # futex
-        ("34 0x0", False),  # pause
-        ("7 0x0 0x0 0x64", False),  # poll
-        ("230 0x1 0x1 0x7f", True),  # time.sleep
-        ("230 0x0 0x0 0x7f", False),  # usleep
-    ],
-)
-def test_only_calls_that_continue_are_interrupted(call: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticks, "RESTARTED", {202: "futex"})
-    monkeypatch.setattr(ticks, "CLOCK_NANOSLEEP", 230)
-    assert ticks.may_interrupt(call) is expected
 
 
 SAVING = """

@@ -33,6 +33,14 @@ def until_seen(pid=None):
     while not seen(pid):
         spin(0.02)
 
+def fail_as_a_test():  # a test runner shows the exception and goes on
+    def run():
+        try:
+            raise ValueError("no such thing")
+        except ValueError as error:
+            sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    run()
+
 def serve():
     until_seen()
     os._exit(3)
@@ -45,6 +53,7 @@ ENDINGS = {  # what the script does at last -> how it ended
     "sys.exit(3)": (Ending.EXIT, 3),
     "os._exit(4)": (Ending.EXIT, 4),
     "raise ValueError('no such thing')": (Ending.EXCEPTION, 1),
+    "fail_as_a_test()\nsys.exit(1)": (Ending.EXIT, 1),
     "os.kill(os.getpid(), signal.SIGKILL)": (Ending.SIGNAL, signal.SIGKILL),
     "os.abort()": (Ending.SIGNAL, signal.SIGABRT),
 }
@@ -59,7 +68,7 @@ def profile_of(text: str, folder: Path, seconds: float = 60.0, **options: float)
 def test_every_ending_leaves_a_profile(last: str, tmp_path: Path) -> None:
     profile = profile_of(f"until_seen()\n{last}", tmp_path)
     assert (profile.exit.ending, profile.exit.code) == ENDINGS[last]
-    assert profile.exit.detail == ("ValueError: no such thing" if "ValueError" in last else "")
+    assert profile.exit.detail == ("ValueError: no such thing" if "raise" in last else "")
     assert profile.training_thread.kind is Kind.MAIN and profile.training_thread.total > 0
 
 

@@ -104,8 +104,16 @@ def test_a_script_that_ended_before_the_first_sample():
     made = profile()
     made.lanes, made.exit = [], Exit(Ending.EXCEPTION, 1, "ValueError: no such environment")
     verdict = judge(Facts(made))
-    assert verdict.headline == "No samples were taken."
-    assert "ValueError: no such environment" in verdict.where
+    assert verdict.headline.startswith("No samples were taken. ")
+    assert "ValueError: no such environment" in verdict.headline
+
+
+def test_an_exception_before_the_training_is_the_headline_and_nothing_is_advised():
+    made = profile(ENVIRONMENT=0.6, OTHER=0.4, counters={"training_began": 0.0})
+    made.exit = Exit(Ending.EXCEPTION, 1, "KeyError: 'lr'")
+    verdict = judge(Facts(made))
+    assert verdict.headline.startswith("The script did not train.") and "KeyError: 'lr'" in verdict.headline
+    assert not verdict.remedies
 
 
 def test_nvml_and_kernels_are_both_reported():
