@@ -37,7 +37,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGRTMIN + 7, signal.SIGRTMIN + 8)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGURG, signal.SIGRTMIN + 8)}
     made = InteractiveShell()
     made.run_cell("%load_ext headrace").raise_error()
     yield made

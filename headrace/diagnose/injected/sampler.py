@@ -16,7 +16,7 @@ import time
 from . import library_state
 from .cuda_kernels import KernelCounter
 from .optimizer_steps import Progress
-from .stacks import Stacks
+from .stacks import Stacks, variables_of
 from .ticker import SUFFIX, Ticker
 
 WRITE_EVERY = 0.5  # s
@@ -48,7 +48,9 @@ class Sampler:
         self._began = time.monotonic()
         self._path = os.path.join(self._folder, f"{self._pid}-{int(self._began * 1e6)}.jsonl")
         self._stacks = Stacks()
-        self._samples = []  # (native id of thread, time, seconds that the sample covers, number of stack, flags)
+        # (native id of thread, time, seconds that the sample covers, number of stack, flags, and of the main thread
+        # what variables_of() gives)
+        self._samples = []
         self._records = []
         self._unwritten = b""
         self._recorded = {}  # the last values, to record changes only
@@ -146,7 +148,7 @@ class Sampler:
         spent, self._last = due - self._last, due
         stack = self._stacks.number(frame)
         flags = BLOCKED * blocked + WITHOUT_GRADIENTS * (inside and library_state.without_gradients())
-        self._samples.append((self._pid, due, spent, stack, flags))
+        self._samples.append((self._pid, due, spent, stack, flags, variables_of(frame)))
         if now > self._next_inspection and inside:
             self._next_inspection = now + POLL_EVERY
             self._record_changes(stack, dict(library_state.of_torch(), **library_state.of_stack(frame, self._sizes)))

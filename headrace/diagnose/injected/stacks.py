@@ -9,6 +9,9 @@ from . import variables
 _RESUME = opcode.opmap.get("RESUME", -1)  # Python 3.11 and later
 JITTED = "jit "  # before the name of a function that JAX has compiled
 ENV_CLASS = "<environment>"  # listed as a base of every class that has step() and reset(), and does not train
+FOUNDATIONS = ("torch", "numpy", "gymnasium", "jax", "jaxlib", "flax", "numba", "scipy", "pandas")
+_IS_OWN = {}  # type: ignore[var-annotated]  # code -> whether it is the script's
+_STANDARD = getattr(sys, "stdlib_module_names", frozenset())  # type: ignore[var-annotated]
 MOST_FRAMES = 200  # innermost first; those further out do not affect roles
 
 
@@ -66,9 +69,29 @@ class Stacks:
             position = next(itertools.islice(code.co_positions(), offset // 2, None), position)
         found = next(self._numbers), entered
         aliases = local_names(frame) if innermost else {}  # a function that is called further out has a frame
-        self.new.append(["place", found[0], known[0], *position, aliases])
+        kinds = {} if _is_foundation(code, frame) else variables.kinds(frame)
+        self.new.append(["place", found[0], known[0], *position, aliases, kinds])
         self._places[place] = found
         return found
+
+
+def variables_of(frame):
+    """A number that changes when the variables of a script's functions that run refer to other objects."""
+    found = 0
+    while frame is not None:
+        code = frame.f_code
+        if code not in _IS_OWN:
+            _IS_OWN[code] = "-packages" not in code.co_filename and not _is_foundation(code, frame)
+        if _IS_OWN[code]:
+            found ^= variables.signature(frame)
+        frame = frame.f_back
+    return found & 0xFFFFFFFF
+
+
+def _is_foundation(code, frame):
+    """Whether a function is of Python or of a library under all others, in which no training loop is."""
+    top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return code.co_filename.startswith("<") or top in FOUNDATIONS or top in _STANDARD
 
 
 def other_names(code, values):

@@ -29,6 +29,63 @@ def attributes(value):
     return {}
 
 
+NETWORK, OPTIMIZER, CODE, GENERATOR, COMPILED = "network", "optimizer", "code", "generator", "compiled"
+_BASES = {
+    "torch.nn.modules.module.Module": NETWORK,
+    "flax.linen.module.Module": NETWORK,
+    "flax.nnx.module.Module": NETWORK,
+    "equinox._module.Module": NETWORK,
+    "haiku._src.transform.Transformed": NETWORK,
+    "torch.optim.optimizer.Optimizer": OPTIMIZER,
+    "torch.optim.lr_scheduler.LRScheduler": OPTIMIZER,
+    "torch.amp.grad_scaler.GradScaler": OPTIMIZER,
+    "optax._src.base.GradientTransformation": OPTIMIZER,
+    "numpy.random._generator.Generator": GENERATOR,
+    "numpy.random.mtrand.RandomState": GENERATOR,
+    "random.Random": GENERATOR,
+    "torch._C.Generator": GENERATOR,
+}
+_FUNCTIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+
+def kinds(frame):
+    """Name -> kind of the values through which no data of a training loop flow: networks, optimizers, functions, ...
+
+    The names are those that a frame's code uses: its variables, globals, and attributes of its variables, as ".name".
+    """
+    code, found = frame.f_code, {}
+    own = [(name, read(frame, name)) for name in _names(code)]
+    for name, value in own + [(name, frame.f_globals.get(name)) for name in code.co_names]:
+        found[name] = kind(value)
+    for _, value in own:
+        table = {} if kind(value) else attributes(value)
+        found.update({f".{name}": kind(table[name]) for name in code.co_names if name in table})
+    return {name: each for name, each in found.items() if each}
+
+
+def kind(value):
+    """What a value is, by the classes that it inherits from; "" for data."""
+    if issubclass(type(value), _FUNCTIONS):  # isinstance() would read __class__, which may be code of the user
+        return CODE
+    if type(value).__name__ == "PjitFunction":
+        return COMPILED
+    if type(value).__name__ in ("CPUDispatcher", "CUDADispatcher"):  # of Numba
+        return CODE
+    for base in type(value).__mro__:
+        known = _BASES.get(f"{base.__module__}.{base.__qualname__}")
+        if known:
+            return known
+    return ""
+
+
+def signature(frame):
+    """A number that changes when a function's variables refer to other objects."""
+    code = frame.f_code
+    if code.co_name == "<module>":
+        return hash(tuple(map(id, list(frame.f_globals.values()))))
+    return hash(tuple(id(read(frame, name)) for name in _names(code)))
+
+
 def _names(code):
     """A function's own variables, then those of the functions around it, in their order in memory."""
     cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)

@@ -37,7 +37,10 @@ class Role(StrEnum):
     LAUNCH = "launch", "kernel launches", "#e59bc4"
     WAIT = "wait", "waiting for others", "#c9ced6"  # other processes and threads: pipes, queues, locks, joins
     EVALUATION = "evaluation", "evaluation", "#7d5bbe"  # of the policy, with everything it calls
+    READING = "reading", "reading files", "#8fd0b8"
+    REMADE = "made anew", "set-up made anew", "#b08968"  # what the loop compiles, builds or starts again and again
     DATA = "data", "data handling", "#4fb8c4"  # buffers, batches, advantages, conversions between arrays
+    SIDE = "side work", "side work", "#c9a9d6"  # what gives nothing that the loop uses
     LOGGING = "logging", "logging", "#d8b63a"
     SAVING = "saving", "saving", "#a08434"  # checkpoints, models, videos
     # imports, compilation, building networks and environments, starting processes
@@ -83,6 +86,8 @@ class Site:
     seconds: float  # of wall time, with everything called from there
     text: str = ""  # the line itself, without indentation; "" if the source cannot be read
     own: bool = True  # whether the line is the user's rather than a library's
+    sure: bool = True  # whether the role is known, rather than likely
+    waits: dict[str, float] = field(default_factory=dict)  # s of `seconds`, by what was waited for
 
 
 @dataclass
@@ -102,6 +107,8 @@ class Lane:
     wakes: float = 0.0  # times within the window that it got a core: after waiting, sleeping, or losing it
     samples: int = 0  # sampling ticks; 0 for native threads, of which only the CPU time is known
     counters: dict[str, float] = field(default_factory=dict)  # see Profile
+    guessed: dict[Role, float] = field(default_factory=dict)  # of `seconds`, those whose role is likely and not sure
+    lines: list[Site] = field(default_factory=list)  # the statements of the script's training loop, the most time first
     waits: dict[str, float] = field(default_factory=dict)  # s blocked, by what was waited for: "a pipe", "a timer", ...
     read_mb: float = 0.0  # that the process read and wrote by system calls: files, pipes and sockets; main threads only
     written_mb: float = 0.0
@@ -179,6 +186,7 @@ class Profile:
     cuda: 1 if torch has used a GPU, otherwise 0
     parameters: of the largest torch module whose forward pass was sampled
     inference_batch, learning_batch: rows of the last sampled forward pass that acts, and that learns
+    updates_seen: 1 if gradients or an optimizer's steps were sampled
     training_began: 1 if the training loop was seen, otherwise 0
     trainers: processes that compute gradients; in_turns: 1 if there are two that never work at the same time
     """
@@ -222,9 +230,11 @@ class Profile:
         data["exit"]["ending"] = Ending(data["exit"]["ending"])
         for lane in data["lanes"]:
             lane["kind"] = Kind(lane["kind"])
-            lane["seconds"] = {Role(role): seconds for role, seconds in lane["seconds"].items()}
+            for name in ("seconds", "guessed"):
+                lane[name] = {Role(role): seconds for role, seconds in lane.get(name, {}).items()}
             lane["spans"] = [Span(**span | {"role": Role(span["role"])}) for span in lane["spans"]]
-            lane["sites"] = [Site(**site | {"role": Role(site["role"])}) for site in lane["sites"]]
+            for name in ("sites", "lines"):
+                lane[name] = [Site(**site | {"role": Role(site["role"])}) for site in lane.get(name, [])]
         made = {
             "exit": Exit(**data["exit"]),
             "machine": Machine(**data["machine"]),

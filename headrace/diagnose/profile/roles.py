@@ -1,49 +1,67 @@
-"""The role of a stack, from what its functions are and not from how a script names them."""
+"""The role of a stack: by what flows through the script's loop, and by the classes and libraries that it is in."""
 
 from __future__ import annotations
 
-import re
-import sysconfig
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Sequence
 
-from headrace.diagnose.injected.stacks import JITTED
+from headrace.diagnose.injected.stacks import FOUNDATIONS, JITTED
 from headrace.diagnose.profile import source_context
+from headrace.diagnose.profile.loop_search import UPDATES
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import OWN, WHOLE_CALL, Hints, read_roles
-from headrace.diagnose.profile.source_context import Purpose
+from headrace.diagnose.profile.source_context import is_own
 from headrace.diagnose.profile.spinning import spins
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
+from headrace.diagnose.profile.training_loop import TrainingLoop
 
-PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")  # whole folders: a user's may have such words in their names
-STANDARD = re.compile(r"/lib(64)?/python3\.\d+t?/")  # of whichever Python runs the script
-GENERATED = ("<frozen", "<string>", "<eval_with_key>", "<__array_func")
-CELL = "<ipython-input"  # begins the name that IPython gives a cell in a terminal
 PART_OF = {  # role -> roles of callers that it is counted as a part of
     Role.FORWARD: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER),
     Role.INFERENCE: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.DATA),
-    Role.DATA: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER, Role.FORWARD),
-    Role.COPY: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING),
+    Role.DATA: (Role.ENVIRONMENT, Role.READING, Role.LOGGING, Role.SAVING, Role.BACKWARD, Role.OPTIMIZER, Role.FORWARD),
+    Role.COPY: (Role.ENVIRONMENT, Role.READING, Role.LOGGING, Role.SAVING),
     Role.IDLE: (Role.ENVIRONMENT, Role.LOGGING, Role.SAVING),
+    Role.SAVING: (Role.READING,),
     Role.BACKWARD: (Role.ENVIRONMENT,),
     Role.OPTIMIZER: (Role.ENVIRONMENT,),
 }
 C_FUNCTIONS = {name: role for role, names in read_roles(OWN, "c_functions").items() for name in names}
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
 INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # calls of these roles include the computation of their arguments
-CONVERSIONS = {"as_tensor", "from_numpy", "tensor", *COPIES, "detach", "sample"}  # of observations and actions
-DRAWS = {"multinomial", "argmax", "log_prob", "rsample"}
 
 
 class Classifier:
-    """Finds the roles of stacks, and caches them."""
+    """Finds the roles of stacks, and caches them.
 
-    def __init__(self, hints: Hints, cuda: bool) -> None:
-        """cuda: whether the process has used a GPU, so that .item() waits for it."""
-        self._hints, self._cuda = hints, cuda
+    What the classes and libraries tell of a stack is its evidence; in a training loop of the script's own, what flows
+    through its calls decides, and the evidence supports it.
+    """
+
+    def __init__(self, hints: Hints, cuda: bool, writes: bool = True) -> None:
+        """cuda: whether the process has used a GPU, so that .item() waits for it. writes: whether it writes files."""
+        self._hints, self._cuda, self._writes = hints, cuda, writes
         self._known: dict[Stack, tuple[Role, str]] = {}
+        self._evident: dict[Stack, Role | None] = {}
         self._codes: dict[Code, Role | None] = {}
+        self._doing: defaultdict[Code, set[Role]] = defaultdict(set)  # functions that update, and that play
+        self._without_gradients: Counter[Stack] = Counter()  # samples without gradients, less those with
+        self._guessed: set[Stack] = set()  # stacks whose role is likely, and not sure
+        self.loop: TrainingLoop | None = None
+
+    def learn_from(self, samples: Sequence[Sample]) -> None:
+        """Find the training loop of a process in all its samples, then the roles of its stacks."""
+        for sample in samples:
+            self._without_gradients[sample.stack] += 1 if sample.without_gradients else -1
+            role = self.evidence(sample.stack)
+            if role in (*UPDATES, Role.ENVIRONMENT):
+                for place in sample.stack:
+                    self._doing[place.code].add(Role.BACKWARD if role in UPDATES else Role.ENVIRONMENT)  # type: ignore[arg-type]
+        self.loop = TrainingLoop(samples, self.evidence, self.has_gradients)
+        self._resolve_unknown(samples)
+
+    def has_gradients(self, stack: Stack) -> bool:
+        """Whether most samples of a stack recorded gradients."""
+        return self._without_gradients[stack] <= 0
 
     def classify(self, stack: Stack) -> tuple[Role, str]:
         """The role of a stack, and its function: "CartPoleEnv.step", "Linear.forward", "item"."""
@@ -51,8 +69,19 @@ class Classifier:
             self._known[stack] = self._classify(stack)
         return self._known[stack]
 
-    def resolve_unknown(self, samples: Iterable[Sample]) -> None:
-        """Give stacks of unknown role the role that other samples mostly have below the same place."""
+    def is_guessed(self, stack: Stack) -> bool:
+        """Whether the role of a stack is likely, and not sure."""
+        self.classify(stack)
+        return stack in self._guessed
+
+    def evidence(self, stack: Stack) -> Role | None:
+        """The role of a stack by the classes and libraries that it is in; None without any that is known."""
+        if stack not in self._evident:
+            self._evident[stack] = self._by_class(stack)[0]
+        return self._evident[stack]
+
+    def _resolve_unknown(self, samples: Iterable[Sample]) -> None:
+        """Give stacks of unknown role, without a loop of the script's own, the one that others have below the place."""
         spent: defaultdict[Place, Counter[tuple[Role, str]]] = defaultdict(Counter)
         for sample in samples:
             result = self.classify(sample.stack)
@@ -60,33 +89,60 @@ class Classifier:
                 for place in sample.stack[1:]:
                     spent[place][result] += sample.seconds  # type: ignore[assignment]
         for stack, (role, _) in self._known.items():
-            if role is Role.OTHER and stack[0] in spent:
+            if role is Role.OTHER and stack[0] in spent and not (self.loop and self.loop.tree):
                 self._known[stack] = spent[stack[0]].most_common(1)[0][0]
+                self._guessed.add(stack)
 
     def _classify(self, stack: Stack) -> tuple[Role, str]:
+        role, index = self._by_class(stack)
+        found = self.loop.finding(stack) if self.loop else None
+        if found is not None:
+            if not found.sure:
+                self._guessed.add(stack)
+            return found.role, self._detail(stack, index) if role is not None else self._own_call(stack)
+        if role is Role.FORWARD:
+            return self._acting_or_learning(stack), title(stack[index].code)
+        if role in (None, Role.DATA) and spins(stack):
+            return Role.WAIT, "a loop that spins"
+        if role in (None, Role.DATA) and (argument := self._of_argument(stack)) is not None:
+            return argument
+        if role is None:
+            return self._of_other_code(stack)
+        return role, self._detail(stack, index)
+
+    def _by_class(self, stack: Stack) -> tuple[Role | None, int]:
+        """The role by class and library, and the index of the function that has it; -1 for a C function."""
         roles = [self._of_code(place.code) for place in stack]
         for index in reversed(range(len(stack))):
-            if roles[index] in WHOLE_CALL or _is_evaluation(stack, index):
-                whole = Role.START_UP if roles[index] is Role.START_UP else Role.EVALUATION
-                return whole, title(stack[index].code)
+            if roles[index] in WHOLE_CALL:
+                return roles[index], index
         role, index = self._innermost(stack, roles)
         for outer in range(index + 1, len(stack)):  # the role that the part belongs to
             around = roles[outer]
             if role is not None and around in PART_OF.get(role, ()):
-                role, index = around, outer  # type: ignore[assignment]
+                role, index = around, outer
         if role is Role.FORWARD:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
-            doing = _purpose(stack[index + 1 :]) or _purpose(stack[index:])
-            return (Role.INFERENCE if doing is Purpose.ACT else Role.FORWARD), title(stack[index].code)
-        if role in (None, Role.DATA) and spins(stack):
-            return Role.WAIT, "a loop that spins"
-        if role in (None, Role.DATA):
-            argument = self._of_argument(stack)
-            if argument is not None:
-                return argument
-        if role is None:
-            return self._of_other_code(stack)
-        return role, self._detail(stack, index)
+        if role is Role.SAVING and not self._writes:
+            return None, 0
+        return role, index
+
+    def _acting_or_learning(self, stack: Stack) -> Role:
+        """The role of a network: what the innermost function around it does besides, in other samples."""
+        for place in stack:
+            if place.code.module.partition(".")[0] in FOUNDATIONS:
+                continue
+            doing = self._doing.get(place.code, set())
+            if len(doing) == 1:
+                return Role.INFERENCE if Role.ENVIRONMENT in doing else Role.FORWARD
+            if doing:
+                break
+        return Role.FORWARD if self.has_gradients(stack) else Role.INFERENCE
+
+    def _own_call(self, stack: Stack) -> str:
+        """The name of what the script calls, at the innermost place of its own."""
+        place = next((place for place in stack if is_own(place.code.file)), stack[0])
+        return source_context.call_at(place) or title(place.code)
 
     def _of_code(self, code: Code) -> Role | None:
         if code not in self._codes:
@@ -101,8 +157,6 @@ class Classifier:
         role = C_FUNCTIONS.get(call)
         if role is Role.LOGGING and roles[0] is not None:
             role = None  # file.write inside a library has the library's role
-        if call in CONVERSIONS and roles[0] is None and _purpose(stack) is Purpose.ACT:
-            return Role.INFERENCE, -1
         if role is not None and (roles[0] is None or role is Role.IDLE or (roles[0] is Role.WAIT and call == "loads")):
             return role, -1
         return next(((role, index) for index, role in enumerate(roles) if role is not None), (None, 0))
@@ -119,17 +173,12 @@ class Classifier:
         return None
 
     def _of_other_code(self, stack: Stack) -> tuple[Role, str]:
-        """The role of other code, such as the arithmetic of a loss, by the purpose of the loop around it."""
-        doing, call = _purpose(stack), source_context.call_at(stack[0])
+        """The role of a library's own code around the parts that have one, and of functions that JAX has compiled."""
+        call = source_context.call_at(stack[0])
         role = None if is_own(stack[0].code.file) else self._hints.plumbing(names(stack[0].code)[0])
-        if role is not None:
-            return role, call or title(stack[0].code)
-        if doing is Purpose.LEARN:
-            return Role.FORWARD, call
-        compiled = call.startswith(JITTED)
-        if doing is Purpose.ACT and (call in DRAWS or compiled or "torch" in stack[0].code.module):
-            return Role.INFERENCE, call
-        return Role.OTHER, call or title(stack[0].code)
+        if role is None and call.startswith(JITTED):
+            role = self._acting_or_learning(stack)
+        return role or Role.OTHER, call or title(stack[0].code)
 
     def _detail(self, stack: Stack, index: int) -> str:
         call = source_context.call_at(stack[0])
@@ -142,48 +191,6 @@ def names(code: Code) -> tuple[str, ...]:
     return (f"{code.module}.{code.name}", *(f"{base}.{code.method}" for base in code.ancestors))
 
 
-@cache
-def is_own(file: str) -> bool:
-    """Whether a file is the user's rather than an installed library's or Python's."""
-    standard = sysconfig.get_paths()["stdlib"].replace("\\", "/")
-    plain = file.replace("\\", "/")
-    if plain.startswith(CELL):
-        return True
-    generated = plain.startswith("<") or any(part in plain for part in GENERATED)
-    return not (generated or plain.startswith(f"{standard}/") or PACKAGES.search(plain) or STANDARD.search(plain))
-
-
 def title(code: Code) -> str:
     """A function's name with its class: "CartPoleEnv.step"."""
     return ".".join(code.name.rpartition("<locals>.")[2].split(".")[-2:])
-
-
-def _purpose(stack: Stack) -> Purpose | None:
-    """The purpose of the innermost function that acts or learns, at its place."""
-    for place in stack:
-        scope = source_context.scope(place.code) if _has_markers(place.code) else None
-        if scope is not None and scope.markers:
-            return scope.purpose_at(place.line)
-    return None
-
-
-def _has_markers(code: Code) -> bool:
-    """Whether to read a function's source: the script's own, and RL libraries'."""
-    plumbing = ("torch", "numpy", "gymnasium", "importlib", "threading", "multiprocessing", "runpy", "typing")
-    return code.module.partition(".")[0] not in plumbing and (
-        code.file.startswith(CELL) or not code.file.startswith("<")
-    )
-
-
-def _is_evaluation(stack: Stack, index: int) -> bool:
-    """Whether a function of the user evaluates the policy, and is called by one that acts or learns."""
-    code = stack[index].code
-    if not is_own(code.file) or code.name == "<module>":
-        return False
-    scope = source_context.scope(code)
-    return scope is not None and scope.evaluates and any(_acts_or_learns(outer) for outer in stack[index + 1 :])
-
-
-def _acts_or_learns(place: Place) -> bool:
-    scope = source_context.scope(place.code) if is_own(place.code.file) or _has_markers(place.code) else None
-    return scope is not None and bool(scope.markers)

@@ -6,7 +6,8 @@ from collections import defaultdict
 
 from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role, Site
-from headrace.diagnose.profile.roles import PACKAGES, Classifier, is_own, title
+from headrace.diagnose.profile.roles import Classifier, title
+from headrace.diagnose.profile.source_context import PACKAGES, is_own
 from headrace.diagnose.profile.spool import Place, Sample, Stack
 
 MOST = 40  # sites of a lane
@@ -30,6 +31,22 @@ def find(samples: list[Sample], classifier: Classifier) -> list[Site]:
         for (role, file, line, function, call, own), seconds in ranked
         if seconds > LEAST * total
     ]
+
+
+def of_loop(samples: list[Sample], classifier: Classifier) -> list[Site]:
+    """The statements of the script's training loop that take the most time, the most first; [] without one."""
+    found: dict[tuple, Site] = {}
+    for sample in samples:
+        place = classifier.loop.statement(sample.stack) if classifier.loop else None
+        if place is None:
+            continue
+        role, sure = classifier.classify(sample.stack)[0], not classifier.is_guessed(sample.stack)
+        file, line, text = place
+        site = found.setdefault((role, sure, *place), Site(role, file, line, "", "", 0.0, text, True, sure))
+        site.seconds = round(site.seconds + sample.seconds, 4)
+        if sample.waits_for:
+            site.waits[sample.waits_for] = round(site.waits.get(sample.waits_for, 0.0) + sample.seconds, 4)
+    return sorted(found.values(), key=lambda site: -site.seconds)[:MOST]
 
 
 def _place(stack: Stack, role: Role, detail: str) -> Place:

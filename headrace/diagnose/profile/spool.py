@@ -42,6 +42,8 @@ class Place:
     column: int | None = None  # in bytes of UTF-8
     end_column: int | None = None
     other_names: tuple[tuple[str, str], ...] = ()  # as those of the code, of its own variables
+    # of the variables that the code uses, see injected.variables.kinds
+    kinds: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
 Stack = tuple[Place, ...]  # innermost first
@@ -58,6 +60,7 @@ class Sample:
     blocked: bool = False  # whether the thread waited, and was looked at by another
     without_gradients: bool = False  # whether torch recorded no gradients; not known of a blocked thread
     waits_for: str = ""  # what it waited for, see record.system_calls
+    variables: int = 0  # changes when those of the script's functions refer to other objects
 
 
 @dataclass
@@ -109,9 +112,10 @@ def _process(path: Path) -> Process | None:
             renamed = tuple(others[0].items()) if others else ()
             codes[number] = Code(file, name, module, line, tuple(ancestors), renamed)
         elif kind == "place" and values[1] in codes:
-            number, code, line, end_line, column, end_column, aliases = values
+            number, code, line, end_line, column, end_column, aliases, *more = values
             position = line or codes[code].line, end_line, column, end_column
-            places[number] = Place(codes[code], *position, tuple(aliases.items()))
+            kinds = tuple(more[0].items()) if more else ()
+            places[number] = Place(codes[code], *position, tuple(aliases.items()), kinds)
         elif kind == "stack" and places.keys() >= set(values[1]):
             stacks[values[0]] = own_frames(tuple(places[number] for number in values[1]))
         elif process is not None:
@@ -133,8 +137,8 @@ def _add(process: Process, stacks: dict[int, Stack], kind: str, values: Record) 
     if kind == "samples":
         for thread, end, seconds, stack, *more in values[0]:
             if stack in stacks:
-                flags = more[0] if more else 0
-                state = bool(flags & BLOCKED), bool(flags & WITHOUT_GRADIENTS)
+                flags, variables = (*more, 0, 0)[:2]
+                state = bool(flags & BLOCKED), bool(flags & WITHOUT_GRADIENTS), "", variables
                 process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack], *state))
     elif kind in ("counters", "gpu", "versions"):
         getattr(process, kind).update(values[0])

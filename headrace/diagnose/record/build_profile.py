@@ -26,6 +26,7 @@ HELPERS = (
     "joblib.externals.loky.backend.resource_tracker",
 )
 WELL_SAMPLED = 0.9  # share of the training thread's time; the report says if less was sampled
+LEAST_WRITTEN = 0.02  # MB/s from which on a process may be saving something; the sampler's own file has less
 GRID = 0.1  # s between points of a series
 
 
@@ -46,9 +47,21 @@ class Recording:
 def training_began(recording: Recording, hints: Hints) -> float | None:
     """When the training of a script that still runs began, in s of time.monotonic(); None if it has not."""
     processes = [process for process in spool.read(recording.folder) if not _is_helper(process)]
-    lanes = _lanes(processes, _classifiers(processes, hints), recording)
-    began = driver.began(lanes[0]) if lanes else None
+    classifiers = _classifiers(processes, hints, recording)
+    lanes = _lanes(processes, classifiers, recording)
+    began = _began(lanes, classifiers, recording.window)
     return None if began is None else recording.window.begin + began
+
+
+def _began(lanes: list[Lane], classifiers: dict[int, Classifier], window: Window) -> float | None:
+    """When training began, in s since the window began: the loop of the script's own, or a library's."""
+    if not lanes:
+        return None
+    began, loop = driver.began(lanes[0]), classifiers[lanes[0].pid].loop
+    turned = loop.began() if loop else None
+    if turned is None:
+        return began
+    return min(began, max(turned - window.begin, 0.0)) if began is not None else max(turned - window.begin, 0.0)
 
 
 def build(recording: Recording, hints: Hints) -> Profile:
@@ -59,9 +72,9 @@ def build(recording: Recording, hints: Hints) -> Profile:
     for helper in {process.pid for process in everything} - {process.pid for process in processes}:
         monitor.forget(helper)
     root = next((process for process in processes if process.pid == monitor.root), None)
-    classifiers = _classifiers(processes, hints)
+    classifiers = _classifiers(processes, hints, recording)
     lanes = _lanes(processes, classifiers, recording)
-    began = driver.began(lanes[0]) if lanes else None
+    began = _began(lanes, classifiers, window)
     if began and began < window.seconds - make_lanes.SHORTEST:
         window = replace(window, skip=window.begin - window.started + began)
         recording = replace(recording, window=window)
@@ -74,6 +87,8 @@ def build(recording: Recording, hints: Hints) -> Profile:
     lanes += make_lanes.of_native_threads(lanes, monitor, window, processes)
     counters = _counters(leading, classifiers[leading.pid], lanes) if leading else {}
     counters["training_began"] = float(began is not None)
+    if lanes:
+        counters["updates_seen"] = float(lanes[0].share(Role.BACKWARD, Role.OPTIMIZER) > 0)
     counters["trainers"] = len(learning)
     counters["in_turns"] = float(len(learning) == 2 and driver.take_turns(*learning))
     return Profile(
@@ -93,11 +108,13 @@ def build(recording: Recording, hints: Hints) -> Profile:
     )
 
 
-def _classifiers(processes: list[Process], hints: Hints) -> dict[int, Classifier]:
+def _classifiers(processes: list[Process], hints: Hints, recording: Recording) -> dict[int, Classifier]:
     """What finds the roles of each process's stacks."""
-    found = {process.pid: Classifier(hints, bool(process.counters.get("cuda"))) for process in processes}
+    found = {}
     for process in processes:
-        found[process.pid].resolve_unknown(sample for samples in process.samples.values() for sample in samples)
+        writes = recording.monitor.written_per_second(process.pid) > LEAST_WRITTEN
+        found[process.pid] = Classifier(hints, bool(process.counters.get("cuda")), writes)
+        found[process.pid].learn_from([sample for samples in process.samples.values() for sample in samples])
     return found
 
 

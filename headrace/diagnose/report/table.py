@@ -14,6 +14,7 @@ from headrace.core.text import printable
 from headrace.diagnose.profile.formatting import count, percent, place
 from headrace.diagnose.profile.profile import Profile, Role
 from headrace.diagnose.report.answer import Answer, command_line
+from headrace.diagnose.verdict import loop_lines
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.remedy import Remedy
 from headrace.diagnose.verdict.verdict import Verdict, ending, gain_text
@@ -46,14 +47,14 @@ def text(facts: Facts, verdict: Verdict, width: int = 100, found: Answer | None 
 def lines(facts: Facts, verdict: Verdict, width: int, found: Answer | None = None) -> list[Line]:
     """The report, line by line, with the answer first."""
     blocks = _answer(found, width) if found else [_paragraph(verdict.headline, width, "bold")]
-    blocks.append(_paragraph(scene(facts.profile), width, "dim"))
+    blocks += [_loop(facts, width), _paragraph(scene(facts.profile), width, "dim")]
     if facts.profile.lanes:
         blocks.append(_parts(facts, min(BAR, width - 47)) + _workers(facts))
     blocks += [_paragraph(paragraph, width) for paragraph in (verdict.where, verdict.bounds, *verdict.notes)]
     blocks += [_remedy(number, remedy, width) for number, remedy in enumerate(verdict.remedies, 1)]
     limitations = [line for note in verdict.limitations for line in _paragraph(note, width, "dim", "- ")]
     blocks.append([[("Accuracy and limitations", "bold")], *limitations])
-    return [line for block in blocks for line in ([("", "")], *block)]
+    return [line for block in blocks if block for line in ([("", "")], *block)]
 
 
 def _answer(found: Answer, width: int) -> list[list[Line]]:
@@ -63,6 +64,14 @@ def _answer(found: Answer, width: int) -> list[list[Line]]:
         code: list[Line] = [[(f"     {line}", "cyan")] for line in found.command.splitlines()]
         blocks.append([[(found.title, "bold"), (f"   {found.gain}", "green")], *code])
     return blocks
+
+
+def _loop(facts: Facts, width: int) -> list[Line]:
+    """The statements of the training loop that take the most time."""
+    found: list[Line] = []
+    for share, where, what in loop_lines.rows(facts) if facts.profile.lanes else ():
+        found += [[(f"{share:>6}  ", "bold"), (where[: width - 8], "")], [("", ""), (f"        {what}", "dim")]]
+    return found
 
 
 def scene(profile: Profile) -> str:

@@ -12,6 +12,7 @@ from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Profile, Role, Site, Span
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not mentioned
+TOLD = {"a pipe", "a socket", "a lock", "several files", "events"}  # what a process waits for that is told what to do
 SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 IN_PROCESSES = {"SubprocVecEnv": "subproc_vec_env", "AsyncVectorEnv": "async_vector_env"}  # class -> its file
 UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # Headrace's classes that step Gymnasium environments
@@ -96,7 +97,9 @@ class Facts:
         if lane.pid in self._ancestors:
             return False
         waited_for = self.spent(Role.WAIT) > NOTICEABLE * self.total  # other sleepers are a library's services
-        asleep = waited_for and lane.spent(Role.IDLE) > NOTICEABLE * self.total  # an environment that sleeps
+        # an environment that sleeps, and is told by somebody when to step; a library's monitor wakes by its own clock
+        told = not lane.waits or bool(TOLD & lane.waits.keys())
+        asleep = waited_for and lane.spent(Role.IDLE) > NOTICEABLE * self.total and told
         serving = any(map(_in_processes, lane.sites))  # steps too short to see
         return asleep or serving or lane.spent(Role.ENVIRONMENT) > 0
 
@@ -272,6 +275,24 @@ class Facts:
         spans = [span for lane in lanes for span in lane.spans if span.role in roles]
         total = sum(span.end - span.start for span in spans)
         return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
+
+    def runs(self, library: str) -> bool:
+        """Whether lines of a library are among those that the training takes its time for: imported is not used."""
+        lines = [site for lane in self.training_lanes for site in (*lane.sites, *lane.lines)]
+        if library == "headrace" or not any(not site.own for site in lines):
+            return self.uses(library)
+        return self.uses(library) and any(f"/{library}/" in site.file.replace("\\", "/") for site in lines)
+
+    def guessed(self, *roles: Role) -> float:
+        """Share of the time in some roles, in all where none is given, of which the role is likely and not sure."""
+        guessed = self.profile.training_thread.guessed
+        spent = self.spent(*roles) if roles else self.total
+        return sum(guessed.get(role, 0.0) for role in roles or guessed) / max(spent, 1e-9)
+
+    @property
+    def unsure(self) -> float:
+        """Share of the training thread's time whose role is guessed, or not known."""
+        return min(self.guessed() + self.share(Role.OTHER), 1.0)
 
     def uses(self, library: str) -> bool:
         """Whether the script imported a library."""

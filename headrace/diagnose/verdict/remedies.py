@@ -18,11 +18,17 @@ from headrace.diagnose.verdict.snippets import instead, snippet, without
 
 LEAST_GAIN = 1.15  # remedies with a lower gain or bound are not listed: predictions are not so exact
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
+GUESSED = 0.2  # share of an activity's time whose role is guessed, above which no gain is predicted
 RARER = 10  # "ten times less often"
 LESS_OFTEN = {  # role -> title, what was measured
     Role.LOGGING: ("Log ten times less often", "goes into logging"),
     Role.SAVING: ("Save ten times less often", "goes into saving"),
     Role.EVALUATION: ("Evaluate ten times less often", "training stops while the policy is evaluated"),
+    Role.SIDE: ("Do the side work ten times less often", "goes into what gives nothing that the loop uses"),
+}
+ONCE = {  # the same for what need not be done in each turn of the loop
+    Role.REMADE: ("Make once what each turn of the loop makes anew", "goes into compiling, building or starting again"),
+    Role.READING: ("Keep in memory what is read again and again", "goes into reading files"),
 }
 
 
@@ -61,7 +67,18 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
         most, likely = saved_waiting(facts, spent, waited)
         likely -= spent / RARER
         sampled = spent - waited if facts.knows_waiting else spent
-    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=likely, measured=sampled)
+    known = None if facts.guessed(role) > GUESSED else likely
+    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=known, measured=sampled)
+
+
+def _once(facts: Facts, role: Role) -> Remedy | None:
+    if facts.share(role) < 0.03:
+        return None
+    (title, what), spent = ONCE[role], facts.spent(role)
+    why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
+    change = instead(facts.site(role), snippet(facts, role.value))
+    likely = None if facts.guessed(role) > GUESSED else spent * (1 - 1 / RARER)
+    return remedy(facts, title, why, HALF_AN_HOUR, change, most=spent, likely=likely)
 
 
 def _data(facts: Facts) -> Remedy | None:
@@ -76,6 +93,7 @@ def _data(facts: Facts) -> Remedy | None:
 RULES: tuple[Callable[[Facts], Remedy | None], ...] = (
     _sleep,
     *(partial(_less_often, role=role) for role in LESS_OFTEN),
+    *(partial(_once, role=role) for role in ONCE),
     _data,
     *env_remedies.RULES,
     *network_remedies.RULES,

@@ -53,7 +53,7 @@ def saved_waiting(facts: Facts, spent: float, waited: float | None = None) -> tu
     dearest = COSTS_AT_MOST * max(facts.wake_up, USUAL_WAKE_UP)
     most = min(dearest * wakes, (SHORT_AT_MOST + LONG_AT_MOST * length) * work)
     likely = min(COSTS * facts.wake_up * wakes, (SHORT + LONG * length) * work)
-    return facts.total - work + most, facts.total - work + likely
+    return spent + most, spent + likely  # other waits stay
 
 
 def remedy(

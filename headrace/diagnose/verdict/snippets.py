@@ -15,7 +15,7 @@ TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 def snippet(facts: Facts, name: str, **values: str | int) -> str:
     """A text of snippets.toml with its {values} filled in."""
     texts: dict[str, str] = TEXTS[name]
-    text = next((text for library, text in texts.items() if facts.uses(library)), texts["otherwise"])
+    text = next((text for library, text in texts.items() if facts.runs(library)), texts["otherwise"])
     return text.format(algorithm=_algorithm(facts), **values)
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, place, times
 from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
-from headrace.diagnose.verdict import interpreter_lock
+from headrace.diagnose.verdict import interpreter_lock, loop_lines
 from headrace.diagnose.verdict.env_remedies import slowest
+from headrace.diagnose.verdict.loop_lines import UNKNOWN
 from headrace.diagnose.verdict.network_remedies import NETWORK, is_small
 from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts, binned
 from headrace.diagnose.verdict.remedies import remedies
@@ -19,7 +20,7 @@ FEW_PHASES = 5  # of learning; with fewer, the shares depend on where the window
 MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 UNBOUNDED = 50.0  # a bound as high as this has no meaning
 TELLING = 2.0  # ... and as this, where no gain is predicted
-UNKNOWN = 0.2  # share of the time in code of unknown role, above which the headline names it
+FEW_UNSURE = 0.1  # share of the time that is guessed or unknown, up to which it may be said that nothing helps
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
@@ -126,11 +127,14 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     if name == Role.IDLE.label:
         return f"The script sleeps {share} of the time."
     if name == Role.WAIT.label:
-        return f"The script waits for other processes or threads {share} of the time{_meanwhile(facts)}."
+        what = next(iter(facts.profile.training_thread.waits), "")
+        for_what = f", for {what} for the most part" if what else ""
+        return f"The script waits for other processes or threads {share} of the time{for_what}{_meanwhile(facts)}."
     most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
-    little = max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN
-    known = f"; no known remedy makes it {times(LITTLE_GAIN)} as fast" if little else ""
-    return f"{most} into {name}: {share}{known}."
+    known = facts.unsure < FEW_UNSURE and facts.profile.counters.get("updates_seen", 1.0)
+    little = bool(known) and max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN
+    known_text = f"; no known remedy makes it {times(LITTLE_GAIN)} as fast" if little else ""
+    return f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}{known_text}.{loop_lines.caveats(facts)}"
 
 
 def _meanwhile(facts: Facts) -> str:
@@ -215,6 +219,8 @@ def _gpu(facts: Facts) -> str:
     if facts.on_gpu:
         return f"Everything that involves the GPU takes {share} of the time: a faster GPU gains at most {times(bound)}."
     network = f"acting and learning take {share} of the time"
+    if bound < 1.5 and facts.unsure > FEW_UNSURE:
+        return f"A GPU can gain at most {times(facts.bound(spent + facts.unsure * facts.total))}: {network}."
     if bound < 1.5:
         return f"Stay on the CPU. A GPU can gain at most {times(bound)}: {network}."
     if is_small(facts):
@@ -292,6 +298,8 @@ def _core_notes(facts: Facts) -> list[str]:
 
 
 def _ratio(facts: Facts, ratio: float) -> str:
+    if ratio < 0.005 and (facts.unsure > FEW_UNSURE or facts.share(Role.WAIT, Role.IDLE) > FEW_UNSURE):
+        return "R is close to 0: hardly any step of an environment was seen."
     if ratio < 0.005:
         return "R is close to 0: environments take almost no time compared with learning. Faster ones gain nothing."
     return f"R = {ratio:.2g}: {ratio:.2g} s of environment steps per second of learning. {_workers(facts)}".strip()

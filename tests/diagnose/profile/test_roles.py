@@ -12,7 +12,7 @@ import pytest
 
 import headrace
 from headrace.diagnose.injected.stacks import ENV_CLASS
-from headrace.diagnose.profile import roles, sites, source_context
+from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import OWN, Hints, read_roles
 from headrace.diagnose.profile.roles import Classifier
@@ -30,18 +30,6 @@ SCRIPT = textwrap.dedent("""
             opt.step()
             time.sleep(1)
             value = loss.item()
-
-    def h(net, world):
-        z, total = False, 0.0
-        while not z:
-            y, r, z, _, _ = world.step(net(y))
-            total += r
-        return total
-
-    def collect(net, world):
-        while True:
-            y, r, z, _, _ = world.step(net(y))
-            rows.append(r)
 
     go(net, world, opt, x)
 """)
@@ -82,10 +70,30 @@ def role(*stack: Place | Code, hints: Path | None = None, cuda: bool = False) ->
     return Classifier(Hints(hints), cuda).classify(places)[0]
 
 
-def test_a_network_acts_or_learns_by_its_place(script: Path) -> None:
-    assert role(LINEAR, FORWARD, at(script, "net(x)", "go")) is Role.INFERENCE
-    assert role(LINEAR, FORWARD, at(script, "net(y)", "go")) is Role.FORWARD
-    assert role(LINEAR, FORWARD, at(script, "net(x)", "go", 1)) is Role.FORWARD
+def test_a_network_acts_or_learns_by_what_the_function_around_it_does() -> None:
+    act, learn = (Code(f"/x/site-packages/some/{name}.py", name, f"some.{name}", 5, ()) for name in ("act", "learn"))
+    backward = Code("/x/site-packages/torch/_tensor.py", "Tensor.backward", "torch._tensor", 1, ())
+    stacks = [
+        tuple(Place(each, each.line) for each in stack)
+        for stack in (
+            (LINEAR, FORWARD, act),
+            (STEP, act),
+            (LINEAR, FORWARD, learn),
+            (backward, learn),
+            (LINEAR, FORWARD),
+        )
+    ]
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(float(index), 0.1, stack) for index, stack in enumerate(stacks)])
+    found = [classifier.classify(stack)[0] for stack in stacks]
+    assert found == [Role.INFERENCE, Role.ENVIRONMENT, Role.FORWARD, Role.BACKWARD, Role.FORWARD]
+
+
+def test_a_network_without_gradients_acts_where_nothing_else_is_known() -> None:
+    stack = Place(LINEAR, 9), Place(FORWARD, 1)
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(1.0, 0.1, stack, without_gradients=True)])
+    assert classifier.classify(stack)[0] is Role.INFERENCE
 
 
 def test_environments_are_known_by_their_classes(script: Path) -> None:
@@ -104,38 +112,6 @@ def test_c_functions_are_known_by_their_names(script: Path) -> None:
     item = at(script, "loss.item()", "go")
     assert source_context.call_at(item) == "item"
     assert role(item, cuda=True) is Role.COPY
-    assert role(at(script, "(net(x) - target).square().mean()", "go")) is Role.FORWARD
-
-
-def test_evaluation_only_sums_rewards(script: Path) -> None:
-    outer = Place(Code(str(script), "go", "__main__", 2, ()), 5)
-    assert role(STEP, at(script, "world.step(net(y))", "h"), outer) is Role.EVALUATION
-    assert role(STEP, at(script, "world.step(net(y))", "collect"), outer) is Role.ENVIRONMENT
-    assert role(STEP, at(script, "world.step(net(y))", "h")) is Role.ENVIRONMENT  # a script that does nothing else
-
-
-def test_an_evaluation_may_ignore_rewards_and_a_collector_keeps_what_it_sees(tmp_path: Path) -> None:
-    loop = "    while True:\n        obs, _, done, info = envs.step(act(obs))\n        {}\n"
-    path = tmp_path / "run.py"
-    path.write_text("def one(envs, act, obs):\n" + loop.format("count(info)") + "\n\n" * 2)
-    kept = "def two(envs, act, obs, rows):\n" + loop.format("rows.append(obs)")
-    path.write_text(path.read_text() + kept)
-    scopes = source_context._scopes(str(path))
-    assert {name.partition(":")[0]: scope.evaluates for name, scope in scopes.items() if name} == {
-        "one": True,
-        "two": False,
-    }
-
-
-def test_what_runs_once_before_the_training_loop_does_not_learn(tmp_path: Path) -> None:
-    path = tmp_path / "run.py"
-    path.write_text(
-        "rows = []\nfor n in range(9):\n    rows += read(n)\nwhile True:\n    loss(rows)\n    x.backward()\n"
-    )
-    module = Code(str(path), "<module>", "__main__", 1, ())
-    scope = source_context.scope(module)
-    assert scope is not None and scope.purpose_at(3) is None
-    assert scope.purpose_at(5) is source_context.Purpose.LEARN
 
 
 def test_other_names_of_c_functions_and_of_compiled_ones_are_resolved(tmp_path: Path) -> None:
@@ -143,7 +119,7 @@ def test_other_names_of_c_functions_and_of_compiled_ones_are_resolved(tmp_path: 
     path.write_text("while True:\n    nap(1)\n    pick(x)\n    env.step(1)\n")
     code = Code(str(path), "<module>", "__main__", 1, (), (("nap", "sleep"), ("pick", "jit choose")))
     assert role(Place(code, 2, 2, 4, 10)) is Role.IDLE
-    assert role(Place(code, 3, 3, 4, 11)) is Role.INFERENCE
+    assert role(Place(code, 3, 3, 4, 11)) is Role.FORWARD
 
 
 SPINNING = """while not (flags == 2).all():
@@ -211,13 +187,6 @@ def test_the_arguments_of_print_are_logging(tmp_path: Path) -> None:
     assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.DATA
 
 
-def test_the_site_of_an_evaluation_is_its_call(script: Path) -> None:
-    outer = Place(Code(str(script), "go", "__main__", 2, ()), 5)
-    stack = Place(STEP, 5), at(script, "world.step(net(y))", "h"), outer
-    (found,) = sites.find([Sample(1.0, 0.01, stack)], Classifier(Hints(), False))
-    assert (found.role, found.line, found.function) == (Role.EVALUATION, 5, "go")
-
-
 def functions_of_headrace() -> list[str]:
     """Full names of all functions and methods of the package."""
     root = Path(headrace.__file__).parent
@@ -258,4 +227,4 @@ def test_every_pattern_of_headrace_matches_one_of_its_functions() -> None:
     }.items(),
 )
 def test_whole_names_of_folders_say_whose_a_file_is(file: str, own: bool) -> None:
-    assert roles.is_own(file) is own
+    assert source_context.is_own(file) is own

@@ -1,0 +1,318 @@
+"""What flows between the calls and statements of a script's own files: a graph from their syntax trees.
+
+A node is a call, or what is left of a statement. A token is a place that a value may be in: a variable of a function,
+a global one, an attribute by its name whatever object has it, or the result of a call. A node leads to those that use
+what it defines. A method may change its object, and a function of the script the arguments that its text changes: such
+changes are kept apart from values that are handed on, since they connect much that is not related.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+Token = tuple[str, str]
+Position = tuple[str, int, int | None, int | None, int | None]  # file, line, column, and those of the end
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Loop = ast.For | ast.AsyncFor | ast.While
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+IN_PLACE = ("copyto", "shuffle", "put", "place", "fill_diagonal")  # functions that change their first argument
+GRADIENTS = ("value_and_grad", "grad", "apply_gradients", "apply_updates")  # of JAX and its libraries
+DEPTH = 3  # of calls, from one function of the script to the next, to which effects are followed
+
+
+@dataclass(eq=False)
+class Node:
+    """A call or a statement; `function` is the key of the function that contains it, the file's for its top level."""
+
+    tree: ast.AST
+    file: str
+    function: str
+    uses: set[Token] = field(default_factory=set)
+    defines: set[Token] = field(default_factory=set)
+    changes: set[Token] = field(default_factory=set)  # objects whose method is called, or that are changed in place
+    callee: str = ""  # the key of the script's function that is called, if that is one
+
+    @property
+    def start(self) -> tuple[int, int]:
+        """Line and column."""
+        return self.tree.lineno, self.tree.col_offset  # type: ignore[attr-defined]
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Line and column."""
+        return self.tree.end_lineno, self.tree.end_col_offset  # type: ignore[attr-defined]
+
+
+class DataFlow:
+    """The graph of some files.
+
+    transparent: keys of functions that are followed: what they are given flows to their parameters. Others are one
+    node at each call. called: the functions that calls were seen to call; for others, the only one of the name.
+    """
+
+    def __init__(
+        self, trees: dict[str, ast.Module], transparent: Collection[str], called: Mapping[Position, str]
+    ) -> None:
+        self.functions: dict[str, Function] = {}
+        self.nodes: list[Node] = []
+        self._transparent, self._called = transparent, called
+        self._named: dict[str, list[str]] = {}  # name of a function -> keys
+        self._around: dict[str, str] = {}  # key of a function -> that of the scope around it
+        self._locals: dict[str, set[str]] = {}
+        self._effects: dict[str, tuple[set[Token], set[Token]]] = {}
+        for file, tree in trees.items():
+            self._locals[file] = set()
+            self._enter(file, tree, file)
+        for tree in trees.values():
+            self._enter_wrapped(tree)
+        for file, tree in trees.items():
+            self._visit_body(tree, file, file)
+        for key, function in self.functions.items():
+            if key in transparent:
+                self._visit_body(function, self._file(key), key)
+
+    def _file(self, key: str) -> str:
+        while key in self._around:
+            key = self._around[key]
+        return key
+
+    # --- scopes
+
+    def _enter(self, file: str, tree: ast.AST, scope: str) -> None:
+        for child in ast.iter_child_nodes(tree):
+            if isinstance(child, Function):
+                key = key_of(file, child)
+                self.functions[key], self._around[key] = child, scope
+                self._named.setdefault(child.name, []).append(key)
+                self._locals[key] = _assigned(child)
+                self._enter(file, child, key)
+            else:
+                self._enter(file, child, scope)
+
+    def _enter_wrapped(self, tree: ast.Module) -> None:
+        """Names of what is made of a function, as by `fast = jax.jit(update)`."""
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+                continue
+            if isinstance(node.targets[0], ast.Name):
+                handed = (part.id for part in node.value.args if isinstance(part, ast.Name))
+                keys = [self._named[name] for name in handed if len(self._named.get(name, ())) == 1]
+                if keys and node.targets[0].id not in self._named:
+                    self._named[node.targets[0].id] = keys[0]
+
+    def token(self, name: str, scope: str) -> Token:
+        """The token of a variable that a scope uses."""
+        while scope in self._around and name not in self._locals[scope]:
+            scope = self._around[scope]
+        return scope, name
+
+    def resolve(self, call: ast.Call, file: str) -> str:
+        """The key of the script's function that a call calls; "" where that is not known."""
+        position = file, call.lineno, call.col_offset, call.end_lineno, call.end_col_offset
+        if position in self._called:
+            return self._called[position]
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        found = self._named.get(name, [])
+        return found[0] if len(found) == 1 else ""
+
+    # --- nodes
+
+    def _visit_body(self, tree: ast.AST, file: str, scope: str) -> None:
+        for child in ast.iter_child_nodes(tree):
+            if isinstance(child, Function | ast.ClassDef | ast.Lambda):
+                continue
+            if isinstance(child, ast.stmt):
+                self._statement(child, file, scope)
+                self._visit_body(child, file, scope)
+            elif not isinstance(child, ast.expr):  # with items, handlers, cases
+                self._visit_body(child, file, scope)
+
+    def _statement(self, statement: ast.stmt, file: str, scope: str) -> None:
+        node = Node(statement, file, scope)
+        self.nodes.append(node)
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.withitem):
+                node.uses |= self._value(child.context_expr, node)
+                node.defines |= self._targets([child.optional_vars] if child.optional_vars else [], node)
+            elif isinstance(child, ast.expr) and not isinstance(getattr(child, "ctx", None), ast.Store):
+                node.uses |= self._value(child, node)
+        targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+        if isinstance(statement, ast.Delete):
+            return
+        if isinstance(statement, ast.AugAssign):
+            node.uses |= self._value(statement.target, node)
+            if isinstance(statement.value, ast.Constant):  # a counter is no data
+                return
+        node.defines |= self._targets([target for target in targets if target is not None], node)
+        if isinstance(statement, ast.Return):
+            node.defines.add((scope, "return"))
+
+    def _targets(self, targets: Iterable[ast.expr], node: Node) -> set[Token]:
+        found: set[Token] = set()
+        for target in targets:
+            if isinstance(target, ast.Name):
+                found.add(self.token(target.id, node.function))
+            elif isinstance(target, ast.Attribute):
+                found.add(("", f".{target.attr}"))
+            elif isinstance(target, ast.Subscript):
+                node.uses |= self._value(target.slice, node)
+                node.changes |= self._object(target.value, node)
+            elif isinstance(target, ast.Starred):
+                found |= self._targets([target.value], node)
+            elif isinstance(target, ast.Tuple | ast.List):
+                found |= self._targets(target.elts, node)
+        return found
+
+    def _object(self, expression: ast.expr, node: Node) -> set[Token]:
+        """The tokens of what an expression is a part of: of self.buffer.rows those of .rows and .buffer."""
+        found: set[Token] = set()
+        while isinstance(expression, ast.Attribute | ast.Subscript):
+            if isinstance(expression, ast.Attribute):
+                found.add(("", f".{expression.attr}"))
+            expression = expression.value
+        if isinstance(expression, ast.Name) and expression.id not in ("self", "cls"):
+            found.add(self.token(expression.id, node.function))
+        return found
+
+    def _value(self, expression: ast.AST, node: Node) -> set[Token]:
+        """The tokens that an expression's value is made of; its calls become nodes."""
+        if isinstance(expression, ast.Name):
+            return set() if expression.id in ("self", "cls") else {self.token(expression.id, node.function)}
+        if isinstance(expression, ast.Attribute):
+            return {("", f".{expression.attr}")} | self._value(expression.value, node)
+        if isinstance(expression, ast.Call):
+            return self._call(expression, node)
+        if isinstance(expression, ast.NamedExpr):
+            value = self._value(expression.value, node)
+            self._add(expression, node, value, self._targets([expression.target], node))
+            return value
+        if isinstance(expression, ast.Yield | ast.YieldFrom):
+            value = self._value(expression.value, node) if expression.value else set()
+            self._add(expression, node, value, {(node.function, "return")})
+            return set()
+        found: set[Token] = set()
+        if isinstance(expression, COMPREHENSIONS):
+            for part in expression.generators:
+                self._add(part.iter, node, self._value(part.iter, node), self._targets([part.target], node))
+        for child in ast.iter_child_nodes(expression):
+            if not isinstance(child, ast.Lambda):
+                found |= self._value(child, node)
+        return found
+
+    def _add(self, tree: ast.AST, around: Node, uses: set[Token], defines: set[Token]) -> Node:
+        made = Node(tree, around.file, around.function, uses, defines)
+        self.nodes.append(made)
+        return made
+
+    def _call(self, call: ast.Call, around: Node) -> set[Token]:
+        result = {("call", str(id(call)))}
+        receiver: set[Token] = set()
+        if isinstance(call.func, ast.Attribute):
+            receiver = self._value(call.func.value, around)
+        elif not isinstance(call.func, ast.Name):
+            receiver = self._value(call.func, around)
+        handed = [self._value(part, around) for part in (*call.args, *(word.value for word in call.keywords))]
+        made = self._add(call, around, set(receiver), set(result))
+        if isinstance(call.func, ast.Name):
+            made.uses.add(self.token(call.func.id, around.function))
+        made.callee = key = self.resolve(call, around.file)
+        if key in self._transparent:
+            made.uses = {(key, "return")}
+            for name, tokens in self._bound(call, key, handed):
+                self._add(call, around, tokens, {(key, name)})
+                if name in self._changed_parameters(key):
+                    self._add(call, around, {(key, name)}, set()).changes |= tokens
+            return result
+        made.uses |= set().union(*handed)
+        if isinstance(call.func, ast.Attribute):
+            made.changes |= self._object(call.func.value, around)
+            if call.func.attr in IN_PLACE and call.args:
+                made.changes |= handed[0]
+        if key:
+            used, changed = self.effects(key)
+            made.uses |= used
+            made.changes |= changed
+            for name, tokens in self._bound(call, key, handed):
+                made.changes |= tokens if name in self._changed_parameters(key) else set()
+        elif isinstance(call.func, ast.Name) and isinstance(around.tree, ast.Expr) and around.tree.value is call:
+            if call.func.id != "print":  # a function without a result changes what it is given
+                made.changes |= set().union(*handed)
+        elif isinstance(call.func, ast.Name) and call.func.id == "next":
+            made.changes |= handed[0] if handed else set()
+        for word, tokens in zip(call.keywords, handed[len(call.args) :], strict=True):
+            made.changes |= tokens if word.arg == "out" else set()
+        return result
+
+    def _bound(self, call: ast.Call, key: str, handed: list[set[Token]]) -> Iterator[tuple[str, set[Token]]]:
+        """Name of a parameter and the tokens that a call hands it."""
+        arguments = self.functions[key].args
+        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+        yield from zip(names, handed[: len(call.args)], strict=False)
+        words = zip(call.keywords, handed[len(call.args) :], strict=True)
+        yield from ((word.arg, tokens) for word, tokens in words if word.arg)
+
+    def _changed_parameters(self, key: str) -> set[str]:
+        return {name for scope, name in self.effects(key)[1] if scope == key}
+
+    def effects(self, key: str, depth: int = DEPTH) -> tuple[set[Token], set[Token]]:
+        """What a function uses, and changes or defines, that is not its own: globals, attributes; and its parameters
+        that it changes.
+        """
+        if key not in self._effects:
+            self._effects[key] = set(), set()
+            inner = DataFlow.__new__(DataFlow)
+            inner.__dict__ = self.__dict__ | {"nodes": [], "_transparent": ()}
+            if depth:
+                inner._visit_body(self.functions[key], self._file(key), key)
+            arguments = self.functions[key].args
+            parameters = {each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+            used = set().union(*(node.uses for node in inner.nodes))
+            changed = set().union(*(node.changes | node.defines for node in inner.nodes))
+            kept = {token for token in changed if token[0] not in (key, "call")}
+            altered = set().union(*(node.changes for node in inner.nodes))
+            kept |= {(key, name) for name in parameters if (key, name) in altered}
+            self._effects[key] = {token for token in used if token[0] not in (key, "call")}, kept
+        return self._effects[key]
+
+
+def key_of(file: str, function: Function) -> str:
+    """The key of a function: file, name and first line, which is that of its first decorator."""
+    return f"{file}:{function.name}:{min([function.lineno, *(each.lineno for each in function.decorator_list)])}"
+
+
+def _assigned(function: Function) -> set[str]:
+    """The names of a function's own variables."""
+    arguments = function.args
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+    found, elsewhere = {each.arg for each in every if each}, set()
+    for node in _inside(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            elsewhere.update(node.names)
+        elif isinstance(node, Function | ast.ClassDef):
+            found.add(node.name)
+    return found - elsewhere
+
+
+def _inside(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a tree, without those of functions and classes defined in it."""
+    for child in ast.iter_child_nodes(tree):
+        yield child
+        if not isinstance(child, Function | ast.ClassDef | ast.Lambda):
+            yield from _inside(child)
+
+
+def loops_at(tree: ast.AST, line: int) -> list[Loop]:
+    """The loops of a scope around a line, the outermost first."""
+    return [node for node in _inside(tree) if isinstance(node, Loop) and node.lineno <= line <= (node.end_lineno or 0)]
+
+
+def computes_gradients(function: Function) -> bool:
+    """Whether a function calls one of JAX's that compute or apply gradients."""
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    names = (call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls)
+    return any(name in GRADIENTS for name in names)

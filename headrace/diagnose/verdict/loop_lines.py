@@ -1,0 +1,50 @@
+"""What a person would say who watched the training loop: where it takes its time, and how that is known."""
+
+from __future__ import annotations
+
+from headrace.diagnose.profile.formatting import percent, place
+from headrace.diagnose.profile.profile import LEARNING, Role, Site
+from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts
+
+UNKNOWN = 0.2  # share of the time in code of unknown or guessed role, above which the headline says so
+SHOWN, LEAST = 5, 0.03  # statements, and the share of the time from which on one is shown
+WAITS = 0.2  # share of a statement's time from which on it is said what it waits for
+ACTIVITIES = {"environments": (Role.ENVIRONMENT,), "learning": LEARNING}
+
+
+def mostly(facts: Facts, activity: str) -> str:
+    """The statement of the loop that most of an activity is in, where that is known."""
+    roles = ACTIVITIES.get(activity, ())
+    sites = [site for site in facts.profile.training_thread.lines if site.role in roles or site.role.label == activity]
+    site = max(sites, key=lambda site: site.seconds, default=None)
+    return f", mostly at {place(site)} `{site.text}`" if site else ""
+
+
+def caveats(facts: Facts) -> str:
+    """What a reader has to know before all figures."""
+    said = ""
+    if facts.guessed() > UNKNOWN:
+        said += f" What {percent(facts.guessed())} of the time is for is likely, not sure."
+    if not facts.profile.counters.get("updates_seen", 1.0) and facts.learning < NOTICEABLE * facts.total:
+        said += f" No update of a network was seen for {facts.total:.0f} s."
+    return said
+
+
+def rows(facts: Facts) -> list[tuple[str, str, str]]:
+    """(share, place and text, what it is) of the statements that take the most time; [] for a library's loop."""
+    lines = [site for site in facts.profile.training_thread.lines if site.role is not Role.START_UP]
+    lines = [site for site in lines if site.seconds >= LEAST * facts.total][:SHOWN]
+    return [(facts.percent(site.seconds), f"{place(site)}  {site.text}", _what(facts, site)) for site in lines]
+
+
+def _what(facts: Facts, site: Site) -> str:
+    """The state and the role of a statement, and how sure that is."""
+    waited = sum(site.waits.values())
+    what = next(iter(sorted(site.waits, key=lambda name: -site.waits[name])), "")
+    state = f"waits for {what} {percent(waited / site.seconds)}" if waited > WAITS * site.seconds else "on a core"
+    if site.role is Role.READING:
+        thread = facts.profile.training_thread
+        state += f", {thread.read_mb / facts.profile.seconds:.1f} MB/s read"
+    if site.role is Role.OTHER:
+        return f"{state}: not known"
+    return f"{state}: {facts.title(site.role)} ({'sure' if site.sure else 'likely'})"

@@ -1,0 +1,192 @@
+"""Roles by what flows through a training loop. The names in these scripts mean nothing on purpose."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.profile.role_patterns import Hints
+from headrace.diagnose.profile.roles import Classifier
+from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
+
+FORWARD = Code("/x/site-packages/torch/nn/modules/module.py", "Module._call_impl", "torch.nn.modules.module", 1, ())
+BACKWARD = Code("/x/site-packages/torch/_tensor.py", "Tensor.backward", "torch._tensor", 1, ())
+COMPILER = Code("/x/site-packages/numba/core/compiler.py", "compile_extra", "numba.core.compiler", 1, ())
+LOAD = Code("/x/site-packages/torch/serialization.py", "load", "torch.serialization", 1, ())
+KINDS = {"net": "network", "old": "network", "opt": "optimizer", "gc": "code", "torch": "code", "np": "code"}
+LEARN = "L = f(net(B)); L.backward(); opt.step()"
+
+
+class Script:
+    """A script, and stacks in it."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.path = folder / "run.py"
+        self.text = textwrap.dedent(text).strip() + "\n"
+        self.path.write_text(self.text)
+
+    def at(self, call: str, function: str = "<module>") -> Place:
+        """The place of a call, by its text."""
+        lines = self.text.splitlines()
+        first = 1
+        if function != "<module>":
+            first = next(number for number, line in enumerate(lines, 1) if line.startswith(f"def {function}("))
+        line = next(number for number, line in enumerate(lines, 1) if call in line and number >= first)
+        column = lines[line - 1].index(call)
+        code = Code(str(self.path), function, "__main__", first, ())
+        return Place(code, line, line, column, column + len(call), (), tuple(KINDS.items()))
+
+    def roles(self, *stacks: Sequence[Place | Code], states: int = 1) -> list[Role]:
+        """The roles of stacks, the innermost place first, each seen in some states of the script's variables."""
+        made: list[Stack] = [
+            tuple(each if isinstance(each, Place) else Place(each, each.line) for each in stack) for stack in stacks
+        ]
+        samples = [
+            Sample(float(state * len(made) + index), 0.02, stack, variables=state)
+            for state in range(states)
+            for index, stack in enumerate(made)
+        ]
+        classifier = Classifier(Hints(), cuda=False)
+        classifier.learn_from(samples)
+        return [classifier.classify(stack)[0] for stack in made]
+
+
+def test_what_takes_the_output_and_gives_the_next_input_is_the_environment(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        while True:
+            u = net(x).item()
+            x, q = gas.advance(u)
+            gc.collect()
+            rows.append((x, u, q))
+            B = draw(rows)
+            {LEARN}
+        """,
+    )
+    found = script.roles(
+        (FORWARD, script.at("net(x)")),
+        (script.at("gas.advance(u)"),),
+        (script.at("gc.collect()"),),
+        (script.at("draw(rows)"),),
+        (FORWARD, script.at("net(B)")),
+        (BACKWARD, script.at("L.backward()")),
+    )
+    assert found == [Role.INFERENCE, Role.ENVIRONMENT, Role.SIDE, Role.DATA, Role.FORWARD, Role.BACKWARD]
+
+
+FUNCTIONS = """
+def look(game, table):
+    s, kept = game.begin(), []
+    for _ in range(9):
+        s, r = game.put(net(s))
+        kept.append(r)
+    {last}
+
+while True:
+    x, r = world.put(net(x))
+    table.append((x, r))
+    {call}
+    B = torch.stack(table)
+    {learn}
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "call", "role"),
+    [
+        ("return sum(kept)", "best = look(other, table); print(best)", Role.EVALUATION),  # a second instance
+        ("return kept", "table.append(look(other, table))", Role.ENVIRONMENT),  # learned from
+        ("table.extend(kept)", "look(other, table)", Role.ENVIRONMENT),  # by a change of an argument
+        ("globals_of.rows = kept", "look(other, table); table = list(globals_of.rows)", Role.ENVIRONMENT),
+    ],
+)
+def test_what_plays_and_reaches_no_gradient_evaluates(last: str, call: str, role: Role, tmp_path: Path) -> None:
+    script = Script(tmp_path, FUNCTIONS.format(last=last, call=call, learn=LEARN))
+    outer = script.at("look(other, table)")
+    found = script.roles(
+        (script.at("game.put(net(s))", "look"), outer),
+        (FORWARD, script.at("net(s)", "look"), outer),
+        (script.at("world.put(net(x))"),),
+        (FORWARD, script.at("net(x)")),
+        (BACKWARD, script.at("L.backward()")),
+    )
+    network = Role.EVALUATION if role is Role.EVALUATION else Role.INFERENCE
+    assert found == [role, network, Role.ENVIRONMENT, Role.INFERENCE, Role.BACKWARD]
+
+
+def test_a_wrapper_that_sums_rewards_is_a_part_of_the_environment(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        def step(self, a):
+            total = 0
+            for _ in range(4):
+                o, r, z, _, _ = self.inner.step(a)
+                total += r
+            return o, total
+
+        while True:
+            s, r = stack.step(net(s))
+            B = [s]
+            {LEARN}
+        """,
+    )
+    inner, outer = script.at("self.inner.step(a)", "step"), script.at("stack.step(net(s))")
+    found = script.roles((inner, outer), (FORWARD, script.at("net(s)")), (BACKWARD, script.at("L.backward()")))
+    assert found == [Role.ENVIRONMENT, Role.INFERENCE, Role.BACKWARD]
+
+
+SET_UP = f"""
+while True:
+    rival = build()
+    s = rival.play(net(s))
+    B = [s]
+    {LEARN}
+"""
+
+
+@pytest.mark.parametrize(("states", "role"), [(5, Role.REMADE), (2, Role.START_UP)])
+def test_set_up_that_recurs_is_made_anew(states: int, role: Role, tmp_path: Path) -> None:
+    script = Script(tmp_path, SET_UP)
+    made, update = (COMPILER, script.at("build()")), (BACKWARD, script.at("L.backward()"))
+    assert script.roles(made, (FORWARD, script.at("net(s)")), update, states=states)[0] is role
+
+
+def test_what_takes_the_place_in_the_loop_is_read_and_not_made_anew(tmp_path: Path) -> None:
+    script = Script(tmp_path, f"for n in names:\n    B = torch.load(n)\n    {LEARN}")
+    stacks = (LOAD, script.at("torch.load(n)")), (BACKWARD, script.at("L.backward()"))
+    assert script.roles(*stacks, states=5) == [Role.READING, Role.BACKWARD]
+
+
+def test_where_calls_cannot_be_followed_nothing_is_said(tmp_path: Path) -> None:
+    """A function of the script that a library calls back: what flows into it is not known."""
+    text = f"def back(world):\n    s = world.put(net(s))\n    count(s)\n\nwhile True:\n    run(back)\n    {LEARN}"
+    script = Script(tmp_path, text)
+    library = Code("/x/site-packages/some/runner.py", "run", "some.runner", 1, ())
+    around = (library, script.at("run(back)"))
+    found = script.roles(
+        (script.at("count(s)", "back"), *around),
+        (FORWARD, script.at("net(s)", "back"), *around),
+        (BACKWARD, script.at("L.backward()")),
+    )
+    assert found[0] is Role.OTHER and Role.EVALUATION not in found
+
+
+def test_a_loop_without_an_update_says_nothing_of_learning(tmp_path: Path) -> None:
+    script = Script(tmp_path, "while True:\n    x = work(x)\n    note(x)\n")
+    assert script.roles((script.at("work(x)"),), (script.at("note(x)"),))[0] is Role.OTHER
+
+
+def test_the_loop_began_with_its_second_turn(tmp_path: Path) -> None:
+    script = Script(tmp_path, f"while True:\n    B = draw()\n    {LEARN}")
+    draw, update = (script.at("draw()"),), (Place(BACKWARD, 1), script.at("L.backward()"))
+    order = [draw, draw, update, draw, update, draw]
+    samples = [Sample(float(moment), 1.0, stack) for moment, stack in enumerate(order)]
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from(samples)
+    assert classifier.loop is not None and classifier.loop.began() == 5.0
