@@ -22,8 +22,7 @@ from headrace.core import rng
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten, tree_map
 from headrace.envs.compiled.env import CompiledEnv
-from headrace.kernels.nn.layout import WORKERS
-from headrace.kernels.rows.row_plan import LANES
+from headrace.kernels.nn.layout import BLOCK, WORKERS
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_arguments import Collecting
 from headrace.kernels.rows.targets.cpu_program import Memory, Workers
@@ -146,7 +145,7 @@ class _Steps(_Acts):
         self.queue = WorkQueue()
 
     def run(self, collector: InlineCollector, first_step: int) -> None:
-        self.take(collector, min(collector.rollout.num_envs, LANES))
+        self.take(collector, min(collector.rollout.num_envs, int(BLOCK)))
         if type(collector)._random is InlineCollector._random and "_random" not in vars(collector):
             numbers = (rng.word(collector.seed), int(rng.Purpose.ACTION), first_step, collector.env.first_env)
             self.call.slots[self.counter : self.counter + 5] = (1, *numbers)

@@ -1,8 +1,9 @@
 """What a target emits: the steps of a row program in order, and where each stored value lies.
 
-Rows are taken in blocks of LANES, and blocks in parts, of which threads take one at a time. A phase is a pass over all
-blocks. A stored value with rows is a tile: LANES numbers side by side for each of its numbers. Sums over rows are
-accumulated apart for each part, and added in the order of parts after the phase; so results do not depend on threads.
+Rows are taken in blocks, and blocks in parts, of which threads take one at a time. A phase is a pass over all blocks.
+A stored value with rows has a tile for each of its numbers: that number of each of a block's rows, side by side. Sums
+over rows are accumulated apart for each part, and added in the order of parts after the phase; so results do not
+depend on threads.
 Values that are not stored are computed again wherever they are read: they are Maps, as part of their reader's loop.
 """
 
@@ -13,7 +14,8 @@ from typing import Literal, TypeAlias
 
 from headrace.kernels.rows.row_program import Outer, Program, Reduce, Value, View, contiguous
 
-LANES = 64  # rows of a block
+BLOCKS = (64, 32, 16)  # rows of a block: as many as have their tiles in MEMORY, or the fewest
+MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
 FEW = 512  # numbers of an Outer, up to which each is a sum along lanes of its own, without a transposed factor
 
@@ -34,7 +36,7 @@ class Place:
 
 @dataclass(eq=False)
 class Transposed(Value):
-    """A tile's view turned around: for each of the leading axes, LANES rows of the last axis' numbers side by side,
+    """A view turned around: for each of the leading axes and each row of a block, the last axis' numbers side by side,
     padded with zeros to whole vectors. What Outer's lanes run along.
 
     shape: [..., padded K], for each row.
@@ -69,7 +71,8 @@ class Plan:
     of a part's; several that are only added to each other share theirs, and one of these has a place, the total's.
     transposed: of an Outer whose lanes run along one of its factors.
     phases: the last has no steps where results follow from sums.
-    tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers.
+    tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers. lanes: rows of a
+    block.
     """
 
     program: Program
@@ -81,6 +84,15 @@ class Plan:
     kept: int
     uniform: int
     accumulators: int
+
+    @property
+    def lanes(self) -> int:
+        return rows_of_block(self.tiles)
+
+
+def rows_of_block(tiles: int) -> int:
+    """Rows of a block that has so many tiles."""
+    return next((rows for rows in BLOCKS if 4 * rows * tiles <= MEMORY), BLOCKS[-1])
 
 
 def outer_form(outer: Outer) -> Form:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from headrace.kernels.rows.fuse import computed_in, is_sum, shared_sums, stored
@@ -15,7 +16,7 @@ from headrace.kernels.rows.row_plan import (
     outer_form,
     padded,
 )
-from headrace.kernels.rows.row_program import Input, Map, Outer, Program, Value, View
+from headrace.kernels.rows.row_program import Input, Join, Map, Outer, Program, Value, View
 
 
 def plan(program: Program) -> Plan:
@@ -165,28 +166,46 @@ class _Planner:
 
     def _place_phase(self, phase: Phase, pool: _Pool) -> None:
         """A column has the same tiles in all phases: they are free in none of them."""
+        within = _within_joins([value for value in phase.steps if value not in self.places])
+        joined = {join for join, _ in within.values()}
+
+        def whole(value: Value) -> Value:
+            return whole(within[value][0]) if value in within else value
+
         end: dict[Value, int] = {}
         for i, value in enumerate(phase.steps):
-            end[value] = i
-            for needed in self._reads(value):
-                end[needed] = i
+            for needed in (value, *self._reads(value)):
+                end[whole(needed)] = i
         for position in phase.stores:
             for needed in self.loaded(self.program.outputs[position].view.value):
-                end[needed] = len(phase.steps)
+                end[whole(needed)] = len(phase.steps)
         live: list[Value] = []
         for i, value in enumerate(phase.steps):
             if value in self.places or is_sum(value):
                 continue
+            own = value not in within and value not in joined
             for other in [
-                other for other in live if end[other] < i or (end[other] == i and self._in_place(value, other))
+                other
+                for other in live
+                if end[other] < i or (end[other] == i and own and other not in joined and self._in_place(value, other))
             ]:
                 live.remove(other)
                 pool.give_back(self.places[other].offset, other.size)
-            self.places[value] = Place("tile", pool.take(value.size))
-            if not isinstance(value, Input):
-                live.append(value)
+            self._place_tile(value, within, pool, live)
         for other in live:
             pool.give_back(self.places[other].offset, other.size)
+
+    def _place_tile(self, value: Value, within: dict[Value, tuple[Value, int]], pool: _Pool, live: list[Value]) -> None:
+        """Give a value its tiles: those of a Join's part, or of its own."""
+        if value in within:
+            join, offset = within[value]
+            if join not in self.places:
+                self._place_tile(join, within, pool, live)
+            self.places[value] = Place("tile", self.places[join].offset + offset)
+            return
+        self.places[value] = Place("tile", pool.take(value.size))
+        if not isinstance(value, Input):
+            live.append(value)
 
     def _reads(self, value: Value) -> set[Value]:
         """The values with tiles that a step loads."""
@@ -212,6 +231,22 @@ class _Planner:
                 if view.value is not other and not self._by_number(view.value, other):
                     return False
         return True
+
+
+def _within_joins(steps: list[Value]) -> dict[Value, tuple[Value, int]]:
+    """The values that a Join need not copy, because they can be computed where it has them: the Join, and how many
+    tiles behind its first."""
+    own = {value for value in steps if not (isinstance(value, Input | Transposed) or is_sum(value))}
+    found: dict[Value, tuple[Value, int]] = {}
+    for join in reversed(steps):
+        if not isinstance(join, Join) or math.prod(join.shape[: join.axis]) > 1:
+            continue
+        at = 0
+        for part in join.parts:
+            if part.value in own and part.value not in found and part.whole:
+                found[part.value] = join, at
+            at += part.size
+    return found
 
 
 class _Pool:

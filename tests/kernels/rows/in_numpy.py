@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import LANES, Phase, Plan, Transposed, outer_form
+from headrace.kernels.rows.row_plan import Phase, Plan, Transposed, outer_form
 from headrace.kernels.rows.row_program import (
     I32,
     Constant,
@@ -131,9 +131,9 @@ class InPlan:
         self.plan, self.rows = plan, len(columns[0])
         self.columns = [np.asarray(column).reshape(self.rows, -1) for column in columns]
         self.given = [np.asarray(x, float).reshape(-1) for x in uniforms]
-        blocks = -(-self.rows // LANES)
-        self.tiles = np.full((plan.tiles, LANES), np.nan)
-        self.kept = np.full((blocks, plan.kept, LANES), np.nan)
+        blocks = -(-self.rows // self.plan.lanes)
+        self.tiles = np.full((plan.tiles, self.plan.lanes), np.nan)
+        self.kept = np.full((blocks, plan.kept, self.plan.lanes), np.nan)
         self.uniform = np.full(plan.uniform, np.nan)
         outputs = plan.program.outputs
         self.results = [np.full(output.view.value.size, np.nan) for output in outputs]
@@ -168,13 +168,13 @@ class InPlan:
             self._memory(value)[:] = computed(value, self._read).reshape(value.size, -1)
         for block in range(len(self.kept)):
             self.block = block
-            first = block * LANES
-            count = min(LANES, self.rows - first)
+            first = block * self.plan.lanes
+            count = min(self.plan.lanes, self.rows - first)
             for value in phase.steps:
-                self._step(value, np.minimum(first + np.arange(LANES), self.rows - 1), count)
+                self._step(value, np.minimum(first + np.arange(self.plan.lanes), self.rows - 1), count)
             for position in phase.stores:
                 view = self.plan.program.outputs[position].view
-                found = np.broadcast_to(self._read(view), (*view.shape, LANES)).reshape(-1, LANES)
+                found = np.broadcast_to(self._read(view), (*view.shape, self.plan.lanes)).reshape(-1, self.plan.lanes)
                 self.stored[position][first : first + count] = found.T[:count]
 
     def _step(self, value: Value, rows: np.ndarray, count: int) -> None:
@@ -182,27 +182,26 @@ class InPlan:
             self._memory(value)[:] = self.columns[value.position][rows].T
         elif isinstance(value, Transposed):
             x = self._read(value.source)
-            turned = np.zeros((*x.shape[:-2], LANES, value.shape[-1]))
+            turned = np.zeros((*x.shape[:-2], self.plan.lanes, value.shape[-1]))
             turned[..., : x.shape[-2]] = np.swapaxes(x, -1, -2)
-            self._memory(value)[:] = turned.reshape(-1, LANES)
+            self._memory(value)[:] = turned.reshape(-1, self.plan.lanes)
         elif isinstance(value, Outer):
             pair = [self._factor(value, form)[..., :count] for form in ("left", "right")]
             self._add(value, np.einsum("anb,akb->nk", *(x.reshape(-1, *x.shape[-2:]) for x in pair)))
         elif is_sum(value):
             assert isinstance(value, Reduce)
-            x = np.broadcast_to(self._read(value.source), (*value.source.shape, LANES))[..., :count]
+            x = np.broadcast_to(self._read(value.source), (*value.source.shape, self.plan.lanes))[..., :count]
             self._add(value, _reduced(value, x))
         else:
-            self._memory(value)[:] = np.broadcast_to(computed(value, self._read), (*value.shape, LANES)).reshape(
-                -1, LANES
-            )
+            found = np.broadcast_to(computed(value, self._read), (*value.shape, self.plan.lanes))
+            self._memory(value)[:] = found.reshape(-1, self.plan.lanes)
 
     def _factor(self, outer: Outer, form: str) -> np.ndarray:
         view = getattr(outer, form)
         if outer in self.plan.transposed and outer_form(outer) == form:
-            lying = self._memory(self.plan.transposed[outer]).reshape(*view.shape[:-1], LANES, -1)
+            lying = self._memory(self.plan.transposed[outer]).reshape(*view.shape[:-1], self.plan.lanes, -1)
             return np.swapaxes(lying[..., : view.shape[-1]], -1, -2)
-        return np.broadcast_to(self._read(view), (*view.shape, LANES))
+        return np.broadcast_to(self._read(view), (*view.shape, self.plan.lanes))
 
     def _add(self, value: Value, found: np.ndarray) -> None:
         at, function = self.plan.sums[value], value.function if isinstance(value, Reduce) else "sum"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from headrace.kernels.rows import row_plan
 from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.row_plan import outer_form
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
@@ -117,6 +118,28 @@ def test_largest_and_smallest_over_rows(function: str) -> None:
     given[0][70, 1, 2] = np.nan
     found = run(plan(program), given, [])
     assert np.isnan(found["above 0"]) and np.isnan(found["below 2"]).sum() == 1
+
+
+@pytest.mark.parametrize("lanes", [16, 32])
+def test_blocks_of_fewer_rows(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of many tiles: products, their gradients in all forms, sums, sorts, and what a later phase reads."""
+    build, (x, y), (w,) = Builder(), columns((2, 40), (7,)), uniforms((50, 40))
+    hidden = build.map("tanh", build.product(whole(x), whole(w)))
+    mean = build.map("mul", build.reduce("sum", hidden, 2, over_rows=True), build.number(Count(1.0, -1), (2, 50)))
+    centred = build.map("sub", hidden, mean)
+    outputs = [
+        Output("right", build.outer(hidden, whole(x))),
+        Output("left", build.outer(hidden, View(y, (2, 7), (0, 1)))),
+    ]
+    outputs += [Output("dots", build.outer(whole(y), whole(y))), Output("sorted", build.sort(whole(y)))]
+    outputs += [
+        Output("centred", centred),
+        Output("total", build.reduce("sum", build.map("mul", centred, centred), 1, over_rows=True)),
+    ]
+    program = Program("few", (x, y), (w,), tuple(outputs))
+    monkeypatch.setattr(row_plan, "MEMORY", 4 * lanes * plan(program).tiles)
+    assert plan(program).lanes == lanes
+    same(program, (1, 37, 150))
 
 
 def test_numbers_that_depend_on_the_rows() -> None:

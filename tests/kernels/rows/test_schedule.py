@@ -50,6 +50,21 @@ def test_a_tile_is_used_again_after_its_last_reader() -> None:
     same(program)
 
 
+def test_what_is_joined_is_computed_in_its_place() -> None:
+    """Also a Join of Joins, a part twice, a part that others read, and one of which a view alone is joined."""
+    build, (x, y), (w,) = Builder(), inputs((8,), (8,)), inputs((8, 8), rows=False)
+    first, second = build.product(whole(x), whole(w)), build.product(whole(y), whole(w))
+    pair = build.join([View(first.value, (1, 8), (8, 1)), View(second.value, (1, 8), (8, 1))], 0)
+    half = View(build.product(first, whole(w)).value, (1, 8), (8, 0))
+    joined = build.join([pair, View(second.value, (1, 8), (8, 1)), half], 0)
+    read = build.map("tanh", build.map("mul", joined, View(first.value, (4, 8), (0, 1))))
+    program = Program("x", (x, y), (w,), (Output("y", read), Output("z", first)))
+    own = plan(program)
+    offsets = [own.places[value].offset for value in (first.value, second.value, pair.value, joined.value)]
+    assert offsets[0] == offsets[2] == offsets[3] and offsets[1] == offsets[0] + 16
+    same(program)
+
+
 def test_gradients_of_the_same_weights_share_accumulators() -> None:
     build, (x, y) = Builder(), inputs((20,), (30,))
     pairs = [build.outer(build.map("sin", whole(x)), build.map("cos", whole(y))), build.outer(whole(x), whole(y))]

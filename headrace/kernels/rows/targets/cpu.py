@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import (
-    LANES,
     VECTOR,
     Phase,
     Plan,
@@ -85,7 +84,7 @@ class _Target:
         b = Body(1)
         call = Caller(self.plan, self.module, b)
         rows, part, parts = (call.slot(i) for i in (slots.ROWS, slots.PART, slots.PARTS))
-        blocks = b.new(f"udiv i64 {b.add(rows, LANES - 1)}, {LANES}")
+        blocks = b.new(f"udiv i64 {b.add(rows, self.plan.lanes - 1)}, {self.plan.lanes}")
         first = b.new(f"udiv i64 {b.mul(blocks, part)}, {parts}")
         end = b.new(f"udiv i64 {b.mul(blocks, b.add(part, 1))}, {parts}")
         call.begin_part(part, phase)
@@ -94,10 +93,10 @@ class _Target:
         b.lines.append("some:")
         b.block = "some"
         with b.loop(end, begin=first) as block:
-            start = b.mul(block, LANES)
+            start = b.mul(block, self.plan.lanes)
             left = b.new(f"sub i64 {rows}, {start}")
-            whole = b.new(f"icmp ult i64 {left}, {LANES}")
-            count = b.new(f"select i1 {whole}, i64 {left}, i64 {LANES}")
+            whole = b.new(f"icmp ult i64 {left}, {self.plan.lanes}")
+            count = b.new(f"select i1 {whole}, i64 {left}, i64 {self.plan.lanes}")
             call.begin_block(block, start, count)
             for value in phase.steps:
                 self._step(call, value)
@@ -110,7 +109,7 @@ class _Target:
     def _step(self, call: Caller, value: Value) -> None:
         """Call the function of a step of a block."""
         if isinstance(value, Input):
-            name = gather_step(self.module, value, self.dtypes[value.position])
+            name = gather_step(self.module, value, self.dtypes[value.position], self.plan.lanes)
             call.gather(name, value)
         elif isinstance(value, Product):
             self._product(call, value)
@@ -122,11 +121,11 @@ class _Target:
             call.step(step, f"ptr noalias %sums, {COUNT}", f"ptr {call.sums(value)}, i64 {call.count}")
         elif isinstance(value, Transposed):
             call.step(transposed_step(begin(self.plan, self.module, True), value))
-        else:
-            call.step(self._uniform(value))
+        elif function := self._uniform(value):
+            call.step(function)
 
-    def _uniform(self, value: Value) -> Step:
-        """A step that is the same for rows and for uniform values, but for the width."""
+    def _uniform(self, value: Value) -> Step | None:
+        """A step that is the same for rows and for uniform values, but for the width; None where nothing is to do."""
         if isinstance(value, Map):
             return map_step(self.plan, self.module, value)
         if isinstance(value, Join):
@@ -142,16 +141,16 @@ class _Target:
         weight, source = value.weight, value.source
         start, bias = ("bias", value.bias.strides[0]) if value.bias is not None else ("zero", 0)
         sizes = Multiply(
-            *(value.shape[-1], source.shape[-1], LANES, weight.strides[0], weight.strides[1]),
-            *(source.strides[-1] * LANES, LANES, start, bias),
+            *(value.shape[-1], source.shape[-1], self.plan.lanes, weight.strides[0], weight.strides[1]),
+            *(source.strides[-1] * self.plan.lanes, self.plan.lanes, start, bias),
         )
         name = multiply(self.module, sizes, self.wide)
         steps = contiguous(value.shape)
         for place in _indices(source.shape[:-1]):
             given = [
                 call.at(weight.value, weight.offset),
-                call.at(source.value, _place(source, place) * LANES),
-                call.at(value, sum(i * s for i, s in zip(place, steps, strict=False)) * LANES),
+                call.at(source.value, _place(source, place) * self.plan.lanes),
+                call.at(value, sum(i * s for i, s in zip(place, steps, strict=False)) * self.plan.lanes),
             ]
             if value.bias is not None:
                 given.append(call.at(value.bias.value, value.bias.offset))
@@ -165,12 +164,16 @@ class _Target:
             return
         own, turned = (value.left, value.right) if form == "right" else (value.right, value.left)
         pitch = padded(turned.shape[-1])
-        sizes = Multiply(own.shape[-1], None, pitch, own.strides[-1] * LANES, 1, pitch, pitch, "target")
+        sizes = Multiply(own.shape[-1], None, pitch, own.strides[-1] * self.plan.lanes, 1, pitch, pitch, "target")
+        together = own.shape[-2] if len(own.shape) > 1 else 1
+        if together > 1:
+            apart = own.strides[-2] * self.plan.lanes, pitch * self.plan.lanes
+            sizes = replace(sizes, again=together, next=apart)
         name = multiply(self.module, sizes, self.wide)
-        for number, place in enumerate(_indices(own.shape[:-1])):
+        for number, place in enumerate(_indices(own.shape[:-2])):
             pointers = [
-                call.at(own.value, _place(own, place) * LANES),
-                call.at(self.plan.transposed[value], number * pitch * LANES),
+                call.at(own.value, _place(own, place) * self.plan.lanes),
+                call.at(self.plan.transposed[value], number * together * pitch * self.plan.lanes),
                 call.sums(value),
             ]
             call.do(name, [*(f"ptr {pointer}" for pointer in pointers), f"i64 {call.count}"])
@@ -188,7 +191,7 @@ class _Target:
                     stored([*index, i], b.plus(place, b.times(i, steps[len(index)])), steps)
                 return
             to = b.mul(place, "%number_stride")
-            for first in range(0, LANES, VECTOR):
+            for first in range(0, self.plan.lanes, VECTOR):
                 found = Reader(step, index, str(first)).value(expression(self.plan, view))
                 b.store(in_memory(b, found, view.value.dtype), numbers, "0", element)
                 with b.loop(VECTOR) as lane:
@@ -217,8 +220,8 @@ class _Target:
                 given = [f"ptr {call.sums(value)}", f"ptr {call.at(value, 0)}", f"i64 {parts}", f"i64 {stride}"]
                 for name_ in self._finish(value):
                     call.do(name_, given)
-        for value in values:
-            call.step(self._uniform(value))
+        for function in filter(None, map(self._uniform, values)):
+            call.step(function)
         for position, output in enumerate(self.plan.program.outputs if last else ()):
             if not output.view.value.rows and not self._in_place(position):
                 self._copy(call, position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import LANES, Phase, Plan, accumulators
+from headrace.kernels.rows.row_plan import Phase, Plan, accumulators
 from headrace.kernels.rows.row_program import Constant, Count, Input, Reduce, Value
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.llvm_expressions import Step
@@ -93,9 +93,9 @@ class Caller:
         if place.space == "uniform":
             return b.at(self.pointer(self.slot(slots.UNIFORM)), str(place.offset + offset))
         if place.space == "tile":
-            return b.at(self.pointer(self.slot(slots.SCRATCH)), str(place.offset * LANES + offset))
-        block = b.mul(self.block, self.plan.kept * LANES)
-        return b.at(self.pointer(self.slot(slots.KEPT)), b.plus(block, place.offset * LANES + offset))
+            return b.at(self.pointer(self.slot(slots.SCRATCH)), str(place.offset * self.plan.lanes + offset))
+        block = b.mul(self.block, self.plan.kept * self.plan.lanes)
+        return b.at(self.pointer(self.slot(slots.KEPT)), b.plus(block, place.offset * self.plan.lanes + offset))
 
     def step(self, step: Step, parameters: str = "", arguments: str = "") -> None:
         """Add a step's function, and call it."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.kernels.nn.layout import aligned
-from headrace.kernels.rows.row_plan import LANES, Plan
+from headrace.kernels.rows.row_plan import Plan, rows_of_block
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_arguments import Work
 from headrace.kernels.runtime.cache import of_text
@@ -37,6 +37,10 @@ class Layout:
     kept: int
     uniform: int
     accumulators: int
+
+    @property
+    def lanes(self) -> int:
+        return rows_of_block(self.tiles)
 
 
 def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
@@ -86,7 +90,7 @@ class Memory:
         self._address = self.words.ctypes.data
         self._uniform = aligned(layout.uniform)
         self.words[slots.UNIFORM] = self._uniform.ctypes.data
-        self._scratch = aligned(layout.tiles * LANES)
+        self._scratch = aligned(layout.tiles * layout.lanes)
         self.words[slots.SCRATCH] = self._scratch.ctypes.data
         self._kept, self._sums = aligned(0), aligned(0)
         self._blocks = self._parts = 0
@@ -95,9 +99,9 @@ class Memory:
     def prepare(self, rows: int, threads: int) -> None:
         """Make room for so many rows."""
         layout, words = self.program.layout, self.words
-        blocks, parts = -(-rows // LANES), parts_of(rows)
+        blocks, parts = -(-rows // layout.lanes), parts_of(rows)
         if blocks > self._blocks:
-            self._kept, self._blocks = aligned(blocks * layout.kept * LANES), blocks
+            self._kept, self._blocks = aligned(blocks * layout.kept * layout.lanes), blocks
             words[slots.KEPT] = self._kept.ctypes.data
         if parts > self._parts:
             self._sums, self._parts = aligned(parts * layout.accumulators), parts
@@ -122,7 +126,7 @@ class Workers:
         layout = program.layout
         self.slots = np.zeros(WORKERS * count, np.int64)
         self._rows = self.slots.reshape(WORKERS, count)
-        self._scratch = [aligned(layout.tiles * LANES) for _ in range(WORKERS - 1)]
+        self._scratch = [aligned(layout.tiles * layout.lanes) for _ in range(WORKERS - 1)]
         address = np.uint64(program.native.address)
         self.work = Work(address, self.slots, np.uint64(count), np.zeros(1, np.int64), np.uint64(layout.phases))
 

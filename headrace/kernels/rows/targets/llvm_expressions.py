@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.kernels.rows.row_plan import LANES, Place, Plan, inlined
+from headrace.kernels.rows.row_plan import Place, Plan, inlined
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Constant, Count, Map, Value, View
 from headrace.kernels.rows.targets.llvm_math import FLOATS, compare, select, to_integer
 from headrace.kernels.rows.targets.llvm_text import Body, Module, literal
@@ -105,7 +105,7 @@ class Reader:
         element = ELEMENTS[value.dtype]
         tiled = value.rows
         if tiled:
-            found = b.load(self.step.pointer(value), b.plus(self.place(view, LANES), self.lane), element)
+            found = b.load(self.step.pointer(value), b.plus(self.place(view, self.step.plan.lanes), self.lane), element)
         else:
             one = b.load(self.step.pointer(value), self.place(view, 1), element, one=True)
             found = b.broadcast(one, element)

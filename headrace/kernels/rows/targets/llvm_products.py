@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.kernels.rows.row_plan import LANES, VECTOR, Transposed, padded
+from headrace.kernels.rows.row_plan import VECTOR, Transposed, padded
 from headrace.kernels.rows.row_program import Outer
 from headrace.kernels.rows.targets.llvm_expressions import Reader, Step, expression
 from headrace.kernels.rows.targets.llvm_math import select
@@ -28,7 +28,8 @@ class Multiply:
     """The sizes and strides of target[r, e] = start + sum over k < terms of weight[r, k] * source[k, e].
 
     terms: None for the function's parameter %count. start: "zero", "target", or "bias", of which there is one a row,
-    `bias` numbers apart. Strides are in numbers; e runs over `width` numbers side by side.
+    `bias` numbers apart. Strides are in numbers; e runs over `width` numbers side by side. again: so many sums in all,
+    one after the other, whose factors lie `next` numbers apart.
     """
 
     rows: int
@@ -40,46 +41,47 @@ class Multiply:
     target: int
     start: str = "zero"
     bias: int = 0
+    again: int = 1
+    next: tuple[int, int] = (0, 0)
 
 
 def multiply(module: Module, sizes: Multiply, wide: bool) -> str:
     """The function of %weight, %source, %target, and %bias or %count. wide: the machine has 32 registers of VECTOR."""
     b = Body()
-    height, across = (6, 4) if wide else (6, 1)
+    sums, across = (24, 4) if wide else (6, 1)
     if sizes.terms is not None and sizes.terms > TERMS and not wide:
-        _in_chunks(b, sizes, height)
+        _in_chunks(b, sizes, sums)
     else:
-        _columns(b, sizes, height, across, "0", sizes.terms, sizes.start)
+        _columns(b, sizes, sums, across, "0", sizes.terms, sizes.start)
     parameters = "ptr noalias %weight, ptr noalias %source, ptr noalias %target"
     parameters += ", ptr noalias %bias" * (sizes.start == "bias") + ", i64 %count" * (sizes.terms is None)
     return module.function(b, parameters)
 
 
-def _in_chunks(b: Body, sizes: Multiply, height: int) -> None:
+def _in_chunks(b: Body, sizes: Multiply, sums: int) -> None:
     assert sizes.terms is not None
-    _columns(b, sizes, height, 1, "0", TERMS, sizes.start)
+    _columns(b, sizes, sums, 1, "0", TERMS, sizes.start)
     whole = sizes.terms - sizes.terms % TERMS
     if whole > TERMS:
         with b.loop(whole, TERMS, TERMS) as k:
-            _columns(b, sizes, height, 1, k, TERMS, "target")
+            _columns(b, sizes, sums, 1, k, TERMS, "target")
     if sizes.terms > whole:
-        _columns(b, sizes, height, 1, str(whole), sizes.terms - whole, "target")
+        _columns(b, sizes, sums, 1, str(whole), sizes.terms - whole, "target")
 
 
-def _columns(b: Body, sizes: Multiply, height: int, across: int, k: str, terms: int | None, start: str) -> None:
-    """All rows of the target, `across` vectors at a time."""
+def _columns(b: Body, sizes: Multiply, sums: int, across: int, k: str, terms: int | None, start: str) -> None:
+    """All rows of the target, `across` vectors at a time; sums: vectors of them that registers hold."""
     step = VECTOR * across
     whole = sizes.width - sizes.width % step
     if whole:
         with b.loop(whole, step) as e:
-            _tiles(b, sizes, height, across, e, k, terms, start)
+            _tiles(b, sizes, sums // across, across, e, k, terms, start)
     if sizes.width > whole:
-        _tiles(b, sizes, height, (sizes.width - whole) // VECTOR, str(whole), k, terms, start)
+        across = (sizes.width - whole) // VECTOR
+        _tiles(b, sizes, sums // across, across, str(whole), k, terms, start)
 
 
 def _tiles(b: Body, sizes: Multiply, height: int, across: int, e: str, k: str, terms: int | None, start: str) -> None:
-    if across < 4 and height == 6 and sizes.rows >= 12 and across == 2:
-        height = 12
     whole = sizes.rows - sizes.rows % height
     if whole:
         with b.loop(whole, height) as r:
@@ -104,15 +106,35 @@ def _tile(
         if start == "bias":
             first = b.broadcast(b.load("%bias", b.times(b.plus(r, i), sizes.bias), one=True))
         starts += [(b.f32, first)] * across
+    if sizes.again == 1:
+        found = _sums(b, sizes, (height, across), (weight, source), terms, starts)
+    else:
+        with b.carrying(sizes.again, starts) as (again, names, found):
+            weight, source = (b.at(x, b.times(again, n)) for x, n in zip((weight, source), sizes.next, strict=True))
+            known = [(b.f32, name) for name in names]
+            found += _sums(b, sizes, (height, across), (weight, source), terms, known)
+    for i in range(height):
+        for v in range(across):
+            b.store(found[i * across + v], target, str(i * sizes.target + v * VECTOR))
+
+
+def _sums(
+    b: Body,
+    sizes: Multiply,
+    tile: tuple[int, int],
+    factors: tuple[str, str],
+    terms: int | None,
+    starts: list[tuple[str, str]],
+) -> list[str]:
+    """The sums of one tile, from what they start with."""
+    (height, across), (weight, source) = tile, factors
     with b.carrying("%count" if terms is None else terms, starts) as (j, sums, ends):
         x = [b.load(b.at(source, b.times(j, sizes.source)), str(v * VECTOR)) for v in range(across)]
         column = b.times(j, sizes.column)
         for i in range(height):
             one = b.broadcast(b.load(weight, b.plus(column, i * sizes.row), one=True))
             ends += [b.fma(one, x[v], sums[i * across + v]) for v in range(across)]
-    for i in range(height):
-        for v in range(across):
-            b.store(ends[i * across + v], target, str(i * sizes.target + v * VECTOR))
+    return ends
 
 
 def dots_step(step: Step, outer: Outer) -> Step:
@@ -121,7 +143,7 @@ def dots_step(step: Step, outer: Outer) -> Step:
     left, right = expression(step.plan, outer.left), expression(step.plan, outer.right)
     n, k = outer.shape
     batch = outer.left.shape[:-1]
-    inside = [_inside(b, first) for first in range(0, LANES, VECTOR)]
+    inside = [_inside(b, first) for first in range(0, step.plan.lanes, VECTOR)]
 
     def kept(reader: Reader, node: object, mask: str) -> str:
         return select(b, mask, reader.value(node), b.number(0))  # type: ignore[arg-type]
@@ -136,9 +158,12 @@ def dots_step(step: Step, outer: Outer) -> Step:
             with b.loop(k) as j:
                 y = [kept(Reader(step, [*index, j], str(f * VECTOR)), right, m) for f, m in enumerate(inside)]
                 at = b.times(b.plus(b.times(i, k), j), VECTOR)
-                even = b.fma(x[2], y[2], b.floats("fmul", x[0], y[0]))
-                odd = b.fma(x[3], y[3], b.floats("fmul", x[1], y[1]))
-                b.store(b.floats("fadd", b.load("%sums", at), b.floats("fadd", even, odd)), "%sums", at)
+                pairs_of_lanes = [b.floats("fmul", *pair) for pair in zip(x[:2], y[:2], strict=True)]
+                for f in range(2, len(x)):  # even and odd vectors apart: half as long a chain
+                    pairs_of_lanes[f % 2] = b.fma(x[f], y[f], pairs_of_lanes[f % 2])
+                total = b.load("%sums", at)
+                found = pairs_of_lanes[0] if len(x) == 1 else b.floats("fadd", *pairs_of_lanes)
+                b.store(b.floats("fadd", total, found), "%sums", at)
 
     pairs([])
     return step
@@ -150,23 +175,23 @@ def transposed_step(step: Step, value: Transposed) -> Step:
     b, view = step.body, value.source
     count, pitch = view.shape[-1], padded(view.shape[-1])
     source, target = step.pointer(view.value), step.pointer(value)
-    stride = view.strides[-1] * LANES
+    stride = view.strides[-1] * step.plan.lanes
 
     def turned(index: list[str]) -> None:
         if len(index) < len(view.shape) - 1:
             with b.loop(view.shape[len(index)]) as i:
                 turned([*index, i])
             return
-        places = [b.times(i, s * LANES) for i, s in zip(index, view.strides[:-1], strict=True)]
-        begin_ = b.plus(view.offset * LANES, *places)
+        places = [b.times(i, s * step.plan.lanes) for i, s in zip(index, view.strides[:-1], strict=True)]
+        begin_ = b.plus(view.offset * step.plan.lanes, *places)
         steps = 1
         for size, i in zip(reversed(view.shape[:-1]), reversed(index), strict=True):
-            places.append(b.times(i, steps * pitch * LANES))
+            places.append(b.times(i, steps * pitch * step.plan.lanes))
             steps *= size
         to = b.plus(0, *places[len(index) :])
         whole = count - count % VECTOR
         if whole:
-            with b.loop(whole, VECTOR) as k, b.loop(LANES, VECTOR) as e:
+            with b.loop(whole, VECTOR) as k, b.loop(step.plan.lanes, VECTOR) as e:
                 _square(
                     b,
                     source,
@@ -178,7 +203,7 @@ def transposed_step(step: Step, value: Transposed) -> Step:
                     pitch,
                 )
         if count > whole:
-            with b.loop(LANES, VECTOR) as e:
+            with b.loop(step.plan.lanes, VECTOR) as e:
                 at = b.plus(begin_, whole * stride, e)
                 _square(b, source, at, stride, count - whole, target, b.plus(to, b.times(e, pitch), whole), pitch)
 

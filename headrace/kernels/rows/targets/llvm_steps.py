@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from headrace.kernels.rows.row_plan import LANES, VECTOR, Plan
+from headrace.kernels.rows.row_plan import VECTOR, Place, Plan
 from headrace.kernels.rows.row_program import (
     BOOL,
     F32,
@@ -45,13 +45,13 @@ def begin(plan: Plan, module: Module, rows: bool) -> Step:
 
 def lanes(step: Step, rows: bool, stack: ExitStack) -> str:
     """A loop over a block's lanes; "0" without rows."""
-    return stack.enter_context(step.body.loop(LANES, VECTOR)) if rows else "0"
+    return stack.enter_context(step.body.loop(step.plan.lanes, VECTOR)) if rows else "0"
 
 
 def store(step: Step, value: Value, place: str, lane: str, found: str) -> None:
     """Store one of a value's numbers."""
     b = step.body
-    at = b.plus(b.times(place, LANES), lane) if value.rows else place
+    at = b.plus(b.times(place, step.plan.lanes), lane) if value.rows else place
     b.store(in_memory(b, found, value.dtype), step.pointer(value), at, ELEMENTS[value.dtype])
 
 
@@ -90,14 +90,21 @@ def map_step(plan: Plan, module: Module, value: Map) -> Step:
     return step
 
 
-def join_step(plan: Plan, module: Module, value: Join) -> Step:
-    """Parts, each to where it lies in the whole."""
-    step, at = begin(plan, module, value.rows), 0
+def join_step(plan: Plan, module: Module, value: Join) -> Step | None:
+    """Parts, each to where it lies in the whole; None where all were computed there."""
+    step, at, copied = begin(plan, module, value.rows), 0, False
     strides = contiguous(value.shape)
     for part in value.parts:
-        _loops(step, value, expression(plan, part), part.shape, strides, at * strides[value.axis])
+        if not _there(plan, part, value, at * strides[value.axis]):
+            _loops(step, value, expression(plan, part), part.shape, strides, at * strides[value.axis])
+            copied = True
         at += part.shape[value.axis]
-    return step
+    return step if copied else None
+
+
+def _there(plan: Plan, part: View, join: Join, offset: int) -> bool:
+    place, own = plan.places[join], plan.places.get(part.value)
+    return own is not None and own == Place(place.space, place.offset + offset) and place.space == "tile"
 
 
 def _loops(step: Step, value: Value, node: Node, shape: Shape, target: Sequence[int], offset: int) -> None:
@@ -118,7 +125,7 @@ def reduce_step(plan: Plan, module: Module, value: Reduce) -> Step:
     step = begin(plan, module, value.rows)
     b, kept = step.body, len(value.shape)
     node = expression(plan, value.source)
-    firsts = [str(lane) for lane in range(0, LANES, VECTOR)] if value.rows else ["0"]
+    firsts = [str(lane) for lane in range(0, step.plan.lanes, VECTOR)] if value.rows else ["0"]
     starts = _starts(b, value)
     with ExitStack() as stack:
         index = [stack.enter_context(b.loop(n)) for n in value.shape]
@@ -214,7 +221,7 @@ def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
     step = begin(plan, module, True)
     b, node = step.body, expression(plan, value.source)
     kept = len(value.shape)
-    inside = [_inside(b, first) for first in range(0, LANES, VECTOR)]
+    inside = [_inside(b, first) for first in range(0, step.plan.lanes, VECTOR)]
     with ExitStack() as stack:
         index = [stack.enter_context(b.loop(n)) for n in value.shape]
         place = b.plus(*(b.times(i, s) for i, s in zip(index, contiguous(value.shape), strict=True)), 0)
@@ -241,11 +248,12 @@ def _row_sum(
         with b.carrying(inner[0], [(b.f32, total)]) as (i, names, ends):
             ends.append(_row_sum(step, value, node, [*index, i], inner[1:], inside, names[0]))
         return ends[0]
-    values = [Reader(step, index, str(first)).value(node) for first in range(0, LANES, VECTOR)]
+    values = [Reader(step, index, str(first)).value(node) for first in range(0, step.plan.lanes, VECTOR)]
     start = b.number(STARTS[value.function])
     kept = [select(b, own, x, start) for own, x in zip(inside, values, strict=True)]
-    pairs = [combined(b, value.function, kept[i], kept[i + 1]) for i in range(0, len(kept), 2)]
-    return combined(b, value.function, total, combined(b, value.function, *pairs))
+    while len(kept) > 1:
+        kept = [combined(b, value.function, *kept[i : i + 2]) for i in range(0, len(kept), 2)]
+    return combined(b, value.function, total, kept[0])
 
 
 def pick_step(plan: Plan, module: Module, value: Pick) -> Step:
@@ -318,15 +326,15 @@ GATHERED = {"float32": ("float", ""), "int32": ("i32", ""), "int64": ("i64", "tr
 }
 
 
-def gather_step(module: Module, value: Input, dtype: str) -> str:
+def gather_step(module: Module, value: Input, dtype: str, lanes: int) -> str:
     """A column's numbers of a block's rows, each lane beyond them being that of the last; dtype: numpy's name."""
     b = Body(1)
     element, conversion = GATHERED[dtype]
     made = "i32" if value.dtype == I32 else "float"
-    begins = b.new(f"alloca [{LANES} x i64], align 64")
+    begins = b.new(f"alloca [{lanes} x i64], align 64")
     last = b.new("sub i64 %count, 1")
     ordered = b.new("icmp ne ptr %order, null")
-    with b.loop(LANES) as lane:
+    with b.loop(lanes) as lane:
         inside = b.new(f"icmp ult i64 {lane}, %count")
         place = b.new(f"add i64 %first, {b.new(f'select i1 {inside}, i64 {lane}, i64 {last}')}")
         # of rows in their own order, any address that can be read
@@ -336,13 +344,13 @@ def gather_step(module: Module, value: Input, dtype: str) -> str:
         b.do(f"store i64 {b.new(f'mul i64 {row}, %row_stride')}, ptr {b.at(begins, lane, 'i64')}, align 8")
     with b.loop(value.size) as i:
         number = b.new(f"mul i64 {i}, %number_stride")
-        with b.loop(LANES) as lane:
+        with b.loop(lanes) as lane:
             begin_ = b.new(f"load i64, ptr {b.at(begins, lane, 'i64')}, align 8")
             at = b.new(f"add i64 {begin_}, {number}")
             x = b.new(f"load {element}, ptr {b.at('%data', at, element)}, align 1")
             if conversion:
                 x = b.new(conversion.format(x))
-            target = b.at("%tile", b.plus(b.times(i, LANES), lane))
+            target = b.at("%tile", b.plus(b.times(i, lanes), lane))
             b.do(f"store {made} {x}, ptr {target}, align 4")
     parameters = "ptr %data, i64 %row_stride, i64 %number_stride, ptr %order, i64 %first, i64 %count"
     return module.function(b, f"{parameters}, ptr noalias %tile")
