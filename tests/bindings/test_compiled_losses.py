@@ -89,6 +89,40 @@ def test_what_the_loss_returns_comes_back() -> None:
         torch.testing.assert_close(metric, others[name].detach(), rtol=1e-5, atol=1e-6)
 
 
+def with_numbers(net: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    y = net(x)
+    scale = y.abs().mean().item()
+    loss = (y / (scale + 1)).square().mean()
+    count = (y > 0).sum().tolist()
+    return loss, {
+        "scale": scale,
+        "share": count / y.numel(),
+        "mean": y.mean(),
+        "twice": 2 * (scale - 1),
+        "count": count,
+    }
+
+
+def test_numbers_of_tensors_are_numbers_again() -> None:
+    """They have no gradient, whether the loss computes with them or returns them."""
+    net, x = mlp(6, 16, 1), torch.randn(70, 6)
+    step = hr.compile(with_numbers)
+    for rows in (70, 33):
+        net.zero_grad()
+        _, found = step(net, x[:rows])
+        gradients = [p.grad for p in net.parameters()]
+        net.zero_grad()
+        loss, wanted = with_numbers(net, x[:rows])
+        loss.backward()
+        assert step.why_not(net, x[:rows]) is None
+        for one, p in zip(gradients, net.parameters(), strict=True):
+            torch.testing.assert_close(one, p.grad, rtol=1e-4, atol=1e-7)
+        assert {name: type(value) for name, value in found.items()} == {name: type(wanted[name]) for name in wanted}
+        assert all(
+            float(found[name]) == pytest.approx(torch.as_tensor(wanted[name]).item(), rel=1e-5) for name in wanted
+        )
+
+
 def test_gradients_are_added_to_those_that_are_there() -> None:
     loss, arguments = ppo_categorical(50)
     step = hr.compile(loss)
@@ -221,6 +255,11 @@ def asks(net: nn.Module, x: Tensor) -> Tensor:
     return loss if loss.item() > 0 else -loss  # asks
 
 
+def writes(net: nn.Module, x: Tensor) -> tuple[Tensor, str]:
+    loss = net(x).mean()
+    return loss, f"{loss.item():.2f}"  # writes
+
+
 def branches(net: nn.Module, x: Tensor) -> Tensor:
     loss = net(x).mean()
     if loss > 0:  # branches
@@ -266,6 +305,7 @@ REFUSED = {
     signs_of_integers: "sign of integers",
     cuts_to_nothing: "without numbers",
     asks: "the data",
+    writes: "as text",
     branches: "chooses by the data",
     neighbours: "rows",
     contrasts: "each row multiplied by each other row",

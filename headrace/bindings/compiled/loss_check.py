@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.kernels.rows.stand_ins import standing_in
+from headrace.kernels.rows.stand_ins import NUMBER, standing_in
 
 NEAR = 1e-4  # of each tensor's largest number
 SMALL = 1e-6  # of the largest of all gradients: what is smaller is rounding
@@ -60,7 +60,8 @@ def _plain(
     wanted = [result.learned.name for result in program.results if result.learned is not None]
     gradients = torch.autograd.grad(loss, [learned[name] for name in wanted], allow_unused=True)
     zeros = [torch.zeros_like(learned[name]) if g is None else g for name, g in zip(wanted, gradients, strict=True)]
-    metrics = [x.detach() for x in torch.utils._pytree.tree_leaves(rest) if isinstance(x, Tensor)]
+    leaves = zip(torch.utils._pytree.tree_leaves(rest), program.spec[1], strict=False)
+    metrics = [torch.as_tensor(x).detach() for x, fixed in leaves if isinstance(x, Tensor) or fixed is NUMBER]
     ids = {source.name: id(own) for source, own in zip(program.sources, values, strict=True)}
     written = [used.tensors[ids[result.written.name]] for result in program.results if result.written is not None]
     return [loss.detach(), *zeros, *metrics, *written]

@@ -17,7 +17,7 @@ from headrace.core.closure import Reach, reach
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows.inputs import Source, argument_names, given
 from headrace.kernels.rows.reasons import NotRows, of_compiler
-from headrace.kernels.rows.stand_ins import METRIC
+from headrace.kernels.rows.stand_ins import METRIC, NUMBER
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, compiled, parts_of
 from headrace.kernels.rows.targets.records import Constants, Outcome, Record, keep, recorded
@@ -232,13 +232,15 @@ class Program:
 
     def returned(self, outputs: Sequence[Tensor]) -> Any:
         """The loss and its metrics as the plain function returns them, from all outputs."""
-        rest = self.arranged([x.to(r.dtype) for r, x in zip(self.results, outputs, strict=True) if r.is_metric])
+        metrics = [x.to(r.dtype) for r, x in zip(self.results, outputs, strict=True) if r.is_metric]
+        marks = [leaf for leaf in self.spec[1] if leaf is METRIC or leaf is NUMBER]
+        rest = self.arranged([x.item() if mark is NUMBER else x for mark, x in zip(marks, metrics, strict=True)])
         return outputs[0] if isinstance(rest, tuple) and not rest else (outputs[0], rest)
 
     def arranged(self, metrics: Iterable[Any]) -> Any:
         """Metrics as the plain function returns them, with the numbers that it fixed."""
         (spec, fixed), found = self.spec, iter(metrics)
-        leaves = [next(found) if leaf is METRIC else leaf for leaf in fixed]
+        leaves = [next(found) if leaf is METRIC or leaf is NUMBER else leaf for leaf in fixed]
         return torch.utils._pytree.tree_unflatten(leaves, spec)
 
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:

@@ -23,13 +23,16 @@ replacing = threading.RLock()  # held while tensors of modules and variables are
 
 
 class Metric:
-    """In place of a tensor among what a loss returns."""
+    """In place of a tensor among what a loss returns, or of a number that was read of one."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     def __repr__(self) -> str:
-        return "a metric"
+        return f"a {self.kind}"
 
 
-METRIC = Metric()
+METRIC, NUMBER = Metric("metric"), Metric("number")
 
 
 class StandIns(NamedTuple):

@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._decomp.decompositions import _rnn_helper, gather_params, one_layer_lstm
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
+
+from headrace.kernels.rows.reasons import NotRows, place_in, stack_here
 
 _here = threading.local()
 
@@ -32,8 +35,15 @@ def _is_others(_: logging.LogRecord) -> bool:
     return not getattr(_here, "traces", False)
 
 
-class _LSTMByStep(TorchFunctionMode):
-    """Has an LSTM's steps traced, where oneDNN makes one operation of them all."""
+class AsTraced(TorchFunctionMode):
+    """Traces an LSTM's steps, where oneDNN makes one operation of them all, and numbers as tensors.
+
+    numbers: what `.item()` returned, and what was computed of that alone; by their ids.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: dict[int, Tensor] = {}
 
     def __torch_function__(
         self,
@@ -42,29 +52,47 @@ class _LSTMByStep(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if function.__name__ != "lstm" or not isinstance(args[1], list | tuple):  # else it is of a PackedSequence
-            return function(*args, **(kwargs or {}))
-        x, (hidden, cell), parameters, has_biases, layers, dropout, training, both_ways, batch_first = args
-        parameters = gather_params(parameters, has_biases, hidden.size(2) != cell.size(2))
-        states = list(zip(hidden, cell, strict=True))
-        settings = layers, dropout, training, both_ways, batch_first
-        found, states = _rnn_helper(x, states, parameters, has_biases, *settings, one_layer_lstm)
-        return found, *(torch.stack(states, 0) for states in zip(*states, strict=True))
+        name = getattr(function, "__name__", "")
+        if name == "lstm" and isinstance(args[1], list | tuple):  # else it is of a PackedSequence
+            return _lstm_by_step(*args)
+        if name == "item" or (name == "tolist" and not args[0].dim()):
+            found = args[0].detach().reshape(()).clone()
+            if found.dtype == torch.float64:  # as Python's numbers are that it is computed with
+                found = found.float()
+        else:
+            if name in ("__format__", "__repr__") and id(args[0]) in self.numbers:
+                raise NotRows("writes a number of a tensor as text", place_in(stack_here()))
+            found = function(*args, **(kwargs or {}))
+            tensors = [x for x in args if isinstance(x, Tensor)] if self.numbers else []
+            if not tensors or not isinstance(found, Tensor) or any(id(x) not in self.numbers for x in tensors):
+                return found
+        self.numbers[id(found)] = found
+        return found
+
+
+def _lstm_by_step(*args: Any) -> Any:
+    """What torch's lstm() returns."""
+    x, (hidden, cell), parameters, has_biases, layers, dropout, training, both_ways, batch_first = args
+    parameters = gather_params(parameters, has_biases, hidden.size(2) != cell.size(2))
+    states = list(zip(hidden, cell, strict=True))
+    settings = layers, dropout, training, both_ways, batch_first
+    found, states = _rnn_helper(x, states, parameters, has_biases, *settings, one_layer_lstm)
+    return found, *(torch.stack(states, 0) for states in zip(*states, strict=True))
 
 
 _lock, _tracing = threading.Lock(), 0
 
 
 @contextmanager
-def as_traced() -> Iterator[None]:
+def as_traced() -> Iterator[AsTraced]:
     """Inside, in this thread: distributions do not check their arguments, which asks about the data, and fake tensors
-    log nothing; an LSTM is its steps."""
+    log nothing; an LSTM is its steps, and what `.item()` returns a tensor."""
     before = getattr(_here, "traces", False)
     _count(1)
     _here.traces = True
     try:
-        with _LSTMByStep():
-            yield
+        with AsTraced() as mode:
+            yield mode
     finally:
         _here.traces = before
         _count(-1)

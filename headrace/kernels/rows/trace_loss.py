@@ -28,7 +28,7 @@ from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_her
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.selections import Selections
 from headrace.kernels.rows.side_effects import Watch
-from headrace.kernels.rows.stand_ins import METRIC, StandIns, is_buffer, replacing, standing_in
+from headrace.kernels.rows.stand_ins import METRIC, NUMBER, StandIns, is_buffer, replacing, standing_in
 from headrace.kernels.rows.switches import as_traced
 
 PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
@@ -226,10 +226,12 @@ class _Work:
         self.examples = [_example(s, v, rows) for s, v in zip(found.sources, found.values, strict=True)]
         self.results: list[tuple[str, Source | None, Source | None]] = []
         self.spec: Any = None
+        self._numbers: dict[int, Tensor] = {}
 
     def graph(self) -> Graph:
         """The functional graph, in few kinds of operations."""
-        with as_traced():
+        with as_traced() as mode:
+            self._numbers = mode.numbers
             made = make_fx(self.run, writing(), "fake")(*self.examples)
             _refuse_random(made.graph)
             functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
@@ -268,7 +270,9 @@ class _Work:
         metrics = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self.results += [(f"metric {i}", None, None) for i, leaf in enumerate(metrics) if isinstance(leaf, Tensor)]
         self.results += [(f"buffer {source.name}", None, source) for source, _ in written]
-        self.spec = self.spec, [METRIC if isinstance(leaf, Tensor) else leaf for leaf in metrics]
+        marks = [NUMBER if id(leaf) in self._numbers else METRIC for leaf in leaves]
+        fixed = [mark if isinstance(leaf, Tensor) else leaf for mark, leaf in zip(marks, metrics, strict=True)]
+        self.spec = self.spec, fixed
         tensors_ = [leaf for leaf in metrics if isinstance(leaf, Tensor)]
         return [loss.detach(), *(g for _, g in pairs), *tensors_, *(value for _, value in written)]
 

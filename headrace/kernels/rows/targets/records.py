@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from headrace.kernels.rows.reasons import NotRows
-from headrace.kernels.rows.stand_ins import METRIC
+from headrace.kernels.rows.stand_ins import METRIC, NUMBER
 from headrace.kernels.rows.targets.cpu_program import Layout
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Native
 
-Returned: TypeAlias = tuple[TreeSpec, list[Any]]  # how metrics are put together, of numbers and METRICs
+Returned: TypeAlias = tuple[TreeSpec, list[Any]]  # how metrics are put together, of numbers and METRICs and NUMBERs
 MOST = 256  # records that a process remembers
 _known: dict[str, bytes] = {}
 
@@ -160,8 +160,8 @@ def _read(table: dict[str, Any], places: str) -> Found | None:
 def _tree(value: Any) -> Any:
     """What a loss returns besides its loss, as JSON; each part as a list that begins with its kind."""
     kind = type(value)
-    if value is METRIC:
-        return ["metric"]
+    if value is METRIC or value is NUMBER:
+        return [value.kind]
     if kind in (bool, int, float, str, type(None)):
         return ["constant", value]
     if kind is dict and all(type(key) in (bool, int, float, str) for key in value):
@@ -177,8 +177,8 @@ def _tree(value: Any) -> Any:
 
 def _value(tree: Any) -> Any:
     kind, *rest = tree
-    if kind == "metric":
-        return METRIC
+    if kind in ("metric", "number"):
+        return METRIC if kind == "metric" else NUMBER
     if kind == "constant":
         return rest[0]
     if kind == "dict":
