@@ -85,12 +85,20 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def _transparent(self) -> set[str]:
-        """Functions of the script below the loop in which a network or an update is: their calls are followed."""
-        found = set()
+        """Functions of the script below the loop whose calls are followed: those in which an update is, or a network.
+
+        One that changes nothing, such as `pick(x)`, which several may share, is a network at each of its calls.
+        """
+        updating, using = set(), set()
         for stack, places in self.inner.items():
-            if has_network(stack) or self.evidence(stack) in UPDATES:
-                found |= {scope_of(place)[1] for place in places[1:]}
-        return found - {""}
+            inside = {scope_of(place)[1] for place in places[1:]} - {""}
+            if self.evidence(stack) in UPDATES:
+                updating |= inside
+            elif has_network(stack):
+                using |= inside
+        plain = DataFlow(self._trees, (), self._called)
+        kinds = self._kinds_in(plain)
+        return updating | {key for key in using if plain.effects(key)[1] - kinds.keys()}
 
     @cached_property
     def _called(self) -> dict[Position, str]:
@@ -111,18 +119,25 @@ class TrainingLoop(OwnLoop):
         return self._transparent - {node.callee for node in self._nodes}
 
     @cached_property
-    def _flow(self) -> DataFlow:
+    def _trees(self) -> dict[str, ast.Module]:
         files = {place.code.file for places in self.inner.values() for place in places}
-        return DataFlow({file: syntax_tree(file) for file in files}, self._transparent, self._called)
+        return {file: syntax_tree(file) for file in files}
+
+    @cached_property
+    def _flow(self) -> DataFlow:
+        return DataFlow(self._trees, self._transparent | {self.scope}, self._called)
 
     @cached_property
     def _kinds(self) -> dict[Token, str]:
         """Tokens of networks, optimizers, functions, ...: no data of the loop flow through them."""
+        return self._kinds_in(self._flow)
+
+    def _kinds_in(self, flow: DataFlow) -> dict[Token, str]:
         found = {}
         for places in self.inner.values():
             for place in places:
                 for name, kind in place.kinds:
-                    found[("", name) if name.startswith(".") else self._flow.token(name, scope_of(place)[1])] = kind
+                    found[("", name) if name.startswith(".") else flow.token(name, scope_of(place)[1])] = kind
         return found
 
     @cached_property
@@ -226,20 +241,35 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def _playing(self) -> dict[Node, set[Node]]:
-        """Networks whose output comes back as their input -> the nodes of that cycle."""
+        """Networks whose output comes back as their input, by way of an environment -> the nodes of that cycle."""
+        return {node: cycle for node, cycle in self._cycles.items() if self._environments & cycle}
+
+    @cached_property
+    def _strong(self) -> set[Node]:
+        """Networks whose output comes back by values alone, and not by way of objects that calls may have changed."""
+        return set()
+
+    @cached_property
+    def _environments(self) -> set[Node]:
+        return {node for node in self._nodes if node not in self._networks and self._may_be_environment(node)}
+
+    @cached_property
+    def _cycles(self) -> dict[Node, set[Node]]:
+        """The same, of networks whose output comes back in whatever way: those that generate a sequence, too."""
+        found: dict[Node, set[Node]] = {}
         for changes in (False, True):
             edges = self._edges(changes, set())
             reach = {node: _reach(node, edges, self._updates) for node in self._networks}
             acting = [node for node in self._networks if node in reach[node]]
             acting = [node for node in acting if not any(node in reach[m] and m not in reach[node] for m in acting)]
-            cycles = {}
             for node in acting:
                 cycle = {m for m in reach[node] if m in acting or node in _reach(m, edges, self._updates)}
-                if any(m not in self._networks and self._may_be_environment(m) for m in cycle):
-                    cycles[node] = cycle
-            if cycles:
-                return cycles
-        return {}
+                if node not in found:
+                    found[node] = cycle
+                    self._strong |= set() if changes else {node}
+            if any(self._environments & cycle for cycle in found.values()):
+                break
+        return found
 
     @cached_property
     def _learned_from(self) -> set[Node]:
@@ -301,18 +331,21 @@ class TrainingLoop(OwnLoop):
         if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
             return Finding(Role.EVALUATION, True)
         if has_network(stack) or role is Role.FORWARD:
-            acts = bool(plays) or not (self.has_gradients(stack) or learned)
+            generates = any(node is network or node in cycle for network, cycle in self._cycles.items())
+            acts = bool(plays) or (not self.has_gradients(stack) and (generates or not learned))
             return Finding(Role.INFERENCE if acts else Role.FORWARD, True)
         if role in (Role.ENVIRONMENT, Role.WAIT, Role.IDLE, Role.LOGGING) and plays:
             return Finding(Role.ENVIRONMENT, True)
         if role is not None and role not in (Role.DATA, Role.OTHER):
             return None
-        return self._by_flow(node, bool(plays), learned, known)
+        found = self._by_flow(node, bool(plays), learned, known)
+        weak = bool(plays) and not any(network in self._strong for network in plays)
+        return Finding(found.role, False) if found and weak else found
 
     def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
         """The role of code of which no class and no library tells what it is."""
         if plays:
-            environment = self._may_be_environment(node) and node not in self._networks
+            environment = node in self._environments
             return Finding(Role.ENVIRONMENT if environment else Role.INFERENCE, environment)
         if node in self._updates or (node in self._networks and learned):
             return Finding(Role.FORWARD, False)

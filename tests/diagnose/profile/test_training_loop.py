@@ -119,6 +119,39 @@ def test_what_plays_and_reaches_no_gradient_evaluates(last: str, call: str, role
     assert found == [role, network, Role.ENVIRONMENT, Role.INFERENCE, Role.BACKWARD]
 
 
+def test_two_that_share_a_function_with_the_network_are_kept_apart(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        def pick(q):
+            return net(q).item()
+
+        def exam(game):
+            y, total = game.begin(), 0
+            while total < 9:
+                y, r = game.put(pick(y))
+                total += r
+            return total
+
+        while True:
+            x, r = world.put(pick(x))
+            table.append((x, r))
+            best = exam(other)
+            B = torch.stack(table)
+            {LEARN}
+        """,
+    )
+    inside, exam = script.at("net(q)", "pick"), script.at("exam(other)")
+    found = script.roles(
+        (script.at("game.put(pick(y))", "exam"), exam),
+        (FORWARD, inside, script.at("pick(y)", "exam"), exam),
+        (script.at("world.put(pick(x))"),),
+        (FORWARD, inside, script.at("pick(x)")),
+        (BACKWARD, script.at("L.backward()")),
+    )
+    assert found == [Role.EVALUATION, Role.EVALUATION, Role.ENVIRONMENT, Role.INFERENCE, Role.BACKWARD]
+
+
 def test_a_wrapper_that_sums_rewards_is_a_part_of_the_environment(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
