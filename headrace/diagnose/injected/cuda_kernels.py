@@ -1,4 +1,4 @@
-"""Counts the GPU's kernels for a moment, by torch's profiler in the script's process.
+"""Counts the GPU's kernels for some moments, by torch's profiler in the script's process.
 
 Nothing is counted where torch has not used CUDA, or where the script has a profiler of its own: there is one at a time.
 The time for starting and stopping is not part of the samples.
@@ -12,20 +12,26 @@ import time
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cuLaunchKernelEx")
 
 
+WINDOWS, PAUSE = 5, 1.7  # times that kernels are counted, and s between two: one moment may be all collecting
+
+
 class KernelCounter:
-    """Counts once, for `seconds`, beginning `after` seconds after the start of the process."""
+    """Counts several times, for `seconds` each, beginning `after` seconds after the start of the process."""
 
     def __init__(self, began, after, seconds):
-        self._due, self._seconds = began + after, seconds
+        self._due, self._seconds, self._found = began + after, seconds, []
         self._began = None
         self._prepare = None  # torch's function that prepares a profiler, while it is replaced
 
     def poll(self, now):
-        """Start or stop if due. Returns figures() after stopping, {} after starting, otherwise None."""
+        """Start or stop if due. Returns the mean of all figures() after stopping, {} after starting, otherwise None."""
         torch, cuda = sys.modules.get("torch"), sys.modules.get("torch.cuda")
         if not torch or not cuda or not getattr(cuda, "_initialized", False) or cuda.is_current_stream_capturing():
             return None  # no CUDA, or a graph is being captured, which starting a profiler could break
         if self._began is None and now >= self._due:
+            if self._found and _is_profiled(torch):
+                self._due = float("inf")
+                return None
             if _is_profiled(torch):
                 raise RuntimeError("the script has a profiler of its own")
             _start(torch)
@@ -34,7 +40,11 @@ class KernelCounter:
             return {}
         if self._began is not None and now >= self._began + self._seconds:
             seconds = now - self._began
-            return figures(self._stop(torch).events(), seconds)
+            self._found.append(figures(self._stop(torch).events(), seconds))
+            if len(self._found) < WINDOWS:
+                self._due = now + PAUSE
+            mean = {key: sum(each[key] for each in self._found) / len(self._found) for key in self._found[0]}
+            return dict(mean, kernel_windows=len(self._found))
         return None
 
     def _give_way(self, torch):

@@ -88,6 +88,14 @@ def _of_learner(learner, sizes):
     return found
 
 
+def _positions(value):
+    """For how many positions each row uses the parameters: those of a sequence; 0 for images, where it is not known."""
+    tokens = value.dim() == 2 and not value.is_floating_point()
+    if value.dim() > 3:
+        return 0
+    return int(value.shape[1]) if value.dim() == 3 or tokens else 1
+
+
 def _of_forward(module, arguments, sizes):
     if not hasattr(module, "parameters"):
         return {}
@@ -101,5 +109,6 @@ def _of_forward(module, arguments, sizes):
             inputs += value.values()
         elif isinstance(value, sys.modules["torch"].Tensor):
             found["batch"] = int(value.shape[0]) if value.dim() > 1 else 1
+            found["positions"] = _positions(value)
             break
     return found

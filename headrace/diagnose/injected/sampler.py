@@ -23,7 +23,7 @@ WRITE_EVERY = 0.5  # s
 THREAD_PERIOD = 0.04  # s between samples of other threads
 STUCK = 0.5  # s without a sample of the main thread, after which the background thread samples it
 POLL_EVERY = 0.5  # s between readings of library state
-KERNELS_FOR = 1.0  # s for which GPU kernels are counted
+KERNELS_FOR = 0.5  # s for which GPU kernels are counted each time
 MOST_COST = 0.015  # largest share of time for sampling; above, the period is doubled
 LONGEST_PERIOD = 0.04  # s
 TRACED = (
@@ -168,9 +168,9 @@ class Sampler:
 
     def _record_changes(self, stack, counters):
         """Record changed counters; and the batch with its stack, which shows what it was used for."""
-        batch = counters.pop("batch", None)
+        batch, positions = counters.pop("batch", None), counters.pop("positions", 1)
         if batch is not None:
-            self._record("batch", stack, batch)
+            self._record("batch", stack, batch, positions)
         changed = {name: value for name, value in counters.items() if self._recorded.get(name) != value}
         self._recorded.update(changed)
         if changed:

@@ -30,6 +30,7 @@ class OwnLoop:
         for sample in samples:
             self.spent[sample.stack] += sample.seconds  # type: ignore[assignment]
         self._own = {stack: _own_places(stack) for stack in self.spent}
+        self.updating = sum(seconds for stack, seconds in self.spent.items() if evidence(stack) in UPDATES)
         self.file, self.scope, self.tree = self._find()
 
     # --- the loop
@@ -45,7 +46,7 @@ class OwnLoop:
                 updates[each] += seconds if update else 0.0  # type: ignore[assignment]
         most = max(updates.values(), default=0.0)
         for each in spans:  # updates too short to be sampled
-            if not most and any(map(self._is_update_by_name, ast.walk(each[2]))):
+            if not most and _updates_by_name(each[0], each[2]):
                 updates[each] += 1e-9  # type: ignore[assignment]
         most = max(updates.values(), default=0.0)
         held = [each for each in spans if updates[each] > 0.9 * most] if most else list(spans)
@@ -53,7 +54,8 @@ class OwnLoop:
         if not held or longest < LEAST * self._since(max(held, key=spans.__getitem__)):
             return "", "", None
         held = [each for each in held if spans[each] > MOST * longest]
-        return max(held, key=lambda each: (self._depth(each), each[2].lineno)) if most else held[0]
+        inner = max if most else min  # where nothing is known to be updated, the outermost
+        return inner(held, key=lambda each: (self._depth(each), each[2].lineno))
 
     def _since(self, loop: tuple[str, str, Loop]) -> float:
         """Seconds of samples since a loop was first seen."""
@@ -73,10 +75,6 @@ class OwnLoop:
     def _loops(place: Place) -> list[tuple[str, str, Loop]]:
         tree, scope = scope_of(place)
         return [(place.code.file, scope, loop) for loop in data_flow.loops_at(tree, place.line)] if tree else []
-
-    @staticmethod
-    def _is_update_by_name(node: ast.AST) -> bool:
-        return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
 
     @cached_property
     def turns(self) -> list[float]:
@@ -117,6 +115,13 @@ def scope_of(place: Place) -> tuple[ast.AST | None, str]:
         return syntax_tree(code.file), code.file
     tree = _functions(code.file).get((code.method, code.line))
     return tree, data_flow.key_of(code.file, tree) if tree is not None else ""
+
+
+def _updates_by_name(file: str, loop: Loop) -> bool:
+    """Whether a loop calls backward(), or a function of the file that computes gradients."""
+    names = {"backward", *(name for (name, _), tree in _functions(file).items() if data_flow.computes_gradients(tree))}
+    calls = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
+    return any((call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "")) in names for call in calls)
 
 
 @cache

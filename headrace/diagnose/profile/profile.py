@@ -38,7 +38,7 @@ class Role(StrEnum):
     WAIT = "wait", "waiting for others", "#c9ced6"  # other processes and threads: pipes, queues, locks, joins
     EVALUATION = "evaluation", "evaluation", "#7d5bbe"  # of the policy, with everything it calls
     READING = "reading", "reading files", "#8fd0b8"
-    REMADE = "made anew", "set-up made anew", "#b08968"  # what the loop compiles, builds or starts again and again
+    REMADE = "made again", "set-up made again", "#b08968"  # what the loop compiles, builds or starts again and again
     DATA = "data", "data handling", "#4fb8c4"  # buffers, batches, advantages, conversions between arrays
     SIDE = "side work", "side work", "#c9a9d6"  # what gives nothing that the loop uses
     LOGGING = "logging", "logging", "#d8b63a"
@@ -185,6 +185,7 @@ class Profile:
     torch_threads, torch_interop_threads: torch.get_num_threads() and torch.get_num_interop_threads()
     cuda: 1 if torch has used a GPU, otherwise 0
     parameters: of the largest torch module whose forward pass was sampled
+    positions: for which each row of the last learning batch uses the parameters, as of a sequence; 0: not known
     inference_batch, learning_batch: rows of the last sampled forward pass that acts, and that learns
     updates_seen: 1 if gradients or an optimizer's steps were sampled
     training_began: 1 if the training loop was seen, otherwise 0

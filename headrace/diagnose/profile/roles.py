@@ -48,15 +48,16 @@ class Classifier:
         self._guessed: set[Stack] = set()  # stacks whose role is likely, and not sure
         self.loop: TrainingLoop | None = None
 
-    def learn_from(self, samples: Sequence[Sample]) -> None:
-        """Find the training loop of a process in all its samples, then the roles of its stacks."""
-        for sample in samples:
+    def learn_from(self, *threads: Sequence[Sample]) -> None:
+        """Find the training loop of a process in the samples of its threads, the main one's first; then all roles."""
+        for sample in (samples := [sample for thread in threads for sample in thread]):
             self._without_gradients[sample.stack] += 1 if sample.without_gradients else -1
             role = self.evidence(sample.stack)
             if role in (*UPDATES, Role.ENVIRONMENT):
                 for place in sample.stack:
                     self._doing[place.code].add(Role.BACKWARD if role in UPDATES else Role.ENVIRONMENT)  # type: ignore[arg-type]
-        self.loop = TrainingLoop(samples, self.evidence, self.has_gradients)
+        loops = (TrainingLoop(thread, self.evidence, self.has_gradients) for thread in threads)
+        self.loop = max((loop for loop in loops if loop.tree), key=lambda loop: loop.updating, default=None)
         self._resolve_unknown(samples)
 
     def has_gradients(self, stack: Stack) -> bool:

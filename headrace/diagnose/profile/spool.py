@@ -75,7 +75,7 @@ class Process:
     samples: dict[int, list[Sample]] = field(default_factory=dict)  # by native id of thread; the main one's is the pid
     names: dict[int, str] = field(default_factory=dict)  # of threads
     counters: dict[str, float] = field(default_factory=dict)
-    batches: list[tuple[Stack, int]] = field(default_factory=list)
+    batches: list[tuple[Stack, int, int]] = field(default_factory=list)  # rows, and positions of each row
     versions: dict[str, str] = field(default_factory=dict)
     gpu: dict[str, float] = field(default_factory=dict)  # see injected.cuda_kernels
     ended: float | None = None  # None if the process was killed
@@ -143,7 +143,7 @@ def _add(process: Process, stacks: dict[int, Stack], kind: str, values: Record) 
     elif kind in ("counters", "gpu", "versions"):
         getattr(process, kind).update(values[0])
     elif kind == "batch" and values[0] in stacks:
-        process.batches.append((stacks[values[0]], values[1]))
+        process.batches.append((stacks[values[0]], values[1], (*values[2:], 1)[0]))
     elif kind == "thread":
         process.names[values[0]] = values[1]
     elif kind == "cost":

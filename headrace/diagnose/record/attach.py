@@ -50,8 +50,9 @@ def _watch(
     exit = Exit(Ending.RUNNING)
     try:
         while time.monotonic() < started + seconds:
-            for part in (monitor, outside, gpu):
+            for part in (monitor, outside):
                 part.poll()
+            gpu.poll(monitor.parents)
             if monitor.root not in monitor.alive():
                 exit = Exit(Ending.EXIT)
                 break

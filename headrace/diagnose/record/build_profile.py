@@ -27,6 +27,7 @@ HELPERS = (
 )
 WELL_SAMPLED = 0.9  # share of the training thread's time; the report says if less was sampled
 LEAST_WRITTEN = 0.02  # MB/s from which on a process may be saving something; the sampler's own file has less
+STARTED = 4  # child processes that start within the window, from which on the script starts them again and again
 GRID = 0.1  # s between points of a series
 
 
@@ -79,6 +80,8 @@ def build(recording: Recording, hints: Hints) -> Profile:
         window = replace(window, skip=window.begin - window.started + began)
         recording = replace(recording, window=window)
         lanes = _lanes(processes, classifiers, recording)
+    if lanes:
+        _count_starting(lanes, {process.pid for process in processes if process.began > window.begin})
     learning, leader = driver.trainers(lanes), lanes[0].pid if lanes else monitor.root
     leading = next((process for process in processes if process.pid == leader), root)
     workers = (lane for lane in lanes if lane.kind is Kind.WORKER and lane.name != make_lanes.LAUNCHER)
@@ -86,6 +89,7 @@ def build(recording: Recording, hints: Hints) -> Profile:
         lane.name = f"worker {number}"
     lanes += make_lanes.of_native_threads(lanes, monitor, window, processes)
     counters = _counters(leading, classifiers[leading.pid], lanes) if leading else {}
+    counting = [*filter(None, [leading]), *processes]  # a launcher counts no kernels: its processes do
     counters["training_began"] = float(began is not None)
     if lanes:
         counters["updates_seen"] = float(lanes[0].share(Role.BACKWARD, Role.OPTIMIZER) > 0)
@@ -101,7 +105,7 @@ def build(recording: Recording, hints: Hints) -> Profile:
         lanes=lanes,
         series=_core_series(monitor, window) + gpu.series(window.begin, window.ended),
         counters=counters,
-        gpu=gpu.summary(window.begin, window.ended) | (root.gpu if root else {}),
+        gpu=gpu.summary(window.begin, window.ended) | next((each.gpu for each in counting if each.gpu), {}),
         period=root.period if root else 0.0,
         overhead=root.cost / max(window.ended - root.began, 1e-9) if root else 0.0,
         limitations=_limitations(recording, processes, root, lanes),
@@ -114,8 +118,20 @@ def _classifiers(processes: list[Process], hints: Hints, recording: Recording) -
     for process in processes:
         writes = recording.monitor.written_per_second(process.pid) > LEAST_WRITTEN
         found[process.pid] = Classifier(hints, bool(process.counters.get("cuda")), writes)
-        found[process.pid].learn_from([sample for samples in process.samples.values() for sample in samples])
+        threads = sorted(process.samples, key=lambda thread: thread != process.pid)
+        found[process.pid].learn_from(*(process.samples[thread] for thread in threads))
     return found
+
+
+def _count_starting(lanes: list[Lane], started: set[int]) -> None:
+    """Count waiting for processes that start, again and again while the script trains, as set-up made again."""
+    children = [lane for lane in lanes[1:] if lane.pid in started and lane.tid == lane.pid]
+    if len(children) >= STARTED:
+        starting = sum(lane.spent(Role.START_UP) for lane in children) / max(sum(lane.total for lane in children), 1e-9)
+        seconds = lanes[0].seconds
+        moved = seconds.get(Role.WAIT, 0.0) * starting
+        seconds[Role.REMADE] = seconds.get(Role.REMADE, 0.0) + moved
+        seconds[Role.WAIT] = seconds.get(Role.WAIT, 0.0) - moved
 
 
 def _lanes(processes: list[Process], classifiers: dict[int, Classifier], recording: Recording) -> list[Lane]:
@@ -161,10 +177,12 @@ def _counters(root: Process, classifier: Classifier, lanes: list[Lane]) -> dict[
     workers = [lane for lane in lanes if lane.kind is Kind.WORKER and lane.share(Role.ENVIRONMENT) > 0.01]
     if workers:
         counters["env_processes"] = len(workers)
-    for stack, batch in root.batches:
+    for stack, batch, positions in root.batches:
         role, _ = classifier.classify(stack)
         if role in (Role.INFERENCE, Role.FORWARD):
             counters["inference_batch" if role is Role.INFERENCE else "learning_batch"] = batch
+            if role is Role.FORWARD:
+                counters["positions"] = positions
     return counters
 
 
@@ -207,6 +225,6 @@ def _limitations(recording: Recording, processes: list[Process], root: Process |
             f"Of {len(unsampled)} child processes only the CPU time was measured: they run no Python, or Python "
             "without site."
         )
-    if root and root.counters.get("cuda") and not root.gpu:
+    if any(process.counters.get("cuda") for process in processes) and not any(process.gpu for process in processes):
         notes.append("GPU kernels were not counted: the script ended too early, or torch's profiler was not available.")
-    return notes + ([recording.gpu.limitation] if recording.gpu.limitation else [])
+    return notes + recording.gpu.limitations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ class _Gpu:
 
     label: str  # "" for the only one, otherwise " 0", " 1", ...
     handle: Any
+    own: bool = False  # whether a process of the script was seen on it
     readings: list[tuple[float, float, float]] = field(default_factory=list)  # s of time.monotonic(), % busy, MB
 
 
@@ -64,6 +66,8 @@ class GpuMonitor:
             if word.isdecimal() and int(word) < len(handles):
                 chosen.append(handles[int(word)])
                 continue
+            if word.startswith("MIG-"):  # NVML's list has whole GPUs: the part is of one of them
+                return handles
             known = [handle for handle in handles if self._uuid(handle).startswith(word)]
             if not known:
                 break
@@ -74,8 +78,8 @@ class GpuMonitor:
         found = self._library.nvmlDeviceGetUUID(handle)
         return found.decode() if isinstance(found, bytes) else found
 
-    def poll(self) -> None:
-        """Read, if due."""
+    def poll(self, pids: Collection[int] = ()) -> None:
+        """Read, if due. pids: of the script's processes, by which its GPUs are known among all that it may use."""
         now = time.monotonic()
         if not self._gpus or now < self._next:
             return
@@ -85,19 +89,33 @@ class GpuMonitor:
                 busy = self._library.nvmlDeviceGetUtilizationRates(gpu.handle).gpu
                 memory = self._library.nvmlDeviceGetMemoryInfo(gpu.handle).used / MEGABYTE
                 gpu.readings.append((now, float(busy), memory))
+            with suppress(self._library.NVMLError, AttributeError):
+                using = self._library.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
+                gpu.own = gpu.own or any(process.pid in pids for process in using)
 
     def series(self, begin: float, end: float) -> list[Series]:
         """Readings between two moments, with times from the first moment on; [] if there are none."""
         return [series for gpu in self._gpus for series in _series(gpu, begin, end)]
 
     def summary(self, begin: float, end: float) -> dict[str, float]:
-        """Of the busiest GPU: nvml_busy, mean % of time with a kernel running; memory_mb, the most memory used."""
+        """nvml_busy, mean % of time with a kernel running, and memory_mb, the most used, of its busiest GPU."""
         found = [(fmean(busy.values), max(memory.values)) for busy, memory in self._pairs(begin, end)]
         busy, memory = max(found, default=(0.0, 0.0))
         return {"nvml_busy": busy, "memory_mb": memory} if found else {}
 
     def _pairs(self, begin: float, end: float) -> list[list[Series]]:
-        return [pair for gpu in self._gpus if (pair := _series(gpu, begin, end))]
+        own = [gpu for gpu in self._gpus if gpu.own] or self._gpus  # a container may hide whose processes they are
+        return [pair for gpu in own if (pair := _series(gpu, begin, end))]
+
+    @property
+    def limitations(self) -> list[str]:
+        """What is not known of the GPUs, in sentences."""
+        found = [self.limitation] if self.limitation else []
+        if len(self._gpus) > 1 and not any(gpu.own for gpu in self._gpus):
+            found.append(f"Which of {len(self._gpus)} GPUs the script uses is not known: NVML names no process of it.")
+        if self._gpus and not any(gpu.readings for gpu in self._gpus):
+            found.append("NVML does not tell how busy the GPU is, as of a part of one (MIG).")
+        return found
 
 
 def _series(gpu: _Gpu, begin: float, end: float) -> list[Series]:

@@ -79,7 +79,7 @@ def main() -> None:
     end = time.monotonic() + order["seconds"]
     while not select.select([sys.stdin], [], [], POLL_EVERY)[0]:
         monitor.poll()
-        gpu.poll()
+        gpu.poll(monitor.parents)
         if time.monotonic() > end:
             os.kill(pid, signal.SIGINT)
             end = float("inf")

@@ -159,7 +159,7 @@ class _Script:
                 (self.folder / STOPPING).touch()
             self.monitor.poll()
             self.outside.poll()
-            self.gpu.poll()
+            self.gpu.poll(self.monitor.parents)
             time.sleep(POLL_EVERY)
         self.ended = time.monotonic()
         code = self._process.returncode

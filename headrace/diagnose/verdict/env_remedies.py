@@ -64,7 +64,7 @@ def processes(facts: Facts) -> Remedy | None:
 
 def _more_envs_in_processes(facts: Facts) -> Remedy | None:
     cores = facts.cores
-    if cores < 2 or facts.on_gpu or facts.uses("headrace") or (facts.step_seconds or 1.0) < 4 * facts.round_trip:
+    if cores < 2 or facts.uses("headrace") or (facts.step_seconds or 1.0) < 4 * facts.round_trip:
         return None
     why = (
         f"One core steps one environment, {facts.percent(facts.spent(Role.ENVIRONMENT))} of the time. {cores} "

@@ -12,6 +12,7 @@ NETWORK = (*LEARNING, Role.INFERENCE)
 FUSED_SAVES = 0.55  # of the optimizer's time: Adam(fused=True) on a CPU takes a third or less; clipping stays as it is
 SMALL = 20e6  # operations of an update that a GPU computes faster than its kernels launch (100 x 5 us, 40 TFLOP/s)
 USUAL_ROWS = 256  # assumed size of a minibatch that was not seen
+IDLE = 0.2  # share of the time that involves the GPU, below which its kernels run too little to be worth it
 WAITING = 0.7  # share of its computing time that a thread is on a core; below, fewer threads may be faster
 LARGER = 4  # factor of the proposed minibatch size
 
@@ -87,10 +88,13 @@ def threads(facts: Facts) -> Remedy | None:
 
 def leave_the_gpu(facts: Facts) -> Remedy | None:
     spent = facts.spent(*NETWORK, Role.COPY, Role.LAUNCH)
-    small = is_small(facts) or facts.profile.gpu.get("kernel_busy", 100.0) < 20.0
+    busy = facts.gpu_busy
+    small = busy < IDLE if busy is not None else is_small(facts)
     if not facts.on_gpu or not small or spent < 0.2 * facts.total:
         return None
     why = "The GPU is mostly idle: its kernels finish sooner than they are launched and their data is copied."
+    if busy is not None:
+        why += f" In the {facts.percent(spent)} of the time that involve it, its kernels run {percent(busy)}."
     if "kernel_busy" in facts.profile.gpu:
         why += f" Kernels ran {facts.profile.gpu['kernel_busy']:.0f} % of the time."
     return remedy(facts, "Train on the CPU", why, MINUTE, snippet(facts, "device", device="cpu"), most=spent)

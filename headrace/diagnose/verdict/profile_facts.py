@@ -13,6 +13,8 @@ from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Profile, Rol
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not mentioned
 TOLD = {"a pipe", "a socket", "a lock", "several files", "events"}  # what a process waits for that is told what to do
+SEVERAL = 3  # windows in which kernels are counted, from which on their mean is sure
+LOW, USED = 20.0, 5.0  # % by NVML: below, hardly any kernel runs; above, a GPU is used
 SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 IN_PROCESSES = {"SubprocVecEnv": "subproc_vec_env", "AsyncVectorEnv": "async_vector_env"}  # class -> its file
 UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # Headrace's classes that step Gymnasium environments
@@ -208,8 +210,8 @@ class Facts:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the script used a GPU."""
-        return bool(self.counter("cuda"))
+        """Whether the script used a GPU: torch says so, or JAX is there and the GPU works."""
+        return bool(self.counter("cuda")) or (self.uses("jax") and self.profile.gpu.get("nvml_busy", 0.0) > USED)
 
     @property
     def env_steps(self) -> int | None:
@@ -224,9 +226,26 @@ class Facts:
 
     @property
     def operations(self) -> int | None:
-        """Floating-point operations of one update: 6 per parameter and row (forward and backward); None if unknown."""
+        """Floating-point operations of one update: 6 per parameter, row and position of a sequence (forward and
+        backward); None if unknown, as for images, at whose positions convolutions use their parameters again.
+        """
         parameters, rows = self.counter("parameters"), self.counter("learning_batch")
-        return 6 * parameters * rows if parameters and rows else None
+        positions = self.profile.counters.get("positions", 1.0)
+        return int(6 * parameters * rows * positions) or None if parameters and rows else None
+
+    @property
+    def gpu_busy(self) -> float | None:
+        """Share of the time that involves the GPU for which its kernels run; None where no figure is sure.
+
+        One window of kernels may be all collecting, and NVML counts short periods whole: one alone says too little
+        where they differ.
+        """
+        gpu, involved = self.profile.gpu, self.share(*LEARNING, Role.INFERENCE, Role.COPY, Role.LAUNCH)
+        kernels, nvml = gpu.get("kernel_busy"), gpu.get("nvml_busy")
+        known = kernels if gpu.get("kernel_windows", 1.0) >= SEVERAL else nvml if kernels is None else None
+        if known is None and kernels is not None and (nvml is None or nvml < LOW):
+            known = kernels
+        return None if known is None or involved < NOTICEABLE else min(known / 100 / involved, 1.0)
 
     @property
     def env_on_cpu(self) -> float:

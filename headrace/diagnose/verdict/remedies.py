@@ -27,7 +27,10 @@ LESS_OFTEN = {  # role -> title, what was measured
     Role.SIDE: ("Do the side work ten times less often", "goes into what gives nothing that the loop uses"),
 }
 ONCE = {  # the same for what need not be done in each turn of the loop
-    Role.REMADE: ("Make once what each turn of the loop makes anew", "goes into compiling, building or starting again"),
+    Role.REMADE: (
+        "Make once what each turn of the loop makes again",
+        "goes into building the same again",
+    ),
     Role.READING: ("Keep in memory what is read again and again", "goes into reading files"),
 }
 

@@ -331,7 +331,8 @@ def _gpu_notes(facts: Facts) -> list[str]:
         )
     if "kernel_busy" in gpu:
         notes.append(
-            f"Kernels ran {gpu['kernel_busy']:.0f} % of the time, as measured by torch's profiler for one second. Per "
+            f"Kernels ran {gpu['kernel_busy']:.0f} % of the time, as measured by torch's profiler in "
+            f"{count(int(gpu.get('kernel_windows', 1)), 'window')} of half a second. Per "
             f"second, the script makes {gpu['launches_per_second']:,.0f} kernel launches, waits for the GPU "
             f"{gpu['synchronisations_per_second']:,.0f} times, and copies {gpu['copied_mb_per_second']:,.0f} MB."
         )

@@ -184,13 +184,13 @@ while True:
 
 
 @pytest.mark.parametrize(("states", "role"), [(5, Role.REMADE), (2, Role.START_UP)])
-def test_set_up_that_recurs_is_made_anew(states: int, role: Role, tmp_path: Path) -> None:
+def test_set_up_that_recurs_is_made_again(states: int, role: Role, tmp_path: Path) -> None:
     script = Script(tmp_path, SET_UP)
     made, update = (COMPILER, script.at("build()")), (BACKWARD, script.at("L.backward()"))
     assert script.roles(made, (FORWARD, script.at("net(s)")), update, states=states)[0] is role
 
 
-def test_what_takes_the_place_in_the_loop_is_read_and_not_made_anew(tmp_path: Path) -> None:
+def test_what_takes_the_place_in_the_loop_is_read_and_not_made_again(tmp_path: Path) -> None:
     script = Script(tmp_path, f"for n in names:\n    B = torch.load(n)\n    {LEARN}")
     stacks = (LOAD, script.at("torch.load(n)")), (BACKWARD, script.at("L.backward()"))
     assert script.roles(*stacks, states=5) == [Role.READING, Role.BACKWARD]

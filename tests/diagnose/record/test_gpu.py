@@ -156,6 +156,47 @@ def test_nvml_is_read_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (monitor.name, monitor.summary(0.0, 1e9)) == ("", {}) and "CUDA_VISIBLE_DEVICES" in monitor.limitation
 
 
+def test_kernels_are_counted_in_several_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.cuda", SimpleNamespace(_initialized=True, is_current_stream_capturing=bool))
+    monkeypatch.setattr(cuda_kernels, "_start", lambda torch: None)
+    monkeypatch.setattr(cuda_kernels, "_is_profiled", lambda torch: False)
+    monkeypatch.setattr(cuda_kernels.KernelCounter, "_stop", stopped)
+    monkeypatch.setattr(cuda_kernels.KernelCounter, "_give_way", lambda self, torch: None)
+    counter, found, now = cuda_kernels.KernelCounter(0.0, 0.0, 0.5), [], 1.0
+    for _ in range(100):
+        now += 0.25
+        monkeypatch.setattr(cuda_kernels, "time", SimpleNamespace(monotonic=lambda now=now: now))
+        if figures := counter.poll(now):
+            found.append(figures)
+    assert [each["kernel_windows"] for each in found] == [1, 2, 3, 4, 5]
+    assert found[-1]["kernels_per_second"] == pytest.approx(2.0)
+
+
+def stopped(counter: cuda_kernels.KernelCounter, torch: object) -> SimpleNamespace:
+    counter._due, counter._began = float("inf"), None
+    return SimpleNamespace(events=lambda: [event("kernel", "one", 0, 1000)])
+
+
+def test_the_gpu_of_the_scripts_own_processes_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = SimpleNamespace(
+        NVMLError=RuntimeError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda handle: "Some GPU",
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=(2, 98)[handle]),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=6e8),
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [SimpleNamespace(pid=(50, 60)[handle])],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for pids, busy, known in (({50}, 2.0, True), ({7}, 98.0, False)):
+        monitor, began = GpuMonitor(), time.monotonic()
+        monitor.poll(pids)
+        assert monitor.summary(began, time.monotonic())["nvml_busy"] == busy
+        assert (monitor.limitations == []) == known
+
+
 def test_a_gpu_without_nvml_is_a_gpu_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(gpu, "DRIVER", tmp_path)

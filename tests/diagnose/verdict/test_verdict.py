@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from helpers.profiles import facts, lane, profile, site, worker
 
 from headrace.diagnose.injected import cuda_kernels
@@ -119,11 +120,57 @@ def test_an_exception_before_the_training_is_the_headline_and_nothing_is_advised
 def test_nvml_and_kernels_are_both_reported():
     made = profile(LAUNCH=0.5, FORWARD=0.5, counters={"cuda": 1}, gpu="H200")
     made.gpu = {"nvml_busy": 38.0, "memory_mb": 600.0} | cuda_kernels.figures([], 1.0) | {"kernel_busy": 2.0}
-    made.gpu["launches_per_second"] = 12_000.0
+    made.gpu |= {"launches_per_second": 12_000.0, "kernel_windows": 5}
     said = " ".join(judge(Facts(made)).notes)
     assert "38 % busy" in said and "Kernels ran 2 % of the time" in said and "makes 12,000 kernel launches" in said
     first = judge(Facts(made)).remedies[0]
     assert first.title == "Train on the CPU" and "Kernels ran 2 % of the time" in first.why
+
+
+@pytest.mark.parametrize(
+    ("shares", "gpu", "leaves"),
+    [
+        (
+            {"ENVIRONMENT": 0.4, "BACKWARD": 0.6},
+            {"nvml_busy": 47.0, "kernel_busy": 1.0},
+            False,
+        ),  # one window
+        ({"ENVIRONMENT": 0.4, "BACKWARD": 0.6}, {"nvml_busy": 47.0, "kernel_busy": 6.0, "kernel_windows": 5}, True),
+        ({"ENVIRONMENT": 0.7, "BACKWARD": 0.3}, {"nvml_busy": 24.0, "kernel_busy": 18.0, "kernel_windows": 5}, False),
+        ({"ENVIRONMENT": 0.4, "BACKWARD": 0.6}, {"nvml_busy": 3.0, "kernel_busy": 1.0}, True),
+    ],
+)
+def test_a_gpu_is_left_only_where_it_is_known_to_idle_while_it_is_used(shares, gpu, leaves):
+    made = profile(**shares, counters={"cuda": 1, "parameters": 25_000_000, "learning_batch": 512}, gpu="H100")
+    made.gpu = {"memory_mb": 600.0, **cuda_kernels.figures([], 1.0), **gpu}
+    assert ("Train on the CPU" in [remedy.title for remedy in judge(Facts(made)).remedies]) == leaves
+
+
+def test_a_gpu_that_jax_uses_is_a_gpu():
+    made = profile(FORWARD=0.9, DATA=0.1, gpu="H100")
+    made.machine.versions, made.gpu = {"jax": "0.10.2"}, {"nvml_busy": 83.0, "memory_mb": 60_000.0}
+    assert Facts(made).on_gpu and "a faster GPU" in judge(Facts(made)).bounds
+
+
+def test_operations_count_the_positions_of_a_sequence_and_are_not_known_of_images():
+    counters = {"parameters": 1000, "learning_batch": 2}
+    assert facts(counters=counters | {"positions": 768}).operations == 6 * 1000 * 2 * 768
+    assert facts(counters=counters | {"positions": 0}).operations is None
+
+
+def test_waiting_of_one_kind_does_not_save_that_of_another():
+    made = profile(IDLE=0.6, WAIT=0.3, OTHER=0.1)
+    lane = made.training_thread
+    lane.cpu_seconds, lane.wakes = 0.1 * lane.total, 5000.0
+    (sleeping,) = [remedy for remedy in judge(Facts(made, wake_up=250e-6)).remedies if "sleeping" in remedy.title]
+    assert sleeping.bound < 1 / (1 - 0.6 - 0.1 * 0.65 - 0.05)
+
+
+def test_nothing_is_said_to_gain_nothing_where_much_is_guessed():
+    made = profile(BACKWARD=0.6, DATA=0.1, SIDE=0.3)
+    made.training_thread.guessed = {Role.SIDE: 0.3 * made.training_thread.total}
+    headline = judge(Facts(made)).headline
+    assert "no known remedy" not in headline and "30 % of the time is for is likely, not sure" in headline
 
 
 def test_limitations_are_those_of_the_profile_and_the_sampling_error():
