@@ -63,6 +63,12 @@ def cases(quick: bool) -> list[tuple[str, Callable[..., Any], tuple[Any, ...], i
     def remembering(kind: type[nn.RNNBase], hidden: int) -> tuple[Any, tuple[Any, ...], int]:
         return *losses.remembering(256, kind, hidden, 16), 256
 
+    def pixels() -> nn.Module:
+        return losses.ImageAgent(16, 128)
+
+    def histories() -> nn.Module:
+        return losses.Histories(16, 64)
+
     memories = [(kind, hidden) for kind in (nn.GRU, nn.LSTM) for hidden in (64, 128)]
     critics, targets = (nn.ModuleList(losses.mlp(8, 256, 256, 1, act=nn.ReLU) for _ in range(2)) for _ in range(2))
     found = [
@@ -74,6 +80,9 @@ def cases(quick: bool) -> list[tuple[str, Callable[..., Any], tuple[Any, ...], i
         ("GRU of 16, 4 steps", *large(losses.gru, 256)),
         *((f"{kind.__name__} of {hidden}, 16 steps", *remembering(kind, hidden)) for kind, hidden in memories),
         ("attention over 5 entities", *large(losses.attention_over_entities, 256)),
+        *(("PPO, images of 10 x 10", *large(losses.ppo_of_images, rows, pixels())) for rows in (64, 256)),
+        ("DQN, images of 10 x 10", *large(losses.dqn_of_images, 32, pixels(), pixels())),
+        ("critics of histories of 27", *large(losses.critics_of_histories, 256, histories(), histories())),
     ]
     return found[1:2] if quick else found
 

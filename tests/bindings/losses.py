@@ -282,7 +282,75 @@ def l2_and_temperature(rows: int) -> Made:
     return loss, (mlp(6, 16, 1), log_alpha, replay(rows))
 
 
+class ImageAgent(nn.Module):
+    """Young & Tian 2019 (arXiv:1903.03176): an actor and a critic of images of 10 x 10 pixels, uint8 [B, 10, 10, 4]."""
+
+    def __init__(self, filters: int = 4, hidden: int = 16) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, filters, 3)
+        self.hidden, self.actor, self.critic = (
+            nn.Linear(64 * filters, hidden),
+            nn.Linear(hidden, 6),
+            nn.Linear(hidden, 1),
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        pixels = images.permute(0, 3, 1, 2).to(self.hidden.weight.dtype) / 255
+        x = F.relu(self.hidden(F.relu(self.convolution(pixels), inplace=True).flatten(1)))
+        return self.actor(x), self.critic(x).squeeze(-1)
+
+
+def images(rows: int) -> Tensor:
+    return torch.randint(256, (rows, 10, 10, 4), dtype=torch.uint8)
+
+
+def ppo_of_images(rows: int) -> Made:
+    def loss(agent: ImageAgent, batch: dict[str, Tensor], settings: Settings) -> Tensor:
+        logits, value = agent(batch["obs"])
+        policy = Categorical(logits=logits)
+        actor_loss = surrogate(policy.log_prob(batch["action"]), batch, settings)
+        return actor_loss + 0.5 * F.mse_loss(value, batch["returns"]) - 0.01 * policy.entropy().mean()
+
+    batch = rollout(rows, 1, torch.randint(6, (rows,))) | {"obs": images(rows)}
+    return loss, (ImageAgent(), batch, Settings())
+
+
+def dqn_of_images(rows: int) -> Made:
+    def loss(net: ImageAgent, target: ImageAgent, batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            wanted = batch["reward"] + 0.99 * target(batch["following"])[0].amax(1)
+        return F.smooth_l1_loss(net(batch["obs"])[0].gather(1, batch["action"][:, None]).squeeze(1), wanted)
+
+    batch = {"obs": images(rows), "following": images(rows), "reward": torch.randn(rows)}
+    return loss, (ImageAgent(), ImageAgent(), batch | {"action": torch.randint(6, (rows,))})
+
+
+class Histories(nn.Module):
+    """Two critics of the last 27 readings of 6 sensors, [B, 6, 27], and an action."""
+
+    def __init__(self, filters: int = 4, hidden: int = 16) -> None:
+        super().__init__()
+        layers = nn.Conv1d(6, filters, 5, 2), nn.ELU(), nn.MaxPool1d(2), nn.Conv1d(filters, filters, 3), nn.SiLU()
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
+        self.critics = nn.ModuleList(mlp(4 * filters + 2, hidden, 1) for _ in range(2))
+
+    def forward(self, histories: Tensor, action: Tensor) -> Tensor:
+        x = torch.cat([self.convolutions(histories), action], 1)
+        return torch.stack([critic(x).squeeze(-1) for critic in self.critics])
+
+
+def critics_of_histories(rows: int) -> Made:
+    def loss(net: Histories, target: Histories, batch: dict[str, Tensor]) -> Tensor:
+        with torch.no_grad():
+            wanted = batch["reward"] + 0.99 * target(batch["following"], batch["next_action"]).amin(0)
+        return (net(batch["obs"], batch["action"]) - wanted).square().mean(1).sum()
+
+    batch = {name: torch.randn(rows, 6, 27) for name in ("obs", "following")}
+    batch |= {name: torch.randn(rows, 2) for name in ("action", "next_action")}
+    return loss, (Histories(), Histories(), batch | {"reward": torch.randn(rows)})
+
+
 ALL = [
     *(ppo_categorical, ppo_gaussian, ppo_beta, ppo_residual, sac_critic, td3_actor, quantiles, double_dqn, gru),
-    *(batch_norm_over_two_batches, attention_over_entities, l2_and_temperature),
+    *(batch_norm_over_two_batches, attention_over_entities, l2_and_temperature, dqn_of_images, critics_of_histories),
 ]

@@ -241,7 +241,7 @@ def _compiled_step(collector: InlineCollector) -> Call | None:
     env = collector.env
     if type(env) is not CompiledEnv or not isinstance(env.target, CpuEnvs) or env.step != env.target.step:
         return None
-    if env.num_agents > 1 or not draws_fit(collector.seed, 0, 1, env.num_envs, 1, env.first_env):
+    if env.num_agents > 1 or env.ir.frames or not draws_fit(collector.seed, 0, 1, env.num_envs, 1, env.first_env):
         return None
     return env.target.bound(collector.rollout)
 

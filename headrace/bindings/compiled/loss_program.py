@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headrace.core.closure import Reach, reach
 from headrace.core.device import kernel_threads
-from headrace.kernels.rows.inputs import Source, argument_names, given
+from headrace.kernels.rows.inputs import DTYPES, Source, argument_names, given
 from headrace.kernels.rows.reasons import NotRows, of_compiler
 from headrace.kernels.rows.stand_ins import METRIC, NUMBER
 from headrace.kernels.rows.targets import slots
@@ -24,7 +24,7 @@ from headrace.kernels.rows.targets.records import Constants, Outcome, Record, ke
 from headrace.kernels.rows.trace_key import key_of
 from headrace.policies.examination import Examination, examine
 
-NUMPY = {torch.float32: "float32", torch.int32: "int32", torch.int64: "int64", torch.bool: "bool"}
+NUMPY = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
 
 

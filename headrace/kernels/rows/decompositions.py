@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.kernels.rows import windows
+
 # fmt: off
 # lowering has rules for these: they stay whole
 KEPT = {
@@ -18,7 +20,7 @@ KEPT = {
     "cumsum", "mm", "addmm", "bmm", "baddbmm", "mv", "dot", "sort", "argsort", "topk", "gather", "scatter_add",
     "embedding", "embedding_dense_backward", "index_select", "index", "where", "clamp", "pow", "square", "div",
     "remainder", "cat", "stack", "split", "split_with_sizes", "chunk", "unbind", "select", "slice", "eye",
-    "arange", "masked_fill", "convolution", "lgamma", "digamma", "polygamma", "cumprod", "erf", "expm1",
+    "arange", "masked_fill", "lgamma", "digamma", "polygamma", "cumprod", "erf", "expm1",
     "log1p", "std", "linspace", "kthvalue", "median", "rsub", "native_dropout", "sigmoid", "tanh", "roll",
     "erfc", "as_strided",
 }
@@ -53,6 +55,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     found = dict(core_aten_decompositions()) | get_decompositions(wanted)
     found[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention
     found[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _attention_backward
+    found |= windows.table()
     found |= {aten.cosh.default: _cosh, aten.sinh.default: _sinh, aten.tan.default: _tan}
     return {key: rule for key, rule in found.items() if _name(key) not in KEPT}
 

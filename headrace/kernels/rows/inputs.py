@@ -22,7 +22,7 @@ Shape: TypeAlias = tuple[int, ...]
 Kind: TypeAlias = Literal["column", "uniform"]
 CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 _training = attrgetter("training")
-DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.bool: "bool"}
+DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.uint8: "i32", torch.bool: "bool"}
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch import config
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -23,7 +26,7 @@ from headrace.core.fused import traced
 from headrace.kernels.rows.decompositions import table, writing
 from headrace.kernels.rows.inputs import CONSTANT, DTYPES, Given, Source
 from headrace.kernels.rows.nodes import given as argument_of
-from headrace.kernels.rows.nodes import leave_out
+from headrace.kernels.rows.nodes import leave_out, operation_name
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.selections import Selections
@@ -35,6 +38,9 @@ PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the num
 LESS = 64  # what is taken from the number of rows, at most
 LARGEST = 4096  # numbers of a tensor that a program's text contains
 COPIES = {"detach", "clone", "alias", "lift_fresh", "contiguous"}
+# what is compiled of uint8, which wraps around at 256 in others
+OF_BYTES = {"view", "_unsafe_view", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select", "expand"}
+OF_BYTES |= {"cat", "stack", "clone", "split", "split_with_sizes", "unbind", "unfold", "getitem", "where", "gather"}
 RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "normal", "bernoulli", "native_dropout", "multinomial"}
 
 
@@ -100,7 +106,8 @@ class Traced:
     def dtype(self, node: Node, result: int = 0) -> str:
         """The dtype of a result."""
         dtype = _value(node, result).dtype
-        if dtype not in DTYPES:
+        wraps = dtype == torch.uint8 and node.op == "call_function" and operation_name(node) not in OF_BYTES
+        if dtype not in DTYPES or wraps:
             raise self.refusal(node, f"computes in {str(dtype).removeprefix('torch.')}; float32 is compiled")
         return DTYPES[dtype]
 
@@ -223,7 +230,8 @@ class _Work:
         self, function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool, rows: int
     ) -> None:
         self.function, self.arguments, self.found, self.gradients = function, arguments, found, gradients
-        self.examples = [_example(s, v, rows) for s, v in zip(found.sources, found.values, strict=True)]
+        with _fake_mode():
+            self.examples = [_example(s, v, rows) for s, v in zip(found.sources, found.values, strict=True)]
         self.results: list[tuple[str, Source | None, Source | None]] = []
         self.spec: Any = None
         self._numbers: dict[int, Tensor] = {}
@@ -308,7 +316,9 @@ class _WithStacks(torch.nn.Module):
         self.made = made
 
     def forward(self, *values: Tensor) -> Any:
-        return _Naming(self.made).run(*values)
+        naming = _Naming(self.made)
+        naming.extra_traceback = False
+        return naming.run(*values)
 
 
 class _Naming(torch.fx.Interpreter):
@@ -317,8 +327,8 @@ class _Naming(torch.fx.Interpreter):
     def run_node(self, n: Node) -> Any:
         try:
             return super().run_node(n)
-        except NotRows:
-            raise
+        except NotRows as error:
+            raise error if error.where else NotRows(error.reason, _place(n)) from None
         except Exception as error:
             raise NotRows(of_error(error).reason, _place(n)) from None
 
@@ -327,6 +337,12 @@ def _example(source: Source, value: Tensor, rows: int) -> Tensor:
     """A tensor like one that is given, of so many rows."""
     shape = (rows, *value.shape[1:]) if source.kind == "column" else value.shape
     return torch.zeros(shape, dtype=value.dtype)
+
+
+def _fake_mode() -> FakeTensorMode:
+    """As make_fx makes one: of many rows of images, tensors with numbers would fill the memory."""
+    with config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
+        return FakeTensorMode(allow_fallback_kernels=True, shape_env=ShapeEnv(), static_shapes=True)
 
 
 def _refuse_random(graph: Graph) -> None:

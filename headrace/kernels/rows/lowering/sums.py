@@ -282,8 +282,9 @@ def _turned(x: Tensor) -> Tensor:
 
 def _with_weights(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
     """A product of what has rows with weights, which have none: [..., M, K] times [..., K, N]."""
-    batch, m, n = left.dims[:-2], left.dims[-2], right.dims[-1]
     left, right = merged(lowering, left, len(left.dims) - 1), merged(lowering, right, len(right.dims) - 2)
+    right = merged(lowering, right, len(right.dims) - 1)
+    batch, m, n = left.dims[:-2], left.dims[-2], right.dims[-1]
     source, k = left.view, left.sizes[-1].inner
     if not left.dims[-1]:  # of one number
         source = View(source.value, (*source.shape, 1), (*source.strides, 0), source.offset)
@@ -315,8 +316,6 @@ def _matrix(right: Tensor, k: int) -> View:
     columns = right.sizes[-1].inner
     inner_stride = own[0] if right.dims[-2] else 0
     outer_stride = own[-1] if right.dims[-1] else 0
-    if len(right.dims[-1]) > 1:
-        raise Mismatch("weights whose columns are several axes")
     return View(view.value, (columns, k), (outer_stride, inner_stride), view.offset)
 
 

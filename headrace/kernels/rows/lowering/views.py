@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 @rule("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "_reshape_alias", "flatten", "unflatten", chosen=True)
 def view(lowering: Lowering, node: Node) -> Lowered:
+    if given(node, "dtype") is not None:
+        raise Unsupported("reads the bytes of a tensor as another dtype")
     tensor, sizes = lowering.tensor(node, node.args[0]), lowering.sizes(node)
     try:
         return reshaped(tensor, sizes)
@@ -147,6 +149,22 @@ def select(lowering: Lowering, node: Node) -> Lowered:
     dims, strides = list(found.dims), found.strides()
     del dims[dim], strides[dim]
     return rebuilt(found, dims, strides)
+
+
+@rule("unfold", chosen=True)
+def unfold(lowering: Lowering, node: Node) -> Lowered:
+    """Windows along a dimension, whose numbers become the last."""
+    x = lowering.tensor(node, node.args[0])
+    dim, size, step = given(node, "dimension") % len(x.dims), given(node, "size"), given(node, "step")
+    if ROWS in x.dims[dim]:
+        raise Unsupported("takes windows of rows")
+    x = merged(lowering, x, dim)
+    dims, strides = list(x.dims), x.strides()
+    stride, count = (*strides[dim], 0)[0], (x.sizes[dim].inner - size) // step + 1
+    for at, n, apart in ((dim, count, stride * step), (len(dims), size, stride)):
+        dims[at : at + 1] = [(n,) if n != 1 else ()]
+        strides[at : at + 1] = [[apart] if n != 1 else []]
+    return rebuilt(x, dims, strides)
 
 
 @rule("diagonal")
