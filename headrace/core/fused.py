@@ -215,5 +215,6 @@ def _serves(name: str | None, plain: Function, kernel: _Kernel, answer: bool | s
         return answer is True
     if isinstance(answer, str) and (name, answer) not in _said:
         _said.add((name, answer))
-        tell(f"{name} runs in plain PyTorch: {answer} (slower than its kernel)")
+        slower = "" if answer.endswith("as fast") else " (slower than its kernel)"
+        tell(f"{name} runs in plain PyTorch: {answer}{slower}")
     return answer is True
