@@ -87,12 +87,14 @@ class Plan:
 
     @property
     def lanes(self) -> int:
-        return rows_of_block(self.tiles)
+        return rows_of_block(self.tiles, self.accumulators)
 
 
-def rows_of_block(tiles: int) -> int:
-    """Rows of a block that has so many tiles."""
-    return next((rows for rows in BLOCKS if 4 * rows * tiles <= MEMORY), BLOCKS[-1])
+def rows_of_block(tiles: int, accumulators: int) -> int:
+    """Rows of a block that has so many tiles. Each block reads all weights, and adds to all accumulators: where these are
+    far more than the tiles, it has not the fewest rows."""
+    fewest = BLOCKS[-2] if accumulators > 8 * tiles else BLOCKS[-1]
+    return next((rows for rows in BLOCKS if 4 * rows * tiles <= MEMORY), fewest)
 
 
 def outer_form(outer: Outer) -> Form:

@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def lanes(self) -> int:
-        return rows_of_block(self.tiles)
+        return rows_of_block(self.tiles, self.accumulators)
 
 
 def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
