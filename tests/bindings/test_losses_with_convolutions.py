@@ -139,6 +139,18 @@ def test_windows_of_features(monkeypatch: pytest.MonkeyPatch) -> None:
     as_in_float64(loss, nn.Linear(5, 13), [batch((5,), rows) for rows in (64, 37)], monkeypatch)
 
 
+def test_images_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several images for each row, of which a convolution makes rows of its own."""
+    torch.manual_seed(0)
+
+    def loss(net: nn.Module, b: dict[str, Tensor]) -> Tensor:
+        each = net(b["x"].flatten(0, 1)).flatten(1).unflatten(0, b["x"].shape[:2])
+        return (each.tanh().mean(1) * each.amax(1)).sum(1).square().mean()
+
+    net = nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2))
+    as_in_float64(loss, net, [batch((3, 2, 6, 6), rows) for rows in (64, 37)], monkeypatch)
+
+
 def refusal(net: nn.Module, x: Tensor) -> str:
     """Why a loss of a network is not compiled."""
 
@@ -156,6 +168,7 @@ def test_large_images_are_refused() -> None:
     assert why.startswith("test_losses_with_convolutions.py:")
     assert "up to 16,384 are compiled" in why
     assert "While executing" not in why
+    assert "are compiled" in refusal(nn.ConvTranspose2d(4, 4, 8, 4), torch.rand(4, 4, 9, 9))
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ class Plan:
 
 
 def rows_of_block(tiles: int, accumulators: int) -> int:
-    """Rows of a block that has so many tiles. Each block reads all weights, and adds to all accumulators: where these are
-    far more than the tiles, it has not the fewest rows."""
+    """Rows of a block that has so many tiles. Each block reads all weights, and adds to all accumulators: where these
+    are far more than the tiles, it has not the fewest rows."""
     fewest = BLOCKS[-2] if accumulators > 8 * tiles else BLOCKS[-1]
     return next((rows for rows in BLOCKS if 4 * rows * tiles <= MEMORY), fewest)
 

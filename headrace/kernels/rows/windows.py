@@ -79,9 +79,8 @@ def _convolution_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     steps, size = (stride, padding, dilation), tuple(weight.shape[2:])
     of_input, of_weight = list[Tensor](), list[Tensor]()
-    for own, inputs, weights in zip(
-        *(t.chunk(groups, d) for t, d in ((gradient, 1), (x, 1), (weight, 0))), strict=True
-    ):
+    parts = gradient.chunk(groups, 1), x.chunk(groups, 1), weight.chunk(groups, 0)
+    for own, inputs, weights in zip(*parts, strict=True):
         small, large = (inputs, own) if transposed else (own, inputs)  # `large` is read in windows
         if output_mask[0]:
             found = _products(own, weights, *steps) if transposed else _spread(own, weights, x.shape[2:], *steps)
@@ -102,17 +101,10 @@ def _products(x: Tensor, weight: Tensor, stride: Numbers, padding: Numbers, dila
     return (flat @ weight.flatten(1).t()).transpose(1, 2).reshape(len(x), len(weight), *places)
 
 
-def _spread(
-    x: Tensor,
-    weight: Tensor,
-    made: Numbers,
-    stride: Numbers,
-    padding: Numbers,
-    dilation: Numbers,
-) -> Tensor:
+def _spread(x: Tensor, weight: Tensor, made: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers) -> Tensor:
     """Windows, each the weights [O, C, ...] times a place's numbers of x [B, O, ...], added up to [B, C, *made]."""
     windows = (_places_first(x) @ weight.flatten(1)).reshape(len(x), *x.shape[2:], *weight.shape[1:])
-    return _folded(windows, made, stride, padding, dilation)
+    return _folded(_checked(windows), made, stride, padding, dilation)
 
 
 def _places_first(x: Tensor) -> Tensor:
@@ -125,11 +117,16 @@ def _windows(x: Tensor, size: Numbers, stride: Numbers, dilation: Numbers) -> Te
     count = len(size)
     for dim, (k, s, d) in enumerate(zip(size, stride, dilation, strict=True)):
         x = x.unfold(2 + dim, d * (k - 1) + 1, s)[..., ::d]
-    numbers = x[0].numel()
+    return _checked(x.movedim(1, 1 + count))
+
+
+def _checked(windows: Tensor) -> Tensor:
+    """Windows, if they are few enough."""
+    numbers = windows[0].numel()
     if numbers > MOST:
         what = f"has a convolution, or pooling, with {numbers:,} numbers in all windows of an image"
         raise NotRows(f"{what}; up to {MOST:,} are compiled, with more torch is as fast")
-    return x.movedim(1, 1 + count)
+    return windows
 
 
 def _folded(windows: Tensor, made: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers) -> Tensor:
