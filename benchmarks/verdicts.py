@@ -41,10 +41,24 @@ HEADLINES = {  # what a headline says -> the kind of verdict
     r"^Several processes train|take turns": "several",
     r"raining (had not begun|began only)": "start-up",
     r"The script sleeps": "sleeping",
+    r"did not train": "start-up",
     r"waits for other processes": "waiting",
     r"goes into ([a-z -]+)": r"\1",
 }
-COLUMNS = ("script", "library", "seen", "kind", "right", "unknown", "first", "first_right", "predicted", "bound")
+HONEST, UNSURE = ("unknown", "few"), 0.2  # kinds that claim nothing, and the share of the time that is no claim
+COLUMNS = (
+    "script",
+    "library",
+    "seen",
+    "kind",
+    "right",
+    "wrong_and_sure",
+    "unknown",
+    "first",
+    "first_right",
+    "predicted",
+    "bound",
+)
 GAINS = ("script", "gained", "low", "high")
 SLOW_STARTS = {"SBX": 5.0, "Tianshou": 8.0, "RLlib": 5.0}  # s that a library takes to compile or start, beyond SKIP
 # s for which a script runs longer at most, where training begins late; 0 where it was planted not to begin in time
@@ -107,6 +121,8 @@ def examine(name: str, truth: Row, folder: Path, python: str) -> Row:
         "kind": " or ".join(truth["kinds"]),
         "seen": seen,
         "right": seen in truth["kinds"],
+        # a wrong kind that is said without a reserve, apart from "not known": an honest unknown misleads nobody
+        "wrong_and_sure": seen not in (*truth["kinds"], *HONEST) and facts.unsure < UNSURE if profile.lanes else False,
         "unknown": facts.share(Role.OTHER) if profile.lanes else 1.0,
         "first": first.title if first else "",
         "first_right": matches,

@@ -41,6 +41,11 @@ def _counts(before: list[Row], now: dict[str, list[Row]], gained: dict[str, dict
     ]
     lines = [
         ("kind of verdict right", "36 of 40", [sum(row["right"] for row in rows) for rows, _ in columns]),
+        (
+            "wrong and sure",
+            "0",
+            [sum(row.get("wrong_and_sure", not row["right"]) for row in rows) for rows, _ in columns],
+        ),
         ('a false "nothing to gain"', "0", [sum(_false_nothing(row) for row in rows) for rows, _ in columns]),
         ("unknown at most 20 %", "34 of 40", [sum(row["unknown"] <= 0.2 for row in rows) for rows, _ in columns]),
         (

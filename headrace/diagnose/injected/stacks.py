@@ -76,7 +76,10 @@ class Stacks:
 
 
 def variables_of(frame):
-    """A number that changes when the variables of a script's functions that run refer to other objects."""
+    """A number that changes when the variables of a script's functions that run refer to other objects.
+
+    Functions that such a library calls back do not count: one compilation may trace many of them.
+    """
     found = 0
     while frame is not None:
         code = frame.f_code
@@ -84,6 +87,8 @@ def variables_of(frame):
             _IS_OWN[code] = "-packages" not in code.co_filename and not _is_foundation(code, frame)
         if _IS_OWN[code]:
             found ^= variables.signature(frame)
+        elif str(frame.f_globals.get("__name__", "")).partition(".")[0] in FOUNDATIONS:
+            found = 0
         frame = frame.f_back
     return found & 0xFFFFFFFF
 

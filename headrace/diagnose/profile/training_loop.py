@@ -8,7 +8,7 @@ what gives nothing that the loop uses is side work.
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -25,6 +25,7 @@ MANY = 20  # turns of a loop in which no update is seen, from which on it is tak
 LONGEST = 72  # characters of a statement's text
 AGAIN = 2  # states of the script's variables in which something is set up, above which it is set up again and again
 SET_UP = (Role.START_UP, Role.READING)
+WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
 SETS_UP = 0.3  # share of a node's time from which on it is what the node does
 WRAPPERS = ("torch", "functools", "contextlib", "jax")  # whose decorators may be between two functions of the script
 CONVERSIONS = ("item", "numpy", "tolist", "detach", "sample", "argmax", "float", "long", "astype", "squeeze", "cpu")
@@ -354,7 +355,16 @@ class TrainingLoop(OwnLoop):
             return Finding(Role.SIDE, False) if not gives and isinstance(node.tree, ast.Call) else None
         if learned:
             return Finding(Role.DATA, False)
-        return Finding(Role.SIDE, False)
+        return Finding(self._writing.get(node, Role.SIDE), node in self._writing)
+
+    @cached_property
+    def _writing(self) -> dict[Node, Role]:
+        """The nodes that log or save for a part of their time, and which of both they do."""
+        spent: defaultdict[Node, Counter[Role | None]] = defaultdict(Counter)
+        for stack, node in self._ends.items():
+            spent[node][self.evidence(stack)] += self.spent[stack]  # type: ignore[assignment]
+        roles = {node: max((Role.LOGGING, Role.SAVING), key=each.__getitem__) for node, each in spent.items()}
+        return {node: role for node, role in roles.items() if spent[node][role] > WRITES * spent[node].total()}
 
     @cached_property
     def _all_edges(self) -> dict[Node, set[Node]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from headrace.diagnose.injected import stacks
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import Classifier
@@ -223,3 +225,33 @@ def test_the_loop_began_with_its_second_turn(tmp_path: Path) -> None:
     classifier = Classifier(Hints(), cuda=False)
     classifier.learn_from(samples)
     assert classifier.loop is not None and classifier.loop.began() == 5.0
+
+
+def test_side_work_that_logs_for_a_part_of_its_time_is_logging(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"def note(x):\n    y = count(x)\n    print(y)\n\nwhile True:\n    B = draw()\n    {LEARN}\n    note(B)\n",
+    )
+    outer = script.at("note(B)")
+    found = script.roles(
+        (script.at("count(x)", "note"), outer),
+        (script.at("print(y)", "note"), outer),
+        (BACKWARD, script.at("L.backward()")),
+    )
+    assert found == [Role.LOGGING, Role.LOGGING, Role.BACKWARD]
+
+
+def test_functions_that_a_library_calls_back_do_not_make_it_another_state() -> None:
+    def traced(value: object) -> int:
+        return stacks.variables_of(sys._getframe())
+
+    kept = "same"
+    first, second = (traced(value) for value in ("a", "b"))
+    assert kept and first != second
+    library: dict[str, object] = {"__name__": "jax.some"}
+    exec(compile("def trace(function, value): return function(value)", "/x/site-packages/jax/some.py", "exec"), library)
+    trace = library["trace"]
+    found: list[int] = []
+    found.append(trace(traced, "a"))  # type: ignore[operator]
+    found.append(trace(traced, "b"))  # type: ignore[operator]
+    assert found[0] == found[1]
