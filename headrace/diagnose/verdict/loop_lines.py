@@ -32,6 +32,8 @@ def caveats(facts: Facts) -> str:
 
 def rows(facts: Facts) -> list[tuple[str, str, str]]:
     """(share, place and text, what it is) of the statements that take the most time; [] for a library's loop."""
+    if not facts.training_began:
+        return []
     lines = [site for site in facts.profile.training_thread.lines if site.role is not Role.START_UP]
     lines = [site for site in lines if site.seconds >= LEAST * facts.total][:SHOWN]
     return [(facts.percent(site.seconds), f"{place(site)}  {site.text}", _what(facts, site)) for site in lines]

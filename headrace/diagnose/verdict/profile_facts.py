@@ -329,6 +329,11 @@ class Facts:
         sites = (site for lane in self.training_lanes for site in lane.sites if site.role in roles)
         return max(sites, key=lambda site: (site.own, site.seconds), default=None)
 
+    def loop_line(self, role: Role) -> Site | None:
+        """The statement of the script's loop with a role that takes the most time; without a loop, the line."""
+        lines = [site for site in self.profile.training_thread.lines if site.role is role]
+        return max(lines, key=lambda site: site.seconds, default=None) or self.site(role)
+
     def pools(self) -> dict[int, int]:
         """Pid -> number of active torch threads: pool threads and the thread that they work for."""
         pools = (lane for lane in self.profile.lanes if lane.kind is Kind.POOL)

@@ -78,8 +78,8 @@ def _once(facts: Facts, role: Role) -> Remedy | None:
     if facts.share(role) < 0.03:
         return None
     (title, what), spent = ONCE[role], facts.spent(role)
-    why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
-    change = instead(facts.site(role), snippet(facts, role.value))
+    why = f"{facts.percent(spent)} of the time {what}{at(facts.loop_line(role))}."
+    change = instead(facts.loop_line(role), snippet(facts, role.value))
     likely = None if facts.guessed(role) > GUESSED else spent * (1 - 1 / RARER)
     return remedy(facts, title, why, HALF_AN_HOUR, change, most=spent, likely=likely)
 
