@@ -127,3 +127,62 @@ def test_kernels_of_attention_stay_on_while_one_traces() -> None:
 
     assert torch.backends.cuda.flash_sdp_enabled()
     assert hr.compile(loss).why_not(nn.Linear(3, 1), torch.randn(20, 3)) is None
+
+
+def writes_to_its_own(net: nn.Module, x: Tensor) -> Tensor:
+    h = net(x)
+    y = torch.zeros_like(h).copy_(h).mul_(2.0)
+    return (y.neg_().add_(h) * h).mean()
+
+
+def writes_where_a_view_looks(net: nn.Module, x: Tensor) -> Tensor:
+    h = net(x) * 1.0
+    first = h[:, 0]
+    h.mul_(3.0)
+    return (first * h[:, 1]).mean()
+
+
+def writes_to_a_view(net: nn.Module, x: Tensor) -> Tensor:
+    h = net(x) * 1.0
+    h.view(-1, 2)[:, 1].sub_(x[:, 0])
+    left, right = (h + 1).unsafe_chunk(2, 1)
+    return (h.square().sum(1) + left.mul_(2.0).sum(1) * right.sum(1)).mean()
+
+
+def writes_to_parts_that_meet(net: nn.Module, x: Tensor) -> Tensor:
+    h = net(x) * 1.0
+    left, whole = h[:, :1], h[:, :2]
+    left.add_(1.0)
+    return (whole.prod(1) + left[:, 0]).mean()
+
+
+def writes_what_was_seen(net: nn.Module, x: Tensor) -> Tensor:
+    h = net(x)
+    y = h + 1
+    before = y + h
+    y.add_(x[:, :2])
+    return (before * y).mean()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        writes_to_its_own,
+        writes_where_a_view_looks,
+        writes_to_a_view,
+        writes_to_parts_that_meet,
+        writes_what_was_seen,
+    ],
+)
+def test_writes_in_place_are_seen_by_whoever_sees_them(loss: Callable[..., Tensor]) -> None:
+    net, x = nn.Linear(3, 2), torch.randn(20, 3)
+    step = hr.compile(loss)
+    assert step.why_not(net, x) is None
+    value = step(net, x)
+    found = [p.grad for p in net.parameters()]
+    net.zero_grad()
+    wanted = loss(net, x)
+    wanted.backward()
+    torch.testing.assert_close(value, wanted.detach(), rtol=1e-5, atol=1e-6)
+    for one, p in zip(found, net.parameters(), strict=True):
+        torch.testing.assert_close(one, p.grad, rtol=1e-4, atol=1e-6)

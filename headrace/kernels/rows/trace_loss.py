@@ -33,6 +33,7 @@ from headrace.kernels.rows.selections import Selections
 from headrace.kernels.rows.side_effects import Watch
 from headrace.kernels.rows.stand_ins import METRIC, NUMBER, StandIns, is_buffer, replacing, standing_in
 from headrace.kernels.rows.switches import as_traced
+from headrace.kernels.rows.writes import replaced_writes
 
 PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
 LESS = 64  # what is taken from the number of rows, at most
@@ -240,13 +241,30 @@ class _Work:
         """The functional graph, in few kinds of operations."""
         with as_traced() as mode:
             self._numbers = mode.numbers
-            made = make_fx(self.run, writing(), "fake")(*self.examples)
+            made = self._at_once() or self._in_two()
             _refuse_random(made.graph)
-            functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
-            with torch.fx.traceback.preserve_node_meta():
-                made = make_fx(functional, tracing_mode="fake", decomposition_table=table())(*self.examples)
         _simplify(made)
         return made.graph
+
+    def _at_once(self) -> GraphModule | None:
+        """The graph by one trace; None of a loss that writes to tensors which others see, and of what has no such
+        trace, of which two find out why."""
+        try:
+            made = make_fx(self.run, table(), "fake")(*self.examples)
+        except Exception as error:
+            if isinstance(error, NotRows) and error.where:
+                raise
+            return None
+        return made if replaced_writes(made.graph) else None
+
+    def _in_two(self) -> GraphModule:
+        """The graph by two traces: the second has no writes, and operations taken apart."""
+        self._numbers.clear()
+        made = make_fx(self.run, writing(), "fake")(*self.examples)
+        _refuse_random(made.graph)
+        functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
+        with torch.fx.traceback.preserve_node_meta():
+            return make_fx(functional, tracing_mode="fake", decomposition_table=table())(*self.examples)
 
     def run(self, *values: Tensor) -> list[Tensor]:
         """The loss, its gradients, and the metrics."""
