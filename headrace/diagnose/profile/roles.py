@@ -45,6 +45,7 @@ class Classifier:
         self._codes: dict[Code, Role | None] = {}
         self._doing: defaultdict[Code, set[Role]] = defaultdict(set)  # functions that update, and that play
         self._without_gradients: Counter[Stack] = Counter()  # samples without gradients, less those with
+        self._updates_seen = False
         self._guessed: set[Stack] = set()  # stacks whose role is likely, and not sure
         self.loop: TrainingLoop | None = None
 
@@ -54,6 +55,7 @@ class Classifier:
             self._without_gradients[sample.stack] += 1 if sample.without_gradients else -1
             role = self.evidence(sample.stack)
             if role in (*UPDATES, Role.ENVIRONMENT):
+                self._updates_seen = self._updates_seen or role in UPDATES
                 for place in sample.stack:
                     self._doing[place.code].add(Role.BACKWARD if role in UPDATES else Role.ENVIRONMENT)  # type: ignore[arg-type]
         loops = (TrainingLoop(thread, self.evidence, self.has_gradients) for thread in threads)
@@ -133,6 +135,9 @@ class Classifier:
         for place in stack:
             if place.code.module.partition(".")[0] in FOUNDATIONS:
                 continue
+            # where JAX computes gradients no update is seen, but a library's own function may be known to learn
+            if not self._updates_seen and self._hints.plumbing(names(place.code)[0]) is Role.FORWARD:
+                return Role.FORWARD
             doing = self._doing.get(place.code, set())
             if len(doing) == 1:
                 return Role.INFERENCE if Role.ENVIRONMENT in doing else Role.FORWARD

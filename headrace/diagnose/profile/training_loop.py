@@ -31,7 +31,7 @@ WRAPPERS = ("torch", "functools", "contextlib", "jax")  # whose decorators may b
 CONVERSIONS = ("item", "numpy", "tolist", "detach", "sample", "argmax", "float", "long", "astype", "squeeze", "cpu")
 WITHOUT_DATA = (  # methods of networks that hand on no data of the loop
     "parameters", "named_parameters", "state_dict", "load_state_dict", "eval", "train", "zero_grad", "to", "modules",
-    "requires_grad_", "cuda", "cpu", "apply", "share_memory", "buffers", "children",
+    "requires_grad_", "cuda", "cpu", "share_memory", "buffers", "children",
 )  # fmt: skip
 
 
@@ -221,6 +221,11 @@ class TrainingLoop(OwnLoop):
                     found.add(node)
         return found
 
+    @property
+    def updates(self) -> bool:
+        """Whether a call that updates parameters is known, sampled or not."""
+        return self.tree is not None and bool(self._updates)
+
     @cached_property
     def _networks(self) -> set[Node]:
         found = {node for stack, node in self._ends.items() if has_network(stack)}
@@ -319,7 +324,8 @@ class TrainingLoop(OwnLoop):
 
     def _judged(self, stack: Stack, node: Node) -> Finding | None:
         role = self.evidence(stack)
-        if role is Role.START_UP or self._is_set_up(node):
+        eager = role is Role.START_UP and self._kind_of_call(node) == variables.NETWORK  # JAX traces each of its calls
+        if not eager and (role is Role.START_UP or self._is_set_up(node)):
             return Finding(Role.REMADE, True) if node in self._remade else None
         if role in (*UPDATES, Role.READING):
             return Finding(role, True)
@@ -331,7 +337,7 @@ class TrainingLoop(OwnLoop):
         some = known and any(each in self._learned_from for each in self._networks)
         if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
             return Finding(Role.EVALUATION, True)
-        if has_network(stack) or role is Role.FORWARD:
+        if has_network(stack) or role is Role.FORWARD or eager:
             generates = any(node is network or node in cycle for network, cycle in self._cycles.items())
             acts = bool(plays) or (not self.has_gradients(stack) and (generates or not learned))
             return Finding(Role.INFERENCE if acts else Role.FORWARD, True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.core.cores import cores, processor
 from headrace.diagnose.profile import driver, spool
-from headrace.diagnose.profile.profile import Ending, Exit, Kind, Lane, Machine, Profile, Role, Series
+from headrace.diagnose.profile.profile import LEARNING, Ending, Exit, Kind, Lane, Machine, Profile, Role, Series
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Process
@@ -92,7 +92,8 @@ def build(recording: Recording, hints: Hints) -> Profile:
     counting = [*filter(None, [leading]), *processes]  # a launcher counts no kernels: its processes do
     counters["training_began"] = float(began is not None)
     if lanes:
-        counters["updates_seen"] = float(lanes[0].share(Role.BACKWARD, Role.OPTIMIZER) > 0)
+        loop = classifiers[lanes[0].pid].loop
+        counters["updates_seen"] = float(lanes[0].spent(*LEARNING) > 0 or (loop is not None and loop.updates))
     counters["trainers"] = len(learning)
     counters["in_turns"] = float(len(learning) == 2 and driver.take_turns(*learning))
     return Profile(
