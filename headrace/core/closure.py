@@ -151,7 +151,10 @@ class _Walk:
         self.classes: set[type] = set()  # of values that were found
         self.packages: set[str] = set()
         functions = describe(plain).functions
-        self.home = _home(_unwrapped(functions[0])) if functions else type(plain).__module__
+        kind = type(plain).__module__  # of a module that is called, whose __call__ is torch's
+        self.home = _home(_unwrapped(functions[0])) if functions else kind
+        if _is_others(self.home.partition(".")[0]) and not _is_others(kind.partition(".")[0]):
+            self.home = kind
         self.package = self.home.partition(".")[0]
         self.queue: deque[tuple[str, FunctionType]] = deque()
         for cls in classes:

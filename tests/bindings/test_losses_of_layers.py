@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import headrace as hr
 from tests.bindings.oracle import as_in_float64
@@ -54,6 +55,30 @@ def masks(net: Net, b: dict[str, Tensor]) -> Tensor:
     hidden = (b["x"] > 1) | (b["x"] < -1) & (b["x"][:, :1] > 0)
     both = net.attention(x, x, x, key_padding_mask=hidden & (b["x"].sum(1, True) > 0), need_weights=False)[0]
     return (scores.softmax(-1) @ x + one + both).square().mean()
+
+
+class Normed(nn.Module):
+    """A loss that is a module, of layers whose weights are computed from others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = weight_norm(nn.Conv1d(2, 5, 3)), weight_norm(nn.Linear(10, 3), dim=1)
+
+    def forward(self, b: dict[str, Tensor]) -> Tensor:
+        x = torch.relu(self.first(torch.stack([b["x"], b["x"].sin()], 1)))
+        return self.last(x.flatten(1)).tanh().square().mean()  # type: ignore[no-any-return]
+
+
+def test_a_module_is_a_loss_and_weight_norm_is_compiled() -> None:
+    net, b = Normed(), batch(37)
+    step = hr.compile(net)
+    assert step.why_not(b) is None
+    step(b)
+    found = [p.grad for p in net.parameters()]
+    net.zero_grad()
+    net.double()({"x": b["x"].double()}).backward()
+    for one, p in zip(found, net.parameters(), strict=True):
+        torch.testing.assert_close(one, p.grad.float(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", [rolled, group_norm, erfc, masks])

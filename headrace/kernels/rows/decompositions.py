@@ -56,8 +56,26 @@ def table() -> dict[Any, Callable[..., Any]]:
     found[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention
     found[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _attention_backward
     found |= windows.table()
+    found[aten._weight_norm_interface.default] = _weight_norm
+    found[aten._weight_norm_interface_backward.default] = _weight_norm_backward
     found |= {aten.cosh.default: _cosh, aten.sinh.default: _sinh, aten.tan.default: _tan}
     return {key: rule for key, rule in found.items() if _name(key) not in KEPT}
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """Salimans & Kingma 2016, eq. 2: w = g v / |v|, of each index along `dim`; and |v|."""
+    norms = v.square().sum(_others(v, dim), keepdim=True).sqrt()
+    return v * (g / norms), norms
+
+
+def _weight_norm_backward(gradient: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Their eq. 3."""
+    along = (gradient * v).sum(_others(v, dim), keepdim=True)
+    return g / norms * (gradient - v * (along / norms.square())), along / norms
+
+
+def _others(v: Tensor, dim: int) -> list[int]:
+    return [axis for axis in range(v.dim()) if axis != dim % v.dim()]
 
 
 def _cosh(x: Tensor) -> Tensor:

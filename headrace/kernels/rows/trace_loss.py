@@ -77,7 +77,9 @@ class Traced:
         self.graph = graphs[0]
         nodes = [list(graph.nodes) for graph in graphs]
         if len({tuple(map(_text, own)) for own in nodes}) != 1:
-            raise NotRows("computes something else for another number of rows")
+            raise NotRows(
+                "computes something else for another number of rows, or at each call (such as by random numbers)"
+            )
         self._alike = dict(zip(nodes[0], zip(*nodes, strict=True), strict=True))
         self._selections = [Selections(graph) for graph in graphs]
         self.selections = self._selections[0]
