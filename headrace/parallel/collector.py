@@ -62,7 +62,7 @@ def output_columns(rollout: Rollout) -> list[str]:
 
 def mask_state(rnn_state: Any, valid: Tensor) -> Any:
     """The recurrent state [N, ...] after a row: zero where the row is masked, since the next one begins an episode."""
-    return tree_map(lambda x: x * valid.view(-1, *[1] * (x.dim() - 1)), rnn_state)
+    return tree_map(lambda x: x.masked_fill(~valid.view(-1, *[1] * (x.dim() - 1)), 0), rnn_state)
 
 
 class InlineCollector:

@@ -187,3 +187,8 @@ def test_a_cue_is_remembered(kind, config):
     dead = ~rollout.valid[:-1]
     assert rollout.episode_return[dead].mean() > 0.8  # by chance 0, as often wrong as right
     assert evaluate(algorithm.policy, Recall, 64).mean > 0.8
+
+
+def test_a_state_that_is_not_finite_ends_with_its_episode():
+    state, valid = torch.tensor([[torch.nan, 1.0], [torch.inf, 2.0]]), torch.tensor([False, True])
+    assert mask_state(state, valid).tolist() == [[0.0, 0.0], [torch.inf, 2.0]]
