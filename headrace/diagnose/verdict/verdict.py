@@ -154,7 +154,10 @@ def _headline_of_few_samples(facts: Facts) -> str:
     start_up = " Start-up took most of the window." if facts.start_up > facts.total else ""
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.RUNNING)
     advice = "Try a longer --seconds." if stopped else "Let the script do more, such as more training steps."
-    return f"There are too few samples for a verdict: {facts.samples}.{start_up} {advice}"
+    few = f"There are too few samples for a verdict: {facts.samples}.{start_up}"
+    if facts.profile.exit.ending in (Ending.EXCEPTION, Ending.SIGNAL):
+        return f"{ending(facts.profile)} {few}"
+    return f"{few} {advice}"
 
 
 def _where(facts: Facts) -> str:

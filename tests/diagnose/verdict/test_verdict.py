@@ -117,6 +117,14 @@ def test_an_exception_before_the_training_is_the_headline_and_nothing_is_advised
     assert not verdict.remedies
 
 
+def test_an_exception_after_little_training_is_the_headline():
+    made = profile(FORWARD=0.1, BACKWARD=0.1)
+    made.training_thread.samples, made.exit = 17, Exit(Ending.EXCEPTION, 1, "KeyError: 'lr'")
+    verdict = judge(Facts(made))
+    assert verdict.headline.startswith("The script ended after") and "KeyError: 'lr'" in verdict.headline
+    assert "too few samples for a verdict: 17." in verdict.headline and not verdict.remedies
+
+
 def test_nvml_and_kernels_are_both_reported():
     made = profile(LAUNCH=0.5, FORWARD=0.5, counters={"cuda": 1}, gpu="H200")
     made.gpu = {"nvml_busy": 38.0, "memory_mb": 600.0} | cuda_kernels.figures([], 1.0) | {"kernel_busy": 2.0}
