@@ -17,7 +17,7 @@ from headrace.core.closure import Reach, reach
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows.inputs import DTYPES, Source, argument_names, given
 from headrace.kernels.rows.reasons import NotRows, of_compiler
-from headrace.kernels.rows.stand_ins import METRIC, NUMBER
+from headrace.kernels.rows.stand_ins import NUMBER, Metric
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, compiled, parts_of
 from headrace.kernels.rows.targets.records import Constants, Outcome, Record, keep, recorded
@@ -132,6 +132,7 @@ class Program:
         self.given = self.conditions.given
         self.given.leave_out()
         self.sources, self.modules, self.spec = self.given.sources, self.given.modules, record.returned
+        self._numbers = [leaf is NUMBER for leaf in self.spec[1] if isinstance(leaf, Metric)]
         self.columns = [i for i, source in enumerate(self.sources) if source.kind == "column"]
         self.uniforms = [i for i, source in enumerate(self.sources) if source.kind != "column"]
         self.code, self.work = CpuProgram(record.layout, record.native), record.work
@@ -233,14 +234,13 @@ class Program:
     def returned(self, outputs: Sequence[Tensor]) -> Any:
         """The loss and its metrics as the plain function returns them, from all outputs."""
         metrics = [x.to(r.dtype) for r, x in zip(self.results, outputs, strict=True) if r.is_metric]
-        marks = [leaf for leaf in self.spec[1] if leaf is METRIC or leaf is NUMBER]
-        rest = self.arranged([x.item() if mark is NUMBER else x for mark, x in zip(marks, metrics, strict=True)])
+        rest = self.arranged([x.item() if is_one else x for is_one, x in zip(self._numbers, metrics, strict=True)])
         return outputs[0] if isinstance(rest, tuple) and not rest else (outputs[0], rest)
 
     def arranged(self, metrics: Iterable[Any]) -> Any:
         """Metrics as the plain function returns them, with the numbers that it fixed."""
         (spec, fixed), found = self.spec, iter(metrics)
-        leaves = [next(found) if leaf is METRIC or leaf is NUMBER else leaf for leaf in fixed]
+        leaves = [next(found) if isinstance(leaf, Metric) else leaf for leaf in fixed]
         return torch.utils._pytree.tree_unflatten(leaves, spec)
 
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:

@@ -71,7 +71,7 @@ class AsTraced(TorchFunctionMode):
 
 
 def _lstm_by_step(*args: Any) -> Any:
-    """What torch's lstm() returns."""
+    """Compute an LSTM step by step: the arguments and results of torch's lstm()."""
     x, (hidden, cell), parameters, has_biases, layers, dropout, training, both_ways, batch_first = args
     parameters = gather_params(parameters, has_biases, hidden.size(2) != cell.size(2))
     states = list(zip(hidden, cell, strict=True))

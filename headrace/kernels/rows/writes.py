@@ -34,13 +34,13 @@ def replaced_writes(graph: Graph) -> bool:
 
 
 def writes(node: Node) -> bool:
-    """Whether an operation writes to one of its arguments."""
+    """True if an operation writes to one of its arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 
 
 def _is_fresh(node: Any) -> bool:
-    """Whether a node is a tensor of its own, in memory that no other has."""
+    """True if a node is a tensor of its own, in memory that no other has."""
     if not isinstance(node, Node) or node.op != "call_function":
         return False
     made: Any = node.args[0] if operation_name(node) == "getitem" else node
@@ -53,7 +53,7 @@ def _is_fresh(node: Any) -> bool:
 
 
 def _sees_before(user: Node, write: Node, places: dict[Node, int]) -> bool:
-    """Whether a node reads what is written to no later than the write, and keeps no view of it."""
+    """True if a node reads the tensor before the write, or is the write, and keeps no view of it."""
     if user is write:
         return True
     schema = getattr(user.target, "_schema", None)
@@ -61,7 +61,7 @@ def _sees_before(user: Node, write: Node, places: dict[Node, int]) -> bool:
 
 
 def _without_write(graph: Graph, node: Node) -> Node | None:
-    """What a write writes; None of an operation that is not known, or that would make another dtype."""
+    """Make the node with the numbers that a write writes. None for an unknown operation, or another dtype."""
     own, name = node.meta["val"], node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
     if name == "copy_":
         source = node.args[1]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from headrace.kernels.rows.reasons import NotRows
-from headrace.kernels.rows.stand_ins import METRIC, NUMBER
+from headrace.kernels.rows.stand_ins import METRIC, NUMBER, Metric
 from headrace.kernels.rows.targets.cpu_program import Layout
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Native
@@ -160,7 +160,7 @@ def _read(table: dict[str, Any], places: str) -> Found | None:
 def _tree(value: Any) -> Any:
     """What a loss returns besides its loss, as JSON; each part as a list that begins with its kind."""
     kind = type(value)
-    if value is METRIC or value is NUMBER:
+    if isinstance(value, Metric):
         return [value.kind]
     if kind in (bool, int, float, str, type(None)):
         return ["constant", value]
