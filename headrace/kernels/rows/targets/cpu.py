@@ -141,8 +141,15 @@ class _Target:
         weight, source = value.weight, value.source
         start, bias = ("bias", value.bias.strides[0]) if value.bias is not None else ("zero", 0)
         sizes = Multiply(
-            *(value.shape[-1], source.shape[-1], self.plan.lanes, weight.strides[0], weight.strides[1]),
-            *(source.strides[-1] * self.plan.lanes, self.plan.lanes, start, bias),
+            rows=value.shape[-1],
+            terms=source.shape[-1],
+            width=self.plan.lanes,
+            row=weight.strides[0],
+            column=weight.strides[1],
+            source=source.strides[-1] * self.plan.lanes,
+            target=self.plan.lanes,
+            start=start,
+            bias=bias,
         )
         name = multiply(self.module, sizes, self.wide)
         steps = contiguous(value.shape)
