@@ -18,7 +18,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 IN_PLACE = ("copyto", "shuffle", "put", "place", "fill_diagonal")  # functions that change their first argument
-GRADIENTS = ("value_and_grad", "grad", "apply_gradients", "apply_updates")  # of JAX and its libraries
 DEPTH = 3  # of calls, from one function of the script to the next, to which effects are followed
 
 
@@ -309,10 +308,3 @@ def _inside(tree: ast.AST) -> Iterator[ast.AST]:
 def loops_at(tree: ast.AST, line: int) -> list[Loop]:
     """The loops of a scope around a line, the outermost first."""
     return [node for node in _inside(tree) if isinstance(node, Loop) and node.lineno <= line <= (node.end_lineno or 0)]
-
-
-def computes_gradients(function: Function) -> bool:
-    """Whether a function calls one of JAX's that compute or apply gradients."""
-    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-    names = (call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls)
-    return any(name in GRADIENTS for name in names)

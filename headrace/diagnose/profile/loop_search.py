@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from itertools import accumulate
 
 from headrace.diagnose.injected.stacks import JITTED
 from headrace.diagnose.profile import data_flow
@@ -15,10 +16,16 @@ from headrace.diagnose.profile.source_context import call_at, is_own, syntax_tre
 from headrace.diagnose.profile.spool import Place, Sample, Stack
 
 MODULE, FORWARD = "torch.nn.modules.module.Module", ("_wrapped_call_impl", "_call_impl")
+GRADIENTS = ("value_and_grad", "grad", "apply_gradients", "apply_updates")  # of JAX and its libraries
 UPDATES = (Role.BACKWARD, Role.OPTIMIZER)
 MOST = 0.8  # of the time of the longest loop that updates parameters, which the loop spans at least
+LASTING = 0.2  # of the time of the samples, since which the longest loop goes on at least
+MOST_UPDATES = 0.9  # of the updates since a loop began, that it makes at least
 LEAST = 0.5  # of the time since it began, that a loop of the script's own spans; less where a library has the loop
 Evidence = Callable[[Stack], Role | None]  # the role of a stack by the classes and libraries that it is in
+
+
+OwnTree = tuple[str, str, Loop]  # file, scope and syntax tree of a loop
 
 
 class OwnLoop:
@@ -30,51 +37,56 @@ class OwnLoop:
         for sample in samples:
             self.spent[sample.stack] += sample.seconds  # type: ignore[assignment]
         self._own = {stack: _own_places(stack) for stack in self.spent}
+        self._loops = {
+            stack: {each for place in places for each in _loops_at(place)} for stack, places in self._own.items()
+        }
+        self.files = frozenset(place.code.file for places in self._own.values() for place in places)
         self.updating = sum(seconds for stack, seconds in self.spent.items() if evidence(stack) in UPDATES)
         self.file, self.scope, self.tree = self._find()
 
     # --- the loop
 
     def _find(self) -> tuple[str, str, Loop | None]:
-        spans: Counter[tuple[str, str, Loop]] = Counter()
-        updates: Counter[tuple[str, str, Loop]] = Counter()
-        for stack, seconds in self.spent.items():
-            update = self.evidence(stack) in UPDATES
-            found = {each for place in self._own[stack] for each in self._loops(place)}
-            for each in found:
-                spans[each] += seconds  # type: ignore[assignment]
-                updates[each] += seconds if update else 0.0  # type: ignore[assignment]
-        most = max(updates.values(), default=0.0)
-        for each in spans:  # updates too short to be sampled
-            if not most and _updates_by_name(each[0], each[2]):
-                updates[each] += 1e-9  # type: ignore[assignment]
-        most = max(updates.values(), default=0.0)
-        held = [each for each in spans if updates[each] > 0.9 * most] if most else list(spans)
-        longest = max((spans[each] for each in held), default=0.0)
-        if not held or longest < LEAST * self._since(max(held, key=spans.__getitem__)):
+        """The innermost of the loops that take most of the time and make the updates, or may make them."""
+        first: dict[OwnTree, int] = {}
+        for index, sample in enumerate(self.samples):
+            for each in self._loops[sample.stack]:
+                first.setdefault(each, index)
+        passed = [0.0, *accumulate(sample.seconds for sample in self.samples)]
+        updates = [sample.seconds if self.evidence(sample.stack) in UPDATES else 0.0 for sample in self.samples]
+        made = [0.0, *accumulate(updates)]
+
+        def since(loop: OwnTree, clock: list[float] = passed) -> float:
+            return clock[-1] - clock[first[loop]]
+
+        spans, updated = self._spans(0), self._spans(0, updates)
+        without = [each for each in first if not since(each, made)]  # or with updates too short to be sampled
+        updating = [each for each in updated if updated[each] > MOST_UPDATES * since(each, made)]
+        updating += [each for each in without if updates_by_name(self.files, each[2])]
+        held = updating or without
+        lasting = [each for each in held if since(each) > LASTING * passed[-1]] or held
+        main = max(lasting, key=lambda each: spans[each] / since(each), default=None)
+        if main is None or spans[main] < LEAST * since(main):
             return "", "", None
-        held = [each for each in held if spans[each] > MOST * longest]
-        inner = max if most else min  # where nothing is known to be updated, the outermost
+        spans = self._spans(first[main])  # what was trained before is another phase
+        held = [each for each in held if spans[each] > MOST * spans[main]]
+        inner = max if updating else min  # where nothing is known to be updated, the outermost
         return inner(held, key=lambda each: (self._depth(each), each[2].lineno))
 
-    def _since(self, loop: tuple[str, str, Loop]) -> float:
-        """Seconds of samples since a loop was first seen."""
-        inside = {stack for stack, places in self._own.items() if any(loop in self._loops(place) for place in places)}
-        first = next(index for index, sample in enumerate(self.samples) if sample.stack in inside)
-        return sum(sample.seconds for sample in self.samples[first:])
+    def _spans(self, first: int, seconds: Sequence[float] | None = None) -> Counter[OwnTree]:
+        """Seconds that each loop spans, from a sample on; seconds: those that each sample counts."""
+        found: Counter[OwnTree] = Counter()
+        for index, sample in enumerate(self.samples[first:], first):
+            for each in self._loops[sample.stack]:
+                found[each] += sample.seconds if seconds is None else seconds[index]  # type: ignore[assignment]
+        return found
 
-    def _depth(self, loop: tuple[str, str, Loop]) -> int:
+    def _depth(self, loop: OwnTree) -> int:
         """How many of the script's frames are around a loop."""
-        for places in self._own.values():
-            for depth, place in enumerate(places):
-                if loop in self._loops(place):
-                    return depth
-        return 0
-
-    @staticmethod
-    def _loops(place: Place) -> list[tuple[str, str, Loop]]:
-        tree, scope = scope_of(place)
-        return [(place.code.file, scope, loop) for loop in data_flow.loops_at(tree, place.line)] if tree else []
+        depths = (
+            depth for places in self._own.values() for depth, place in enumerate(places) if loop in _loops_at(place)
+        )
+        return next(depths, 0)
 
     @cached_property
     def turns(self) -> list[float]:
@@ -108,6 +120,13 @@ class OwnLoop:
         return found
 
 
+@cache
+def _loops_at(place: Place) -> list[OwnTree]:
+    """File, scope and tree of the loops of a scope that a place is in, the outermost first."""
+    tree, scope = scope_of(place)
+    return [(place.code.file, scope, loop) for loop in data_flow.loops_at(tree, place.line)] if tree else []
+
+
 def scope_of(place: Place) -> tuple[ast.AST | None, str]:
     """The syntax tree and the key of the function that a place is in; "" for lambdas and comprehensions."""
     code = place.code
@@ -117,11 +136,32 @@ def scope_of(place: Place) -> tuple[ast.AST | None, str]:
     return tree, data_flow.key_of(code.file, tree) if tree is not None else ""
 
 
-def _updates_by_name(file: str, loop: Loop) -> bool:
-    """Whether a loop calls backward(), or a function of the file that computes gradients."""
-    names = {"backward", *(name for (name, _), tree in _functions(file).items() if data_flow.computes_gradients(tree))}
-    calls = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
-    return any((call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "")) in names for call in calls)
+def updates_by_name(files: frozenset[str], tree: ast.AST) -> bool:
+    """Whether a tree names backward(), one of JAX's functions that compute gradients, or a function that does."""
+    return not _names_in(tree).isdisjoint(_updating(files))
+
+
+@cache
+def _updating(files: frozenset[str]) -> set[str]:
+    """Names of what updates parameters: functions of torch and JAX, those of some files, and what is made of them."""
+    made: list[tuple[str, set[str]]] = []
+    for file in files:
+        made += [(name, _names_in(tree)) for (name, _), tree in _functions(file).items()]
+        assigned = (node for node in syntax_tree(file).body if isinstance(node, ast.Assign))
+        made += [
+            (each.targets[0].id, _names_in(each.value)) for each in assigned if isinstance(each.targets[0], ast.Name)
+        ]
+    found, before = {"backward", *GRADIENTS}, 0
+    while len(found) > before:
+        before = len(found)
+        found |= {name for name, names in made if names & found}
+    return found
+
+
+def _names_in(tree: ast.AST) -> set[str]:
+    """The names and attributes that a tree reads."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return names | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
 @cache

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from headrace.diagnose.injected.stacks import FOUNDATIONS, JITTED
 from headrace.diagnose.profile import source_context
+from headrace.diagnose.profile.loop_roles import LoopRoles
 from headrace.diagnose.profile.loop_search import UPDATES
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import OWN, WHOLE_CALL, Hints, read_roles
@@ -27,6 +28,8 @@ PART_OF = {  # role -> roles of callers that it is counted as a part of
 }
 C_FUNCTIONS = {name: role for role, names in read_roles(OWN, "c_functions").items() for name in names}
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
+MOVES = (Role.READING, Role.SAVING)  # bytes into the process, and out of it
+PLAYING = (Role.ENVIRONMENT, Role.FORWARD, Role.INFERENCE)
 INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # calls of these roles include the computation of their arguments
 
 
@@ -37,17 +40,20 @@ class Classifier:
     through its calls decides, and the evidence supports it.
     """
 
-    def __init__(self, hints: Hints, cuda: bool, writes: bool = True) -> None:
-        """cuda: whether the process has used a GPU, so that .item() waits for it. writes: whether it writes files."""
-        self._hints, self._cuda, self._writes = hints, cuda, writes
+    def __init__(self, hints: Hints, cuda: bool, moves: Collection[Role] = MOVES) -> None:
+        """cuda: whether the process has used a GPU, so that .item() waits for it. moves: the roles of MOVES in whose
+        direction it moves bytes."""
+        self._hints, self._cuda, self._moves = hints, cuda, moves
         self._known: dict[Stack, tuple[Role, str]] = {}
         self._evident: dict[Stack, Role | None] = {}
         self._codes: dict[Code, Role | None] = {}
         self._doing: defaultdict[Code, set[Role]] = defaultdict(set)  # functions that update, and that play
         self._without_gradients: Counter[Stack] = Counter()  # samples without gradients, less those with
         self._updates_seen = False
+        self._evaluated: set[Stack] = set()  # that play in a callback of a library's loop, which plays elsewhere
         self._guessed: set[Stack] = set()  # stacks whose role is likely, and not sure
         self.loop: TrainingLoop | None = None
+        self._loop_roles: LoopRoles | None = None
 
     def learn_from(self, *threads: Sequence[Sample]) -> None:
         """Find the training loop of a process in the samples of its threads, the main one's first; then all roles."""
@@ -60,7 +66,28 @@ class Classifier:
                     self._doing[place.code].add(Role.BACKWARD if role in UPDATES else Role.ENVIRONMENT)  # type: ignore[arg-type]
         loops = (TrainingLoop(thread, self.evidence, self.has_gradients) for thread in threads)
         self.loop = max((loop for loop in loops if loop.tree), key=lambda loop: loop.updating, default=None)
+        if self.loop is None:
+            played = {s.stack for s in samples if self.evidence(s.stack) in PLAYING and self._plays(s.stack)}
+            called_back = {stack for stack in played if self._is_called_back(stack)}
+            self._evaluated = called_back if called_back != played else set()
+        else:
+            self._loop_roles = LoopRoles(self.loop)
         self._resolve_unknown(samples)
+
+    def _plays(self, stack: Stack) -> bool:
+        """Whether a stack is of an environment, or of a network that is not being learned."""
+        return self.evidence(stack) is Role.ENVIRONMENT or not self.has_gradients(stack)
+
+    def _is_called_back(self, stack: Stack) -> bool:
+        """Whether a library's loop that updates parameters calls code of the script, which plays."""
+        inside = False
+        for place in reversed(stack):
+            if self._of_code(place.code) in PLAYING:
+                return False
+            if inside and is_own(place.code.file):
+                return True
+            inside = inside or (not is_own(place.code.file) and Role.BACKWARD in self._doing.get(place.code, ()))
+        return False
 
     def has_gradients(self, stack: Stack) -> bool:
         """Whether most samples of a stack recorded gradients."""
@@ -92,21 +119,21 @@ class Classifier:
                 for place in sample.stack[1:]:
                     spent[place][result] += sample.seconds  # type: ignore[assignment]
         for stack, (role, _) in self._known.items():
-            if role is Role.OTHER and stack[0] in spent and not (self.loop and self.loop.tree):
+            if role is Role.OTHER and stack[0] in spent and self.loop is None:
                 self._known[stack] = spent[stack[0]].most_common(1)[0][0]
                 self._guessed.add(stack)
 
     def _classify(self, stack: Stack) -> tuple[Role, str]:
         role, index = self._by_class(stack)
-        found = self.loop.finding(stack) if self.loop else None
+        found = self._loop_roles.finding(stack) if self._loop_roles else None
         if found is not None:
             if not found.sure:
                 self._guessed.add(stack)
             return found.role, self._detail(stack, index) if role is not None else self._own_call(stack)
+        if stack in self._evaluated:
+            return Role.EVALUATION, self._detail(stack, index)
         if role is Role.FORWARD:
             return self._acting_or_learning(stack), title(stack[index].code)
-        if role in (None, Role.DATA) and spins(stack):
-            return Role.WAIT, "a loop that spins"
         if role in (None, Role.DATA) and (argument := self._of_argument(stack)) is not None:
             return argument
         if role is None:
@@ -126,8 +153,11 @@ class Classifier:
                 role, index = around, outer
         if role is Role.FORWARD:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
-        if role is Role.SAVING and not self._writes:
-            return None, 0
+        if role in (None, Role.DATA) and spins(stack):
+            return Role.WAIT, 0
+        if role in MOVES and role not in self._moves:  # packages that save also read
+            other = next(iter(self._moves), None)
+            return (role if role is Role.READING else None, index) if other is None else (other, index)
         return role, index
 
     def _acting_or_learning(self, stack: Stack) -> Role:

@@ -12,7 +12,7 @@ from headrace.core.cores import cores, processor
 from headrace.diagnose.profile import driver, spool
 from headrace.diagnose.profile.profile import LEARNING, Ending, Exit, Kind, Lane, Machine, Profile, Role, Series
 from headrace.diagnose.profile.role_patterns import Hints
-from headrace.diagnose.profile.roles import Classifier
+from headrace.diagnose.profile.roles import MOVES, Classifier
 from headrace.diagnose.profile.spool import Process
 from headrace.diagnose.record import lanes as make_lanes
 from headrace.diagnose.record.gpu import GpuMonitor
@@ -26,7 +26,7 @@ HELPERS = (
     "joblib.externals.loky.backend.resource_tracker",
 )
 WELL_SAMPLED = 0.9  # share of the training thread's time; the report says if less was sampled
-LEAST_WRITTEN = 0.02  # MB/s from which on a process may be saving something; the sampler's own file has less
+LEAST_MOVED = 0.02  # MB/s from which on a process may read or save something; the sampler's own file has less
 STARTED = 4  # child processes that start within the window, from which on the script starts them again and again
 GRID = 0.1  # s between points of a series
 
@@ -93,6 +93,7 @@ def build(recording: Recording, hints: Hints) -> Profile:
     counters["training_began"] = float(began is not None)
     if lanes:
         loop = classifiers[lanes[0].pid].loop
+        counters["before_updates"] = float(began is None and loop is not None and loop.is_before_updates)
         counters["updates_seen"] = float(lanes[0].spent(*LEARNING) > 0 or (loop is not None and loop.updates))
     counters["trainers"] = len(learning)
     counters["in_turns"] = float(len(learning) == 2 and driver.take_turns(*learning))
@@ -117,8 +118,9 @@ def _classifiers(processes: list[Process], hints: Hints, recording: Recording) -
     """What finds the roles of each process's stacks."""
     found = {}
     for process in processes:
-        writes = recording.monitor.written_per_second(process.pid) > LEAST_WRITTEN
-        found[process.pid] = Classifier(hints, bool(process.counters.get("cuda")), writes)
+        rates = zip(MOVES, recording.monitor.moved_per_second(process.pid), strict=True)
+        moves = [role for role, rate in rates if rate > LEAST_MOVED]
+        found[process.pid] = Classifier(hints, bool(process.counters.get("cuda")), moves)
         threads = sorted(process.samples, key=lambda thread: thread != process.pid)
         found[process.pid].learn_from(*(process.samples[thread] for thread in threads))
     return found

@@ -97,12 +97,14 @@ class ProcessMonitor:
             return 0.0, 0.0
         return (inside[-1][1] - inside[0][1]) / 1e6, (inside[-1][2] - inside[0][2]) / 1e6
 
-    def written_per_second(self, pid: int) -> float:
-        """Megabytes a second that a process has written so far; as if it wrote a lot where that cannot be read."""
+    def moved_per_second(self, pid: int) -> tuple[float, float]:
+        """Megabytes a second that a process has read and written so far; infinite where that cannot be read."""
         readings = self.io.get(pid, [])
         if len(readings) < 2:
-            return float("inf")
-        return (readings[-1][2] - readings[0][2]) / 1e6 / max(readings[-1][0] - readings[0][0], 1e-9)
+            return float("inf"), float("inf")
+        seconds = max(readings[-1][0] - readings[0][0], 1e-9)
+        read, written = self.moved(pid, readings[0][0], readings[-1][0])
+        return read / seconds, written / seconds
 
     def forget(self, pid: int) -> None:
         """Remove a process's clocks."""

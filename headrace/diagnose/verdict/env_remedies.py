@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from statistics import median
 
-from headrace.diagnose.profile.formatting import capitalized, count, duration
+from headrace.diagnose.profile.formatting import at, capitalized, count, duration
 from headrace.diagnose.profile.profile import Lane, Role
 from headrace.diagnose.verdict.profile_facts import SLEEPS, Facts
 from headrace.diagnose.verdict.remedy import (
@@ -24,6 +24,7 @@ LEAST_WARM = 0.33  # ... where the worker's wake-ups were counted
 FEW_ENVS = 4  # up to this many, batched inference is proposed
 WARM_CACHES = 0.5  # time of a step in a loop, as a share of its time in a worker that wakes up with cold caches
 LEAST_STAYS = 0.5  # share of what the environments are expected to take in one process, that they take at least
+ACTING = (Role.ENVIRONMENT, Role.INFERENCE)
 SENDING = r"async|send|call"  # in the names of functions that send steps and other calls to workers
 LAGGING = 1.4  # a straggler takes this many times as long as the other workers
 OTHER_DATA = (
@@ -59,7 +60,7 @@ def processes(facts: Facts) -> Remedy | None:
         why += f" Each environment gets a process of its own, of which {at_once} run at a time."
     change = snippet(facts, "processes", envs=envs, workers=at_once)
     title = f"Step the environments in {at_once} processes"
-    return remedy(facts, title, why, MINUTES, change, most=most, likely=likely)
+    return remedy(facts, title, why, MINUTES, change, most=most, likely=likely, saves=[Role.ENVIRONMENT])
 
 
 def _more_envs_in_processes(facts: Facts) -> Remedy | None:
@@ -72,7 +73,7 @@ def _more_envs_in_processes(facts: Facts) -> Remedy | None:
     ) + OTHER_DATA
     most = facts.spent(Role.ENVIRONMENT, Role.INFERENCE) * (1 - 1 / cores)
     title, change = f"Step {cores} environments in {cores} processes", snippet(facts, "processes", envs=cores)
-    return remedy(facts, title, why, HALF_AN_HOUR, change, most=most)
+    return remedy(facts, title, why, HALF_AN_HOUR, change, most=most, saves=ACTING)
 
 
 def one_process(facts: Facts) -> Remedy | None:
@@ -129,26 +130,39 @@ def straggler(facts: Facts) -> Remedy | None:
     found = slowest(facts)
     if found is None:
         return None
-    name, busy, others = found
-    saved = min(facts.spent(Role.WAIT), busy - others)
+    lane, busy, others = found
+    waiting = facts.spent(Role.WAIT)
+    saved = min(waiting, busy - others)
+    site = max(lane.sites, key=lambda site: (site.role is not Role.WAIT, site.seconds), default=None)
     why = (
-        f"{capitalized(name)} is busy {facts.percent(busy)} of the time, the others {facts.percent(others)} (median), "
-        f"and each step waits for the slowest. If it were as fast as the others, {facts.percent(saved)} of the time "
-        "would be saved."
+        f"{capitalized(lane.name)} is busy {facts.percent(busy)} of the time{at(site)}, the others "
+        f"{facts.percent(others)} (median), and each step waits for the slowest. If it were as fast as the others, "
+        f"{facts.percent(saved)} of the time would be saved."
     )
-    title = f"Find out why {name} is slower"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippet(facts, "straggler"), most=saved, likely=saved)
+    title, change = f"Find out why {lane.name} is slower", snippet(facts, "straggler")
+    if not facts.env_workers:  # what it works at is not known
+        return remedy(facts, title, why, HALF_AN_HOUR, change, most=waiting)
+    return remedy(facts, title, why, HALF_AN_HOUR, change, most=saved, likely=saved)
 
 
-def slowest(facts: Facts) -> tuple[str, float, float] | None:
-    """A straggler's name, its busy seconds, and the median of the others; None where there is none."""
-    seconds = facts.env_worker_seconds
-    if len(seconds) < 2 or facts.spent(Role.WAIT) < 0.1 * facts.total:
+def slowest(facts: Facts) -> tuple[Lane, float, float] | None:
+    """A straggler, its busy seconds, and the median of the others; None where there is none.
+
+    It is one of the environments' workers, or else the child of unknown role whose computing most of the waiting is.
+    """
+    waiting, lanes, seconds = facts.spent(Role.WAIT), facts.env_workers, facts.env_worker_seconds
+    if not lanes:
+        parent = facts.profile.training_thread.pid
+        lanes = [lane for lane in facts.profile.workers if lane.parent == parent]
+        seconds = [lane.cpu_seconds + lane.queued_seconds for lane in lanes]
+        if max(seconds, default=0.0) < 0.5 * waiting:
+            return None
+    if len(seconds) < 2 or waiting < 0.1 * facts.total:
         return None
     longest = max(seconds)
     index = seconds.index(longest)
     others = median(seconds[:index] + seconds[index + 1 :])
-    return (facts.env_workers[index].name, longest, others) if longest > LAGGING * others else None
+    return (lanes[index], longest, others) if longest > LAGGING * others else None
 
 
 def batched_inference(facts: Facts) -> Remedy | None:
@@ -163,7 +177,15 @@ def batched_inference(facts: Facts) -> Remedy | None:
         f"A small network takes little longer for {MORE_ENVS}, and as many steps then need fewer calls. "
     ) + OTHER_DATA
     title, change = f"Act in {MORE_ENVS} environments at a time", snippet(facts, "more_envs", envs=MORE_ENVS)
-    return remedy(facts, title, why, HALF_AN_HOUR, change, most=per_call * (1 - envs / MORE_ENVS))
+    return remedy(
+        facts,
+        title,
+        why,
+        HALF_AN_HOUR,
+        change,
+        most=per_call * (1 - envs / MORE_ENVS),
+        saves=[*ACTING, Role.DATA, Role.OTHER],
+    )
 
 
 def compiled(facts: Facts) -> Remedy | None:
@@ -179,7 +201,7 @@ def compiled(facts: Facts) -> Remedy | None:
         why += " This requires an environment with a numeric state and a step that can be written as scalar Python."
         title, effort = "Write the environment as a compiled Headrace environment", DAY
         change = snippet(facts, "compiled")
-    return remedy(facts, title, why, effort, change, most=facts.environment)
+    return remedy(facts, title, why, effort, change, most=facts.environment, saves=[Role.ENVIRONMENT])
 
 
 RULES = (processes, straggler, one_process, batched_inference, compiled)

@@ -12,9 +12,9 @@ WAITS = 0.2  # share of a statement's time from which on it is said what it wait
 ACTIVITIES = {"environments": (Role.ENVIRONMENT,), "learning": LEARNING}
 
 
-def mostly(facts: Facts, activity: str) -> str:
-    """The statement of the loop that most of an activity is in, where that is known."""
-    roles = ACTIVITIES.get(activity, ())
+def mostly(facts: Facts, activity: str = "") -> str:
+    """The statement of the loop that most of an activity is in, of the whole loop without one; "" if not known."""
+    roles = ACTIVITIES.get(activity, () if activity else tuple(Role))
     sites = [site for site in facts.profile.training_thread.lines if site.role in roles or site.role.label == activity]
     site = max(sites, key=lambda site: site.seconds, default=None)
     return f", mostly at {place(site)} `{site.text}`" if site else ""

@@ -34,7 +34,16 @@ def fused_optimizer(facts: Facts) -> Remedy | None:
         "same numbers up to rounding."
     )
     change = snippet(facts, "fused_optimizer")
-    return remedy(facts, "Use the fused optimizer", why, MINUTE, change, most=spent, likely=FUSED_SAVES * spent)
+    return remedy(
+        facts,
+        "Use the fused optimizer",
+        why,
+        MINUTE,
+        change,
+        most=spent,
+        likely=FUSED_SAVES * spent,
+        saves=[Role.OPTIMIZER],
+    )
 
 
 def _plain_adam(facts: Facts) -> bool:
@@ -54,7 +63,9 @@ def larger_minibatches(facts: Facts) -> Remedy | None:
         "well as speed."
     )
     title = f"Learn from minibatches of {LARGER * rows} instead of {rows}"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippet(facts, "minibatch", rows=LARGER * rows), most=most)
+    return remedy(
+        facts, title, why, HALF_AN_HOUR, snippet(facts, "minibatch", rows=LARGER * rows), most=most, saves=LEARNING
+    )
 
 
 def threads(facts: Facts) -> Remedy | None:
@@ -83,7 +94,9 @@ def threads(facts: Facts) -> Remedy | None:
         )
     else:
         return None
-    return remedy(facts, "Let torch use one thread", why, MINUTE, snippet(facts, "one_thread"), most=most)
+    return remedy(
+        facts, "Let torch use one thread", why, MINUTE, snippet(facts, "one_thread"), most=most, saves=NETWORK
+    )
 
 
 def leave_the_gpu(facts: Facts) -> Remedy | None:
@@ -119,7 +132,15 @@ def use_a_gpu(facts: Facts) -> Remedy | None:
         f"{facts.percent(spent)} of the time goes into the network, and an update is "
         f"{facts.operations / 1e6:,.0f} million operations: enough for a GPU. Its gain was not measured here."
     )
-    return remedy(facts, "Put the network on a GPU", why, MINUTES, snippet(facts, "device", device="cuda"), most=spent)
+    return remedy(
+        facts,
+        "Put the network on a GPU",
+        why,
+        MINUTES,
+        snippet(facts, "device", device="cuda"),
+        most=spent,
+        saves=NETWORK,
+    )
 
 
 RULES = (fused_optimizer, larger_minibatches, threads, leave_the_gpu, fewer_copies, use_a_gpu)

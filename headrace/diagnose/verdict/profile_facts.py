@@ -74,17 +74,21 @@ class Facts:
         """Two standard errors of a share of one half, the largest of any share; 0 without samples."""
         return 1.0 / math.sqrt(self.samples) if self.samples else 0.0
 
-    def bound(self, saved: float, measured: float | None = None) -> float:
+    def bound(self, saved: float, measured: float | None = None, unsure: float = 0.0) -> float:
         """The largest possible gain from saving so many seconds (Amdahl 1967), plus the sampling error.
 
-        On a busy machine it is larger by the time for which the training thread had no core: that may be gained, too.
         measured: those of the seconds that were sampled; the error of the others is proportional to what is left.
+        unsure: seconds of other or unknown roles that may belong to what is saved.
         """
         share = min(saved / self.total, 1.0)
         sampled = share if measured is None else min(measured / self.total, share, 0.999)
         error = 2 * self.margin * math.sqrt(sampled * (1 - sampled)) * (1 - share) / max(1 - sampled, 1e-9)
-        busy = (1 - share) * self.queued([self.profile.training_thread])
-        return 1.0 / max(1.0 - share - error - busy, 1e-3)
+        return 1.0 / max(1.0 - share - error - unsure / self.total, 1e-3)
+
+    def may_be(self, *roles: Role) -> float:
+        """Seconds that may have one of these roles, but are counted as others: of guessed roles, or unknown."""
+        guessed = sum(time for role, time in self.profile.training_thread.guessed.items() if role not in roles)
+        return guessed + self.spent(*{Role.OTHER} - set(roles))
 
     def gain(self, saved: float) -> float:
         """Wall time now divided by wall time with so many seconds saved."""

@@ -71,7 +71,9 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
         likely -= spent / RARER
         sampled = spent - waited if facts.knows_waiting else spent
     known = None if facts.guessed(role) > GUESSED else likely
-    return remedy(facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=known, measured=sampled)
+    return remedy(
+        facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=known, measured=sampled, saves=[role]
+    )
 
 
 def _once(facts: Facts, role: Role) -> Remedy | None:
@@ -81,7 +83,7 @@ def _once(facts: Facts, role: Role) -> Remedy | None:
     why = f"{facts.percent(spent)} of the time {what}{at(facts.loop_line(role))}."
     change = instead(facts.loop_line(role), snippet(facts, role.value))
     likely = None if facts.guessed(role) > GUESSED else spent * (1 - 1 / RARER)
-    return remedy(facts, title, why, HALF_AN_HOUR, change, most=spent, likely=likely)
+    return remedy(facts, title, why, HALF_AN_HOUR, change, most=spent, likely=likely, saves=[role])
 
 
 def _data(facts: Facts) -> Remedy | None:
@@ -90,7 +92,9 @@ def _data(facts: Facts) -> Remedy | None:
     site, spent = facts.site(Role.DATA), facts.spent(Role.DATA)
     why = f"{facts.percent(spent)} of the time goes into buffers, batches and conversions{at(site)}."
     change = instead(site, snippet(facts, "allocate_once"))
-    return remedy(facts, "Store the data in preallocated arrays", why, HALF_AN_HOUR, change, most=spent)
+    return remedy(
+        facts, "Store the data in preallocated arrays", why, HALF_AN_HOUR, change, most=spent, saves=[Role.DATA]
+    )
 
 
 RULES: tuple[Callable[[Facts], Remedy | None], ...] = (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict.profile_facts import Facts
 
 MINUTE = "1 minute"
@@ -66,11 +68,13 @@ def remedy(
     most: float,
     likely: float | None = None,
     measured: float | None = None,
+    saves: Collection[Role] = (),
 ) -> Remedy:
     """A remedy that saves at most `most` seconds of the training thread's time, and probably `likely`.
 
-    measured: those of `most` that were sampled, where the others are an estimate.
+    measured: those of `most` that were sampled, where the others are an estimate. saves: the roles that it shortens;
+    what is guessed to have another role, or has none, may be of them, too.
     """
-    bound = facts.bound(most, measured)
+    bound = facts.bound(most, measured, facts.may_be(*saves) if saves else 0.0)
     gain = None if likely is None else min(facts.gain(likely), bound)
     return Remedy(title, why, effort, change, bound, gain)

@@ -64,7 +64,8 @@ def _has_not_begun(facts: Facts) -> bool:
     """Whether a window ended before the training began, as while data are loaded."""
     workers = [lane for lane in facts.profile.workers if lane.samples]
     starting = bool(workers) and all(lane.share(Role.START_UP) > 0.5 for lane in workers)  # which the script waits for
-    known = facts.share(Role.OTHER) < 0.5 and (starting or facts.share(Role.WAIT, Role.IDLE) < 0.5)
+    known = bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5
+    known = known and (starting or facts.share(Role.WAIT, Role.IDLE) < 0.5)
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
     return not facts.training_began and known and stopped
 
@@ -76,7 +77,8 @@ def _without_training(facts: Facts) -> Verdict:
     return Verdict(
         f"The script did not train. {ending(profile)}"
         if failed
-        else f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned.",
+        else f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned"
+        f"{loop_lines.mostly(facts)}.",
         (f"{_where(facts)} " if facts.total > 1e-3 else "") + f"Start-up took {facts.start_up:.1f} s of the window.",
         f"Nothing can be said about the training yet: {_what_to_do(profile)}.",
         limitations=_limitations(facts),
@@ -124,17 +126,19 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     share = facts.percent(seconds)
     if facts.share(Role.OTHER) > UNKNOWN and name == Role.OTHER.label:
         return f"{share} of the time goes into code whose role is not known{at(facts.site(Role.OTHER))}."
+    caveats = loop_lines.caveats(facts)
     if name == Role.IDLE.label:
-        return f"The script sleeps {share} of the time."
+        return f"The script sleeps {share} of the time.{caveats}"
     if name == Role.WAIT.label:
         what = next(iter(facts.profile.training_thread.waits), "")
         for_what = f", for {what} for the most part" if what else ""
-        return f"The script waits for other processes or threads {share} of the time{for_what}{_meanwhile(facts)}."
+        waits = f"The script waits for other processes or threads {share} of the time"
+        return f"{waits}{for_what}{_meanwhile(facts)}.{caveats}"
     most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
     known = facts.unsure < FEW_UNSURE and facts.profile.counters.get("updates_seen", 1.0)
     little = bool(known) and max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN
     known_text = f"; no known remedy makes it {times(LITTLE_GAIN)} as fast" if little else ""
-    return f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}{known_text}.{loop_lines.caveats(facts)}"
+    return f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}{known_text}.{caveats}"
 
 
 def _meanwhile(facts: Facts) -> str:
@@ -223,7 +227,7 @@ def _gpu(facts: Facts) -> str:
         return f"Everything that involves the GPU takes {share} of the time: a faster GPU gains at most {times(bound)}."
     network = f"acting and learning take {share} of the time"
     if bound < 1.5 and facts.unsure > FEW_UNSURE:
-        return f"A GPU can gain at most {times(facts.bound(spent + facts.unsure * facts.total))}: {network}."
+        return f"A GPU can gain at most {times(facts.bound(spent, unsure=facts.may_be(*NETWORK)))}: {network}."
     if bound < 1.5:
         return f"Stay on the CPU. A GPU can gain at most {times(bound)}: {network}."
     if is_small(facts):
@@ -258,7 +262,7 @@ def _notes(facts: Facts) -> list[str]:
     if lagging := slowest(facts):
         every = "rollout" if facts.actors else "step"
         notes.append(
-            f"{capitalized(lagging[0])} is slower than the other processes, which wait for it at every {every}."
+            f"{capitalized(lagging[0].name)} is slower than the other processes, which wait for it at every {every}."
         )
     if held_up := interpreter_lock.note(facts):
         notes.append(held_up)

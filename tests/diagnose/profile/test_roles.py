@@ -96,6 +96,36 @@ def test_a_network_without_gradients_acts_where_nothing_else_is_known() -> None:
     assert classifier.classify(stack)[0] is Role.INFERENCE
 
 
+@pytest.mark.parametrize(("elsewhere", "role"), [(True, Role.EVALUATION), (False, Role.ENVIRONMENT)])
+def test_a_callback_that_plays_evaluates_where_its_library_plays_too(elsewhere: bool, role: Role) -> None:
+    """Without another place that plays, the script's function may be an override that collects the data."""
+    loop, collect = (Code(f"/x/site-packages/some/{name}.py", name, f"some.{name}", 5, ()) for name in ("run", "play"))
+    backward = Code("/x/site-packages/torch/_tensor.py", "Tensor.backward", "torch._tensor", 1, ())
+    callback = Code("/me/train.py", "Check._on_step", "__main__", 5, ("__main__.Check",))
+    codes = [(STEP, callback, collect, loop), (backward, loop)] + [(STEP, collect, loop)] * elsewhere
+    made = [tuple(Place(each, each.line) for each in stack) for stack in codes]
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(float(index), 0.1, stack) for index, stack in enumerate(made)])
+    assert [classifier.classify(stack)[0] for stack in made] == [role, Role.BACKWARD] + [Role.ENVIRONMENT] * elsewhere
+
+
+GZIP = Code("/lib/gzip.py", "GzipFile.write", "gzip", 5, ("gzip.GzipFile", "_compression.BaseStream"))
+
+
+@pytest.mark.parametrize(
+    ("stack", "moves", "role"),
+    [
+        (SAVE, [Role.SAVING], Role.SAVING),
+        (SAVE, [Role.READING], Role.READING),  # a package that saves also reads
+        (SAVE, [], Role.OTHER),
+        (GZIP, [Role.SAVING, Role.READING], Role.SAVING),
+        (Code("/x/numpy/lib/npyio.py", "load", "numpy.lib.npyio", 5, ()), [], Role.READING),  # pages of memory
+    ],
+)
+def test_what_saves_moves_bytes_out_and_what_reads_moves_them_in(stack: Code, moves: list[Role], role: Role) -> None:
+    assert Classifier(Hints(), False, moves).classify((Place(stack, 5),))[0] is role
+
+
 def test_environments_are_known_by_their_classes(script: Path) -> None:
     step = at(script, "world.step(a)", "go")
     assert role(STEP, step) is Role.ENVIRONMENT

@@ -42,13 +42,22 @@ class Script:
         code = Code(str(self.path), function, "__main__", first, ())
         return Place(code, line, line, column, column + len(call), (), tuple(KINDS.items()))
 
-    def roles(self, *stacks: Sequence[Place | Code], states: int = 1) -> list[Role]:
-        """The roles of stacks, the innermost place first, each seen in some states of the script's variables."""
+    def roles(self, *stacks: Sequence[Place | Code], states: int = 1, without_gradients: str = "-") -> list[Role]:
+        """The roles of stacks, the innermost place first, each seen in some states of the script's variables.
+
+        without_gradients: a part of a function's name in which torch records none.
+        """
         made: list[Stack] = [
             tuple(each if isinstance(each, Place) else Place(each, each.line) for each in stack) for stack in stacks
         ]
         samples = [
-            Sample(float(state * len(made) + index), 0.02, stack, variables=state)
+            Sample(
+                float(state * len(made) + index),
+                0.02,
+                stack,
+                without_gradients=any(without_gradients in place.code.name for place in stack),
+                variables=state,
+            )
             for state in range(states)
             for index, stack in enumerate(made)
         ]
@@ -152,6 +161,84 @@ def test_two_that_share_a_function_with_the_network_are_kept_apart(tmp_path: Pat
         (BACKWARD, script.at("L.backward()")),
     )
     assert found == [Role.EVALUATION, Role.EVALUATION, Role.ENVIRONMENT, Role.INFERENCE, Role.BACKWARD]
+
+
+def test_a_network_whose_output_is_judged_by_other_code_acts_and_one_that_gives_targets_learns(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        """
+        def quiet_write(x):
+            return net(x)
+
+        def mark(text):
+            return count(text)
+
+        def quiet_target(x):
+            return old(x)
+
+        def improve(B, marks):
+            y = quiet_target(B)
+            L = f(net(B), y, marks)
+            L.backward()
+
+        while True:
+            text = quiet_write(start())
+            B = [text]
+            improve(B, mark(text))
+        """,
+    )
+    inside = script.at("improve(B, mark(text))")
+    found = script.roles(
+        (FORWARD, script.at("net(x)", "quiet_write"), script.at("quiet_write(start())")),
+        (FORWARD, script.at("old(x)", "quiet_target"), script.at("quiet_target(B)", "improve"), inside),
+        (FORWARD, script.at("net(B)", "improve"), inside),
+        (BACKWARD, script.at("L.backward()", "improve"), inside),
+        without_gradients="quiet",
+    )
+    assert found == [Role.INFERENCE, Role.FORWARD, Role.FORWARD, Role.BACKWARD]
+
+
+def test_updates_before_the_loop_do_not_hide_it(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        """
+        def fit(B):
+            for _ in range(9):
+                L = f(net(B))
+                L.backward()
+
+        fit(old)
+        while True:
+            s = game.put(net(s))
+            fit(s)
+        """,
+    )
+    before = (BACKWARD, script.at("L.backward()", "fit"), script.at("fit(old)"))
+    stacks = [before] * 9 + [(script.at("game.put(net(s))"),)] * 9
+    found = script.roles(*stacks, (BACKWARD, script.at("L.backward()", "fit"), script.at("fit(s)")))
+    assert found[9:] == [Role.ENVIRONMENT] * 9 + [Role.BACKWARD]
+
+
+def test_a_loop_that_asks_for_something_again_and_again_waits(tmp_path: Path) -> None:
+    text = f"while True:\n    table[0] = net(x)\n    while (table[1] != 0).any():\n        pass\n    {LEARN}"
+    script = Script(tmp_path, text)
+    asks = (script.at("(table[1] != 0).any()"),)
+    assert script.roles(asks, (BACKWARD, script.at("L.backward()")))[0] is Role.WAIT
+
+
+@pytest.mark.parametrize(
+    ("update", "reached"), [(f"    {LEARN}", False), ("    pass", True)], ids=["its loop is to come", "there is none"]
+)
+def test_a_loop_that_leads_to_no_update_is_start_up_where_the_script_has_one(
+    update: str, reached: bool, tmp_path: Path
+) -> None:
+    script = Script(tmp_path, f"for n in cells:\n    walk(n)\n    rest(n)\nwhile True:\n{update}")
+    order = [script.at("walk(n)"), script.at("rest(n)")] * 30
+    samples = [Sample(float(moment), 1.0, (place,)) for moment, place in enumerate(order)]
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from(samples)
+    assert classifier.loop is not None and classifier.loop.is_before_updates is not reached
+    assert (classifier.loop.began() is not None) is reached
 
 
 def test_a_wrapper_that_sums_rewards_is_a_part_of_the_environment(tmp_path: Path) -> None:

@@ -170,11 +170,31 @@ def test_short_work_after_a_pause_becomes_faster_by_what_waking_up_costs():
     assert named(remedies(Facts(made, wake_up=1e-3)), "sleeping").gain < 0.75 * much.gain
 
 
-def test_a_busy_machine_loosens_the_bound():
-    made = profile(LOGGING=0.5, FORWARD=0.5)
-    before = Facts(made).bound(10.0)
-    made.training_thread.queued_seconds = 0.2 * SECONDS
-    assert Facts(made).bound(10.0) > 1.2 * before
+def test_what_is_guessed_or_unknown_widens_the_bounds_of_what_it_may_be():
+    def bound(words, **guessed):
+        made = profile(SAVING=0.2, DATA=0.3, OTHER=0.1, FORWARD=0.4)
+        made.training_thread.samples, made.training_thread.guessed = 0, guessed
+        made.training_thread.guessed = {Role[role]: share * SECONDS for role, share in guessed.items()}
+        return Facts(made).bound(0.2 * SECONDS, unsure=Facts(made).may_be(Role[words]))
+
+    assert bound("SAVING") == pytest.approx(1 / (1 - 0.2 - 0.1))
+    assert bound("SAVING", DATA=0.25) == pytest.approx(1 / (1 - 0.2 - 0.1 - 0.25))
+    assert bound("DATA", DATA=0.25) == pytest.approx(1 / (1 - 0.2 - 0.1))  # its own are in its share
+
+
+def test_of_processes_of_unknown_role_the_one_whose_computing_is_waited_for_is_named():
+    def found(*computing):
+        lanes = [
+            lane(200 + number, Kind.WORKER, f"worker {number}", OTHER=0.9) for number, _ in enumerate(computing, 1)
+        ]
+        made = profile(*lanes, WAIT=0.8, FORWARD=0.2)
+        for each, share in zip(lanes, computing, strict=True):
+            each.parent, each.cpu_seconds = made.training_thread.pid, share * SECONDS
+        return [remedy for remedy in remedies(Facts(made)) if "slower" in remedy.title]
+
+    (remedy,) = found(0.05, 0.05, 0.7)
+    assert "worker 3" in remedy.title and remedy.gain is None and remedy.bound == pytest.approx(1 / 0.2, rel=0.05)
+    assert not found(0.05, 0.05, 0.2) and not found(0.6, 0.7)
 
 
 def test_long_steps_gain_less_from_one_process_than_short_ones():

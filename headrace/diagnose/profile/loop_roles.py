@@ -1,0 +1,231 @@
+"""The part of each call in a script's training loop, from evidence: where it is, and what flows through it.
+
+What takes a network's output and gives its next input is the environment, whatever its name is. What lies on the way
+to a change of parameters, without a network, is data handling. What plays, and never reaches such a change, evaluates;
+what gives nothing that the loop uses is side work.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+from headrace.diagnose.injected import variables
+from headrace.diagnose.profile.data_flow import Node
+from headrace.diagnose.profile.loop_search import (
+    UPDATES,
+    has_network,
+)
+from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.profile.spool import Stack
+from headrace.diagnose.profile.training_loop import TrainingLoop
+
+AGAIN = 2  # states of the script's variables in which something is set up, above which it is set up again and again
+SET_UP = (Role.START_UP, Role.READING)
+WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
+SETS_UP = 0.3  # share of a node's time from which on it is what the node does
+CONVERSIONS = ("item", "numpy", "tolist", "detach", "sample", "argmax", "float", "long", "astype", "squeeze", "cpu")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the flow says about a stack."""
+
+    role: Role
+    sure: bool
+
+
+class LoopRoles:
+    """Finds the roles of the calls in a loop."""
+
+    def __init__(self, loop: TrainingLoop) -> None:
+        self._loop = loop
+        self._findings: dict[Stack, Finding | None] = {}
+
+    @cached_property
+    def _remade(self) -> set[Node]:
+        """The nodes at which something was set up or read while the script's variables were different ones."""
+        seen = defaultdict(set)
+        for sample in self._loop.samples:
+            if sample.stack in self._loop.ends and self._loop.evidence(sample.stack) in SET_UP:
+                seen[self._loop.ends[sample.stack]].add(sample.variables)
+        return {node for node, variables in seen.items() if len(variables) > AGAIN}
+
+    def _is_set_up(self, node: Node) -> bool:
+        """Whether a node takes nothing that the loop changes, and sets something up, or reads it, again and again."""
+        elsewhere = set().union(*(each.defines | each.changes for each in self._loop.nodes if each is not node))
+        if node.uses & elsewhere or node not in self._remade:
+            return False
+        total = sum(self._loop.spent[stack] for stack, end in self._loop.ends.items() if end is node)
+        set_up = sum(
+            self._loop.spent[stack]
+            for stack, end in self._loop.ends.items()
+            if end is node and self._loop.evidence(stack) in SET_UP
+        )
+        return set_up > SETS_UP * total
+
+    @cached_property
+    def _playing(self) -> dict[Node, set[Node]]:
+        """Networks whose output comes back as their input, by way of an environment -> the nodes of that cycle."""
+        return {node: cycle for node, cycle in self._cycles.items() if self._environments & cycle}
+
+    @cached_property
+    def _strong(self) -> set[Node]:
+        """Networks whose output comes back by values alone, and not by way of objects that calls may have changed."""
+        return set()
+
+    @cached_property
+    def _environments(self) -> set[Node]:
+        return {node for node in self._loop.nodes if node not in self._loop.networks and self._may_be_environment(node)}
+
+    @cached_property
+    def _cycles(self) -> dict[Node, set[Node]]:
+        """The same, of networks whose output comes back in whatever way: those that generate a sequence, too."""
+        found: dict[Node, set[Node]] = {}
+        for changes in (False, True):
+            edges = self._loop.edges(changes, set())
+            reach = {node: _reach(node, edges, self._loop.updating_nodes) for node in self._loop.networks}
+            acting = [node for node in self._loop.networks if node in reach[node]]
+            acting = [node for node in acting if not any(node in reach[m] and m not in reach[node] for m in acting)]
+            for node in acting:
+                cycle = {m for m in reach[node] if m in acting or node in _reach(m, edges, self._loop.updating_nodes)}
+                if node not in found:
+                    found[node] = cycle
+                    self._strong |= set() if changes else {node}
+            if any(self._environments & cycle for cycle in found.values()):
+                break
+        return found
+
+    @cached_property
+    def _learned_from(self) -> set[Node]:
+        """The nodes from which data reach a change of parameters."""
+        cycles = set().union(*self._playing.values())
+        edges = self._loop.edges(True, cycles)
+        backwards: defaultdict[Node, set[Node]] = defaultdict(set)
+        for node, following in edges.items():
+            for each in following:
+                backwards[each].add(node)
+        return (
+            set().union(*(_reach(node, backwards, set()) for node in self._loop.updating_nodes))
+            | self._loop.updating_nodes
+        )
+
+    def _is_graded(self, node: Node) -> bool:
+        """Whether what a network gives is judged by something else than a loss, as sentences and one-step games are.
+
+        The function that updates the parameters judges nothing: the networks that it asks give targets.
+        """
+        updating = {each.function for each in self._loop.updating_nodes} - {self._loop.scope}
+        return node.function not in updating and bool(
+            self._graders & _reach(node, self._loop.all_edges, self._loop.updating_nodes)
+        )
+
+    @cached_property
+    def _graders(self) -> set[Node]:
+        """Environments and functions of the script that give the update something, and take nothing that it derives."""
+        derived = {
+            node for stack, node in self._loop.ends.items() if has_network(stack) and self._loop.has_gradients(stack)
+        }
+        fed = set().union(*(_reach(node, self._loop.all_edges, self._loop.updating_nodes) for node in derived))
+        known = {node for stack, node in self._loop.ends.items() if self._loop.evidence(stack) is Role.ENVIRONMENT}
+        return {node for node in self._environments if node.callee or node in known} & self._learned_from - fed
+
+    def _may_be_environment(self, node: Node) -> bool:
+        """Whether a node is a call of something else than a function of an array library or of Python."""
+        if not isinstance(node.tree, ast.Call):
+            return False
+        function = node.tree.func
+        if isinstance(function, ast.Name):
+            return (
+                bool(node.callee) or self._loop.kinds.get(self._loop.flow.token(function.id, node.function), "") != ""
+            )
+        return self._loop.kind_of_call(node) == "" and not _is_conversion(node.tree) and not self._is_of_arrays(node)
+
+    def _is_of_arrays(self, node: Node) -> bool:
+        """Whether a method is of what a network, or a function of a library, has given."""
+        value = node.tree.func  # type: ignore[attr-defined]
+        while isinstance(value, ast.Attribute | ast.Subscript):
+            value = value.value
+        if isinstance(value, ast.BinOp | ast.UnaryOp | ast.Compare):
+            return True
+        return isinstance(value, ast.Call) and self._loop.kind_of_call(Node(value, node.file, node.function)) != ""
+
+    def finding(self, stack: Stack) -> Finding | None:
+        """The role of a stack within the loop; None outside, and where nothing is known."""
+        if stack not in self._findings:
+            node = self._loop.ends.get(stack) if self._loop.tree is not None else None
+            self._findings[stack] = None if node is None else self._judged(stack, node)
+        return self._findings[stack]
+
+    def _judged(self, stack: Stack, node: Node) -> Finding | None:
+        role = self._loop.evidence(stack)
+        # JAX traces each of its calls
+        eager = role is Role.START_UP and self._loop.kind_of_call(node) == variables.NETWORK
+        if not eager and (role is Role.START_UP or self._is_set_up(node)):
+            return Finding(Role.REMADE, True) if node in self._remade else None
+        if role in (*UPDATES, Role.READING):
+            return Finding(role, True)
+        if node.function in self._loop.orphans:
+            return None
+        plays = [network for network, cycle in self._playing.items() if node is network or node in cycle]
+        known = bool(self._loop.updating_nodes)
+        learned = node in self._learned_from or any(each in self._learned_from for each in plays)
+        some = known and any(each in self._learned_from for each in self._loop.networks)
+        if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
+            return Finding(Role.EVALUATION, True)
+        if has_network(stack) or role is Role.FORWARD or eager:
+            generates = any(node is network or node in cycle for network, cycle in self._cycles.items())
+            if not plays and not generates and not self._loop.has_gradients(stack) and self._is_graded(node):
+                return Finding(Role.INFERENCE, False)
+            acts = bool(plays) or (not self._loop.has_gradients(stack) and (generates or not learned))
+            return Finding(Role.INFERENCE if acts else Role.FORWARD, True)
+        if role in (Role.ENVIRONMENT, Role.WAIT, Role.IDLE, Role.LOGGING) and plays:
+            return Finding(Role.ENVIRONMENT, True)
+        if role is not None and role not in (Role.DATA, Role.OTHER):
+            return None
+        found = self._by_flow(node, bool(plays), learned, known)
+        weak = bool(plays) and not any(network in self._strong for network in plays)
+        return Finding(found.role, False) if found and weak else found
+
+    def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
+        """The role of code of which no class and no library tells what it is."""
+        if plays:
+            environment = node in self._environments
+            return Finding(Role.ENVIRONMENT if environment else Role.INFERENCE, environment)
+        if node in self._loop.updating_nodes or (node in self._loop.networks and learned):
+            return Finding(Role.FORWARD, False)
+        if not known:
+            gives = _reach(node, self._loop.all_edges, set()) - {node}
+            return Finding(Role.SIDE, False) if not gives and isinstance(node.tree, ast.Call) else None
+        if learned:
+            return Finding(Role.DATA, False)
+        return Finding(self._writing.get(node, Role.SIDE), node in self._writing)
+
+    @cached_property
+    def _writing(self) -> dict[Node, Role]:
+        """The nodes that log or save for a part of their time, and which of both they do."""
+        spent: defaultdict[Node, Counter[Role | None]] = defaultdict(Counter)
+        for stack, node in self._loop.ends.items():
+            spent[node][self._loop.evidence(stack)] += self._loop.spent[stack]  # type: ignore[assignment]
+        roles = {node: max((Role.LOGGING, Role.SAVING), key=each.__getitem__) for node, each in spent.items()}
+        return {node: role for node, role in roles.items() if spent[node][role] > WRITES * spent[node].total()}
+
+
+def _reach(start: Node, edges: dict[Node, set[Node]], stop: set[Node]) -> set[Node]:
+    """The nodes that follow a node, without what follows those of `stop`."""
+    seen: set[Node] = set()
+    left = [start]
+    while left:
+        for node in edges.get(left.pop(), ()):
+            if node not in seen:
+                seen.add(node)
+                if node not in stop:
+                    left.append(node)
+    return seen
+
+
+def _is_conversion(call: ast.Call) -> bool:
+    """Whether a method converts its object, and does nothing else."""
+    return isinstance(call.func, ast.Attribute) and call.func.attr in CONVERSIONS
