@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 import headrace as hr
+from headrace.kernels.rows import trace_loss
+from headrace.kernels.rows.inputs import given
 from headrace.kernels.rows.switches import as_traced
+from headrace.kernels.rows.trace_loss import trace
 from tests.bindings.test_compiled_losses_kept import agrees
 
 BATCH, HEADS, LENGTH, KEYS, WIDTH = 12, 2, 4, 5, 3
@@ -164,9 +167,18 @@ def writes_what_was_seen(net: nn.Module, x: Tensor) -> Tensor:
     return (before * y).mean()
 
 
+def writes_functions_of_its_own(net: nn.Module, x: Tensor) -> Tensor:
+    h = net(x)
+    limited = (h * 3).clamp_(-0.5, 0.7) + (h * 2).clamp_min_(0.1) * (h * 2).clamp_(max=0.2)
+    positive = (h - 0.3).abs_().add_(0.5)
+    roots = (positive * 1.0).sqrt_() + (positive * 1.0).log_() + (positive * 1.0).reciprocal_()
+    return (limited + roots + (h * 1.0).exp_() + (h * 1.0).square_() + (positive * 1.0).pow_(1.5)).square().mean()
+
+
 @pytest.mark.parametrize(
     "loss",
     [
+        writes_functions_of_its_own,
         writes_to_its_own,
         writes_where_a_view_looks,
         writes_to_a_view,
@@ -186,3 +198,36 @@ def test_writes_in_place_are_seen_by_whoever_sees_them(loss: Callable[..., Tenso
     torch.testing.assert_close(value, wanted.detach(), rtol=1e-5, atol=1e-6)
     for one, p in zip(found, net.parameters(), strict=True):
         torch.testing.assert_close(one, p.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "traces"),
+    [
+        (writes_functions_of_its_own, 3),  # one for each number of rows
+        (writes_where_a_view_looks, 7),  # the first shows that two are needed for each
+    ],
+)
+def test_no_more_is_traced_than_is_needed(
+    loss: Callable[..., Tensor], traces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, count = trace_loss.make_fx, [0]
+
+    def counted(*given: Any, **settings: Any) -> Any:
+        count[0] += 1
+        return made(*given, **settings)
+
+    monkeypatch.setattr(trace_loss, "make_fx", counted)
+    net, x = nn.Linear(3, 2), torch.randn(20, 3)
+    trace(loss, (net, x), given(loss, (net, x)))
+    assert count[0] == traces
+
+
+def test_a_normalised_network_is_traced_once_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_loss._Work, "_in_two", lambda work: pytest.fail("one trace was not enough"))
+    policy = hr.QNetwork(hr.Box(-1, 1, (3,)), hr.Discrete(2), (8,), normalize_observation=True)
+
+    def loss(policy: nn.Module, seen: Tensor) -> Tensor:
+        return policy(seen).square().mean()  # type: ignore[no-any-return]
+
+    arguments = policy, torch.randn(20, 3)
+    assert any("clamp" in str(node.target) for node in trace(loss, arguments, given(loss, arguments)).graph.nodes)

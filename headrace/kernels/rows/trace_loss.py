@@ -197,12 +197,13 @@ def trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given
 
 def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool) -> Traced:
     graphs, results, spec = list[Graph](), list[tuple[str, Source | None, Source | None]](), None
-    watch, state = Watch(function, found), torch.get_rng_state()
+    watch, state, at_once = Watch(function, found), torch.get_rng_state(), True
     for rows in (0, *PRIMES):
         work = _Work(function, arguments, found, gradients, rows)
         try:
             if rows:
-                graphs.append(work.graph())
+                graph, at_once = work.graph(at_once)
+                graphs.append(graph)
             else:  # what it keeps for later calls, as by functools.cache, it makes of real tensors
                 work.run(*(value.detach().clone() for value in found.values))
         except NotRows:
@@ -239,18 +240,17 @@ class _Work:
         self.spec: Any = None
         self._numbers: dict[int, Tensor] = {}
 
-    def graph(self) -> Graph:
-        """The functional graph, in few kinds of operations."""
+    def graph(self, at_once: bool) -> tuple[Graph, bool]:
+        """The functional graph, in few kinds of operations, and whether one trace made it. at_once: try that."""
         with as_traced() as mode:
             self._numbers = mode.numbers
-            made = self._at_once() or self._in_two()
-            _refuse_random(made.graph)
+            one = self._at_once() if at_once else None
+            _refuse_random((made := one or self._in_two()).graph)
         _simplify(made)
-        return made.graph
+        return made.graph, one is not None
 
     def _at_once(self) -> GraphModule | None:
-        """The graph by one trace; None of a loss that writes to tensors which others see, and of what has no such
-        trace, of which two find out why."""
+        """The graph by one trace; None where others see writes, or for what has no such trace, of which two say why."""
         try:
             made = make_fx(self.run, table(), "fake")(*self.examples)
         except Exception as error:
