@@ -16,21 +16,57 @@ CLOSE = (0.8, 1.25)  # gained / predicted
 
 def main() -> None:
     runs = read_rows(FILE)
-    before = _rows([run for run in runs if run["label"].startswith("before")], "verdicts")
-    now = {half: _rows([run for run in runs if run["half"] == half], "verdicts") for half in HALVES}
-    gains = {half: _rows([run for run in runs if run["half"] == half], "gains") for half in HALVES}
+    before = _rows([run for run in runs if run["label"].startswith("before")], "verdicts", "planted", "open")
+    now = {half: _rows(runs, "verdicts", "planted", half) for half in HALVES}
+    ablated = {half: _rows(runs, "verdicts", "ablated", half) for half in HALVES}
+    gains = {half: _rows(runs, "gains", "planted", half) for half in HALVES}
     gained = {half: {row["script"]: row for row in gains[half]} for half in HALVES}
-    text = [*_counts(before, now, gained)]
+    text = [*_outcomes(now, ablated), "", *_counts(before, now, gained)]
+    for half in HALVES:
+        text += ["", f"### The {half} half of the ablated scripts", "", *_ablated(ablated[half])]
     for half in HALVES:
         old = {row["script"]: row for row in before if half == "open"}
-        text += ["", f"### The {half} half", "", *_scripts(now[half], old, gained[half])]
+        text += ["", f"### The {half} half of the planted scripts", "", *_scripts(now[half], old, gained[half])]
     replace_table("verdicts_page", "\n".join(text), PAGE)
 
 
-def _rows(runs: list[Row], measured: str) -> list[Row]:
+def _rows(runs: list[Row], measured: str, which: str, half: str) -> list[Row]:
     """The rows of all runs, of each script the newest."""
-    found = {row["script"]: row for run in runs if run["measured"] == measured for row in run["rows"]}
+    found = {}
+    for run in runs:
+        if run["measured"] == measured:
+            kept = {"set": "planted", "half": run.get("half")}
+            rows = (kept | row for row in run["rows"])
+            found.update({row["script"]: row for row in rows if (row["set"], row["half"]) == (which, half)})
     return list(found.values())
+
+
+def _outcomes(planted: dict[str, list[Row]], ablated: dict[str, list[Row]]) -> list[str]:
+    """How many verdicts are right, unknown or wrong, of each half and of all."""
+    columns = [*planted.values(), *ablated.values()]
+    columns.append([row for rows in columns for row in rows])
+    names = [f"{which}, {half}" for which in ("planted", "ablated") for half in HALVES]
+    lines = [f"| | {' | '.join(names)} | all | aim |", f"|---|{'---:|' * (len(names) + 2)}"]
+    aims = {"right": "54 of 60", "wrong and sure": "0"}
+    for outcome in ("right", "unknown", "wrong, unsure", "wrong and sure"):
+        numbers = [sum(row.get("outcome") == outcome for row in rows) for rows in columns]
+        lines.append(f"| {outcome} | {' | '.join(map(str, numbers))} | {aims.get(outcome, '')} |")
+    falsehoods = [sum(bool(row.get("falsehood")) for row in rows) for rows in columns]
+    lines.append(f"| claims half of the time for a part of at most 20 % | {' | '.join(map(str, falsehoods))} | 0 |")
+    return lines
+
+
+def _ablated(rows: list[Row]) -> list[str]:
+    """A line for each script whose main cost was measured by ablation."""
+    lines = [
+        "| script | library | main cost | said | outcome | guessed or unknown | first remedy |",
+        "|---|---|---|---|---|---:|---|",
+    ]
+    for row in rows:
+        cells = [f"`{row['script']}`", row["library"], row["kind"], row["seen"], row["outcome"]]
+        cells += [f"{row['unsure']:.0%}".replace("%", " %"), row["first"] or "none"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _counts(before: list[Row], now: dict[str, list[Row]], gained: dict[str, dict[str, Row]]) -> list[str]:
@@ -41,11 +77,6 @@ def _counts(before: list[Row], now: dict[str, list[Row]], gained: dict[str, dict
     ]
     lines = [
         ("kind of verdict right", "36 of 40", [sum(row["right"] for row in rows) for rows, _ in columns]),
-        (
-            "wrong and sure",
-            "0",
-            [sum(row.get("wrong_and_sure", not row["right"]) for row in rows) for rows, _ in columns],
-        ),
         ('a false "nothing to gain"', "0", [sum(_false_nothing(row) for row in rows) for rows, _ in columns]),
         ("unknown at most 20 %", "34 of 40", [sum(row["unknown"] <= 0.2 for row in rows) for rows, _ in columns]),
         (

@@ -201,7 +201,9 @@ class LoopRoles:
             return Finding(Role.SIDE, False) if not gives and isinstance(node.tree, ast.Call) else None
         if learned:
             return Finding(Role.DATA, False)
-        return Finding(self._writing.get(node, Role.SIDE), node in self._writing)
+        # what is computed to be written alone is a part of the writing
+        writes = next((each for each in (node, *self._loop.all_edges[node]) if each in self._writing), None)
+        return Finding(self._writing[writes], True) if writes else Finding(Role.SIDE, False)
 
     @cached_property
     def _writing(self) -> dict[Node, Role]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headrace.diagnose.profile.formatting import percent, place
 from headrace.diagnose.profile.profile import LEARNING, Role, Site
 from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts
@@ -12,12 +14,23 @@ WAITS = 0.2  # share of a statement's time from which on it is said what it wait
 ACTIVITIES = {"environments": (Role.ENVIRONMENT,), "learning": LEARNING}
 
 
-def mostly(facts: Facts, activity: str = "") -> str:
-    """The statement of the loop that most of an activity is in, of the whole loop without one; "" if not known."""
-    roles = ACTIVITIES.get(activity, () if activity else tuple(Role))
-    sites = [site for site in facts.profile.training_thread.lines if site.role in roles or site.role.label == activity]
-    site = max(sites, key=lambda site: site.seconds, default=None)
+def mostly(facts: Facts, activity: str) -> str:
+    """The statement of the loop that most of an activity is in, where that is known."""
+    roles = ACTIVITIES.get(activity, ())
+    site = _longest(
+        site for site in facts.profile.training_thread.lines if site.role in roles or site.role.label == activity
+    )
     return f", mostly at {place(site)} `{site.text}`" if site else ""
+
+
+def meanwhile(facts: Facts) -> str:
+    """The statement that a script spent most time at before it trained; "" where it was in no loop of its own."""
+    site = _longest(facts.profile.training_thread.lines)
+    return f" Most of the time went into {place(site)} `{site.text}`." if site else ""
+
+
+def _longest(sites: Iterable[Site]) -> Site | None:
+    return max(sites, key=lambda site: site.seconds, default=None)
 
 
 def caveats(facts: Facts) -> str:

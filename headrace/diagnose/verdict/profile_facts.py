@@ -78,17 +78,18 @@ class Facts:
         """The largest possible gain from saving so many seconds (Amdahl 1967), plus the sampling error.
 
         measured: those of the seconds that were sampled; the error of the others is proportional to what is left.
-        unsure: seconds of other or unknown roles that may belong to what is saved.
+        unsure: share of the other time that may belong to what is saved, too.
         """
         share = min(saved / self.total, 1.0)
         sampled = share if measured is None else min(measured / self.total, share, 0.999)
         error = 2 * self.margin * math.sqrt(sampled * (1 - sampled)) * (1 - share) / max(1 - sampled, 1e-9)
-        return 1.0 / max(1.0 - share - error - unsure / self.total, 1e-3)
+        return 1.0 / max((1.0 - share - error) * (1.0 - unsure), 1e-3)
 
     def may_be(self, *roles: Role) -> float:
-        """Seconds that may have one of these roles, but are counted as others: of guessed roles, or unknown."""
+        """Share of the time in other roles that may have one of these: it is guessed, or of unknown role."""
         guessed = sum(time for role, time in self.profile.training_thread.guessed.items() if role not in roles)
-        return guessed + self.spent(*{Role.OTHER} - set(roles))
+        others = self.total - self.spent(*roles)
+        return min((guessed + self.spent(*{Role.OTHER} - set(roles))) / max(others, 1e-9), 1.0)
 
     def gain(self, saved: float) -> float:
         """Wall time now divided by wall time with so many seconds saved."""

@@ -15,7 +15,8 @@ from headrace.diagnose.verdict.remedies import remedies
 from headrace.diagnose.verdict.remedy import Remedy
 
 LITTLE_GAIN = 1.15  # below, a gain is not worth a headline
-ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict
+ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict, unless one activity takes nearly all
+FEWEST_SAMPLES = 50  # ... and with fewer, in any case
 FEW_PHASES = 5  # of learning; with fewer, the shares depend on where the window began
 MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 UNBOUNDED = 50.0  # a bound as high as this has no meaning
@@ -54,10 +55,17 @@ def judge(facts: Facts) -> Verdict:
         return _of_several(facts)
     if _has_not_begun(facts):
         return _without_training(facts)
-    found = remedies(facts) if facts.samples >= ENOUGH_SAMPLES else []
+    found = [] if _too_few(facts) else remedies(facts)
     return Verdict(
         _headline(facts, found), _where(facts), _bounds(facts, found), _notes(facts), found, _limitations(facts)
     )
+
+
+def _too_few(facts: Facts) -> bool:
+    """Whether there are too few samples to tell what takes the most time."""
+    (_, first), (_, second), *_ = groups(facts)
+    clear = facts.samples >= FEWEST_SAMPLES and first - second > 2 * facts.margin * facts.total
+    return facts.samples < ENOUGH_SAMPLES and not clear
 
 
 def _has_not_begun(facts: Facts) -> bool:
@@ -77,8 +85,8 @@ def _without_training(facts: Facts) -> Verdict:
     return Verdict(
         f"The script did not train. {ending(profile)}"
         if failed
-        else f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned"
-        f"{loop_lines.mostly(facts)}.",
+        else f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned."
+        f"{loop_lines.meanwhile(facts)}",
         (f"{_where(facts)} " if facts.total > 1e-3 else "") + f"Start-up took {facts.start_up:.1f} s of the window.",
         f"Nothing can be said about the training yet: {_what_to_do(profile)}.",
         limitations=_limitations(facts),
@@ -120,7 +128,7 @@ def groups(facts: Facts) -> list[tuple[str, float]]:
 
 
 def _headline(facts: Facts, found: list[Remedy]) -> str:
-    if facts.samples < ENOUGH_SAMPLES:
+    if _too_few(facts):
         return _headline_of_few_samples(facts)
     name, seconds = groups(facts)[0]
     share = facts.percent(seconds)
@@ -136,7 +144,11 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
         return f"{waits}{for_what}{_meanwhile(facts)}.{caveats}"
     most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
     known = facts.unsure < FEW_UNSURE and facts.profile.counters.get("updates_seen", 1.0)
-    little = bool(known) and max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN
+    little = (
+        bool(known)
+        and facts.samples >= ENOUGH_SAMPLES
+        and max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN
+    )
     known_text = f"; no known remedy makes it {times(LITTLE_GAIN)} as fast" if little else ""
     return f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}{known_text}.{caveats}"
 
@@ -201,7 +213,7 @@ def _env_stepping(facts: Facts) -> str:
 
 
 def _bounds(facts: Facts, found: list[Remedy]) -> str:
-    if facts.samples < ENOUGH_SAMPLES:
+    if _too_few(facts):
         few = count(facts.samples, "sample")
         return f"Gains are not predicted from {few}: let the script train for more steps, or use a longer --seconds."
     offers = [f"{remedy.title[0].lower()}{remedy.title[1:]} ({gain_text(remedy)})" for remedy in found[:3]]
@@ -382,7 +394,7 @@ def _learning_phases(facts: Facts) -> int:
 def ending(profile: Profile) -> str:
     """How the script ended, in a sentence."""
     seconds = f"{profile.skipped + profile.seconds:.1f} s"
-    code, detail = profile.exit.code, profile.exit.detail
+    code, detail = profile.exit.code, " ".join(profile.exit.detail.split()).rstrip(".")
     return {
         Ending.EXIT: f"The script exited after {seconds} with code {code}.",
         Ending.EXCEPTION: f"The script ended after {seconds} with an exception: {detail or f'exit code {code}'}.",

@@ -175,11 +175,12 @@ def test_what_is_guessed_or_unknown_widens_the_bounds_of_what_it_may_be():
         made = profile(SAVING=0.2, DATA=0.3, OTHER=0.1, FORWARD=0.4)
         made.training_thread.samples, made.training_thread.guessed = 0, guessed
         made.training_thread.guessed = {Role[role]: share * SECONDS for role, share in guessed.items()}
-        return Facts(made).bound(0.2 * SECONDS, unsure=Facts(made).may_be(Role[words]))
+        role = Role[words]
+        return Facts(made).bound(Facts(made).spent(role), unsure=Facts(made).may_be(role))
 
     assert bound("SAVING") == pytest.approx(1 / (1 - 0.2 - 0.1))
     assert bound("SAVING", DATA=0.25) == pytest.approx(1 / (1 - 0.2 - 0.1 - 0.25))
-    assert bound("DATA", DATA=0.25) == pytest.approx(1 / (1 - 0.2 - 0.1))  # its own are in its share
+    assert bound("DATA", DATA=0.25) == pytest.approx(1 / (1 - 0.3 - 0.1))  # its own are in its share
 
 
 def test_of_processes_of_unknown_role_the_one_whose_computing_is_waited_for_is_named():

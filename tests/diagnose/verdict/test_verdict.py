@@ -74,13 +74,21 @@ def test_time_of_unknown_role_is_the_headline_with_its_line():
 
 
 def test_few_samples_give_no_verdict():
-    made = profile()
+    made = profile(ENVIRONMENT=0.5, FORWARD=0.4, DATA=0.1)
     made.training_thread.samples = 120
     verdict = judge(Facts(made))
     assert verdict.headline == "There are too few samples for a verdict: 120. Try a longer --seconds."
     assert verdict.remedies == [] and "CPU" not in verdict.bounds
     made.exit = Exit(Ending.EXIT)
     assert judge(Facts(made)).headline.endswith("Let the script do more, such as more training steps.")
+
+
+def test_few_samples_are_enough_where_nearly_all_are_of_one_activity():
+    made = profile(INFERENCE=0.96, DATA=0.04)
+    made.training_thread.samples = 120
+    assert judge(Facts(made)).headline == "Most of the time goes into policy inference: 96 %."
+    made.training_thread.samples = 40
+    assert judge(Facts(made)).headline.startswith("There are too few samples")
 
 
 def test_a_script_that_always_learns_has_no_phases():
