@@ -16,12 +16,12 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.checks.finding import Finding
-from headrace.checks.random_rollout import time_limit
 from headrace.checks.reference import Reference, State
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, describe, drawable, env_columns
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.gym.columns import outcome_of
+from headrace.envs.gym.wrapping import time_limit_of
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
 
@@ -83,9 +83,9 @@ def _compare_spaces(source: EnvIR, env: gymnasium.Env) -> list[Finding]:
         else:
             comparable = type(kernel) is type(expected) and kernel.shape == expected.shape
             found.append(_unequal(name, kernel, expected, comparable))
-    if source.max_steps == time_limit(env):
+    if source.max_steps == time_limit_of(env):
         return [*found, Finding("max_steps", "ok", str(source.max_steps))]
-    return [*found, _unequal("max_steps", source.max_steps, time_limit(env), True)]
+    return [*found, _unequal("max_steps", source.max_steps, time_limit_of(env), True)]
 
 
 def _unequal(name: str, kernel: Space | int | None, expected: Space | int | None, comparable: bool) -> Finding:

@@ -20,6 +20,7 @@ from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import describe, drawable
 from headrace.envs.gym.columns import as_number, copied
 from headrace.envs.gym.unread import Unread, unread_end, unread_mask
+from headrace.envs.gym.wrapping import time_limit_of
 
 MIN_REPEATED, MAX_REPEATED = 5, 200  # steps of a trajectory that is repeated
 REPEATED_SECONDS = 0.5  # s to spend on each such trajectory
@@ -126,11 +127,6 @@ def _wrong_info(info: Sample) -> str:
     return "" if isinstance(info, dict) else f"info is {shown(info, 60)}, not a dict"
 
 
-def time_limit(env: gymnasium.Env) -> int | None:
-    """Steps after which gymnasium.make lets episodes be truncated; None for never."""
-    return None if env.spec is None else env.spec.max_episode_steps
-
-
 def findings(seen: RandomRollout, env: gymnasium.Env) -> list[Finding]:
     """The findings of a random rollout."""
     episodes = f"{len(seen.steps):,} steps, {len(seen.endings)} episodes"
@@ -141,7 +137,7 @@ def findings(seen: RandomRollout, env: gymnasium.Env) -> list[Finding]:
         if check in seen.remarks and check not in seen.errors:
             advice = "Headrace reads the one number in it; other libraries may not: return a float, and flags as bools"
             found[place] = Finding(check, "note", f"{seen.remarks[check]} ({episodes})", advice)
-    if not seen.endings and time_limit(env) is None and "endings" not in seen.errors:
+    if not seen.endings and time_limit_of(env) is None and "endings" not in seen.errors:
         advice = "if episodes may never end, add a time limit: gymnasium.wrappers.TimeLimit, or max_episode_steps"
         found[2] = Finding("endings", "note", f"no episode ended in {len(seen.steps):,} steps", advice)
     return [*found, *(Finding("info", "note", *unread) for unread in seen.unread)]

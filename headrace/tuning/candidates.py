@@ -18,7 +18,7 @@ from headrace.envs.workers.tuning import StepTime, step_time
 from headrace.training.config import WRAPPING, TrainConfig
 from headrace.training.plan import TrainPlan
 
-MOST_PROCESSES = 32  # for environments that wait rather than compute
+WAITING_PROCESSES = 32  # tried first for environments that wait rather than compute
 # the settings that are tried, in the order in which a candidate is described
 TRIED = (
     *("backend", "device", "collect_device", "workers", "actors", "collection", "max_policy_lag"),
@@ -135,7 +135,7 @@ class Task:
         """Numbers of processes to try for so many environments, the most promising first."""
         if not self.waits:
             return sorted({min(cores(), most), min(max(1, cores() // 2), most)} - {1}, reverse=True)
-        return sorted({min(number, most) for number in (MOST_PROCESSES, 8)} - {1}, reverse=True)
+        return sorted({min(number, most) for number in (WAITING_PROCESSES, 8)} - {1}, reverse=True)
 
     def seconds(self, candidate: Candidate) -> float:
         """Seconds of a rollout's steps, at least; 0 where that is not known."""
@@ -208,15 +208,18 @@ class Task:
 
     def resized(self, candidate: Candidate, num_envs: int) -> Candidate:
         """The candidate with another number of environments, and of processes that wait for them."""
-        changes: dict[str, Any] = {"num_envs": num_envs}
-        kind = "actors" if candidate["actors"] else "workers"
-        if candidate.processes and kind not in self.given:
-            number = candidate.processes
-            if self.waits and number == min(candidate["num_envs"], MOST_PROCESSES):
-                number = MOST_PROCESSES
-            number = min(number, num_envs)
-            changes[kind] = even(number, num_envs) if candidate["collection"] == "async" else number
-        return candidate.but(**changes)
+        number = candidate.processes
+        if self.waits and number == min(candidate["num_envs"], WAITING_PROCESSES):
+            number = WAITING_PROCESSES
+        return self.spread(candidate.but(num_envs=num_envs), number)
+
+    def spread(self, candidate: Candidate, number: int) -> Candidate:
+        """The candidate with another number of processes, where it has any and they are not given."""
+        kind, num_envs = "actors" if candidate["actors"] else "workers", candidate["num_envs"]
+        if not candidate.processes or kind in self.given:
+            return candidate
+        number = min(number, num_envs)
+        return candidate.but(**{kind: even(number, num_envs) if candidate["collection"] == "async" else number})
 
     def refinements(self, best: Candidate) -> Iterator[Candidate]:
         """Other threads and precisions of the best candidate."""

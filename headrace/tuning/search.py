@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from time import perf_counter
 
-from headrace.tuning.candidates import MOST_PROCESSES, Candidate, Task
+from headrace.tuning.candidates import WAITING_PROCESSES, Candidate, Task
 from headrace.tuning.measure import Interrupted, Row, Speedometer
 
 SHORTEST, LONGEST = 0.2, 2.0  # s of a first measurement
@@ -61,6 +61,8 @@ class Search:
         self.try_all(self._others(), sizes)
         if climbs:
             self._climb(self.ranked()[0], sizes)
+        if self.task.waits:
+            self._add_processes(self.ranked()[0], sizes)
         best = self._first()
         if best.computing > LITTLE:
             self.try_all(self.task.refinements(best.candidate), refinements)
@@ -93,17 +95,21 @@ class Search:
         elif not row.untried:
             return row
         row.untried = self.left(share) <= 0
-        row.reason = "not tried: no time left" if row.untried else self._hopeless(candidate)
+        row.reason = self._unaffordable(candidate) if row.untried else self._hopeless(candidate)
         if not row.reason:
             self.measure(row, self.window, LIMIT * self.seconds)
             self._give_back(row)
         return row
 
+    def _unaffordable(self, candidate: Candidate) -> str:
+        """What a candidate would need for which no time is left: at least one iteration, and a window."""
+        return f"not tried: no time left, it needs about {max(self.window, self.task.seconds(candidate)):.2g} s more"
+
     def _hopeless(self, candidate: Candidate) -> str:
         """Why a candidate is not worth its time, by the time of a step of its environments; "" where it may be."""
         seconds, ranked = self.task.seconds(candidate), self.ranked()
         if seconds > LIMIT * self.seconds:
-            return f"{TOO_LONG} {seconds:.2g} s or more"
+            return f"{TOO_LONG} {seconds:.2g} s or more, for which {seconds / LIMIT:.2g} s of trials are needed"
         most = self.task.num_steps * candidate["num_envs"] / seconds if seconds else 0.0
         if seconds and ranked and most < HOPELESS * ranked[0].rate:
             return f"not tried: at most {most:,.0f} steps/s, by the time of a step"
@@ -150,10 +156,21 @@ class Search:
             best = row
         return best
 
+    def _add_processes(self, best: Row, share: float) -> None:
+        """Try twice as many processes, of environments that wait, as long as that is faster: no core bounds them."""
+        while number := 2 * best.candidate.processes:
+            sized = best.candidate
+            if "num_envs" not in self.task.given:
+                sized = sized.but(num_envs=min(max(sized["num_envs"], number), MOST_ENVS))
+            row = self.try_one(self.task.spread(sized, number), share)
+            if row is best or row.rate <= GROWTH * best.rate:
+                return
+            best = row
+
     def _next(self, candidate: Candidate, factor: float) -> int:
-        """The number of environments to try next. Those that wait: at once as many as processes can be."""
+        """The number of environments to try next. Those that wait: at once as many as have processes of their own."""
         number = int(candidate["num_envs"] * factor)
-        return max(number, MOST_PROCESSES) if self.task.waits and factor > 1 else number
+        return max(number, WAITING_PROCESSES) if self.task.waits and factor > 1 else number
 
     def halve(self, share: float = 1.0) -> None:
         """Measure those near the best in turns, and leave out the slower half each time."""

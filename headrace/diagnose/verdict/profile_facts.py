@@ -15,6 +15,7 @@ NOTICEABLE = 0.01  # share of the time below which a lane or a role is not menti
 TOLD = {"a pipe", "a socket", "a lock", "several files", "events"}  # what a process waits for that is told what to do
 SEVERAL = 3  # windows in which kernels are counted, from which on their mean is sure
 LOW, USED = 20.0, 5.0  # % by NVML: below, hardly any kernel runs; above, a GPU is used
+FEW_UNSURE = 0.1  # share of the time that is guessed or unknown, up to which it may be said that nothing helps
 SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 IN_PROCESSES = {"SubprocVecEnv": "subproc_vec_env", "AsyncVectorEnv": "async_vector_env"}  # class -> its file
 UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # Headrace's classes that step Gymnasium environments

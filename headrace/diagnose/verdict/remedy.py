@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict.profile_facts import Facts
 
+UNBOUNDED = 50.0  # a bound as high as this has no meaning
 MINUTE = "1 minute"
 MINUTES = "5 minutes"
 HALF_AN_HOUR = "30 minutes"

@@ -6,22 +6,19 @@ from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, place, times
 from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
-from headrace.diagnose.verdict import interpreter_lock, loop_lines
+from headrace.diagnose.verdict import gpu_notes, interpreter_lock, loop_lines
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.loop_lines import UNKNOWN
-from headrace.diagnose.verdict.network_remedies import NETWORK, is_small
-from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts, binned
+from headrace.diagnose.verdict.profile_facts import FEW_UNSURE, NOTICEABLE, Facts, binned
 from headrace.diagnose.verdict.remedies import remedies
-from headrace.diagnose.verdict.remedy import Remedy
+from headrace.diagnose.verdict.remedy import UNBOUNDED, Remedy
 
 LITTLE_GAIN = 1.15  # below, a gain is not worth a headline
 ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict, unless one activity takes nearly all
 FEWEST_SAMPLES = 50  # ... and with fewer, in any case
 FEW_PHASES = 5  # of learning; with fewer, the shares depend on where the window began
 MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
-UNBOUNDED = 50.0  # a bound as high as this has no meaning
 TELLING = 2.0  # ... and as this, where no gain is predicted
-FEW_UNSURE = 0.1  # share of the time that is guessed or unknown, up to which it may be said that nothing helps
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
@@ -217,7 +214,7 @@ def _bounds(facts: Facts, found: list[Remedy]) -> str:
         few = count(facts.samples, "sample")
         return f"Gains are not predicted from {few}: let the script train for more steps, or use a longer --seconds."
     offers = [f"{remedy.title[0].lower()}{remedy.title[1:]} ({gain_text(remedy)})" for remedy in found[:3]]
-    return _gpu(facts) + (f" What would help: {'; '.join(offers)}." if offers else "")
+    return gpu_notes.bound(facts) + (f" What would help: {'; '.join(offers)}." if offers else "")
 
 
 def gain_text(remedy: Remedy) -> str:
@@ -230,36 +227,6 @@ def gain_text(remedy: Remedy) -> str:
         return f"not predicted, at most {times(remedy.bound)}" if remedy.bound < TELLING else "not predicted"
     most = f"at most {times(remedy.bound)}" if remedy.bound < UNBOUNDED else "no bound"
     return f"about {times(remedy.gain)}, {most}"
-
-
-def _gpu(facts: Facts) -> str:
-    spent = facts.spent(*NETWORK, Role.COPY, Role.LAUNCH)
-    bound, share = facts.bound(spent), facts.percent(spent)
-    if facts.on_gpu:
-        return f"Everything that involves the GPU takes {share} of the time: a faster GPU gains at most {times(bound)}."
-    network = f"acting and learning take {share} of the time"
-    if bound < 1.5 and facts.unsure > FEW_UNSURE:
-        return f"A GPU can gain at most {times(facts.bound(spent, unsure=facts.may_be(*NETWORK)))}: {network}."
-    if bound < 1.5:
-        return f"Stay on the CPU. A GPU can gain at most {times(bound)}: {network}."
-    if is_small(facts):
-        unreached = (
-            f" At most {times(bound)} if both took no time, which a GPU does not reach." if bound < UNBOUNDED else ""
-        )
-        return (
-            f"Stay on the CPU. {capitalized(network)}, but {_size(facts)}: a GPU would finish an update before its "
-            f"kernels could be launched.{unreached}"
-        )
-    if bound >= UNBOUNDED:
-        return f"{capitalized(network)}, so this profile does not bound what a GPU can gain."
-    return f"A GPU can gain at most {times(bound)}: {network}."
-
-
-def _size(facts: Facts) -> str:
-    """How small the network is."""
-    parameters = f"the network has {facts.counter('parameters') or 0:,} parameters"
-    update = f" and an update takes {facts.operations / 1e6:.1f} million operations" if facts.operations else ""
-    return parameters + update
 
 
 def _notes(facts: Facts) -> list[str]:
@@ -278,7 +245,7 @@ def _notes(facts: Facts) -> list[str]:
         )
     if held_up := interpreter_lock.note(facts):
         notes.append(held_up)
-    return notes + _gpu_notes(facts) + _core_notes(facts)
+    return notes + gpu_notes.notes(facts) + _core_notes(facts)
 
 
 def _unknown(facts: Facts) -> str:
@@ -339,23 +306,6 @@ def _workers(facts: Facts) -> str:
         return f"Worker processes would be slower: a step takes {step}, a round trip to another process {trip}."
     bound = facts.bound(facts.environment * (1 - 1 / facts.cores))
     return f"Worker processes on {facts.cores} cores can gain at most {times(bound)}."
-
-
-def _gpu_notes(facts: Facts) -> list[str]:
-    gpu, notes = facts.profile.gpu, []
-    if "nvml_busy" in gpu:
-        notes.append(
-            f"NVML (nvidia-smi) reports that the GPU is {gpu['nvml_busy']:.0f} % busy. It counts every short period in "
-            "which any kernel ran."
-        )
-    if "kernel_busy" in gpu:
-        notes.append(
-            f"Kernels ran {gpu['kernel_busy']:.0f} % of the time, as measured by torch's profiler in "
-            f"{count(int(gpu.get('kernel_windows', 1)), 'window')} of half a second. Per "
-            f"second, the script makes {gpu['launches_per_second']:,.0f} kernel launches, waits for the GPU "
-            f"{gpu['synchronisations_per_second']:,.0f} times, and copies {gpu['copied_mb_per_second']:,.0f} MB."
-        )
-    return notes
 
 
 def _limitations(facts: Facts) -> list[str]:

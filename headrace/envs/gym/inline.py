@@ -30,6 +30,7 @@ from headrace.envs.gym.own_rewards import OwnRewards, watched
 from headrace.envs.gym.saving import restore, savable, state_of
 from headrace.envs.gym.several import Made, Several, check_same_spaces, factory_of
 from headrace.envs.gym.unread import tell_unread, unread_end, unread_mask
+from headrace.envs.gym.wrapping import time_limit_of
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
 EPISODES = ("returns", "lengths", "episodes", "times_remade", "last_infos")  # of each environment, saved
@@ -126,7 +127,7 @@ class InlineEnv(Env):
         """Take spaces and time limit from an environment. Raises TypeError for unsupported spaces."""
         if self.group_by != "spaces":
             raise ValueError(f"{self.name} has one agent, and group_by={self.group_by!r} is for several: leave it out")
-        self.max_steps = getattr(env.spec, "max_episode_steps", None)
+        self.max_steps = time_limit_of(env)
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.observation_space: Space = flat_space(env.observation_space)
         self.action_space: Space = env.action_space

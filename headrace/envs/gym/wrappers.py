@@ -13,7 +13,7 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.columns import as_number
 from headrace.envs.gym.frames import StackedFrames
 from headrace.envs.gym.info_mask import InfoMask
-from headrace.envs.gym.wrapping import Wrapping, members_left
+from headrace.envs.gym.wrapping import Wrapping, members_left, time_limit_of
 
 
 def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
@@ -32,7 +32,7 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
             raise ValueError(f"info_mask is for environments of one agent: {env} may have the mask in its observations")
 
         return AgentsWrapped(env, wrapping)
-    own = getattr(env.spec, "max_episode_steps", None)
+    own = time_limit_of(env)
     if wrapping.time_limit is not None and wrapping.time_limit != own:
         if own is not None and own < wrapping.time_limit:
             raise ValueError(

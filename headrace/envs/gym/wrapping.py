@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import gymnasium
 from gymnasium.spaces import Dict, Space
+from gymnasium.wrappers import TimeLimit
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,15 @@ def members_left(space: Space, ignore: Sequence[str], env: object) -> list[str]:
     if not (left := [name for name in members if name not in ignore]):
         raise ValueError(f"ignore has all members of the observations of {env}: {', '.join(members)}")
     return left
+
+
+def time_limit_of(env: gymnasium.Env) -> int | None:
+    """Steps after which episodes are truncated, by a wrapper or by gymnasium.make(); None for never.
+
+    An environment that was made without gymnasium.make() has no spec, whatever it is wrapped in.
+    """
+    limits, inner = [getattr(env.spec, "max_episode_steps", None)], env
+    while isinstance(inner, gymnasium.Wrapper):
+        limits += [inner._max_episode_steps] if isinstance(inner, TimeLimit) else []
+        inner = inner.env
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 import headrace as hr
 from headrace import envs
 from headrace.data.rollout import Rollout
+from headrace.envs.gym.wrapping import time_limit_of
 from tests.envs.gym.test_inline import Counting
 
 
@@ -84,6 +85,20 @@ def test_a_time_limit_takes_the_place_of_that_of_a_gymnasium_id(limit):
         env = envs.make(source, 1, backend="inline", time_limit=limit)
         assert env.max_steps == limit
     assert envs.make("Pendulum-v1", 1, time_limit=limit).max_steps == limit  # compiled
+
+
+def test_the_limit_of_a_wrapper_around_an_own_class_is_known():
+    """Without gymnasium.make() there is no spec."""
+
+    def world():
+        return gymnasium.wrappers.Autoreset(gymnasium.wrappers.TimeLimit(Counting(length=100), 7))
+
+    assert world().spec is None
+    assert envs.make(lambda: world().env, 1).max_steps == 7
+    assert time_limit_of(world()) == 7 and time_limit_of(Counting(length=100)) is None
+    assert time_limit_of(gymnasium.wrappers.TimeLimit(gymnasium.make("CartPole-v1"), 900)) == 500
+    with pytest.raises(ValueError, match="after 7 steps, and time_limit=80 cannot lengthen"):
+        envs.make(lambda: world().env, 1, time_limit=80)
 
 
 def test_a_compiled_world_ends_at_its_time_limit():
