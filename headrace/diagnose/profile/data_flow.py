@@ -56,6 +56,7 @@ class DataFlow:
     ) -> None:
         self.functions: dict[str, Function] = {}
         self.nodes: list[Node] = []
+        self.made_with: list[tuple[Node, set[Token]]] = []  # assignments of calls, and what these are given by name
         self._transparent, self._called = transparent, called
         self._named: dict[str, list[str]] = {}  # name of a function -> keys
         self._around: dict[str, str] = {}  # key of a function -> that of the scope around it
@@ -147,6 +148,13 @@ class DataFlow:
         node.defines |= self._targets([target for target in targets if target is not None], node)
         if isinstance(statement, ast.Return):
             node.defines.add((scope, "return"))
+        elif isinstance(getattr(statement, "value", None), ast.Call):
+            self.made_with.append((node, self._handed(statement.value, scope)))  # type: ignore[attr-defined]
+
+    def _handed(self, call: ast.Call, scope: str) -> set[Token]:
+        """The variables that a call is given as they are."""
+        parts = (*call.args, *(word.value for word in call.keywords))
+        return {self.token(part.id, scope) for part in parts if isinstance(part, ast.Name)}
 
     def _targets(self, targets: Iterable[ast.expr], node: Node) -> set[Token]:
         found: set[Token] = set()

@@ -129,8 +129,13 @@ class LoopRoles:
             node for stack, node in self._loop.ends.items() if has_network(stack) and self._loop.has_gradients(stack)
         }
         fed = set().union(*(_reach(node, self._loop.all_edges, self._loop.updating_nodes) for node in derived))
-        known = {node for stack, node in self._loop.ends.items() if self._loop.evidence(stack) is Role.ENVIRONMENT}
-        return {node for node in self._environments if node.callee or node in known} & self._learned_from - fed
+        some = {node for node in self._environments if node.callee or node in self._stepping}
+        return some & self._learned_from - fed
+
+    @cached_property
+    def _stepping(self) -> set[Node]:
+        """The nodes in which environments of known classes are stepped."""
+        return {node for stack, node in self._loop.ends.items() if self._loop.evidence(stack) is Role.ENVIRONMENT}
 
     def _may_be_environment(self, node: Node) -> bool:
         """Whether a node is a call of something else than a function of an array library or of Python."""
@@ -176,11 +181,7 @@ class LoopRoles:
         if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
             return Finding(Role.EVALUATION, True)
         if has_network(stack) or role is Role.FORWARD or eager:
-            generates = any(node is network or node in cycle for network, cycle in self._cycles.items())
-            if not plays and not generates and not self._loop.has_gradients(stack) and self._is_graded(node):
-                return Finding(Role.INFERENCE, False)
-            acts = bool(plays) or (not self._loop.has_gradients(stack) and (generates or not learned))
-            return Finding(Role.INFERENCE if acts else Role.FORWARD, True)
+            return self._of_network(stack, node, bool(plays), learned)
         if role in (Role.ENVIRONMENT, Role.WAIT, Role.IDLE, Role.LOGGING) and plays:
             return Finding(Role.ENVIRONMENT, True)
         if role is not None and role not in (Role.DATA, Role.OTHER):
@@ -188,6 +189,17 @@ class LoopRoles:
         found = self._by_flow(node, bool(plays), learned, known)
         weak = bool(plays) and not any(network in self._strong for network in plays)
         return Finding(found.role, False) if found and weak else found
+
+    def _of_network(self, stack: Stack, node: Node, plays: bool, learned: bool) -> Finding:
+        """Acting or learning: a network on a way to an update learns, where it has not generated what is learned."""
+        if plays or (node in self._stepping and node not in self._loop.updating_nodes):
+            return Finding(Role.INFERENCE, True)
+        if self._loop.has_gradients(stack):
+            return Finding(Role.FORWARD, True)
+        generates = node in self._stepping or any(node is each or node in cycle for each, cycle in self._cycles.items())
+        if not generates and learned:
+            return Finding(Role.INFERENCE, False) if self._is_graded(node) else Finding(Role.FORWARD, True)
+        return Finding(Role.INFERENCE, True)
 
     def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
         """The role of code of which no class and no library tells what it is."""

@@ -221,16 +221,32 @@ class TrainingLoop(OwnLoop):
         return found - self.updating_nodes
 
     def edges(self, changes: bool, without: set[Node]) -> dict[Node, set[Node]]:
+        """Node -> nodes that use what it gives. changes: what it changes, too, but of those of `without`."""
         users = defaultdict(set)
         for node in self.nodes:
             for token in node.uses:
                 users[token].add(node)
         found = {}
         for node in self.nodes:
-            given = node.defines | (node.changes if changes and node not in without else set())
+            given = set(node.defines)
+            if changes and node not in without:
+                given |= node.changes.union(*(self._parts.get(token, ()) for token in node.changes))
             found[node] = set().union(*(users[token] for token in given)) - {node} if given else set()
             if given & node.uses:
                 found[node].add(node)
+        return found
+
+    @cached_property
+    def _parts(self) -> dict[Token, set[Token]]:
+        """Object -> what it was made with before the loop, and may change: a collector its buffer, but no learner."""
+        receivers = (node.tree.func.value for node in self.updating_nodes if _is_method(node.tree))  # type: ignore[attr-defined]
+        names = {each.id for each in receivers if isinstance(each, ast.Name)}
+        found: dict[Token, set[Token]] = {}
+        for node, handed in self.flow.made_with:
+            inside = node.function == self.scope and self.tree.lineno <= node.start[0] <= (self.tree.end_lineno or 0)  # type: ignore[union-attr]
+            if not inside:
+                kept = {token for token in handed if token not in self.kinds and token[1] not in names}
+                found.update({token: kept for token in node.defines})
         return found
 
     @cached_property
@@ -241,3 +257,7 @@ class TrainingLoop(OwnLoop):
 def _smallness(node: Node) -> tuple[tuple[int, int], tuple[int, int], bool]:
     """An order of nodes around a place: the smallest last, of a statement that is a call the call."""
     return node.start, (-node.end[0], -node.end[1]), isinstance(node.tree, ast.Call)
+
+
+def _is_method(tree: ast.AST) -> bool:
+    return isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute)

@@ -40,7 +40,7 @@ def remedies(facts: Facts) -> list[Remedy]:
     found = [remedy for rule in RULES if (remedy := rule(facts)) is not None and remedy.bound >= LEAST_GAIN]
     found = [remedy for remedy in found if remedy.gain is None or remedy.gain >= LEAST_GAIN]
     return sorted(
-        found, key=lambda remedy: (-(remedy.gain or 0.0), remedy.effort not in (MINUTE, MINUTES), -remedy.bound)
+        found, key=lambda remedy: (-(remedy.gain or 0.0), remedy.effort not in (MINUTE, MINUTES), -remedy.saved)
     )
 
 

@@ -40,6 +40,7 @@ class Remedy:
     change: str  # the code or command
     bound: float  # the gain cannot be larger
     gain: float | None  # the expected gain; None where the profile cannot predict it
+    saved: float = 0.0  # share of the time that it saves at most, without the errors of `bound`
 
 
 def saved_waiting(facts: Facts, spent: float, waited: float | None = None) -> tuple[float, float]:
@@ -78,4 +79,4 @@ def remedy(
     """
     bound = facts.bound(most, measured, facts.may_be(*saves) if saves else 0.0)
     gain = None if likely is None else min(facts.gain(likely), bound)
-    return Remedy(title, why, effort, change, bound, gain)
+    return Remedy(title, why, effort, change, bound, gain, most / facts.total)

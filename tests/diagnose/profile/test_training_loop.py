@@ -198,6 +198,30 @@ def test_a_network_whose_output_is_judged_by_other_code_acts_and_one_that_gives_
     assert found == [Role.INFERENCE, Role.FORWARD, Role.FORWARD, Role.BACKWARD]
 
 
+GYM = Code("/x/site-packages/some/game.py", "Game.step", "game", 5, ("game.Game", "gymnasium.core.Env"))
+
+
+@pytest.mark.parametrize(("handed", "roles"), [("old_rows", "learned"), ("", "evaluated")])
+def test_what_an_object_was_made_with_is_changed_by_its_methods(handed: str, roles: str, tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        runner = Runner(game, {handed})
+        while True:
+            runner.go(128)
+            B = old_rows.draw()
+            {LEARN}
+        """,
+    )
+    library = Code("/x/site-packages/some/runner.py", "go", "some.runner", 1, ())
+    go = (library, script.at("runner.go(128)"))
+    found = script.roles(
+        (GYM, *go), (FORWARD, *go), (FORWARD, script.at("net(B)")), (BACKWARD, script.at("L.backward()"))
+    )
+    expected = [Role.ENVIRONMENT, Role.INFERENCE] if roles == "learned" else [Role.EVALUATION, Role.EVALUATION]
+    assert found == [*expected, Role.FORWARD, Role.BACKWARD]
+
+
 def test_updates_before_the_loop_do_not_hide_it(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
