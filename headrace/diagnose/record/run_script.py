@@ -20,7 +20,7 @@ from types import FrameType
 from headrace.diagnose.injected.sampler import STOPPING, WRITE_EVERY
 from headrace.diagnose.profile.profile import Ending, Exit, Profile
 from headrace.diagnose.profile.role_patterns import Hints
-from headrace.diagnose.record import build_profile
+from headrace.diagnose.record import build_profile, guardian
 from headrace.diagnose.record.command import resolve
 from headrace.diagnose.record.gpu import GpuMonitor
 from headrace.diagnose.record.outside import OutsideRecorder
@@ -34,7 +34,6 @@ LOOK_EVERY = 2.0  # s between two looks for the start of a training that begins 
 KERNELS_AFTER = 0.4  # of the window, until the GPU's kernels are counted for a moment
 GRACE = 60.0  # s that a script has to end after SIGINT: long enough for a checkpoint
 PATIENCE = 3.0  # s of it, after which a line says what is waited for
-FORCED = {signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s to wait for each to take effect
 
 
 def measure(
@@ -69,7 +68,8 @@ def measure(
             def began() -> float | None:
                 return build_profile.training_began(run.recording(skip), known)
 
-            run.until(skip + seconds, Late(seconds, start_up, began))
+            with guardian.guarded(run.monitor.root):
+                run.until(skip + seconds, Late(seconds, start_up, began))
         finally:
             run.ticks.stop()
         run.outside.finish()
@@ -129,19 +129,26 @@ class _Script:
 
     def until(self, limit: float, late: Late) -> None:
         """Monitor the script until it ends, the time is over or Ctrl-C is pressed; no process of it runs afterwards."""
-        with _signals_as_interrupts():
-            try:
-                self._watch(self.started + limit, late)
-            except KeyboardInterrupt as interrupt:
-                self.ended = time.monotonic()
-                self.exit = Exit(Ending.INTERRUPT)
-                (self.folder / STOPPING).touch()
-                if not isinstance(interrupt, _Terminated) and _is_foreground():
-                    self._wait_for_end()  # the terminal has interrupted the script, too: once more would end its saving
-                    self._end_children()
-                else:
-                    self._end_quietly()
+        try:
+            with _signals_as_interrupts():
+                self._watch_or_end(limit, late)
+        except BaseException:  # the measurement itself failed
+            guardian.end(self.monitor)
+            raise
         self._process.wait()
+
+    def _watch_or_end(self, limit: float, late: Late) -> None:
+        try:
+            self._watch(self.started + limit, late)
+        except KeyboardInterrupt as interrupt:
+            self.ended = time.monotonic()
+            self.exit = Exit(Ending.INTERRUPT)
+            (self.folder / STOPPING).touch()
+            if not isinstance(interrupt, _Terminated) and _is_foreground():
+                self._wait_for_end()  # the terminal has interrupted the script, too: once more would end its saving
+                guardian.end(self.monitor)
+            else:
+                self._end_quietly()
 
     def _watch(self, planned: float, late: Late) -> None:
         end, latest = planned, planned + late.most
@@ -170,7 +177,7 @@ class _Script:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             self._wait_for_end()
-        self._end_children()
+        guardian.end(self.monitor)
 
     def _wait_for_end(self) -> None:
         """Let the script end by itself, as when it writes a checkpoint; a (further) Ctrl-C stops the waiting."""
@@ -184,15 +191,6 @@ class _Script:
                 )
                 self._wait(self._grace - PATIENCE, children=False)
             self._wait(min(self._grace, PATIENCE))
-
-    def _end_children(self) -> None:
-        """End all processes that are left of the script."""
-        for number in FORCED:
-            if not self.monitor.alive():
-                return
-            with suppress(KeyboardInterrupt):
-                self.monitor.signal(number)
-                self._wait(FORCED[number])
 
     def _wait(self, seconds: float, *, children: bool = True) -> None:
         """Wait for the script, and for its children, to end."""

@@ -19,8 +19,9 @@ from statistics import fmean, median, stdev
 
 from headrace.core.cores import cores
 from headrace.diagnose.profile.profile import Profile
+from headrace.diagnose.record import guardian
 from headrace.diagnose.record.processes import ProcessMonitor
-from headrace.diagnose.record.run_script import FORCED, sampled_environment
+from headrace.diagnose.record.run_script import sampled_environment
 from headrace.diagnose.record.ticks import TickSender
 
 SECONDS = 15.0  # of training in a run
@@ -174,7 +175,8 @@ def _measured(command: list[str], change: str, folder: Path, seconds: float) -> 
         process = subprocess.Popen(command, env=environment, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet)
         monitor, ticks = ProcessMonitor(process.pid), TickSender(Path(spool))
         try:
-            _watch(process, monitor, Path(spool), seconds)
+            with guardian.guarded(process.pid):
+                _watch(process, monitor, Path(spool), seconds)
         finally:
             ticks.stop()
             _end(process, monitor)
@@ -199,10 +201,7 @@ def _end(process: subprocess.Popen[bytes], monitor: ProcessMonitor) -> None:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             process.wait(3.0)
-    for number in FORCED:
-        monitor.signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(FORCED[number])
+    guardian.end(monitor)
     process.wait()
 
 

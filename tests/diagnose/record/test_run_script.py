@@ -15,7 +15,7 @@ import pytest
 from helpers.profiles import SEEN
 
 from headrace.diagnose.profile.profile import Ending, Kind, Profile, Role
-from headrace.diagnose.record import run_script
+from headrace.diagnose.record import guardian, run_script
 from headrace.diagnose.record.run_script import measure
 
 ROOT = Path(__file__).parents[3]
@@ -124,9 +124,43 @@ def test_a_training_that_begins_late_is_measured_for_as_long(tmp_path: Path) -> 
 
 
 def test_a_script_that_refuses_to_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_script, "FORCED", {number: 0.5 for number in run_script.FORCED})
+    monkeypatch.setattr(guardian, "FORCED", {number: 0.5 for number in guardian.FORCED})
     lines = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nspin(60)"
     assert profile_of(lines, tmp_path, seconds=1.2).exit.ending is Ending.TIME_LIMIT
+
+
+DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in Linux's /proc")
+def test_a_script_ends_where_its_diagnosis_is_killed(tmp_path: Path) -> None:
+    """Also one that ignores signals, and its children."""
+    lines = f"{DEAF}child = multiprocessing.Process(target=spin, args=(99,))\nchild.start()\n"
+    lines += f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}} ')\nspin(99)"
+    (tmp_path / "run.py").write_text(WORK + "".join(f"    {line}\n" for line in lines.splitlines()))
+    program = f"from headrace.diagnose.record.run_script import measure\nmeasure([{str(tmp_path / 'run.py')!r}])"
+    diagnosis = subprocess.Popen([sys.executable, "-c", program])
+    while not (tmp_path / "pids").exists() or not (tmp_path / "pids").read_text().endswith(" "):
+        assert diagnosis.poll() is None
+        time.sleep(0.05)
+    while len(Path(f"/proc/{diagnosis.pid}/task/{diagnosis.pid}/children").read_text().split()) < 2:
+        time.sleep(0.05)  # until the guardian runs
+    diagnosis.kill()
+    diagnosis.wait()
+    assert all(ends(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_a_script_ends_where_its_measurement_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids = []
+
+    def poll(monitor: run_script.ProcessMonitor) -> None:
+        pids.append(monitor.root)
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(run_script.ProcessMonitor, "poll", poll)
+    with pytest.raises(RuntimeError, match="no such thing"):
+        profile_of("spin(99)", tmp_path)
+    assert ends(pids[0])
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
