@@ -104,7 +104,7 @@ class Lane:
     sites: list[Site] = field(default_factory=list)  # the most time first
     cpu_seconds: float = 0.0  # of the thread, within the window
     queued_seconds: float = 0.0  # within the window for which it was ready to run but had no core
-    wakes: float = 0.0  # times within the window that it got a core: after waiting, sleeping, or losing it
+    wakes: float = 0.0  # times within the window that it woke up from waiting or sleeping
     samples: int = 0  # sampling ticks; 0 for native threads, of which only the CPU time is known
     counters: dict[str, float] = field(default_factory=dict)  # see Profile
     guessed: dict[Role, float] = field(default_factory=dict)  # of `seconds`, those whose role is likely and not sure

@@ -6,6 +6,7 @@ It reads Linux's /proc. On other systems it finds nothing, and the profile says 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from bisect import bisect_left
@@ -28,7 +29,7 @@ class ThreadClock:
     times: list[float] = field(default_factory=list)  # s of time.monotonic()
     cpu: list[float] = field(default_factory=list)  # s since the thread began
     queued: list[float] = field(default_factory=list)  # s for which it was ready to run but had no core
-    runs: list[float] = field(default_factory=list)  # times that it got a core
+    waits: list[float] = field(default_factory=list)  # times that it has waited for something else than a core
 
     def cpu_seconds(self, begin: float, end: float) -> float:
         """CPU seconds between two moments; 0 without readings."""
@@ -39,8 +40,8 @@ class ThreadClock:
         return self._at(self.queued, end) - self._at(self.queued, begin)
 
     def wakes(self, begin: float, end: float) -> float:
-        """How often it got a core between two moments; 0 without readings."""
-        return self._at(self.runs, end) - self._at(self.runs, begin)
+        """How often it woke up between two moments, after waiting for something else than a core; 0 if not read."""
+        return self._at(self.waits, end) - self._at(self.waits, begin)
 
     def _at(self, values: list[float], moment: float) -> float:
         """The value at a moment, interpolated linearly between two readings."""
@@ -144,18 +145,24 @@ class ProcessMonitor:
                 if clock is None:
                     clock = ThreadClock((tasks / str(number) / "comm").read_text().strip())
                     self.clocks[pid, number] = clock
-                cpu, queued, runs = _seconds(tasks / str(number))
+                cpu, queued = _seconds(tasks / str(number))
                 clock.times.append(time.monotonic())
                 clock.cpu.append(cpu)
                 clock.queued.append(queued)
-                clock.runs.append(runs)
+                clock.waits.append(_waits(tasks / str(number)))
         return len(numbers)
 
 
-def _seconds(task: Path) -> tuple[float, float, float]:
-    """Seconds on a core and waiting for one, and times it got one, from schedstat; else CPU time in ticks and 0, 0."""
+def _seconds(task: Path) -> tuple[float, float]:
+    """Seconds on a core and waiting for one, from schedstat; else CPU time in ticks and 0."""
     with suppress(OSError):
-        cpu, queued, runs = (task / "schedstat").read_text().split()
-        return int(cpu) / 1e9, int(queued) / 1e9, float(runs)
+        cpu, queued, _ = (task / "schedstat").read_text().split()
+        return int(cpu) / 1e9, int(queued) / 1e9
     fields = (task / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 0.0, 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 0.0
+
+
+def _waits(task: Path) -> float:
+    """Times that a thread gave its core away; losing it to another program is not among them."""
+    found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
+    return float(found[1]) if found else 0.0

@@ -12,13 +12,14 @@ from functools import partial
 from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import env_remedies, network_remedies
-from headrace.diagnose.verdict.profile_facts import NOTICEABLE, SLEEPS, Facts
+from headrace.diagnose.verdict.profile_facts import SLEEPS, Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
 from headrace.diagnose.verdict.snippets import instead, snippet, without
 
 LEAST_GAIN = 1.15  # remedies with a lower gain or bound are not listed: predictions are not so exact
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
 GUESSED = 0.2  # share of an activity's time whose role is guessed, above which no gain is predicted
+WAITED = 0.05  # share of the time that a disk is waited for, from which on the caches are cold after it
 RARER = 10  # "ten times less often"
 LESS_OFTEN = {  # role -> title, what was measured
     Role.LOGGING: ("Log ten times less often", "goes into logging"),
@@ -66,7 +67,7 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
     why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
     most, likely = spent + COLD_AFTER_FILES * (facts.total - spent), spent * (1 - 1 / RARER)
     sampled, waited = spent, spent * max(1 - facts.on_cpu(role) - facts.queued([facts.profile.training_thread]), 0.0)
-    if facts.wake_up and waited > NOTICEABLE * facts.total:  # for a disk
+    if facts.wake_up and waited > WAITED * facts.total:  # for a disk
         most, likely = saved_waiting(facts, spent, waited)
         likely -= spent / RARER
         sampled = spent - waited if facts.knows_waiting else spent
