@@ -1,1 +1,1 @@
-"""Where the wall time of any training script goes, measured from outside and without changing it."""
+"""Finds where the wall time of any training script goes, measured from outside and without changing it."""

@@ -115,7 +115,7 @@ def _sampled(spool: Path) -> Iterator[None]:
 
 
 def _outcome(code: Any, variables: dict[str, Any], until: float) -> tuple[Exit, BaseException | None]:
-    """How a cell ended, and what it raised; the interrupt at the end of the time is no error."""
+    """The end of a cell, and what it raised; the interrupt at the end of the time is no error."""
     try:
         run_cell(code, variables)
     except KeyboardInterrupt as interrupt:

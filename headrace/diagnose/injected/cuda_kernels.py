@@ -100,7 +100,7 @@ def _covered(intervals):
 
 
 def _is_profiled(torch):
-    """Whether the script has a profiler, running, prepared or waiting for its turn in a schedule."""
+    """Tell whether the script has a profiler, running, prepared or waiting for its turn in a schedule."""
     modules = torch.autograd.profiler, getattr(torch, "profiler", None)
     kinds = {kind for kind in (getattr(module, "profile", None) for module in modules) if kind is not None}
     running = getattr(torch.autograd, "_profiler_enabled", lambda: False)()

@@ -37,7 +37,7 @@ def of_torch():
 
 
 def without_gradients():
-    """Whether torch, in this thread, records no gradients; False without torch."""
+    """Tell whether torch, in this thread, records no gradients; False without torch."""
     enabled = getattr(sys.modules.get("torch"), "is_grad_enabled", None)
     return enabled is not None and not enabled()
 

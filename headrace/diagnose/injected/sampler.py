@@ -117,7 +117,7 @@ class Sampler:
                 self._ticker.arm(self._every)
 
     def _is_traced(self):
-        """Whether the script traces or profiles the main thread, and would find this handler: it is then left alone."""
+        """Tell whether the script traces or profiles the main thread, which is then left alone."""
         traced = (sys.gettrace() or sys.getprofile()) and threading.get_ident() == self._main
         if traced and self._ticker and "traced" not in self._recorded:
             self._record_once("traced", "limitation", TRACED)

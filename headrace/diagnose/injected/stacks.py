@@ -94,13 +94,13 @@ def variables_of(frame):
 
 
 def _is_foundation(code, frame):
-    """Whether a function is of Python or of a library under all others, in which no training loop is."""
+    """Tell whether a function is of Python or of a library under all others, in which no training loop is."""
     top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return code.co_filename.startswith("<") or top in FOUNDATIONS or top in _STANDARD
 
 
 def other_names(code, values):
-    """What a code object calls by another name: {"nap": "sleep"} after `from time import sleep as nap`.
+    """Names by which a code object calls something else: {"nap": "sleep"} after `from time import sleep as nap`.
 
     Functions compiled by jax.jit have no frame; they are given as {"update": "jit update"}.
     """
@@ -150,7 +150,7 @@ def ancestry(frame, module, name):
 
 
 def _trains(owner):
-    """Whether a class with step() and reset() is an algorithm rather than an environment: it can train or learn.
+    """Tell whether a class with step() and reset() is an algorithm rather than an environment: it can train or learn.
 
     The train() of torch's modules only sets a mode.
     """

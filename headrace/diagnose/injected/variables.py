@@ -64,7 +64,7 @@ def kinds(frame):
 
 
 def kind(value):
-    """What a value is, by the classes that it inherits from; "" for data."""
+    """The kind of a value, by the classes that it inherits from; "" for data."""
     if issubclass(type(value), _FUNCTIONS):  # isinstance() would read __class__, which may be code of the user
         return CODE
     if type(value).__name__ == "PjitFunction":

@@ -1,4 +1,4 @@
-"""What flows between the calls and statements of a script's own files: a graph from their syntax trees.
+"""The flow of values between the calls and statements of a script's own files: a graph from their syntax trees.
 
 A node is a call, or what is left of a statement. A token is a place that a value may be in: a variable of a function,
 a global one, an attribute by its name whatever object has it, or the result of a call. A node leads to those that use
@@ -265,7 +265,7 @@ class DataFlow:
         return {name for scope, name in self.effects(key)[1] if scope == key}
 
     def effects(self, key: str, depth: int = DEPTH) -> tuple[set[Token], set[Token]]:
-        """What a function uses, and changes or defines, that is not its own: globals, attributes; and its parameters
+        """Tokens that a function uses, and changes or defines, but not its own: globals, attributes; and its parameters
         that it changes.
         """
         if key not in self._effects:

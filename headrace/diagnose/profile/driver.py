@@ -1,4 +1,4 @@
-"""Who trains, and since when: found in what the threads of all processes do, whichever process the script began."""
+"""Finds who trains, and since when, in what the threads of all processes do, whichever process the script began."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def trainers(lanes: Sequence[Lane]) -> list[Lane]:
 
 
 def take_turns(first: Lane, second: Lane) -> bool:
-    """Whether of two threads one hardly ever works while the other does."""
+    """Tell whether of two threads one hardly ever works while the other does."""
     working = [[span for span in lane.spans if span.role not in RESTING] for lane in (first, second)]
     busy = min(sum(span.end - span.start for span in spans) for spans in working)
     return _overlap(*working) < IN_TURNS * busy
@@ -73,7 +73,7 @@ def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
 
 
 def began(lane: Lane) -> float | None:
-    """When the training loop began, in s since the window began; None if it did not, as while data are loaded.
+    """Time at which the training loop began, in s since the window began; None if it did not, as while data are loaded.
 
     That is the first moment at which the loop runs and still goes on for the next SOON s, or computes gradients again
     and again.

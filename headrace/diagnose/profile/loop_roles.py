@@ -31,7 +31,7 @@ CONVERSIONS = ("item", "numpy", "tolist", "detach", "sample", "argmax", "float",
 
 @dataclass(frozen=True)
 class Finding:
-    """What the flow says about a stack."""
+    """The role of a stack, by what flows."""
 
     role: Role
     sure: bool
@@ -54,7 +54,7 @@ class LoopRoles:
         return {node for node, variables in seen.items() if len(variables) > AGAIN}
 
     def _is_set_up(self, node: Node) -> bool:
-        """Whether a node takes nothing that the loop changes, and sets something up, or reads it, again and again."""
+        """Tell whether a node takes nothing that the loop changes, and sets up or reads something again and again."""
         elsewhere = set().union(*(each.defines | each.changes for each in self._loop.nodes if each is not node))
         if node.uses & elsewhere or node not in self._remade:
             return False
@@ -113,7 +113,7 @@ class LoopRoles:
         )
 
     def _is_graded(self, node: Node) -> bool:
-        """Whether what a network gives is judged by something else than a loss, as sentences and one-step games are.
+        """Tell whether something else than a loss judges what a network gives, as of sentences and one-step games.
 
         The function that updates the parameters judges nothing: the networks that it asks give targets.
         """
@@ -138,7 +138,7 @@ class LoopRoles:
         return {node for stack, node in self._loop.ends.items() if self._loop.evidence(stack) is Role.ENVIRONMENT}
 
     def _may_be_environment(self, node: Node) -> bool:
-        """Whether a node is a call of something else than a function of an array library or of Python."""
+        """Tell whether a node is a call of something else than a function of an array library or of Python."""
         if not isinstance(node.tree, ast.Call):
             return False
         function = node.tree.func
@@ -149,7 +149,7 @@ class LoopRoles:
         return self._loop.kind_of_call(node) == "" and not _is_conversion(node.tree) and not self._is_of_arrays(node)
 
     def _is_of_arrays(self, node: Node) -> bool:
-        """Whether a method is of what a network, or a function of a library, has given."""
+        """Tell whether a method is of what a network, or a function of a library, has given."""
         value = node.tree.func  # type: ignore[attr-defined]
         while isinstance(value, ast.Attribute | ast.Subscript):
             value = value.value
@@ -241,5 +241,5 @@ def _reach(start: Node, edges: dict[Node, set[Node]], stop: set[Node]) -> set[No
 
 
 def _is_conversion(call: ast.Call) -> bool:
-    """Whether a method converts its object, and does nothing else."""
+    """Tell whether a method converts its object, and does nothing else."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in CONVERSIONS

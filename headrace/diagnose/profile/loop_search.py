@@ -82,7 +82,7 @@ class OwnLoop:
         return found
 
     def _depth(self, loop: OwnTree) -> int:
-        """How many of the script's frames are around a loop."""
+        """Number of the script's frames around a loop."""
         depths = (
             depth for places in self._own.values() for depth, place in enumerate(places) if loop in _loops_at(place)
         )
@@ -90,7 +90,7 @@ class OwnLoop:
 
     @cached_property
     def turns(self) -> list[float]:
-        """When the loop was seen to begin again, in s of time.monotonic(): at an earlier line than before, or at the
+        """Times at which the loop began again, in s of time.monotonic(): it was seen at an earlier line than before, or at the
         same line with other variables.
         """
         turns, last, variables = [], 0, 0
@@ -137,7 +137,7 @@ def scope_of(place: Place) -> tuple[ast.AST | None, str]:
 
 
 def updates_by_name(files: frozenset[str], tree: ast.AST) -> bool:
-    """Whether a tree names backward(), one of JAX's functions that compute gradients, or a function that does."""
+    """Tell whether a tree names backward(), one of JAX's functions that compute gradients, or a function that does."""
     return not _names_in(tree).isdisjoint(_updating(files))
 
 
@@ -192,5 +192,5 @@ def _is_network(place: Place) -> bool:
 
 
 def has_network(stack: Stack) -> bool:
-    """Whether a stack is in the forward pass of a network, or in a function that JAX has compiled."""
+    """Tell whether a stack is in the forward pass of a network, or in a function that JAX has compiled."""
     return any(map(_is_network, stack)) or call_at(stack[0]).startswith(JITTED)

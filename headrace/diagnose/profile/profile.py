@@ -13,7 +13,7 @@ PROFILE = "profile.json"
 
 
 class Role(StrEnum):
-    """What a thread was doing, in the order of reports. At each moment, a lane has exactly one role."""
+    """An activity of a thread, in the order of reports. At each moment, a lane has exactly one role."""
 
     label: str  # in reports
     colour: str  # in charts: similar hues of different lightness for related roles
@@ -154,7 +154,7 @@ class Machine:
 
 
 class Ending(StrEnum):
-    """How a script ended."""
+    """The ways in which a script ends."""
 
     EXIT = "exit"  # `code` is its exit code
     EXCEPTION = "exception"  # an uncaught exception; `code` is the exit code, `detail` the exception
@@ -166,7 +166,7 @@ class Ending(StrEnum):
 
 @dataclass
 class Exit:
-    """How a script ended, with its exit code or signal."""
+    """The end of a script, with its exit code or signal."""
 
     ending: Ending
     code: int = 0

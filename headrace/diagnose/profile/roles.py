@@ -75,11 +75,11 @@ class Classifier:
         self._resolve_unknown(samples)
 
     def _plays(self, stack: Stack) -> bool:
-        """Whether a stack is of an environment, or of a network that is not being learned."""
+        """Tell whether a stack is of an environment, or of a network that is not being learned."""
         return self.evidence(stack) is Role.ENVIRONMENT or not self.has_gradients(stack)
 
     def _is_called_back(self, stack: Stack) -> bool:
-        """Whether a library's loop that updates parameters calls code of the script, which plays."""
+        """Tell whether a library's loop that updates parameters calls code of the script, which plays."""
         inside = False
         for place in reversed(stack):
             if self._of_code(place.code) in PLAYING:
@@ -90,7 +90,7 @@ class Classifier:
         return False
 
     def has_gradients(self, stack: Stack) -> bool:
-        """Whether most samples of a stack recorded gradients."""
+        """Tell whether most samples of a stack recorded gradients."""
         return self._without_gradients[stack] <= 0
 
     def classify(self, stack: Stack) -> tuple[Role, str]:
@@ -100,7 +100,7 @@ class Classifier:
         return self._known[stack]
 
     def is_guessed(self, stack: Stack) -> bool:
-        """Whether the role of a stack is likely, and not sure."""
+        """Tell whether the role of a stack is likely, and not sure."""
         self.classify(stack)
         return stack in self._guessed
 

@@ -23,7 +23,7 @@ CELL = "<ipython-input"  # begins the name that IPython gives a cell in a termin
 
 @cache
 def is_own(file: str) -> bool:
-    """Whether a file is the user's rather than an installed library's, Headrace's or Python's."""
+    """Tell whether a file is the user's rather than an installed library's, Headrace's or Python's."""
     plain = file.replace("\\", "/")
     if plain.startswith(CELL):
         return True

@@ -12,7 +12,7 @@ ASKING = ("numpy", "threading", "multiprocessing", "ctypes", "time")  # modules 
 
 
 def spins(stack: Stack) -> bool:
-    """Whether a stack is in the condition of such a loop, and in nothing that the condition calls but library code.
+    """Tell whether a stack is in the condition of such a loop, and in nothing that it calls but library code.
 
     That is `while not ready: pass`, `while True: if ready: break`, or `while True: if not ready: continue`.
     """

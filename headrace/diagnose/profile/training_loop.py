@@ -35,7 +35,7 @@ class TrainingLoop(OwnLoop):
     """The training loop of one process, with what flows through its calls."""
 
     def began(self) -> float | None:
-        """When the second turn of the loop began, in s of time.monotonic(); None while it is not seen to train.
+        """Time of the second turn of the loop, in s of time.monotonic(); None while it is not seen to train.
 
         Without an update that is seen, a loop that turns often trains as well, unless it reads files, or the updates
         of its file are elsewhere.
@@ -51,7 +51,7 @@ class TrainingLoop(OwnLoop):
 
     @property
     def is_before_updates(self) -> bool:
-        """Whether the text of the script updates parameters, and nothing that has been seen so far leads to it."""
+        """Tell whether the text of the script updates parameters, and nothing that has been seen so far leads to it."""
         led_to = any(updates_by_name(self.files, each[2]) for loops in self._loops.values() for each in loops)
         return (
             not self.updating
@@ -206,12 +206,12 @@ class TrainingLoop(OwnLoop):
         return found
 
     def _learns(self, key: str) -> bool:
-        """Whether a function of the script updates parameters, by its text."""
+        """Tell whether a function of the script updates parameters, by its text."""
         return updates_by_name(self.files, self.flow.functions[key])
 
     @property
     def updates(self) -> bool:
-        """Whether a call that updates parameters is known, sampled or not."""
+        """Tell whether a call that updates parameters is known, sampled or not."""
         return self.tree is not None and bool(self.updating_nodes)
 
     @cached_property

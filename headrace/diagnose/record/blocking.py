@@ -53,7 +53,7 @@ def _with_states(samples: Sequence[Sample], states: Sequence[tuple[float, str]])
 
 
 def waits(samples: Sequence[Sample]) -> dict[str, float]:
-    """What was waited for -> seconds, the most first."""
+    """Object that was waited for -> seconds, the most first."""
     spent: dict[str, float] = {}
     for sample in samples:
         if sample.waits_for:

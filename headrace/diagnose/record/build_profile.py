@@ -46,7 +46,7 @@ class Recording:
 
 
 def training_began(recording: Recording, hints: Hints) -> float | None:
-    """When the training of a script that still runs began, in s of time.monotonic(); None if it has not."""
+    """Time at which the training of a script that still runs began, in s of time.monotonic(); None if it has not."""
     processes = [process for process in spool.read(recording.folder) if not _is_helper(process)]
     classifiers = _classifiers(processes, hints, recording)
     lanes = _lanes(processes, classifiers, recording)
@@ -55,7 +55,7 @@ def training_began(recording: Recording, hints: Hints) -> float | None:
 
 
 def _began(lanes: list[Lane], classifiers: dict[int, Classifier], window: Window) -> float | None:
-    """When training began, in s since the window began: the loop of the script's own, or a library's."""
+    """Time at which training began, in s since the window began: the loop of the script's own, or a library's."""
     if not lanes:
         return None
     began, loop = driver.began(lanes[0]), classifiers[lanes[0].pid].loop
@@ -115,7 +115,7 @@ def build(recording: Recording, hints: Hints) -> Profile:
 
 
 def _classifiers(processes: list[Process], hints: Hints, recording: Recording) -> dict[int, Classifier]:
-    """What finds the roles of each process's stacks."""
+    """Classifiers of each process's stacks."""
     found = {}
     for process in processes:
         rates = zip(MOVES, recording.monitor.moved_per_second(process.pid), strict=True)
@@ -153,7 +153,7 @@ def _exit(exit: Exit, root: Process | None) -> Exit:
 
 
 def _is_helper(process: Process) -> bool:
-    """Whether a process is one of Python's own, such as multiprocessing's resource tracker."""
+    """Tell whether a process is one of Python's own, such as multiprocessing's resource tracker."""
     stacks = {sample.stack for sample in process.samples.get(process.pid, ())}
     codes = [place.code for stack in stacks for place in stack]
     # a worker that the fork server forked still has the server's main() at the bottom of its stack
@@ -196,7 +196,7 @@ def _machine(processes: list[Process], gpu: GpuMonitor) -> Machine:
 
 
 def _limitations(recording: Recording, processes: list[Process], root: Process | None, lanes: list[Lane]) -> list[str]:
-    """What was not measured, in sentences."""
+    """Sentences on what was not measured."""
     window, clocks, outside = recording.window, recording.monitor.clocks, recording.outside
     notes = [line for process in processes for line in process.limitations]
     if window.too_short and window.skip:

@@ -43,5 +43,5 @@ def _program(name: str, folder: Path) -> str | None:
 
 
 def _is_python(name: str) -> bool:
-    """Whether this is an interpreter, by name or by path; python_train.py is a script."""
+    """Tell whether this is an interpreter, by name or by path; python_train.py is a script."""
     return Path(name).name.startswith("python") and not name.endswith(".py")

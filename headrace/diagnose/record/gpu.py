@@ -109,7 +109,7 @@ class GpuMonitor:
 
     @property
     def limitations(self) -> list[str]:
-        """What is not known of the GPUs, in sentences."""
+        """Sentences on what is not known of the GPUs."""
         found = [self.limitation] if self.limitation else []
         if len(self._gpus) > 1 and not any(gpu.own for gpu in self._gpus):
             found.append(f"Which of {len(self._gpus)} GPUs the script uses is not known: NVML names no process of it.")

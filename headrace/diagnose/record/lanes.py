@@ -23,7 +23,7 @@ LAUNCHER = "launcher"  # the name of a process that only starts the one that tra
 
 @dataclass(frozen=True)
 class Window:
-    """When a script ran, in time.monotonic(), and how much of its beginning is not counted."""
+    """The time in which a script ran, by time.monotonic(), and how much of its beginning is not counted."""
 
     started_at: float  # Unix time
     started: float
@@ -32,12 +32,12 @@ class Window:
 
     @property
     def too_short(self) -> bool:
-        """Whether the script ended before there was anything to measure."""
+        """Tell whether the script ended before there was anything to measure."""
         return self.ended - self.started - self.skip < SHORTEST
 
     @property
     def begin(self) -> float:
-        """When the measurement begins."""
+        """Time at which the measurement begins."""
         return self.started if self.too_short else self.started + self.skip
 
     @property

@@ -45,7 +45,7 @@ class _Recorder:
 
     @property
     def running(self) -> bool:
-        """Whether py-spy has not ended."""
+        """Tell whether py-spy has not ended."""
         return self._process.poll() is None
 
     def finish(self) -> Process | None:
@@ -61,7 +61,7 @@ class _Recorder:
         return None
 
     def failure(self) -> str:
-        """Why there is no recording."""
+        """The reason why there is no recording."""
         log = self._path.with_suffix(".log").read_text()
         if "permi" in log.lower():
             return FORBIDDEN
@@ -108,7 +108,7 @@ class OutsideRecorder:
             )
 
     def _is_sampled(self, pid: int) -> bool:
-        """Whether a process is sampled from inside."""
+        """Tell whether a process is sampled from inside."""
         return any(self._folder.glob(f"{pid}-*.jsonl"))
 
     def finish(self) -> None:
@@ -128,7 +128,7 @@ class OutsideRecorder:
 
     @property
     def limitations(self) -> list[str]:
-        """What was not measured, or less well than from inside, in sentences."""
+        """Sentences on what was not measured, or less well than from inside, in sentences."""
         attached = not self._after
         what = "of the processes " + (
             "already ran" if attached else "ran Python without site (-S, -I, or a cleared environment)"

@@ -40,7 +40,7 @@ class ThreadClock:
         return self._at(self.queued, end) - self._at(self.queued, begin)
 
     def wakes(self, begin: float, end: float) -> float:
-        """How often it woke up between two moments, after waiting for something else than a core; 0 if not read."""
+        """Times that it woke up between two moments, after waiting for something else than a core; 0 if not read."""
         return self._at(self.waits, end) - self._at(self.waits, begin)
 
     def _at(self, values: list[float], moment: float) -> float:

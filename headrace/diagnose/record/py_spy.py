@@ -119,7 +119,7 @@ def _functions_in(node: ast.AST, around: Code) -> Iterator[tuple[Code, int]]:
 
 
 def _is_env(tree: ast.ClassDef) -> bool:
-    """Whether a class has step(), and has reset() itself or inherits from an environment."""
+    """Tell whether a class has step(), and has reset() itself or inherits from an environment."""
     methods = {node.name for node in tree.body if isinstance(node, Function)}
     inherits = any(ast.unparse(base).endswith(ENV_BASES) for base in tree.bases)
     return "step" in methods and ("reset" in methods or inherits)

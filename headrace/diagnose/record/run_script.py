@@ -89,14 +89,14 @@ def _check(seconds: float, skip: float, rate: float, start_up: float) -> None:
 
 @dataclass(frozen=True)
 class Late:
-    """How much longer a script runs whose training begins late."""
+    """Extra time of a script whose training begins late."""
 
     seconds: float  # of training to measure
     most: float  # s
     began: Callable[[], float | None]  # when training began, in s of time.monotonic(); None if it has not
 
     def end(self, planned: float, latest: float) -> float:
-        """When the measurement ends, or when to look again; `planned` where it ends as planned."""
+        """Time at which the measurement ends, or at which to look again; `planned` where it ends as planned."""
         if planned >= latest:
             return planned
         began = self.began()
@@ -121,7 +121,7 @@ class _Script:
         self.gpu = GpuMonitor()
 
     def recording(self, skip: float) -> build_profile.Recording:
-        """What was recorded; the first `skip` seconds are not counted."""
+        """The recording so far; the first `skip` seconds are not counted."""
         window = build_profile.Window(self.started_at, self.started, self.ended, skip)
         return build_profile.Recording(
             self.folder, self.monitor, self.outside, self.gpu, window, self._command, self.exit, self.ticks.states
@@ -231,7 +231,7 @@ class _Terminated(KeyboardInterrupt):
 
 
 def _is_foreground() -> bool:
-    """Whether Ctrl-C in a terminal reaches this process, and with it the script."""
+    """Tell whether Ctrl-C in a terminal reaches this process, and with it the script."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY)
     except OSError:

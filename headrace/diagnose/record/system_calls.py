@@ -1,4 +1,4 @@
-"""What a thread is blocked in, as Linux's /proc tells it: the system call, and what that waits for."""
+"""Reads from Linux's /proc what a thread is blocked in: the system call, and what that waits for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KINDS = {"pipe:": "a pipe", "socket:": "a socket", "anon_inode:": "events", "/de
 
 
 def blocked_in(pid: int, tid: int) -> str:
-    """What a thread waits for, such as "a pipe"; RUNNING where it has a core, or waits for one alone.
+    """The object that a thread waits for, such as "a pipe"; RUNNING where it has a core, or waits for one alone.
 
     Raises OSError where the thread has ended.
     """
@@ -62,7 +62,7 @@ def blocked_in(pid: int, tid: int) -> str:
 
 
 def _object(pid: int, descriptor: int) -> str:
-    """What a file descriptor is of."""
+    """The kind of object that a file descriptor is of."""
     try:
         target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
     except OSError:
@@ -71,7 +71,7 @@ def _object(pid: int, descriptor: int) -> str:
 
 
 def _has_socket(pid: int, descriptor: int) -> bool:
-    """Whether an epoll instance watches more sockets than the one by which an event loop wakes itself."""
+    """Tell whether an epoll instance watches more sockets than the one by which an event loop wakes itself."""
     try:
         lines = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().splitlines()
         watched = [int(line.split()[1]) for line in lines if line.startswith("tfd:")]

@@ -137,6 +137,6 @@ def run_at_once() -> None:
 
 
 def _listens(status: str) -> bool:
-    """Whether a process ignores LOOK elsewhere than in its background thread: whether it is sampled."""
+    """Tell whether a process ignores LOOK elsewhere than in its background thread: whether it is sampled."""
     masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("SigIgn"))
     return bool(int(masks.get("SigIgn", "0").strip(), 16) >> (LOOK - 1) & 1)

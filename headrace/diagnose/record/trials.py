@@ -40,7 +40,7 @@ AS_IT_IS = ""  # the name of the run without a change
 
 @dataclass(frozen=True)
 class Trial:
-    """What a change of environment variables gains: steps per second with it, divided by those without."""
+    """The gain of a change of environment variables: steps per second with it, divided by those without."""
 
     change: str  # "OMP_NUM_THREADS=1"
     gain: float  # mean of the turns, of logarithms
@@ -55,7 +55,7 @@ class Trial:
 
     @property
     def pays(self) -> bool:
-        """Whether the gain is above its uncertainty."""
+        """Tell whether the gain is above its uncertainty."""
         return self.low > WORTH
 
 
@@ -123,7 +123,7 @@ def run(
 
 
 def _is_wide(change: str, rates: dict[str, list[float]]) -> bool:
-    """Whether further turns would narrow the interval of a change."""
+    """Tell whether further turns would narrow the interval of a change."""
     return bool(rates[change]) and compare(change, rates[AS_IT_IS], rates[change]).half_width > NARROW
 
 

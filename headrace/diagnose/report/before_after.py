@@ -33,7 +33,7 @@ def speeds(old: Facts, new: Facts) -> str:
 
 
 def differences(old: Profile, new: Profile) -> list[str]:
-    """What else is not the same: commands, machines, versions."""
+    """Other differences: commands, machines, versions."""
     notes = []
     if command_line(old) != command_line(new):
         notes.append(f"The commands differ: `{command_line(old)}` and `{command_line(new)}`.")

@@ -30,7 +30,7 @@ def strip(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
 
 
 def effort(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
-    """How much of a core a native thread used over time; its roles are not known."""
+    """A chart of how much of a core a native thread used over time; its roles are not known."""
     width = max(end - start, 1e-9) / columns
     used = [0.0] * columns
     for span in lane.spans:

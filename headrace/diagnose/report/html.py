@@ -65,7 +65,7 @@ def _answer(found: Answer) -> str:
 
 
 def _trials(tried: Trials) -> str:
-    """What --try measured."""
+    """The table of what --try measured."""
     items = [
         f'<tr><td><code>{escape(trial.change)}</code></td><td class="number">{times(trial.gain)}</td>'
         f'<td class="number">{times(trial.low)} to {times(trial.high)}</td>'

@@ -110,7 +110,7 @@ def _computing_seconds(facts: Facts) -> list[float]:
 
 
 def _warm(facts: Facts, lane: Lane, work: float) -> float:
-    """What a worker's environments would take in a loop: less what waking up costs it, which matters to short steps.
+    """Seconds of a worker's environments in a loop: less what waking up costs it, which matters to short steps.
 
     Environments that sleep do so as long in any process.
     """

@@ -10,7 +10,7 @@ from headrace.diagnose.verdict.remedy import UNBOUNDED
 
 
 def bound(facts: Facts) -> str:
-    """What a GPU, or a faster one, can gain."""
+    """Bound of what a GPU, or a faster one, can gain."""
     spent = facts.spent(*NETWORK, Role.COPY, Role.LAUNCH)
     most, share = facts.bound(spent), facts.percent(spent)
     if facts.on_gpu:
@@ -34,14 +34,14 @@ def bound(facts: Facts) -> str:
 
 
 def _size(facts: Facts) -> str:
-    """How small the network is."""
+    """Size of the network, in words."""
     parameters = f"the network has {facts.counter('parameters') or 0:,} parameters"
     update = f" and an update takes {facts.operations / 1e6:.1f} million operations" if facts.operations else ""
     return parameters + update
 
 
 def notes(facts: Facts) -> list[str]:
-    """How busy the GPU is, by each of its figures."""
+    """Sentences on how busy the GPU is, by each of its figures."""
     gpu, found = facts.profile.gpu, []
     if "nvml_busy" in gpu:
         found.append(

@@ -1,4 +1,4 @@
-"""What a person would say who watched the training loop: where it takes its time, and how that is known."""
+"""The first lines of a report: where the training loop takes its time, and how that is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _longest(sites: Iterable[Site]) -> Site | None:
 
 
 def caveats(facts: Facts) -> str:
-    """What a reader has to know before all figures."""
+    """Sentences that a reader has to know before all figures."""
     said = ""
     if facts.guessed() > UNKNOWN:
         said += f" What {percent(facts.guessed())} of the time is for is likely, not sure."

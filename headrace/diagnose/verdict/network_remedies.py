@@ -18,7 +18,7 @@ LARGER = 4  # factor of the proposed minibatch size
 
 
 def is_small(facts: Facts) -> bool:
-    """Whether the network and its batches are known to be too small to keep a GPU busy."""
+    """Tell whether the network and its batches are known to be too small to keep a GPU busy."""
     parameters = facts.counter("parameters")
     most = facts.operations or (6 * parameters * USUAL_ROWS if parameters else None)
     return most is not None and most < SMALL

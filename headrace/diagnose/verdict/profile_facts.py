@@ -124,12 +124,12 @@ class Facts:
 
     @property
     def training_began(self) -> bool:
-        """Whether the training loop was seen; True where that is not known."""
+        """Tell whether the training loop was seen; True where that is not known."""
         return self.counter("training_began") != 0
 
     @property
     def several_trainers(self) -> bool:
-        """Whether several processes compute gradients, other than learners and actors of Headrace."""
+        """Tell whether several processes compute gradients, other than learners and actors of Headrace."""
         return (self.counter("trainers") or 0) > 1 and not self.uses("headrace")
 
     @property
@@ -144,7 +144,7 @@ class Facts:
 
     @cached_property
     def unsampled_env_workers(self) -> bool:
-        """Whether other processes step the environments, but no sample of them shows it."""
+        """Tell whether other processes step the environments, but no sample of them shows it."""
         if self.env_workers:
             return False
         thread = self.profile.training_thread
@@ -154,11 +154,11 @@ class Facts:
 
     @property
     def knows_waiting(self) -> bool:
-        """Whether the kernel reported how long the training thread was blocked, so that this is not an estimate."""
+        """Tell whether the kernel reported how long the training thread was blocked."""
         return self.profile.training_thread.wakes > 0
 
     def wakes(self, waited: float) -> float:
-        """How often the training thread woke up from so many seconds of waiting, as a part of all its waiting."""
+        """Times that the training thread woke up from so many seconds of waiting, as a part of all its waiting."""
         lane = self.profile.training_thread
         blocked = max(lane.total - lane.cpu_seconds - lane.queued_seconds, waited, 1e-9)
         return lane.wakes * waited / blocked
@@ -185,7 +185,7 @@ class Facts:
 
     @property
     def learns_in_one_call(self) -> bool:
-        """Whether forward, backward and optimizer are one fused call, within which no sampler can tell them apart."""
+        """Tell whether forward, backward and optimizer are one fused call, in which no sampler tells them apart."""
         return self.uses("headrace") and self.share(Role.BACKWARD, Role.OPTIMIZER) < NOTICEABLE
 
     def title(self, role: Role) -> str:
@@ -216,7 +216,7 @@ class Facts:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the script used a GPU: torch says so, or JAX is there and the GPU works."""
+        """Tell whether the script used a GPU: torch says so, or JAX is there and the GPU works."""
         return bool(self.counter("cuda")) or (self.uses("jax") and self.profile.gpu.get("nvml_busy", 0.0) > USED)
 
     @property
@@ -267,7 +267,7 @@ class Facts:
 
     @cached_property
     def compiled_env(self) -> bool:
-        """Whether Headrace steps a compiled environment, for which there is no faster version."""
+        """Tell whether Headrace steps a compiled environment, for which there is no faster version."""
         foreign = any(span.detail.startswith(UNCOMPILED) for span in self.profile.training_thread.spans)
         return self.uses("headrace") and not foreign
 
@@ -288,7 +288,7 @@ class Facts:
 
     @property
     def actors(self) -> bool:
-        """Whether the processes that step environments act, too: the training thread waits for them once a rollout."""
+        """Tell whether the processes that step environments act, too: the learner waits for them once a rollout."""
         return "waiting for fragments" in self.timed
 
     def on_cpu(self, *roles: Role, lanes: Sequence[Lane] = ()) -> float:
@@ -302,7 +302,7 @@ class Facts:
         return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
 
     def runs(self, library: str) -> bool:
-        """Whether lines of a library are among those that the training takes its time for: imported is not used."""
+        """Tell whether lines of a library are among those that take the training's time: imported is not used."""
         lines = [site for lane in self.training_lanes for site in (*lane.sites, *lane.lines)]
         if library == "headrace" or not any(not site.own for site in lines):
             return self.uses(library)
@@ -320,7 +320,7 @@ class Facts:
         return min(self.guessed() + self.share(Role.OTHER), 1.0)
 
     def uses(self, library: str) -> bool:
-        """Whether the script imported a library."""
+        """Tell whether the script imported a library."""
         return library in {name.replace("-", "_").lower() for name in self.profile.machine.versions}
 
     @property
@@ -348,7 +348,7 @@ class Facts:
 
 
 def _in_processes(site: Site) -> bool:
-    """Whether a line is of a library's file that steps environments in processes; other files of a user are not."""
+    """Tell whether a line is of a library's file that steps environments in processes, and not of a user's."""
     return site.file.replace("\\", "/").rpartition("/")[2].removesuffix(".py") in IN_PROCESSES.values()
 
 

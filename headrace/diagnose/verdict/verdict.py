@@ -59,14 +59,14 @@ def judge(facts: Facts) -> Verdict:
 
 
 def _too_few(facts: Facts) -> bool:
-    """Whether there are too few samples to tell what takes the most time."""
+    """Tell whether there are too few samples to tell what takes the most time."""
     (_, first), (_, second), *_ = groups(facts)
     clear = facts.samples >= FEWEST_SAMPLES and first - second > 2 * facts.margin * facts.total
     return facts.samples < ENOUGH_SAMPLES and not clear
 
 
 def _has_not_begun(facts: Facts) -> bool:
-    """Whether a window ended before the training began, as while data are loaded."""
+    """Tell whether a window ended before the training began, as while data are loaded."""
     workers = [lane for lane in facts.profile.workers if lane.samples]
     starting = bool(workers) and all(lane.share(Role.START_UP) > 0.5 for lane in workers)  # which the script waits for
     known = bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5
@@ -91,7 +91,7 @@ def _without_training(facts: Facts) -> Verdict:
 
 
 def _what_to_do(profile: Profile) -> str:
-    """What to do where a script ended, or was stopped, before it trained."""
+    """Advice where a script ended, or was stopped, before it trained."""
     if profile.exit.detail.startswith("ModuleNotFoundError"):
         return "where another virtual environment has the module, name its interpreter, --python path/to/bin/python"
     if profile.exit.ending is Ending.EXCEPTION:
@@ -151,7 +151,7 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
 
 
 def _meanwhile(facts: Facts) -> str:
-    """What the processes and threads that the training thread waits for do meanwhile."""
+    """Work of the processes and threads that the training thread waits for, meanwhile."""
     others = [lane for lane in facts.profile.lanes[1:] if lane.samples and lane.total > 0]
     lane = max(others, key=lambda lane: lane.cpu_seconds, default=None)
     if lane is None or lane.cpu_seconds < 0.1 * facts.total:
@@ -193,7 +193,7 @@ def _details(facts: Facts, name: str) -> str:
 
 
 def _env_stepping(facts: Facts) -> str:
-    """Where the environments are stepped, and how long a step takes."""
+    """Place where the environments are stepped, and time of a step."""
     if facts.environment < NOTICEABLE * facts.total:
         return ""
     step = f", {duration(facts.step_seconds)} per step" if facts.step_seconds else ""
@@ -218,7 +218,7 @@ def _bounds(facts: Facts, found: list[Remedy]) -> str:
 
 
 def gain_text(remedy: Remedy) -> str:
-    """What a remedy can gain: "about 1.50x, at most 1.55x"; or "not predicted", with a bound where it says something.
+    """The gain of a remedy: "about 1.50x, at most 1.55x"; or "not predicted", with a bound where it says something.
 
     A bound of UNBOUNDED or more, where the remedy affects nearly all of the time, is not given as a number. That of a
     remedy without a prediction is given below TELLING only: a larger one promises what nothing in the profile shows.
@@ -260,7 +260,7 @@ def _unknown(facts: Facts) -> str:
 
 
 def _slots(facts: Facts) -> str:
-    """How long actors wait until the learner lets them collect."""
+    """Time that actors wait until the learner lets them collect."""
     share = facts.timed_elsewhere.get("waiting for slots")
     if share is None:
         return ""
@@ -268,7 +268,7 @@ def _slots(facts: Facts) -> str:
 
 
 def _core_notes(facts: Facts) -> list[str]:
-    """Whether the training thread had a core when it had something to compute."""
+    """Tell whether the training thread had a core when it had something to compute."""
     notes, queued, on_cpu = [], facts.queued([facts.profile.training_thread]), facts.on_cpu(*COMPUTING)
     if queued > 0.1:
         notes.append(
@@ -292,7 +292,7 @@ def _ratio(facts: Facts, ratio: float) -> str:
 
 
 def _workers(facts: Facts) -> str:
-    """Whether worker processes that step environments can help."""
+    """Tell whether worker processes that step environments can help."""
     if facts.compiled_env:
         return ""
     if facts.actors:
@@ -330,7 +330,7 @@ def _limitations(facts: Facts) -> list[str]:
 
 
 def _learning_phases(facts: Facts) -> int:
-    """How often learning began, where that is too seldom for exact shares; otherwise 0."""
+    """Number of times that learning began, where that is too seldom for exact shares; otherwise 0."""
     spans = facts.profile.training_thread.spans
     if not spans or facts.learning < NOTICEABLE * facts.total:
         return 0
@@ -342,7 +342,7 @@ def _learning_phases(facts: Facts) -> int:
 
 
 def ending(profile: Profile) -> str:
-    """How the script ended, in a sentence."""
+    """The end of the script, in a sentence."""
     seconds = f"{profile.skipped + profile.seconds:.1f} s"
     code, detail = profile.exit.code, " ".join(profile.exit.detail.split()).rstrip(".")
     return {
