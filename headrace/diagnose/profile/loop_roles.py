@@ -25,7 +25,6 @@ from headrace.diagnose.profile.training_loop import TrainingLoop
 AGAIN = 2  # states of the script's variables in which something is set up, above which it is set up again and again
 SET_UP = (Role.START_UP, Role.READING)
 WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
-SETS_UP = 0.3  # share of a node's time from which on it is what the node does
 CONVERSIONS = ("item", "numpy", "tolist", "detach", "sample", "argmax", "float", "long", "astype", "squeeze", "cpu")
 
 
@@ -52,19 +51,6 @@ class LoopRoles:
             if sample.stack in self._loop.ends and self._loop.evidence(sample.stack) in SET_UP:
                 seen[self._loop.ends[sample.stack]].add(sample.variables)
         return {node for node, variables in seen.items() if len(variables) > AGAIN}
-
-    def _is_set_up(self, node: Node) -> bool:
-        """Tell whether a node takes nothing that the loop changes, and sets up or reads something again and again."""
-        elsewhere = set().union(*(each.defines | each.changes for each in self._loop.nodes if each is not node))
-        if node.uses & elsewhere or node not in self._remade:
-            return False
-        total = sum(self._loop.spent[stack] for stack, end in self._loop.ends.items() if end is node)
-        set_up = sum(
-            self._loop.spent[stack]
-            for stack, end in self._loop.ends.items()
-            if end is node and self._loop.evidence(stack) in SET_UP
-        )
-        return set_up > SETS_UP * total
 
     @cached_property
     def _playing(self) -> dict[Node, set[Node]]:
@@ -168,7 +154,7 @@ class LoopRoles:
         role = self._loop.evidence(stack)
         # JAX traces each of its calls
         eager = role is Role.START_UP and self._loop.kind_of_call(node) == variables.NETWORK
-        if not eager and (role is Role.START_UP or self._is_set_up(node)):
+        if role is Role.START_UP and not eager:
             return Finding(Role.REMADE, True) if node in self._remade else None
         if role in (*UPDATES, Role.READING):
             return Finding(role, True)

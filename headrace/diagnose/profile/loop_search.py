@@ -90,7 +90,7 @@ class OwnLoop:
 
     @cached_property
     def turns(self) -> list[float]:
-        """Times at which the loop began again, in s of time.monotonic(): it was seen at an earlier line than before, or at the
+        """Times (s of time.monotonic()) at which the loop began again: it was at an earlier line than before, or at the
         same line with other variables.
         """
         turns, last, variables = [], 0, 0

@@ -238,15 +238,14 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def _parts(self) -> dict[Token, set[Token]]:
-        """Object -> what it was made with before the loop, and may change: a collector its buffer, but no learner."""
+        """Object that outlasts the loop -> what it was made with, and may change, unless it learns: a collector its buffer."""
         receivers = (node.tree.func.value for node in self.updating_nodes if _is_method(node.tree))  # type: ignore[attr-defined]
-        names = {each.id for each in receivers if isinstance(each, ast.Name)}
-        found: dict[Token, set[Token]] = {}
+        learners = {each.id for each in receivers if isinstance(each, ast.Name)}
+        made_here = set().union(*(node.defines for node in self.nodes)) | self.kinds.keys()
+        found = {}
         for node, handed in self.flow.made_with:
-            inside = node.function == self.scope and self.tree.lineno <= node.start[0] <= (self.tree.end_lineno or 0)  # type: ignore[union-attr]
-            if not inside:
-                kept = {token for token in handed if token not in self.kinds and token[1] not in names}
-                found.update({token: kept for token in node.defines})
+            kept = {token for token in handed - made_here if token[1] not in learners}
+            found.update({token: kept for token in node.defines - made_here})
         return found
 
     @cached_property

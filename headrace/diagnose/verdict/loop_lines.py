@@ -57,9 +57,12 @@ def _what(facts: Facts, site: Site) -> str:
     waited = sum(site.waits.values())
     what = next(iter(sorted(site.waits, key=lambda name: -site.waits[name])), "")
     state = f"waits for {what} {percent(waited / site.seconds)}" if waited > WAITS * site.seconds else "on a core"
-    if site.role is Role.READING:
-        thread = facts.profile.training_thread
-        state += f", {thread.read_mb / facts.profile.seconds:.1f} MB/s read"
+    thread, seconds = facts.profile.training_thread, facts.profile.seconds
+    moved = {
+        Role.READING: f"{thread.read_mb / seconds:.1f} MB/s read",
+        Role.SAVING: f"{thread.written_mb / seconds:.1f} MB/s written",
+    }
+    state += f", {moved[site.role]}" if site.role in moved else ""
     if site.role is Role.OTHER:
         return f"{state}: not known"
     return f"{state}: {facts.title(site.role)} ({'sure' if site.sure else 'likely'})"
