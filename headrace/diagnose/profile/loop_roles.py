@@ -25,7 +25,20 @@ from headrace.diagnose.profile.training_loop import TrainingLoop
 AGAIN = 2  # states of the script's variables in which something is set up, above which it is set up again and again
 SET_UP = (Role.START_UP, Role.READING)
 WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
-CONVERSIONS = ("item", "numpy", "tolist", "detach", "sample", "argmax", "float", "long", "astype", "squeeze", "cpu")
+CONVERSIONS = (
+    "item",
+    "numpy",
+    "tolist",
+    "detach",
+    "sample",
+    "argmax",
+    "float",
+    "long",
+    "astype",
+    "squeeze",
+    "cpu",
+    "block_until_ready",
+)
 
 
 @dataclass(frozen=True)
@@ -194,6 +207,8 @@ class LoopRoles:
             return Finding(Role.ENVIRONMENT if environment else Role.INFERENCE, environment)
         if node in self._loop.updating_nodes or (node in self._loop.networks and learned):
             return Finding(Role.FORWARD, False)
+        if (waited_for := self._waited_for(node)) is not None:
+            return Finding(waited_for, True)
         if not known:
             gives = _reach(node, self._loop.all_edges, set()) - {node}
             return Finding(Role.SIDE, False) if not gives and isinstance(node.tree, ast.Call) else None
@@ -202,6 +217,17 @@ class LoopRoles:
         # what is computed to be written alone is a part of the writing
         writes = next((each for each in (node, *self._loop.all_edges[node]) if each in self._writing), None)
         return Finding(self._writing[writes], True) if writes else Finding(Role.SIDE, False)
+
+    def _waited_for(self, node: Node) -> Role | None:
+        """The role of the network whose result a call converts, and may wait for, as JAX computes in the background."""
+        if not isinstance(node.tree, ast.Call) or not _is_conversion(node.tree):
+            return None
+        edges = self._loop.edges(False, set())
+        for role, nodes in ((Role.FORWARD, self._loop.updating_nodes), (Role.INFERENCE, self._loop.networks)):
+            given = set().union(*(edges[each] for each in nodes))  # by calls, and by the statements that they are in
+            if node in given.union(*(edges[each] for each in given)):
+                return role
+        return None
 
     @cached_property
     def _writing(self) -> dict[Node, Role]:

@@ -29,6 +29,7 @@ PART_OF = {  # role -> roles of callers that it is counted as a part of
 C_FUNCTIONS = {name: role for role, names in read_roles(OWN, "c_functions").items() for name in names}
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
 MOVES = (Role.READING, Role.SAVING)  # bytes into the process, and out of it
+JAX = ("jax.", "flax.", "optax.")
 PLAYING = (Role.ENVIRONMENT, Role.FORWARD, Role.INFERENCE)
 INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # calls of these roles include the computation of their arguments
 
@@ -49,7 +50,6 @@ class Classifier:
         self._codes: dict[Code, Role | None] = {}
         self._doing: defaultdict[Code, set[Role]] = defaultdict(set)  # functions that update, and that play
         self._without_gradients: Counter[Stack] = Counter()  # samples without gradients, less those with
-        self._updates_seen = False
         self._evaluated: set[Stack] = set()  # that play in a callback of a library's loop, which plays elsewhere
         self._guessed: set[Stack] = set()  # stacks whose role is likely, and not sure
         self.loop: TrainingLoop | None = None
@@ -61,7 +61,6 @@ class Classifier:
             self._without_gradients[sample.stack] += 1 if sample.without_gradients else -1
             role = self.evidence(sample.stack)
             if role in (*UPDATES, Role.ENVIRONMENT):
-                self._updates_seen = self._updates_seen or role in UPDATES
                 for place in sample.stack:
                     self._doing[place.code].add(Role.BACKWARD if role in UPDATES else Role.ENVIRONMENT)  # type: ignore[arg-type]
         loops = (TrainingLoop(thread, self.evidence, self.has_gradients) for thread in threads)
@@ -162,11 +161,12 @@ class Classifier:
 
     def _acting_or_learning(self, stack: Stack) -> Role:
         """The role of a network: what the innermost function around it does besides, in other samples."""
+        jax = source_context.call_at(stack[0]).startswith(JITTED) or stack[0].code.module.startswith(JAX)
         for place in stack:
             if place.code.module.partition(".")[0] in FOUNDATIONS:
                 continue
-            # where JAX computes gradients no update is seen, but a library's own function may be known to learn
-            if not self._updates_seen and self._hints.plumbing(names(place.code)[0]) is Role.FORWARD:
+            # where JAX computes gradients they are not seen, but a library's own function may be known to learn
+            if jax and self._hints.plumbing(names(place.code)[0]) is Role.FORWARD:
                 return Role.FORWARD
             doing = self._doing.get(place.code, set())
             if len(doing) == 1:

@@ -238,7 +238,7 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def _parts(self) -> dict[Token, set[Token]]:
-        """Object that outlasts the loop -> what it was made with, and may change, unless it learns: a collector its buffer."""
+        """Object that outlasts the loop -> what it was made with, and may change, but no learner: a buffer."""
         receivers = (node.tree.func.value for node in self.updating_nodes if _is_method(node.tree))  # type: ignore[attr-defined]
         learners = {each.id for each in receivers if isinstance(each, ast.Name)}
         made_here = set().union(*(node.defines for node in self.nodes)) | self.kinds.keys()

@@ -265,6 +265,23 @@ def test_a_loop_that_leads_to_no_update_is_start_up_where_the_script_has_one(
     assert (classifier.loop.began() is not None) is reached
 
 
+def test_waiting_for_a_result_is_a_part_of_what_computes_it(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        """
+        def fit(x):
+            return jax.grad(loss)(x)
+
+        while True:
+            W, v = fit(W)
+            v.block_until_ready()
+            t.count()
+        """,
+    )
+    stacks = (script.at("v.block_until_ready()"),), (script.at("t.count()"),)
+    assert script.roles(*stacks) == [Role.FORWARD, Role.SIDE]
+
+
 def test_a_wrapper_that_sums_rewards_is_a_part_of_the_environment(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
