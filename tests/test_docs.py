@@ -242,6 +242,8 @@ def test_a_command_of_the_documents_is_understood(command, folder, monkeypatch, 
     small = SMALL.get(words[0], "").split()
     if "train" in words and ".py:" in command and "gymnasium" not in command:
         small += ["--backend", "torch"]  # without compiling
+    if "train" in words and "Hidden" in command:  # whose networks have memory: fewer steps to compile
+        small += ["--sequence-length", "2", "--burn-in", "0"]
     assert main([*words, *small]) == 0, capsys.readouterr().err
 
 

@@ -53,7 +53,7 @@ def verdict(policy: Policy) -> Verdict:
     found = examine(policy)
     if Verdict not in found.kept:
         reason = _why_not(policy) or found.altered
-        acting = reason or (AsChosen("batch renormalisation acts in torch") if _renormalizes(policy) else None)
+        acting = reason or (AsChosen("batch renormalisation acts in torch") if renormalizes(policy) else None)
         found.kept[Verdict] = Verdict(acting, reason or found.own_gradients, flat_buffer(found.parameters))
     return found.kept[Verdict]  # type: ignore[no-any-return]
 
@@ -139,7 +139,8 @@ def _why_not(policy: Policy) -> str | None:
     return odd
 
 
-def _renormalizes(policy: Policy) -> bool:
+def renormalizes(policy: Policy) -> bool:
+    """Whether a policy's networks update running moments as they learn."""
     return isinstance(policy, ActorQ) and isinstance(policy.actor, RenormMLP)
 
 

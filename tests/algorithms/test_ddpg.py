@@ -25,6 +25,7 @@ from helpers.off_policy_oracle import (
     step,
     with_garbage,
 )
+from helpers.plainly import plainly
 
 import headrace as hr
 from headrace.algorithms.ddpg import DDPG, DDPGConfig, learn
@@ -79,7 +80,7 @@ def reference(ddpg, batches):
 def test_gradient_steps_equal_an_independent_calculation(invert):
     ddpg, batches = build(config := replace(SMALL, invert_gradients=invert)), made_up()
     actor, critic, slow_actor, slow_critic, metrics = reference(ddpg, batches)
-    got = learn.plain(ddpg.networks, batches, config)
+    got = plainly(learn)(ddpg.networks, batches, config)
     same_layers(actor_layers(ddpg.policy), actor)
     same_layers(actor_layers(ddpg.networks.target), slow_actor)
     same_layers(critic_layers(ddpg.policy.critics)[0], critic)
@@ -89,8 +90,8 @@ def test_gradient_steps_equal_an_independent_calculation(invert):
 
 def test_dead_rows_weigh_nothing():
     first, second = build(), build()
-    learn.plain(first.networks, made_up(), SMALL)
-    learn.plain(second.networks, with_garbage(made_up()), SMALL)
+    plainly(learn)(first.networks, made_up(), SMALL)
+    plainly(learn)(second.networks, with_garbage(made_up()), SMALL)
     same_layers(actor_layers(first.policy), actor_layers(second.policy))
     same_layers(critic_layers(first.policy.critics)[0], critic_layers(second.policy.critics)[0])
 

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from helpers.corridor import Corridor
+from helpers.plainly import plainly
 from helpers.tiny import Walk
 
 import headrace as hr
@@ -108,7 +109,7 @@ def test_gradient_steps_equal_an_independent_implementation(double, dueling, max
     batch, follow = made_up(), torch.tensor([0.0, 0.3, 0.0, 1.0, 0.0])
     before = {name: x.detach().clone() for name, x in dqn.policy.named_parameters()}
     weights, slow, errors, losses = reference(before, batch, follow, config)
-    metrics, error = learn.plain(dqn.networks, batch, follow, config)
+    metrics, error = plainly(learn)(dqn.networks, batch, follow, config)
     torch.testing.assert_close(error.double(), errors, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(metrics["loss"].double(), losses.mean(), rtol=1e-4, atol=1e-4)
     for mine, its in ((dqn.policy, weights), (dqn.networks.target, slow)):
@@ -131,7 +132,7 @@ def test_priorities_are_the_errors_of_the_rows_that_were_learned_from():
     random = torch.rand(2, 16, 4)
     batches = dqn.replay.gather(dqn.replay.draw(random), 0.99)
     weights, follow = {name: x.clone() for name, x in dqn.policy.state_dict().items()}, torch.zeros(2)
-    _, error = learn.plain(dqn.networks, batches, follow, dqn.config)
+    _, error = plainly(learn)(dqn.networks, batches, follow, dqn.config)
     dqn.policy.load_state_dict(weights)
     dqn.optimizer.mean.zero_(), dqn.optimizer.square.zero_(), dqn.optimizer.steps.zero_()
     dqn.learn(batches, random)

@@ -22,6 +22,7 @@ from helpers.off_policy_oracle import (
     same_layers,
     step,
 )
+from helpers.plainly import plainly
 from helpers.recall import Recall
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
@@ -141,8 +142,7 @@ def test_dqns_gradient_steps_equal_an_independent_calculation(recurrent):
         follow(slow_layers, layers, 0.3)
         follow_cell(slow_cell, cell, 0.3)
     share = torch.full((2,), 0.3)
-    with plain_only():  # tests of compiled objectives compare those with this
-        metrics, _ = dqn_module.learn(dqn.networks, batches, share, config)
+    metrics, _ = plainly(dqn_module.learn)(dqn.networks, batches, share, config)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
     same_cells(cell_of(dqn.policy.encoder.rnn), cell, 2e-5)
     same_cells(cell_of(dqn.networks.target.encoder.rnn), slow_cell, 2e-5)
@@ -193,8 +193,7 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
         for slow, fast in zip(targets, critics, strict=True):
             follow(slow, fast, 0.2)
         follow_cell(slow_cell, cell, 0.2)
-    with plain_only():
-        sac_module.learn(sac.networks, sac.temperature, batches, random, config)
+    plainly(sac_module.learn)(sac.networks, sac.temperature, batches, random, config)
     same_layers(actor_layers(sac.policy), actor, 2e-5)
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs, 2e-5)

@@ -26,6 +26,7 @@ from helpers.off_policy_oracle import (
     step,
     with_garbage,
 )
+from helpers.plainly import plainly
 
 import headrace as hr
 from headrace.algorithms.sac import METRICS, SAC, SACConfig, learn
@@ -50,7 +51,7 @@ def build(config=SMALL, seed=0):
 
 
 def steps(sac, batches, random):
-    return learn.plain(sac.networks, sac.temperature, batches, random, sac.config)
+    return plainly(learn)(sac.networks, sac.temperature, batches, random, sac.config)
 
 
 def reference(sac, batches, random):

@@ -27,6 +27,7 @@ from helpers.off_policy_oracle import (
     step,
     with_garbage,
 )
+from helpers.plainly import plainly
 
 import headrace as hr
 from headrace.algorithms.td3 import TD3, TD3Config, learn
@@ -87,7 +88,7 @@ def test_gradient_steps_equal_an_independent_calculation(since, invert):
     td3, batches = build(config), made_up()
     random = torch.rand(3, 16, 4, generator=torch.Generator().manual_seed(1))
     actor, critics, slow_actor, slow_critics, metrics = reference(td3, batches, random, since)
-    got = learn.plain(td3.networks, batches, random, since, config)
+    got = plainly(learn)(td3.networks, batches, random, since, config)
     same_layers(actor_layers(td3.policy), actor)
     same_layers(actor_layers(td3.networks.target), slow_actor)
     for c in range(2):
@@ -100,10 +101,10 @@ def test_the_actor_waits_for_the_critics_across_calls():
     """Seven steps in one call are those of seven calls with one each."""
     random = torch.rand(7, 16, 4, generator=torch.Generator().manual_seed(1))
     batches, whole, parts = made_up(7), build(), build()
-    learn.plain(whole.networks, batches, random, 0, SMALL)
+    plainly(learn)(whole.networks, batches, random, 0, SMALL)
     for g in range(7):
         part = type(batches)(*(x[g : g + 1] for x in batches))
-        learn.plain(parts.networks, part, random[g : g + 1], g % 2, SMALL)
+        plainly(learn)(parts.networks, part, random[g : g + 1], g % 2, SMALL)
     assert torch.equal(whole.networks.actor_optimizer.flat, parts.networks.actor_optimizer.flat)
     assert whole.networks.actor_optimizer.steps == 3 and whole.networks.critic_optimizer.steps == 7
 
@@ -111,8 +112,8 @@ def test_the_actor_waits_for_the_critics_across_calls():
 def test_dead_rows_weigh_nothing():
     random = torch.rand(4, 16, 4, generator=torch.Generator().manual_seed(1))
     first, second = build(), build()
-    learn.plain(first.networks, made_up(4), random, 0, SMALL)
-    learn.plain(second.networks, with_garbage(made_up(4)), random, 0, SMALL)
+    plainly(learn)(first.networks, made_up(4), random, 0, SMALL)
+    plainly(learn)(second.networks, with_garbage(made_up(4)), random, 0, SMALL)
     same_layers(actor_layers(first.policy), actor_layers(second.policy))
     same_layers(critic_layers(first.policy.critics)[1], critic_layers(second.policy.critics)[1])
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.learned import made, updated, weights
 from helpers.off_policy_oracle import ACTIONS, OBSERVATIONS, made_up
 
 from headrace.algorithms.crossq import CrossQ, CrossQConfig
 from headrace.bindings import crossq as binding
+from headrace.bindings.compiled import compiled_replay
 from headrace.core import fused
 from headrace.core.device import torch_threads
 from headrace.kernels.runtime.thread_pool import WorkQueue
@@ -131,3 +133,10 @@ def test_what_it_was_not_written_for_is_learned_all_the_same(monkeypatch, capsys
     assert "runs in plain PyTorch" not in capsys.readouterr().err
     learned(build(hidden=(1030,), critic_hidden=(8,)), 1)
     assert "runs in plain PyTorch" not in capsys.readouterr().err  # such layers were asked for
+
+
+def test_no_loss_is_compiled_where_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_replay, "programs_of", lambda *_: pytest.fail("the losses were compiled"))
+    algorithm, rollout = made("crossq")
+    before = weights(algorithm)
+    assert not all(map(torch.equal, updated(algorithm, rollout), before))

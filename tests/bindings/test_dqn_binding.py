@@ -6,6 +6,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from helpers.plainly import plainly
 
 import headrace.bindings.dqn as dqn_cpu
 from headrace.algorithms.dqn import DQN, DQNConfig, learn
@@ -44,7 +45,7 @@ def test_it_learns_what_the_plain_call_learns(activation, double, dueling, hidde
     )
     batch = made_up(5, 2)
     results = []
-    for call in (learn.plain, dqn_cpu.learn):
+    for call in (plainly(learn), dqn_cpu.learn):
         dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(5, start=2), 3, "cpu")
         dqn.policy.encoder.update_statistics(deepcopy(batch.observation[0]) * 3 + 1, torch.ones(SIZE).bool())
         follow = torch.tensor([tau if step % interval == 0 else 0.0 for step in range(1, STEPS + 1)])
@@ -71,7 +72,7 @@ def test_a_value_of_nan_is_the_largest(double):
     first = Batch(*(column[:1] for column in made_up(3, 0)))
     for action in range(3):
         errors = []
-        for call in (learn.plain, dqn_cpu.learn):
+        for call in (plainly(learn), dqn_cpu.learn):
             dqn = DQN.build(DQNConfig(hidden=(16,), double=double), Box(-9, 9, (3,)), Discrete(3), 3, "cpu")
             chosen_by = dqn.policy if double else dqn.networks.target
             with torch.no_grad():
@@ -84,7 +85,7 @@ def test_a_value_of_nan_is_the_largest(double):
 def compare(**settings):
     """Parameters, target and errors after learning, by the plain call and by the kernel."""
     config, found = DQNConfig(learning_rate=1e-2, **settings), []
-    for call in (learn.plain, dqn_cpu.learn):
+    for call in (plainly(learn), dqn_cpu.learn):
         dqn = DQN.build(config, Box(-9, 9, (3,)), Discrete(5, start=2), 3, "cpu")
         with torch.no_grad():  # that each one's weight and bias count
             for norm in (x for x in dqn.policy.modules() if isinstance(x, torch.nn.LayerNorm)):

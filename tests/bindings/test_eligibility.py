@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.learned import FORCES, VECTOR, made, updated, weights
+from helpers.plainly import compile_no_losses
 from torch.nn.utils import parametrizations, prune
 
 from headrace.algorithms.base import ALGORITHMS
@@ -35,14 +36,16 @@ def first_mlp(policy):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_frozen_weights_stay_and_the_others_learn(name, capsys):
+def test_frozen_weights_stay_and_the_others_learn(name, capsys, monkeypatch):
+    if name not in SAYING:
+        compile_no_losses(monkeypatch)
     algorithm, rollout = made(name)
     frozen = first_mlp(algorithm.policy).layers[0].weight.requires_grad_(False)
     other = first_mlp(algorithm.policy).layers[1].weight
     before = frozen.clone(), other.detach().clone()
     updated(algorithm, rollout)
     assert torch.equal(frozen, before[0]) and not torch.equal(other, before[1])
-    if name in FUSED or name == "ppo":
+    if name in SAYING:
         assert "plain PyTorch" not in capsys.readouterr().err  # their losses are compiled without that gradient
     frozen.requires_grad_(True)
     updated(algorithm, rollout)
@@ -98,7 +101,9 @@ def serving(algorithm, rollout):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_functions_and_modules_put_in_take_effect(name):
+def test_functions_and_modules_put_in_take_effect(name, monkeypatch):
+    if name not in ("dqn", "sac", "ppo"):
+        compile_no_losses(monkeypatch)
     algorithm, rollout = made(name)
     part = "trunk" if hasattr(algorithm.policy, "trunk") else "actor"
     own, calls = first_mlp(algorithm.policy), []

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from helpers.fused_calls import BOX, CHOICES, OBSERVATIONS, on_policy
+from helpers.plainly import plainly
 
 from headrace.algorithms import a2c, pqn, reinforce, trpo
 from headrace.algorithms.adam import Adam
@@ -68,7 +69,7 @@ def test_steps_equal_the_plain_ones(name, capsys):
     before = optimizer.flat.clone()
     for _ in range(3):
         found = function(policy, optimizer, rollout, targets.returns, order, config)
-        expected = function.plain(other, plain, rollout, targets.returns, order, config)
+        expected = plainly(function)(other, plain, rollout, targets.returns, order, config)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     assert optimizer.steps == plain.steps == 3 * 2 * 3
     assert not torch.equal(optimizer.flat, before)

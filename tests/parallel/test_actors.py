@@ -22,14 +22,14 @@ CASES = {
     "normalised": ("ppo", "Pendulum-v1", 4, {"normalize_observation": True, "normalize_return": True}),
     "staggered": ("ppo", "Pendulum-v1", 4, {"stagger": True}),
     "images": ("ppo", "PixelCatch", 2, {"num_envs": 6, "num_steps": 16}),
-    "recurrent": ("a2c", "CartPole-v1", 6, {"recurrent": "gru"}),
+    "recurrent": ("a2c", "CartPole-v1", 6, {"recurrent": "gru", "sequence_length": 4, "hidden": (16,)}),
     "dqn": ("dqn", "CartPole-v1", 20, {"num_envs": 6, "learning_starts": 200, "exploration_spread": 2.0}),
     "sac": ("sac", "Pendulum-v1", 20, {"num_envs": 6, "num_steps": 1, "learning_starts": 100, "hidden": (16, 16)}),
     "recurrent sac": (
         "sac",
         "Pendulum-v1",
         40,
-        {"num_envs": 4, "num_steps": 1, "learning_starts": 100, "recurrent": "gru"},
+        {"num_envs": 4, "num_steps": 1, "learning_starts": 100, "recurrent": "gru", "sequence_length": 4, "burn_in": 2},
     ),
     "tqc": ("tqc", "Pendulum-v1", 40, {"num_envs": 6, "num_steps": 1, "learning_starts": 100, "critic_hidden": (8,)}),
     "crossq": (

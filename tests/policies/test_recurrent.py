@@ -15,6 +15,7 @@ from headrace.algorithms.appo import APPO, APPOConfig
 from headrace.algorithms.impala import IMPALA, IMPALAConfig
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.trpo import TRPO, TRPOConfig
+from headrace.core.fused import plain_only
 from headrace.data.rollout import sequences
 from headrace.evaluation.evaluator import evaluate
 from headrace.parallel.collector import InlineCollector, mask_state
@@ -96,7 +97,7 @@ def test_replay_gives_the_log_probs_and_values_collected(recurrent, shared, leng
     config = A2CConfig(
         num_steps=8, recurrent=recurrent, rnn_size=12, shared=shared, sequence_length=length, hidden=(16,)
     )
-    trainer = Trainer("a2c", "CartPole-v1", num_envs=6, seed=3, **overrides(config))
+    trainer = collecting(config)
     with torch.no_grad():
         trainer.policy.actor_out.weight.mul_(100)
     ended = 0
@@ -117,7 +118,7 @@ def test_bootstrap_value_continues_the_last_sequence(recurrent, shared, length):
     config = A2CConfig(
         num_steps=8, recurrent=recurrent, rnn_size=12, shared=shared, sequence_length=length, hidden=(16,)
     )
-    trainer, before = Trainer("a2c", "CartPole-v1", num_envs=6, seed=3, **overrides(config)), 0
+    trainer, before = collecting(config), 0
     policy = trainer.policy
     with torch.no_grad():
         policy.actor_out.weight.mul_(100)
@@ -133,6 +134,12 @@ def test_bootstrap_value_continues_the_last_sequence(recurrent, shared, length):
         expected = policy.value(rollout.observation[8], state)
     assert before > 0 and (expected - rollout.value[-1]).abs().max() > 0.01
     torch.testing.assert_close(policy.bootstrap_value(rollout), expected, rtol=1e-4, atol=1e-5)
+
+
+def collecting(config):
+    """A trainer of A2C that learns nothing: its warm-up compiles no learning."""
+    with plain_only():
+        return Trainer("a2c", "CartPole-v1", num_envs=6, seed=3, **overrides(config))
 
 
 def overrides(config):
