@@ -26,19 +26,9 @@ AGAIN = 2  # states of the script's variables in which something is set up, abov
 SET_UP = (Role.START_UP, Role.READING)
 WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
 CONVERSIONS = (
-    "item",
-    "numpy",
-    "tolist",
-    "detach",
-    "sample",
-    "argmax",
-    "float",
-    "long",
-    "astype",
-    "squeeze",
-    "cpu",
+    "item", "numpy", "tolist", "detach", "sample", "argmax", "float", "long", "astype", "squeeze", "cpu",
     "block_until_ready",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,7 +74,7 @@ class LoopRoles:
         """The same, of networks whose output comes back in whatever way: those that generate a sequence, too."""
         found: dict[Node, set[Node]] = {}
         for changes in (False, True):
-            edges = self._loop.edges(changes, set())
+            edges = self._loop.all_edges if changes else self._loop.value_edges
             reach = {node: _reach(node, edges, self._loop.updating_nodes) for node in self._loop.networks}
             acting = [node for node in self._loop.networks if node in reach[node]]
             acting = [node for node in acting if not any(node in reach[m] and m not in reach[node] for m in acting)]
@@ -106,10 +96,8 @@ class LoopRoles:
         for node, following in edges.items():
             for each in following:
                 backwards[each].add(node)
-        return (
-            set().union(*(_reach(node, backwards, set()) for node in self._loop.updating_nodes))
-            | self._loop.updating_nodes
-        )
+        updating = self._loop.updating_nodes
+        return updating.union(*(_reach(node, backwards, set()) for node in updating))
 
     def _is_graded(self, node: Node) -> bool:
         """Tell whether something else than a loss judges what a network gives, as of sentences and one-step games.
@@ -222,7 +210,7 @@ class LoopRoles:
         """The role of the network whose result a call converts, and may wait for, as JAX computes in the background."""
         if not isinstance(node.tree, ast.Call) or not _is_conversion(node.tree):
             return None
-        edges = self._loop.edges(False, set())
+        edges = self._loop.value_edges
         for role, nodes in ((Role.FORWARD, self._loop.updating_nodes), (Role.INFERENCE, self._loop.networks)):
             given = set().union(*(edges[each] for each in nodes))  # by calls, and by the statements that they are in
             if node in given.union(*(edges[each] for each in given)):

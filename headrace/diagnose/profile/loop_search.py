@@ -16,7 +16,7 @@ from headrace.diagnose.profile.source_context import call_at, is_own, syntax_tre
 from headrace.diagnose.profile.spool import Place, Sample, Stack
 
 MODULE, FORWARD = "torch.nn.modules.module.Module", ("_wrapped_call_impl", "_call_impl")
-GRADIENTS = ("value_and_grad", "grad", "apply_gradients", "apply_updates")  # of JAX and its libraries
+UPDATE_CALLS = {"backward", "value_and_grad", "grad", "apply_gradients", "apply_updates"}  # of torch and JAX
 UPDATES = (Role.BACKWARD, Role.OPTIMIZER)
 MOST = 0.8  # of the time of the longest loop that updates parameters, which the loop spans at least
 LASTING = 0.2  # of the time of the samples, since which the longest loop goes on at least
@@ -60,7 +60,10 @@ class OwnLoop:
             return clock[-1] - clock[first[loop]]
 
         spans, updated = self._spans(0), self._spans(0, updates)
-        without = [each for each in first if not since(each, made)]  # or with updates too short to be sampled
+        # with updates too short to be sampled; an environment's own loops do nothing else than step it
+        other = [0.0 if self.evidence(sample.stack) is Role.ENVIRONMENT else sample.seconds for sample in self.samples]
+        outside = self._spans(0, other)
+        without = [each for each in first if not since(each, made) and outside[each] > 0]
         updating = [each for each in updated if updated[each] > MOST_UPDATES * since(each, made)]
         updating += [each for each in without if updates_by_name(self.files, each[2])]
         held = updating or without
@@ -151,7 +154,7 @@ def _updating(files: frozenset[str]) -> set[str]:
         made += [
             (each.targets[0].id, _names_in(each.value)) for each in assigned if isinstance(each.targets[0], ast.Name)
         ]
-    found, before = {"backward", *GRADIENTS}, 0
+    found, before = set(UPDATE_CALLS), 0
     while len(found) > before:
         before = len(found)
         found |= {name for name, names in made if names & found}
@@ -159,9 +162,15 @@ def _updating(files: frozenset[str]) -> set[str]:
 
 
 def _names_in(tree: ast.AST) -> set[str]:
-    """The names and attributes that a tree reads."""
+    """The names that a tree calls or hands on: a function may be compiled first. Of torch's and JAX's, those called."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    handed = [part for call in calls for part in (*call.args, *(word.value for word in call.keywords))]
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return names | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {part.attr for part in handed if isinstance(part, ast.Attribute)}
+    called = {
+        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "") for call in calls
+    }
+    return names - UPDATE_CALLS | called  # p.grad is none
 
 
 @cache

@@ -249,6 +249,10 @@ class TrainingLoop(OwnLoop):
         return found
 
     @cached_property
+    def value_edges(self) -> dict[Node, set[Node]]:
+        return self.edges(False, set())
+
+    @cached_property
     def all_edges(self) -> dict[Node, set[Node]]:
         return self.edges(True, set())
 

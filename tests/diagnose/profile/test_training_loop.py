@@ -282,6 +282,23 @@ def test_waiting_for_a_result_is_a_part_of_what_computes_it(tmp_path: Path) -> N
     assert script.roles(*stacks) == [Role.FORWARD, Role.SIDE]
 
 
+def test_reading_a_gradient_updates_nothing(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        def norm(grad):
+            return size(net.weight.grad) + size(grad)
+
+        while True:
+            B = draw()
+            {LEARN}
+            note(norm(B))
+        """,
+    )
+    found = script.roles((script.at("norm(B)"),), (BACKWARD, script.at("L.backward()")))
+    assert found == [Role.SIDE, Role.BACKWARD]
+
+
 def test_a_wrapper_that_sums_rewards_is_a_part_of_the_environment(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
