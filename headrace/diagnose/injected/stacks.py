@@ -143,7 +143,7 @@ def ancestry(frame, module, name):
         if variable is None:
             return []
         owner = variable if isinstance(variable, type) else type(variable)
-    names = [f"{base.__module__}.{base.__qualname__}" for base in owner.__mro__ if base is not object]
+    names = [variables.full_name(base) for base in owner.__mro__ if base is not object]
     # an environment that inherits from nothing is recognised by its methods
     steps = callable(getattr(owner, "step", None)) and hasattr(owner, "reset")
     return [*names, ENV_CLASS] if steps and not _trains(owner) else names
@@ -154,5 +154,5 @@ def _trains(owner):
 
     The train() of torch's modules only sets a mode.
     """
-    bases = [base for base in owner.__mro__ if not base.__module__.startswith("torch.")]
+    bases = [base for base in owner.__mro__ if not variables.full_name(base).startswith("torch.")]
     return any(callable(base.__dict__.get(name)) for base in bases for name in ("train", "learn", "fit"))

@@ -45,6 +45,7 @@ _BASES = {
     "random.Random": GENERATOR,
     "torch._C.Generator": GENERATOR,
 }
+_MODULE, _NAME = (type.__dict__[name].__get__ for name in ("__module__", "__qualname__"))
 _FUNCTIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
@@ -72,10 +73,18 @@ def kind(value):
     if type(value).__name__ in ("CPUDispatcher", "CUDADispatcher"):  # of Numba
         return CODE
     for base in type(value).__mro__:
-        known = _BASES.get(f"{base.__module__}.{base.__qualname__}")
+        known = _BASES.get(full_name(base))
         if known:
             return known
     return ""
+
+
+def full_name(base):
+    """The full name of a class, without calling code of its metaclass; some have no module."""
+    try:
+        return f"{_MODULE(base)}.{_NAME(base)}"
+    except AttributeError:
+        return _NAME(base)
 
 
 def signature(frame):

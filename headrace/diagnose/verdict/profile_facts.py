@@ -205,9 +205,11 @@ class Facts:
     @property
     def num_envs(self) -> int | None:
         """Number of environments; None if not known."""
-        # num_envs may be that of an evaluation; a batch of inference covers all training environments
-        found = (self.counter("num_envs"), self.counter("inference_batch"), len(self.env_workers))
-        return max((number for number in found if number), default=None)
+        counted, workers = self.counter("num_envs"), len(self.env_workers)
+        # num_envs may be that of an evaluation; a batch of inference covers all training environments. Without such a
+        # count it may be of something else, such as plans
+        acting = self.counter("inference_batch") if counted else None
+        return max((number for number in (counted, acting, workers) if number), default=None)
 
     @property
     def cores(self) -> int:

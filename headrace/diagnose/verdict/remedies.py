@@ -13,13 +13,15 @@ from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict import env_remedies, network_remedies
 from headrace.diagnose.verdict.profile_facts import SLEEPS, Facts
-from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
+from headrace.diagnose.verdict.remedy import DAY, HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
 from headrace.diagnose.verdict.snippets import instead, snippet, without
 
 LEAST_GAIN = 1.15  # remedies with a lower gain or bound are not listed: predictions are not so exact
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
 GUESSED = 0.2  # share of an activity's time whose role is guessed, above which no gain is predicted
 WAITED = 0.05  # share of the time that a disk is waited for, from which on the caches are cold after it
+# of remedies without a prediction, what a share of the time is worth that takes so much of the user's
+WORTH = {MINUTE: 2.0, MINUTES: 2.0, HALF_AN_HOUR: 1.0, DAY: 0.5}
 RARER = 10  # "ten times less often"
 LESS_OFTEN = {  # role -> title, what was measured
     Role.LOGGING: ("Log ten times less often", "goes into logging"),
@@ -40,9 +42,7 @@ def remedies(facts: Facts) -> list[Remedy]:
     """All remedies that can gain something: those of the largest predicted gain first, those without one last."""
     found = [remedy for rule in RULES if (remedy := rule(facts)) is not None and remedy.bound >= LEAST_GAIN]
     found = [remedy for remedy in found if remedy.gain is None or remedy.gain >= LEAST_GAIN]
-    return sorted(
-        found, key=lambda remedy: (-(remedy.gain or 0.0), remedy.effort not in (MINUTE, MINUTES), -remedy.saved)
-    )
+    return sorted(found, key=lambda remedy: (-(remedy.gain or 0.0), -remedy.saved * WORTH[remedy.effort]))
 
 
 def _sleep(facts: Facts) -> Remedy | None:

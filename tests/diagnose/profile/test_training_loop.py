@@ -222,49 +222,6 @@ def test_what_an_object_was_made_with_is_changed_by_its_methods(handed: str, rol
     assert found == [*expected, Role.FORWARD, Role.BACKWARD]
 
 
-def test_updates_before_the_loop_do_not_hide_it(tmp_path: Path) -> None:
-    script = Script(
-        tmp_path,
-        """
-        def fit(B):
-            for _ in range(9):
-                L = f(net(B))
-                L.backward()
-
-        fit(old)
-        while True:
-            s = game.put(net(s))
-            fit(s)
-        """,
-    )
-    before = (BACKWARD, script.at("L.backward()", "fit"), script.at("fit(old)"))
-    stacks = [before] * 9 + [(script.at("game.put(net(s))"),)] * 9
-    found = script.roles(*stacks, (BACKWARD, script.at("L.backward()", "fit"), script.at("fit(s)")))
-    assert found[9:] == [Role.ENVIRONMENT] * 9 + [Role.BACKWARD]
-
-
-def test_a_loop_that_asks_for_something_again_and_again_waits(tmp_path: Path) -> None:
-    text = f"while True:\n    table[0] = net(x)\n    while (table[1] != 0).any():\n        pass\n    {LEARN}"
-    script = Script(tmp_path, text)
-    asks = (script.at("(table[1] != 0).any()"),)
-    assert script.roles(asks, (BACKWARD, script.at("L.backward()")))[0] is Role.WAIT
-
-
-@pytest.mark.parametrize(
-    ("update", "reached"), [(f"    {LEARN}", False), ("    pass", True)], ids=["its loop is to come", "there is none"]
-)
-def test_a_loop_that_leads_to_no_update_is_start_up_where_the_script_has_one(
-    update: str, reached: bool, tmp_path: Path
-) -> None:
-    script = Script(tmp_path, f"for n in cells:\n    walk(n)\n    rest(n)\nwhile True:\n{update}")
-    order = [script.at("walk(n)"), script.at("rest(n)")] * 30
-    samples = [Sample(float(moment), 1.0, (place,)) for moment, place in enumerate(order)]
-    classifier = Classifier(Hints(), cuda=False)
-    classifier.learn_from(samples)
-    assert classifier.loop is not None and classifier.loop.is_before_updates is not reached
-    assert (classifier.loop.began() is not None) is reached
-
-
 def test_waiting_for_a_result_is_a_part_of_what_computes_it(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
@@ -280,23 +237,6 @@ def test_waiting_for_a_result_is_a_part_of_what_computes_it(tmp_path: Path) -> N
     )
     stacks = (script.at("v.block_until_ready()"),), (script.at("t.count()"),)
     assert script.roles(*stacks) == [Role.FORWARD, Role.SIDE]
-
-
-def test_reading_a_gradient_updates_nothing(tmp_path: Path) -> None:
-    script = Script(
-        tmp_path,
-        f"""
-        def norm(grad):
-            return size(net.weight.grad) + size(grad)
-
-        while True:
-            B = draw()
-            {LEARN}
-            note(norm(B))
-        """,
-    )
-    found = script.roles((script.at("norm(B)"),), (BACKWARD, script.at("L.backward()")))
-    assert found == [Role.SIDE, Role.BACKWARD]
 
 
 def test_a_wrapper_that_sums_rewards_is_a_part_of_the_environment(tmp_path: Path) -> None:
@@ -360,16 +300,6 @@ def test_where_calls_cannot_be_followed_nothing_is_said(tmp_path: Path) -> None:
 def test_a_loop_without_an_update_says_nothing_of_learning(tmp_path: Path) -> None:
     script = Script(tmp_path, "while True:\n    x = work(x)\n    note(x)\n")
     assert script.roles((script.at("work(x)"),), (script.at("note(x)"),))[0] is Role.OTHER
-
-
-def test_the_loop_began_with_its_second_turn(tmp_path: Path) -> None:
-    script = Script(tmp_path, f"while True:\n    B = draw()\n    {LEARN}")
-    draw, update = (script.at("draw()"),), (Place(BACKWARD, 1), script.at("L.backward()"))
-    order = [draw, draw, update, draw, update, draw]
-    samples = [Sample(float(moment), 1.0, stack) for moment, stack in enumerate(order)]
-    classifier = Classifier(Hints(), cuda=False)
-    classifier.learn_from(samples)
-    assert classifier.loop is not None and classifier.loop.began() == 5.0
 
 
 def test_side_work_that_logs_for_a_part_of_its_time_is_logging(tmp_path: Path) -> None:
