@@ -19,10 +19,13 @@ from headrace.diagnose.profile.loop_search import (
     has_network,
 )
 from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.profile.role_patterns import C_FUNCTIONS
+from headrace.diagnose.profile.source_context import call_name
 from headrace.diagnose.profile.spool import Stack
 from headrace.diagnose.profile.training_loop import TrainingLoop
 
 AGAIN = 2  # states of the script's variables in which something is set up, above which it is set up again and again
+WRITING = (Role.LOGGING, Role.SAVING)
 SET_UP = (Role.START_UP, Role.READING)
 WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
 CONVERSIONS = (
@@ -197,23 +200,28 @@ class LoopRoles:
             return Finding(Role.FORWARD, False)
         if (waited_for := self._waited_for(node)) is not None:
             return Finding(waited_for, True)
-        if not known:
-            gives = _reach(node, self._loop.all_edges, set()) - {node}
-            return Finding(Role.SIDE, False) if not gives and isinstance(node.tree, ast.Call) else None
         if learned:
             return Finding(Role.DATA, False)
         # what is computed to be written alone is a part of the writing
-        writes = next((each for each in (node, *self._loop.all_edges[node]) if each in self._writing), None)
-        return Finding(self._writing[writes], True) if writes else Finding(Role.SIDE, False)
+        writes = next((each for each in (node, *self._given_to(node)) if each in self._writing), None)
+        if writes:
+            return Finding(self._writing[writes], True)
+        gives = _reach(node, self._loop.all_edges, set()) - {node}
+        if not known and (gives or not isinstance(node.tree, ast.Call)):
+            return None
+        return Finding(Role.SIDE, False)
+
+    def _given_to(self, node: Node) -> set[Node]:
+        """The nodes that use a result: of a call, and of the statement that it is in."""
+        users = self._loop.value_edges[node]
+        return users.union(*(self._loop.value_edges[each] for each in users))
 
     def _waited_for(self, node: Node) -> Role | None:
         """The role of the network whose result a call converts, and may wait for, as JAX computes in the background."""
         if not isinstance(node.tree, ast.Call) or not _is_conversion(node.tree):
             return None
-        edges = self._loop.value_edges
         for role, nodes in ((Role.FORWARD, self._loop.updating_nodes), (Role.INFERENCE, self._loop.networks)):
-            given = set().union(*(edges[each] for each in nodes))  # by calls, and by the statements that they are in
-            if node in given.union(*(edges[each] for each in given)):
+            if any(node in self._given_to(each) for each in nodes):
                 return role
         return None
 
@@ -223,8 +231,10 @@ class LoopRoles:
         spent: defaultdict[Node, Counter[Role | None]] = defaultdict(Counter)
         for stack, node in self._loop.ends.items():
             spent[node][self._loop.evidence(stack)] += self._loop.spent[stack]  # type: ignore[assignment]
-        roles = {node: max((Role.LOGGING, Role.SAVING), key=each.__getitem__) for node, each in spent.items()}
-        return {node: role for node, role in roles.items() if spent[node][role] > WRITES * spent[node].total()}
+        roles = {node: max(WRITING, key=each.__getitem__) for node, each in spent.items()}
+        found = {node: role for node, role in roles.items() if spent[node][role] > WRITES * spent[node].total()}
+        names = ((node, call_name(node.tree)) for node in self._loop.nodes if isinstance(node.tree, ast.Call))
+        return found | {node: C_FUNCTIONS[name] for node, name in names if C_FUNCTIONS.get(name) in WRITING}
 
 
 def _reach(start: Node, edges: dict[Node, set[Node]], stop: set[Node]) -> set[Node]:

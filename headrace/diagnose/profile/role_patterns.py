@@ -55,3 +55,7 @@ def read_roles(file: Path, table: str = "roles") -> dict[Role, tuple[str, ...]]:
         raise ValueError(
             f"{file} is no valid hints file ({error}): it needs [roles], with lists of patterns under any of {roles}"
         ) from error
+
+
+# of functions without a frame, by the name in the calling line
+C_FUNCTIONS = {name: role for role, names in read_roles(OWN, "c_functions").items() for name in names}

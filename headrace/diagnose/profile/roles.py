@@ -10,7 +10,7 @@ from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.loop_roles import LoopRoles
 from headrace.diagnose.profile.loop_search import UPDATES
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.profile.role_patterns import OWN, WHOLE_CALL, Hints, read_roles
+from headrace.diagnose.profile.role_patterns import C_FUNCTIONS, WHOLE_CALL, Hints
 from headrace.diagnose.profile.source_context import is_own
 from headrace.diagnose.profile.spinning import spins
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
@@ -26,12 +26,10 @@ PART_OF = {  # role -> roles of callers that it is counted as a part of
     Role.BACKWARD: (Role.ENVIRONMENT,),
     Role.OPTIMIZER: (Role.ENVIRONMENT,),
 }
-C_FUNCTIONS = {name: role for role, names in read_roles(OWN, "c_functions").items() for name in names}
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
 MOVES = (Role.READING, Role.SAVING)  # bytes into the process, and out of it
 JAX = ("jax.", "flax.", "optax.")
 PLAYING = (Role.ENVIRONMENT, Role.FORWARD, Role.INFERENCE)
-INCLUDES_ARGUMENTS = (Role.LOGGING, Role.SAVING)  # calls of these roles include the computation of their arguments
 
 
 class Classifier:
@@ -133,8 +131,6 @@ class Classifier:
             return Role.EVALUATION, self._detail(stack, index)
         if role is Role.FORWARD:
             return self._acting_or_learning(stack), title(stack[index].code)
-        if role in (None, Role.DATA) and (argument := self._of_argument(stack)) is not None:
-            return argument
         if role is None:
             return self._of_other_code(stack)
         return role, self._detail(stack, index)
@@ -196,17 +192,6 @@ class Classifier:
         if role is not None and (roles[0] is None or role is Role.IDLE or (roles[0] is Role.WAIT and call == "loads")):
             return role, -1
         return next(((role, index) for index, role in enumerate(roles) if role is not None), (None, 0))
-
-    def _of_argument(self, stack: Stack) -> tuple[Role, str] | None:
-        """The role of a call that prints or saves, for its arguments: json.dumps in `print(json.dumps(x))`."""
-        for place in stack:
-            if is_own(place.code.file):
-                around = (
-                    call for call in source_context.calls_around(place) if C_FUNCTIONS.get(call) in INCLUDES_ARGUMENTS
-                )
-                call = next(around, "")
-                return (C_FUNCTIONS[call], call) if call else None
-        return None
 
     def _of_other_code(self, stack: Stack) -> tuple[Role, str]:
         """The role of a library's own code around the parts that have one, and of functions that JAX has compiled."""

@@ -47,36 +47,14 @@ def call_at(place: Place) -> str:
         tree = ast.parse(b"(" + b"".join(text) + b")", mode="eval").body
     except (SyntaxError, ValueError):
         return ""
-    name = _called(tree) if isinstance(tree, ast.Call) else ""
+    name = call_name(tree) if isinstance(tree, ast.Call) else ""
     return dict(place.code.other_names + place.other_names).get(name, name)
-
-
-@cache
-def calls_around(place: Place) -> tuple[str, ...]:
-    """Names of the functions called with arguments that contain a place: ("print",) for f in `print(f(x))`."""
-    if None in (place.end_line, place.column, place.end_column):
-        return ()
-    start, end = (place.line, place.column), (place.end_line, place.end_column)
-    found = []
-    for call in calls_in(place.code.file):
-        parts: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-        if any(_begin(part) <= start and end <= _end(part) for part in parts):  # type: ignore[operator]
-            found.append(_called(call))
-    return tuple(found)
 
 
 @cache
 def calls_in(file: str) -> list[ast.Call]:
     """All calls in a file."""
     return [node for node in ast.walk(syntax_tree(file)) if isinstance(node, ast.Call)]
-
-
-def _begin(node: ast.expr | ast.keyword) -> tuple[int, int]:
-    return node.lineno, node.col_offset
-
-
-def _end(node: ast.expr | ast.keyword) -> tuple[int, int]:
-    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
 def text_at(file: str, line: int) -> str:
@@ -94,6 +72,7 @@ def syntax_tree(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _called(call: ast.Call) -> str:
+def call_name(call: ast.Call) -> str:
+    """The name of what is called, without what it is an attribute of; "" for what has none."""
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

@@ -202,21 +202,6 @@ def test_no_pattern_is_hidden_by_a_wider_one_of_another_role() -> None:
     assert hints.role(("some_script.train_step",)) is None
 
 
-def test_the_arguments_of_print_are_logging(tmp_path: Path) -> None:
-    line = "    print(json.dumps({'n': 1}), flush=True)\n    kept(json.dumps({'n': 2}))\n"
-    path = tmp_path / "run.py"
-    path.write_text("def go(kept):\n" + line)
-    code, encoder = (
-        Code(str(path), "go", "__main__", 1, ()),
-        Code("/lib/python3.12/json/encoder.py", "encode", "json", 1, ()),
-    )
-    printed = Place(code, 2, 2, 10, 10 + len("json.dumps({'n': 1})"))
-    assert source_context.calls_around(printed) == ("print",)
-    assert role(encoder, printed) is Role.LOGGING
-    assert role(printed) is Role.LOGGING  # dumps itself, caught before or after its work
-    assert role(encoder, Place(code, 3, 3, 9, 9 + len("json.dumps({'n': 2})"))) is Role.DATA
-
-
 def functions_of_headrace() -> list[str]:
     """Full names of all functions and methods of the package."""
     root = Path(headrace.__file__).parent

@@ -316,6 +316,14 @@ def test_side_work_that_logs_for_a_part_of_its_time_is_logging(tmp_path: Path) -
     assert found == [Role.LOGGING, Role.LOGGING, Role.BACKWARD]
 
 
+def test_what_is_computed_to_be_written_alone_is_logging_whether_the_writing_is_seen_or_not(tmp_path: Path) -> None:
+    text = f"while True:\n    B = draw()\n    {LEARN}\n    line = text(q.all())\n    print(line)\n    keep(more(q))\n"
+    script = Script(tmp_path, text)
+    calls = [script.at(call) for call in ("text(q.all())", "more(q)", "draw()")]
+    found = script.roles(*((call,) for call in calls), (BACKWARD, script.at("L.backward()")))
+    assert found == [Role.LOGGING, Role.SIDE, Role.DATA, Role.BACKWARD]
+
+
 def test_functions_that_a_library_calls_back_do_not_make_it_another_state() -> None:
     def traced(value: object) -> int:
         return stacks.variables_of(sys._getframe())
