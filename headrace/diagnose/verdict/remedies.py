@@ -19,6 +19,7 @@ from headrace.diagnose.verdict.snippets import instead, snippet, without
 LEAST_GAIN = 1.15  # remedies with a lower gain or bound are not listed: predictions are not so exact
 COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
 GUESSED = 0.2  # share of an activity's time whose role is guessed, above which no gain is predicted
+ANSWERED = ("a socket", "a pipe", "several files", "a message queue")  # through which answers come
 WAITED = 0.05  # share of the time that a disk is waited for, from which on the caches are cold after it
 # of remedies without a prediction, what a share of the time is worth that takes so much of the user's
 WORTH = {MINUTE: 2.0, MINUTES: 2.0, HALF_AN_HOUR: 1.0, DAY: 0.5}
@@ -98,11 +99,27 @@ def _data(facts: Facts) -> Remedy | None:
     )
 
 
+def _waits(facts: Facts) -> Remedy | None:
+    """Requests that are sent one after another, to others than the environments' processes."""
+    waits = facts.profile.training_thread.waits
+    spent = min(sum(waits.get(what, 0.0) for what in ANSWERED), facts.spent(Role.WAIT))
+    if spent < 0.15 * facts.total or facts.env_workers or env_remedies.slowest(facts):
+        return None
+    site = facts.loop_line(Role.WAIT)
+    why = (
+        f"{facts.percent(spent)} of the time the script waits for answers{at(site)}, and computes nothing meanwhile. "
+        "What does not depend on an answer can be asked for, or computed, before it comes."
+    )
+    change = instead(site, snippet(facts, "at_once"))
+    return remedy(facts, "Ask for several answers at once", why, HALF_AN_HOUR, change, most=spent)
+
+
 RULES: tuple[Callable[[Facts], Remedy | None], ...] = (
     _sleep,
     *(partial(_less_often, role=role) for role in LESS_OFTEN),
     *(partial(_once, role=role) for role in ONCE),
     _data,
+    _waits,
     *env_remedies.RULES,
     *network_remedies.RULES,
 )

@@ -137,7 +137,8 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     if name == Role.WAIT.label:
         what = next(iter(facts.profile.training_thread.waits), "")
         for_what = f", for {what} for the most part" if what else ""
-        waits = f"The script waits for other processes or threads {share} of the time"
+        place = loop_lines.mostly(facts, name)
+        waits = f"The script waits for other processes or threads {share} of the time{place}"
         return f"{waits}{for_what}{_meanwhile(facts)}.{caveats}"
     most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
     known = facts.unsure < FEW_UNSURE and facts.profile.counters.get("updates_seen", 1.0)

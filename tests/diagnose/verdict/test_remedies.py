@@ -183,6 +183,14 @@ def test_what_is_guessed_or_unknown_widens_the_bounds_of_what_it_may_be():
     assert bound("DATA", DATA=0.25) == pytest.approx(1 / (1 - 0.3 - 0.1))  # its own are in its share
 
 
+def test_answers_that_are_waited_for_one_after_another_are_asked_for_at_once():
+    made = profile(WAIT=0.8, FORWARD=0.2)
+    made.training_thread.waits = {"a socket": 0.7 * SECONDS, "a lock": 0.1 * SECONDS}
+    remedy = named(remedies(Facts(made)), "answers at once")
+    assert remedy.gain is None and remedy.bound == pytest.approx(1 / (1 - 0.7), rel=0.05)  # a lock gives no answer
+    assert not [title for title in titles(remedies(facts(WAIT=0.8, FORWARD=0.2))) if "at once" in title]
+
+
 def test_of_processes_of_unknown_role_the_one_whose_computing_is_waited_for_is_named():
     def found(*computing):
         lanes = [
