@@ -3,6 +3,7 @@
 import itertools
 import opcode
 import sys
+import types
 
 from . import variables
 
@@ -34,16 +35,12 @@ class Stacks:
 
         A function that has only just been entered is left out: the tick came before the call.
         """
-        outer, frames = frame, []  # type: ignore[var-annotated]
-        while outer is not None and len(frames) < MOST_FRAMES:
-            frames.append((id(outer.f_code), outer.f_lasti))
-            outer = outer.f_back
-        key = tuple(frames)
+        frames = _frames(frame)
+        key = tuple((id(each.f_code), each.f_lasti) for each in frames)
         if key not in self._stacks:
             places = []  # type: ignore[var-annotated]
-            for place in key:
-                places.append(self._places.get(place) or self._describe(frame, place, not places))
-                frame = frame.f_back
+            for index, place in enumerate(key):
+                places.append(self._places.get(place) or self._describe(frames[index], place, index == 0))
             if places[0][1] and len(places) > 1:
                 del places[0]
             number = next(self._numbers)
@@ -73,6 +70,34 @@ class Stacks:
         self.new.append(["place", found[0], known[0], *position, aliases, kinds])
         self._places[place] = found
         return found
+
+
+def _frames(frame):
+    """The frames of a stack, the innermost first; where an event loop waits, with those of the coroutine that does."""
+    found = []  # type: ignore[var-annotated]
+    while frame is not None and len(found) < MOST_FRAMES:
+        if len(found) == 1 and frame.f_code.co_name == "_run_once" and _is_asyncio(frame):
+            found += _suspended(frame)
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _suspended(frame):
+    """The frames of the coroutine that asyncio.run() was given, the innermost first, while its event loop waits."""
+    while frame is not None and frame.f_code.co_name != "run_until_complete":
+        frame = frame.f_back
+    task = variables.read(frame, "future") if frame is not None and _is_asyncio(frame) else None
+    coroutine = getattr(task, "get_coro", lambda: None)()
+    found = []  # type: ignore[var-annotated]
+    while isinstance(coroutine, types.CoroutineType) and coroutine.cr_frame is not None:
+        found.append(coroutine.cr_frame)
+        coroutine = coroutine.cr_await
+    return found[::-1]
+
+
+def _is_asyncio(frame):
+    return frame.f_globals.get("__name__") == "asyncio.base_events"
 
 
 def variables_of(frame):

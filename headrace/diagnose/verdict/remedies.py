@@ -103,7 +103,9 @@ def _waits(facts: Facts) -> Remedy | None:
     """Requests that are sent one after another, to others than the environments' processes."""
     waits = facts.profile.training_thread.waits
     spent = min(sum(waits.get(what, 0.0) for what in ANSWERED), facts.spent(Role.WAIT))
-    if spent < 0.15 * facts.total or facts.env_workers or env_remedies.slowest(facts):
+    others = (lane for lane in facts.profile.lanes if lane.pid != facts.profile.training_thread.pid)
+    computing = max((lane.cpu_seconds + lane.queued_seconds for lane in others), default=0.0)
+    if spent < 0.15 * facts.total or facts.env_workers or computing > 0.5 * spent:  # it waits for what they compute
         return None
     site = facts.loop_line(Role.WAIT)
     why = (

@@ -189,6 +189,9 @@ def test_answers_that_are_waited_for_one_after_another_are_asked_for_at_once():
     remedy = named(remedies(Facts(made)), "answers at once")
     assert remedy.gain is None and remedy.bound == pytest.approx(1 / (1 - 0.7), rel=0.05)  # a lock gives no answer
     assert not [title for title in titles(remedies(facts(WAIT=0.8, FORWARD=0.2))) if "at once" in title]
+    made.lanes.append(lane(201, Kind.WORKER, "worker 1", OTHER=0.6))
+    made.lanes[1].cpu_seconds = 0.6 * SECONDS  # the answers are computed meanwhile
+    assert not [title for title in titles(remedies(Facts(made))) if "at once" in title]
 
 
 def test_of_processes_of_unknown_role_the_one_whose_computing_is_waited_for_is_named():
