@@ -51,6 +51,7 @@ HEADLINES = {  # what a headline says -> the kind of verdict
     r"did not train": "start-up",
     r"waits for other processes": "waiting",
     r"goes into ([a-z -]+)": r"\1",
+    r"go into ([a-z -]+), [^,]+, and ([a-z -]+)": r"\1 and \2",  # about as much of both
 }
 KINDS = {  # words of the ablated scripts' truth -> the kind of verdict
     "acting": "policy inference",
@@ -160,10 +161,11 @@ def examine(script: Path, truth: Row, options: Namespace) -> list[Row]:
         "library": library,
         "kind": " or ".join(kinds),
         "seen": seen,
-        "right": seen in kinds or ("nothing" in kinds and _claims_nothing(verdict)),
+        "right": not {seen, *seen.split(" and ")}.isdisjoint(kinds)
+        or ("nothing" in kinds and _claims_nothing(verdict)),
         "unknown": facts.share(Role.OTHER) if profile.lanes else 1.0,
         "unsure": facts.unsure if profile.lanes else 1.0,
-        "claimed": next((seconds / facts.total for name, seconds in groups(facts) if name == seen), 0.0)
+        "claimed": next((seconds / facts.total for name, seconds in groups(facts) if seen.startswith(name)), 0.0)
         if profile.lanes
         else 0.0,
         "first": first.title if first else "",

@@ -21,6 +21,7 @@ MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 TELLING = 2.0  # ... and as this, where no gain is predicted
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
+UNLIKE = (Role.OTHER.label, Role.WAIT.label, Role.IDLE.label)  # what headlines do not say together with activities
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
 
 
@@ -141,6 +142,10 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
         waits = f"The script waits for other processes or threads {share} of the time{place}"
         return f"{waits}{for_what}{_meanwhile(facts)}.{caveats}"
     most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
+    where = f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}"
+    (_, _), (second, less), *_ = groups(facts)
+    if seconds - less < facts.margin * facts.total and second not in UNLIKE:  # which is larger is not known
+        where = f"The largest parts of the time go into {name}, {share}, and {second}, {facts.percent(less)}"
     known = facts.unsure < FEW_UNSURE and facts.profile.counters.get("updates_seen", 1.0)
     little = (
         bool(known)
@@ -148,7 +153,7 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
         and max((remedy.gain or remedy.bound for remedy in found), default=1.0) < LITTLE_GAIN
     )
     known_text = f"; no known remedy makes it {times(LITTLE_GAIN)} as fast" if little else ""
-    return f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}{known_text}.{caveats}"
+    return f"{where}{known_text}.{caveats}"
 
 
 def _meanwhile(facts: Facts) -> str:

@@ -91,6 +91,15 @@ def test_few_samples_are_enough_where_nearly_all_are_of_one_activity():
     assert judge(Facts(made)).headline.startswith("There are too few samples")
 
 
+def test_of_two_activities_of_about_the_same_size_both_are_named():
+    made = profile(SAVING=0.24, INFERENCE=0.27, FORWARD=0.2, DATA=0.29)
+    made.training_thread.samples = 400  # 5 points of error
+    said = "The largest parts of the time go into data handling, 29 %, and policy inference, 27 %."
+    assert judge(Facts(made)).headline == said
+    made.training_thread.samples = 40_000
+    assert judge(Facts(made)).headline.startswith("The largest part of the time goes into data handling: 29 %")
+
+
 def test_a_script_that_always_learns_has_no_phases():
     # start-up, a fifth of the window, is no phase
     assert not [
