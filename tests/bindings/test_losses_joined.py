@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headrace.kernels.rows.inputs import given
-from headrace.kernels.rows.joins import work
-from headrace.kernels.rows.lowering.loss import lower
-from headrace.kernels.rows.trace_loss import trace
+from headrace.bindings.compiled.compiled_losses import CompiledLoss
+from headrace.bindings.compiled.loss_program import Program
 from tests.bindings.oracle import as_in_float64
 
 
@@ -89,8 +87,10 @@ def elsewhere(net: nn.Module, b: dict[str, Tensor]) -> Tensor:
 
 
 def products(loss: Callable[..., Any], net: nn.Module) -> int:
-    arguments = (net, batch(8))
-    return work(lower(trace(loss, arguments, given(loss, arguments, True)), "loss"))
+    """Floating-point operations of the compiled loss's products, for a row."""
+    program, _ = CompiledLoss(loss).find((net, batch(8)))
+    assert isinstance(program, Program)
+    return program.work
 
 
 @pytest.mark.parametrize(

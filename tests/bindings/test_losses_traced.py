@@ -175,9 +175,15 @@ def writes_functions_of_its_own(net: nn.Module, x: Tensor) -> Tensor:
     return (limited + roots + (h * 1.0).exp_() + (h * 1.0).square_() + (positive * 1.0).pow_(1.5)).square().mean()
 
 
+def turns_its_own(net: nn.Module, x: Tensor) -> Tensor:
+    h = torch.stack((net(x), 2 * net(x).square())).transpose_(0, 1)
+    return (h[:, 1] * h.flatten(1)[:, :2]).mean()
+
+
 @pytest.mark.parametrize(
     "loss",
     [
+        turns_its_own,
         writes_functions_of_its_own,
         writes_to_its_own,
         writes_where_a_view_looks,
@@ -204,6 +210,7 @@ def test_writes_in_place_are_seen_by_whoever_sees_them(loss: Callable[..., Tenso
     ("loss", "traces"),
     [
         (writes_functions_of_its_own, 3),  # one for each number of rows
+        (turns_its_own, 3),
         (writes_where_a_view_looks, 7),  # the first shows that two are needed for each
     ],
 )

@@ -11,7 +11,8 @@ from headrace.kernels.rows.nodes import operation_name
 
 # of these the operation without the underscore has the same arguments
 IN_PLACE = {"add_", "sub_", "mul_", "div_", "neg_", "sigmoid_", "tanh_", "relu_", "logical_and_", "masked_fill_"} | {
-    *("clamp_", "clamp_min_", "clamp_max_", "abs_", "exp_", "log_", "sqrt_", "square_", "pow_", "reciprocal_")
+    *("clamp_", "clamp_min_", "clamp_max_", "abs_", "exp_", "log_", "sqrt_", "square_", "pow_", "reciprocal_"),
+    "transpose_",  # which ends torch's GRU and LSTM with the batch first
 }
 
 
@@ -74,6 +75,7 @@ def _without_write(graph: Graph, node: Node) -> Node | None:
     if name not in IN_PLACE or any(dtype not in (own.dtype, torch.bool) for dtype in others) or node.kwargs:
         return None
     packet = getattr(torch.ops.aten, name.removesuffix("_"))
-    new = graph.call_function(getattr(packet, node.target._overloadname), node.args)  # type: ignore[union-attr]
+    overload = "int" if name == "transpose_" else node.target._overloadname  # type: ignore[union-attr]
+    new = graph.call_function(getattr(packet, overload), node.args)
     new.meta = dict(node.meta)
     return new
