@@ -62,6 +62,7 @@ KINDS = {  # words of the ablated scripts' truth -> the kind of verdict
 }
 HONEST, UNSURE = ("unknown", "few"), 0.2  # kinds that claim nothing, and the share of the time that is no claim
 CLAIMED, HARDLY = 0.5, 0.2  # shares of the time: a claim of so much is a confident falsehood where so little is true
+GREAT = 1.5  # times as fast, from which on a predicted gain is one
 OUTCOMES = ("right", "unknown", "wrong, unsure", "wrong and sure")
 COLUMNS = ("script", "library", "seen", "kind", "outcome", "unknown", "first", "predicted", "bound")
 RATES = ('{"rate"', '{"steps_per_second"')  # the beginnings of the line that a script ends with
@@ -201,8 +202,9 @@ def outcome(row: Row, truth: Row) -> Row:
 
 
 def _claims_nothing(verdict: Verdict) -> bool:
-    """Whether a verdict says that nothing stands out: no part takes half of the time, and no gain is promised."""
-    return verdict.headline.startswith("The largest part") and not any(remedy.gain for remedy in verdict.remedies[:1])
+    """Whether a verdict says that nothing stands out: no part takes half of the time, and no great gain is promised."""
+    promised = max((remedy.gain or 1.0 for remedy in verdict.remedies), default=1.0)
+    return verdict.headline.startswith("The largest part") and promised < GREAT
 
 
 def kind(verdict: Verdict) -> str:
