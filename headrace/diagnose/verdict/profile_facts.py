@@ -78,13 +78,15 @@ class Facts:
     def bound(self, saved: float, measured: float | None = None, unsure: float = 0.0) -> float:
         """The largest possible gain from saving so many seconds (Amdahl 1967), plus the sampling error.
 
+        On a busy machine it is larger by the time for which the training thread had no core: on another day it has one.
         measured: those of the seconds that were sampled; the error of the others is proportional to what is left.
         unsure: share of the other time that may belong to what is saved, too.
         """
         share = min(saved / self.total, 1.0)
         sampled = share if measured is None else min(measured / self.total, share, 0.999)
         error = 2 * self.margin * math.sqrt(sampled * (1 - sampled)) * (1 - share) / max(1 - sampled, 1e-9)
-        return 1.0 / max((1.0 - share - error) * (1.0 - unsure), 1e-3)
+        busy = (1 - share) * self.queued([self.profile.training_thread])
+        return 1.0 / max((1.0 - share - error - busy) * (1.0 - unsure), 1e-3)
 
     def may_be(self, *roles: Role) -> float:
         """Share of the time in other roles that may have one of these: it is guessed, or of unknown role."""

@@ -170,6 +170,13 @@ def test_short_work_after_a_pause_becomes_faster_by_what_waking_up_costs():
     assert named(remedies(Facts(made, wake_up=1e-3)), "sleeping").gain < 0.75 * much.gain
 
 
+def test_a_busy_machine_loosens_the_bound():
+    made = profile(LOGGING=0.5, FORWARD=0.5)
+    before = Facts(made).bound(10.0)
+    made.training_thread.queued_seconds = 0.2 * SECONDS
+    assert Facts(made).bound(10.0) > 1.2 * before
+
+
 def test_what_is_guessed_or_unknown_widens_the_bounds_of_what_it_may_be():
     def bound(words, **guessed):
         made = profile(SAVING=0.2, DATA=0.3, OTHER=0.1, FORWARD=0.4)
