@@ -21,7 +21,7 @@ from headrace.parallel.collector import InlineCollector
 
 RAW = {"normalize_observation": False, "normalize_return": False}
 SMALL = APPOConfig(num_steps=8, epochs=2, minibatch_size=40, hidden=(8,), **RAW)
-MEMORY = {"recurrent": "gru", "rnn_size": 12, "hidden": (16,), "sequence_length": 8}
+MEMORY = {"recurrent": "gru", "rnn_size": 12, "hidden": (16,), "sequence_length": 4}
 
 
 @pytest.fixture(autouse=True)

@@ -135,7 +135,7 @@ def saved(trainer: Trainer, folder: Path) -> dict:
 RESUMED = {
     "ppo": ("ppo", "CartPole-v1", 2, {"num_envs": 8}),
     "agents": ("ppo", "Pursuit", 2, {}),
-    "recurrent": ("a2c", "CartPole-v1", 4, {"recurrent": "gru", "num_envs": 8}),
+    "recurrent": ("a2c", "CartPole-v1", 4, {"recurrent": "gru", "sequence_length": 4, "hidden": (16,), "num_envs": 8}),
     "dqn": ("dqn", "CartPole-v1", 20, {"num_envs": 6, "learning_starts": 60, "buffer_size": 2000}),
     "sac": ("sac", "Pendulum-v1", 20, {"num_envs": 6, "learning_starts": 60, "hidden": (16, 16), "buffer_size": 2000}),
     "savable": ("ppo", partial(limited, Drifting), 2, SMALL),

@@ -138,11 +138,15 @@ def pool():
 
 OFF_POLICY = {
     "dqn": ("dqn", "CartPole-v1", {"prioritized": True, "n_steps": 2}),
-    "recurrent dqn": ("dqn", "CartPole-v1", {"recurrent": "gru", "sequence_length": 4, "prioritized": False}),
+    "recurrent dqn": (
+        "dqn",
+        "CartPole-v1",
+        {"recurrent": "gru", "sequence_length": 4, "burn_in": 2, "prioritized": False},
+    ),
     "ddpg": ("ddpg", "Pendulum-v1", {}),
     "td3": ("td3", "Pendulum-v1", {"utd_ratio": 0.5}),
     "sac": ("sac", "Pendulum-v1", {}),
-    "recurrent sac": ("sac", "Pendulum-v1", {"recurrent": "gru", "sequence_length": 4}),
+    "recurrent sac": ("sac", "Pendulum-v1", {"recurrent": "gru", "sequence_length": 4, "burn_in": 2}),
     "tqc": ("tqc", "Pendulum-v1", {"critic_hidden": (8,)}),
     "crossq": ("crossq", "Pendulum-v1", {"critic_hidden": (8,)}),
 }

@@ -25,7 +25,7 @@ CASES = {
     "advantages normalised": ("a2c", "CartPole-v1", {"normalize_advantage": True}),
     "reinforce": ("reinforce", "CartPole-v1", {"num_steps": 32}),
     "no baseline": ("reinforce", "CartPole-v1", {"num_steps": 64, "baseline": False}),
-    "recurrent": ("a2c", "CartPole-v1", {"recurrent": "gru"}),
+    "recurrent": ("a2c", "CartPole-v1", {"recurrent": "gru", "sequence_length": 4, "hidden": (16,)}),
     "agents": ("a2c", "Pursuit", {}),
 }
 

@@ -31,7 +31,7 @@ CASES = {
     "ppo": ("ppo", "CartPole-v1", EPOCHS | {"schedule": "linear", "learning_rate": 1e-3, "total_steps": 10_000}),
     "a2c": ("a2c", "CartPole-v1", ROLLOUTS | {"normalize_advantage": True}),
     "trpo": ("trpo", "CartPole-v1", ROLLOUTS | {"minibatch_size": 64, "critic_epochs": 2}),
-    "recurrent": ("ppo", "CartPoleHidden", EPOCHS | {"recurrent": "gru", "rnn_size": 8, "sequence_length": 8}),
+    "recurrent": ("ppo", "CartPoleHidden", EPOCHS | {"recurrent": "gru", "rnn_size": 8, "sequence_length": 4}),
     "sac": ("sac", "Pendulum-v1", REPLAY),
     "dqn": ("dqn", "CartPole-v1", REPLAY),
 }

@@ -137,9 +137,9 @@ def test_returns_are_told_by_group():
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
-        ("ppo", {"recurrent": "gru", "rnn_size": 4, "sequence_length": 4}),
+        ("ppo", {"recurrent": "gru", "rnn_size": 4, "sequence_length": 2}),
         ("impala", {}),
-        ("appo", {"recurrent": "lstm", "rnn_size": 4}),
+        ("appo", {"recurrent": "lstm", "rnn_size": 4, "sequence_length": 2}),
         ("reinforce", {}),
         ("trpo", {}),
     ],
