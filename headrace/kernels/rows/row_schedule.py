@@ -19,16 +19,17 @@ from headrace.kernels.rows.row_plan import (
 from headrace.kernels.rows.row_program import Input, Join, Map, Outer, Program, Value, View
 
 
-def plan(program: Program) -> Plan:
-    """A program's steps and memory."""
-    return _Planner(program).plan()
+def plan(program: Program, vectors: bool = True) -> Plan:
+    """A program's steps and memory. vectors: sums over rows are taken along vectors of numbers, as the CPU's are: each
+    has a vector of accumulators, or a factor that is turned around."""
+    return _Planner(program, vectors).plan()
 
 
 class _Planner:
     """The state of planning one program."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.stored = program, stored(program)
+    def __init__(self, program: Program, vectors: bool) -> None:
+        self.program, self.stored, self.vectors = program, stored(program), vectors
         self.totals = shared_sums(program)
         self.together = {part: parts for parts in self.totals.values() for part in parts}
         self.transposed: dict[Value, Transposed] = {}
@@ -44,7 +45,7 @@ class _Planner:
             for value in filter(is_sum, phase.steps):
                 if value not in sums:
                     sums |= dict.fromkeys(self.together.get(value, [value]), size)
-                    size += accumulators(value)
+                    size += accumulators(value) if self.vectors else value.size
         tiles, kept = self._place_tiles()
         return Plan(self.program, self.phases, self.places, sums, self.transposed, tiles, kept, uniform, size)
 
@@ -87,7 +88,7 @@ class _Planner:
         turned: dict[object, Transposed] = {}
         for value in values:
             self._gather(phase, value)
-            if isinstance(value, Outer) and outer_form(value) != "dots":
+            if self.vectors and isinstance(value, Outer) and outer_form(value) != "dots":
                 source = value.right if outer_form(value) == "right" else value.left
                 key = (id(source.value), source.shape, source.strides, source.offset)
                 if key not in turned:

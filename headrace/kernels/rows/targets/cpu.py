@@ -15,13 +15,9 @@ from headrace.kernels.rows.row_plan import (
 )
 from headrace.kernels.rows.row_program import (
     Input,
-    Join,
-    Map,
     Outer,
-    Pick,
     Product,
     Reduce,
-    Sort,
     Value,
     View,
     contiguous,
@@ -35,12 +31,8 @@ from headrace.kernels.rows.targets.llvm_steps import (
     begin,
     combined,
     gather_step,
-    join_step,
-    map_step,
-    pick_step,
-    reduce_step,
     row_sum_step,
-    sort_step,
+    written,
 )
 from headrace.kernels.rows.targets.llvm_text import Body, Module
 
@@ -126,16 +118,8 @@ class _Target:
 
     def _uniform(self, value: Value) -> Step | None:
         """A step that is the same for rows and for uniform values, but for the width; None where nothing is to do."""
-        if isinstance(value, Map):
-            return map_step(self.plan, self.module, value)
-        if isinstance(value, Join):
-            return join_step(self.plan, self.module, value)
-        if isinstance(value, Reduce):
-            return reduce_step(self.plan, self.module, value)
-        if isinstance(value, Pick):
-            return pick_step(self.plan, self.module, value)
-        assert isinstance(value, Sort), value
-        return sort_step(self.plan, self.module, value)
+        step = begin(self.plan, self.module, value.rows)
+        return step if written(step, value) else None
 
     def _product(self, call: Caller, value: Product) -> None:
         weight, source = value.weight, value.source

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from headrace.kernels.rows.row_plan import Place, Plan, inlined
@@ -59,6 +61,26 @@ class Step:
     places: list[Value] = field(default_factory=list)
     numbers: dict[Count, str] = field(default_factory=dict)
 
+    @property
+    def pitch(self) -> int:
+        """How far a value's tiles lie apart, in numbers."""
+        return self.plan.lanes
+
+    @contextmanager
+    def each(self, shape: Sequence[int], rows: bool) -> Iterator[tuple[list[str], str]]:
+        """What is written within this is done for each index of a shape and, with rows, for all lanes of a block: the
+        index, and the first of the lanes."""
+        with ExitStack() as stack:
+            index = [stack.enter_context(self.body.loop(n)) for n in shape]
+            yield index, stack.enter_context(self.body.loop(self.plan.lanes, self.body.width)) if rows else "0"
+
+    @contextmanager
+    def each_together(self, shape: Sequence[int], rows: bool) -> Iterator[tuple[list[str], list[str]]]:
+        """As each(), but for all lanes at once: the first of each vector of them. Then sums do not wait for each
+        other."""
+        with self.each(shape, False) as (index, _):
+            yield index, [str(lane) for lane in range(0, self.plan.lanes, self.body.width)] if rows else ["0"]
+
     def pointer(self, value: Value) -> str:
         """The parameter that is a value's memory."""
         key: object = self.plan.places[value]
@@ -105,7 +127,7 @@ class Reader:
         element = ELEMENTS[value.dtype]
         tiled = value.rows
         if tiled:
-            found = b.load(self.step.pointer(value), b.plus(self.place(view, self.step.plan.lanes), self.lane), element)
+            found = b.load(self.step.pointer(value), b.plus(self.place(view, self.step.pitch), self.lane), element)
         else:
             one = b.load(self.step.pointer(value), self.place(view, 1), element, one=True)
             found = b.broadcast(one, element)

@@ -43,15 +43,10 @@ def begin(plan: Plan, module: Module, rows: bool) -> Step:
     return Step(plan, module, Body(VECTOR if rows else 1))
 
 
-def lanes(step: Step, rows: bool, stack: ExitStack) -> str:
-    """A loop over a block's lanes; "0" without rows."""
-    return stack.enter_context(step.body.loop(step.plan.lanes, VECTOR)) if rows else "0"
-
-
 def store(step: Step, value: Value, place: str, lane: str, found: str) -> None:
     """Store one of a value's numbers."""
     b = step.body
-    at = b.plus(b.times(place, step.plan.lanes), lane) if value.rows else place
+    at = b.plus(b.times(place, step.pitch), lane) if value.rows else place
     b.store(in_memory(b, found, value.dtype), step.pointer(value), at, ELEMENTS[value.dtype])
 
 
@@ -81,25 +76,39 @@ def restrided(node: Node, strides: list[list[int]], shape: Shape) -> Node:
     return Node(View(node.view.value, shape, tuple(strides.pop(0)), node.view.offset))
 
 
-def map_step(plan: Plan, module: Module, value: Map) -> Step:
+def written(step: Step, value: Value) -> bool:
+    """Write the step of a value that is no sum over rows, and no product; False where nothing is to do."""
+    if isinstance(value, Join):
+        return join_step(step, value)
+    if isinstance(value, Map):
+        map_step(step, value)
+    elif isinstance(value, Reduce):
+        reduce_step(step, value)
+    elif isinstance(value, Pick):
+        pick_step(step, value)
+    else:
+        assert isinstance(value, Sort), value
+        sort_step(step, value)
+    return True
+
+
+def map_step(step: Step, value: Map) -> None:
     """A Map that is stored."""
     whole_view = View(value, value.shape, contiguous(value.shape))
-    node = Node(whole_view, tuple(expression(plan, view) for view in value.operands))
-    step = begin(plan, module, value.rows)
+    node = Node(whole_view, tuple(expression(step.plan, view) for view in value.operands))
     _loops(step, value, node, value.shape, contiguous(value.shape), 0)
-    return step
 
 
-def join_step(plan: Plan, module: Module, value: Join) -> Step | None:
-    """Parts, each to where it lies in the whole; None where all were computed there."""
-    step, at, copied = begin(plan, module, value.rows), 0, False
+def join_step(step: Step, value: Join) -> bool:
+    """Parts, each to where it lies in the whole; False where all were computed there."""
+    at, copied = 0, False
     strides = contiguous(value.shape)
     for part in value.parts:
-        if not _there(plan, part, value, at * strides[value.axis]):
-            _loops(step, value, expression(plan, part), part.shape, strides, at * strides[value.axis])
+        if not _there(step.plan, part, value, at * strides[value.axis]):
+            _loops(step, value, expression(step.plan, part), part.shape, strides, at * strides[value.axis])
             copied = True
         at += part.shape[value.axis]
-    return step if copied else None
+    return copied
 
 
 def _there(plan: Plan, part: View, join: Join, offset: int) -> bool:
@@ -112,23 +121,18 @@ def _loops(step: Step, value: Value, node: Node, shape: Shape, target: Sequence[
     merged, strides = fewer_axes(shape, [*(view.strides for view in leaves(node)), target])
     own = strides.pop()
     node = restrided(node, strides, merged)
-    with ExitStack() as stack:
-        index = [stack.enter_context(step.body.loop(n)) for n in merged]
-        lane = lanes(step, value.rows, stack)
+    with step.each(merged, value.rows) as (index, lane):
         found = Reader(step, index, lane).value(node)
         place = step.body.plus(offset, *(step.body.times(i, s) for i, s in zip(index, own, strict=True)))
         store(step, value, place, lane, found)
 
 
-def reduce_step(plan: Plan, module: Module, value: Reduce) -> Step:
-    """A reduction over inner axes, of values with rows: all lanes at once, so that sums do not wait for each other."""
-    step = begin(plan, module, value.rows)
+def reduce_step(step: Step, value: Reduce) -> None:
+    """A reduction over inner axes."""
     b, kept = step.body, len(value.shape)
-    node = expression(plan, value.source)
-    firsts = [str(lane) for lane in range(0, step.plan.lanes, VECTOR)] if value.rows else ["0"]
+    node = expression(step.plan, value.source)
     starts = _starts(b, value)
-    with ExitStack() as stack:
-        index = [stack.enter_context(b.loop(n)) for n in value.shape]
+    with step.each_together(value.shape, value.rows) as (index, firsts):
         place = b.plus(*(b.times(i, s) for i, s in zip(index, contiguous(value.shape), strict=True)), 0)
         results = _carry(step, value, node, index, list(value.source.shape[kept:]), firsts, [starts] * len(firsts))
         for lane, result in zip(firsts, results, strict=True):
@@ -136,7 +140,6 @@ def reduce_step(plan: Plan, module: Module, value: Reduce) -> Step:
             if value.function in ("any", "all"):
                 found = compare(b, "une", found, b.number(0))
             store(step, value, place, lane, found)
-    return step
 
 
 def _starts(b: Body, value: Reduce) -> list[tuple[str, str]]:
@@ -256,17 +259,14 @@ def _row_sum(
     return combined(b, value.function, total, kept[0])
 
 
-def pick_step(plan: Plan, module: Module, value: Pick) -> Step:
+def pick_step(step: Step, value: Pick) -> None:
     """For each number, the source's at an index: by comparing each index, so that one out of range gives NaN."""
-    step = begin(plan, module, value.rows)
-    b, kept = step.body, len(value.shape)
-    source, number = Node(value.source), expression(plan, value.index)
+    b = step.body
+    source, number = Node(value.source), expression(step.plan, value.index)
     count, dtype = value.source.shape[-1], value.dtype
     kind = b.kind({F32: "float", I32: "i32", BOOL: "i1"}[dtype])
     start = {F32: b.number(math.nan), I32: b.integer(-1), BOOL: b.splat("i1 0")}[dtype]
-    with ExitStack() as stack:
-        index = [stack.enter_context(b.loop(n)) for n in value.shape]
-        lane = lanes(step, value.rows, stack)
+    with step.each(value.shape, value.rows) as (index, lane):
         wanted = Reader(step, index, lane).value(number)
         with b.carrying(count, [(kind, start)]) as (i, names, ends):
             own = i if i.isdecimal() else b.new(f"trunc i64 {i} to i32")
@@ -275,20 +275,15 @@ def pick_step(plan: Plan, module: Module, value: Pick) -> Step:
             ends.append(select(b, b.new(f"icmp eq {b.i32} {wanted}, {here}"), found, names[0], kind))
         place = b.plus(*(b.times(i, s) for i, s in zip(index, contiguous(value.shape), strict=True)), 0)
         store(step, value, place, lane, ends[0])
-    assert kept == len(index)
-    return step
 
 
-def sort_step(plan: Plan, module: Module, value: Sort) -> Step:
+def sort_step(step: Step, value: Sort) -> None:
     """By exchanging neighbours, for all lanes at once: as many passes as there are numbers. Equals stay in order, NaN
     comes last."""
-    step = begin(plan, module, value.rows)
     b, count = step.body, value.shape[-1]
     numbers = b.new(f"alloca [{count} x {b.f32}], align 64")
     places = b.new(f"alloca [{count} x {b.i32}], align 64")
-    with ExitStack() as stack:
-        index = [stack.enter_context(b.loop(n)) for n in value.shape[:-1]]
-        lane = lanes(step, value.rows, stack)
+    with step.each(value.shape[:-1], value.rows) as (index, lane):
         with b.loop(count) as i:
             x = Reader(step, [*index, i], lane).value(Node(value.source))
             if value.source.value.dtype == I32:
@@ -305,7 +300,6 @@ def sort_step(plan: Plan, module: Module, value: Sort) -> Step:
                 found = b.new(f"fptosi {b.f32} {found} to {b.i32}")
             at = b.plus(*(b.times(k, s) for k, s in zip([*index, i], contiguous(value.shape), strict=True)), 0)
             store(step, value, at, lane, found)
-    return step
 
 
 def _exchange(b: Body, numbers: str, places: str, j: str) -> None:

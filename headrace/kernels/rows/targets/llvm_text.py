@@ -177,7 +177,8 @@ class Body:
 class Module:
     """Functions, of which equal ones are one, and what they declare."""
 
-    def __init__(self) -> None:
+    def __init__(self, attributes: str = "noinline nounwind") -> None:
+        self.attributes = attributes  # of each function
         self.functions: dict[str, str] = {}
         self.declared: set[str] = set()
         self.constants: dict[str, str] = {}
@@ -186,7 +187,7 @@ class Module:
         """Add a function of no result; its name, by its text."""
         text = "\n".join([*body.lines, "  ret void", "}"])
         name = f"step_{hashlib.sha256(f'{parameters}{text}'.encode()).hexdigest()[:16]}"
-        self.functions[name] = f"define internal void @{name}({parameters}) noinline nounwind {{\nentry:\n{text}"
+        self.functions[name] = f"define internal void @{name}({parameters}) {self.attributes} {{\nentry:\n{text}"
         self.declared |= body.intrinsics
         return name
 

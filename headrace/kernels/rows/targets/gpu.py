@@ -1,0 +1,345 @@
+"""A plan as LLVM assembly for a GPU: kernels that are launched one after the other.
+
+    before   uniform values that need no rows, by one block of threads
+    pack     weights, in the order in which products read them
+    phase    steps of all rows; each block of threads takes blocks of rows, and has sums of its own
+    sum      the sums of all parts, in order
+
+The same text is made for the CPU too, where a loop stands for each step's threads: what a GPU will compute can be
+tested without one. Sums are divided by the minibatch, not by the GPU, so results do not depend on which it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from headrace.kernels.rows.fuse import is_sum
+from headrace.kernels.rows.row_plan import Phase, Plan
+from headrace.kernels.rows.row_program import Constant, Count, Input, Outer, Product, Reduce, Value, View
+from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.gpu_calls import SCRATCH, Calls
+from headrace.kernels.rows.targets.gpu_products import Pack, outer_step, pack_step, product_step
+from headrace.kernels.rows.targets.gpu_steps import (
+    ThreadStep,
+    copy_step,
+    filled_step,
+    gather_step,
+    is_alone,
+    is_alone_sum,
+    joined_step,
+    lane_sum_step,
+    lanes_added_step,
+    parts_step,
+    row_sum_step,
+    split_of,
+    split_step,
+    store_step,
+    total_step,
+    width_of,
+)
+from headrace.kernels.rows.targets.gpu_text import ADDED, CPU, GPU, PAD, THREADS, WIDTH, Memory, ThreadBody
+from headrace.kernels.rows.targets.llvm_steps import STARTS, written
+from headrace.kernels.rows.targets.llvm_text import Module
+
+SHARED = 227 * 1024  # bytes of a block's own memory that a Hopper GPU has
+CACHED = 64  # accumulators of rows' own threads that a block has at most, for each lane
+Key: TypeAlias = tuple[object, ...]
+
+
+@dataclass
+class Kernel:
+    """A kernel of a program. blocks: of threads; None of as many as there are parts."""
+
+    name: str
+    blocks: int | None
+
+
+@dataclass
+class Emitted:
+    """Text with its kernels, in the order of their launches.
+
+    shared: bytes of a block's own memory. scratch: numbers of the device's memory that each part needs for its tiles.
+    uniform: numbers, with the packed weights. numbers: those that depend on the number of rows, in the slots after the
+    others.
+    """
+
+    text: str
+    kernels: list[Kernel]
+    lanes: int
+    shared: int
+    scratch: int
+    uniform: int
+    numbers: list[Count]
+
+
+def emitted(plan: Plan, dtypes: list[str], lanes: int, gpu: bool) -> Emitted:
+    """A plan of no vectors. dtypes: of the columns' memory, as numpy names them. lanes: rows of a block. gpu: for a
+    GPU, else for the CPU."""
+    return _Target(plan, dtypes, lanes, gpu).emitted()
+
+
+@dataclass
+class _Target:
+    """The state of emitting one plan."""
+
+    plan: Plan
+    dtypes: list[str]
+    lanes: int
+    gpu: bool
+    kernels: list[Kernel] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.module = Module("nounwind" if self.gpu else "noinline nounwind")
+        self.memory: Memory = GPU if self.gpu else CPU
+        program = self.plan.program
+        self.sizes = len(program.columns), len(program.uniforms)
+        constants = [value for value in program.values() if isinstance(value, Constant)]
+        counts = [number for value in constants for number in value.numbers if isinstance(number, Count)]
+        self.numbers = list(dict.fromkeys(counts))
+        self.lane_sums = self._lane_sums()
+        own = THREADS + self.lanes * sum(value.size for value in self.lane_sums)
+        tiles = self.plan.tiles * (self.lanes + PAD)
+        self.tiles = own if 4 * (own + tiles) <= SHARED else None
+        self.shared = own + (0 if self.tiles is None else tiles)
+        self.packs, self.uniform = self._packs()
+
+    def _lane_sums(self) -> dict[Reduce, int]:
+        """The sums over rows that each row's thread accumulates in the block's memory; of how many numbers others are
+        before."""
+        found: dict[Reduce, int] = {}
+        size = 0
+        for phase in self.plan.phases:
+            for value in phase.steps:
+                if (
+                    isinstance(value, Reduce)
+                    and is_alone_sum(value)
+                    and value in self.plan.places
+                    and size + value.size <= CACHED
+                ):
+                    found[value] = size
+                    size += value.size
+        return found
+
+    def _packs(self) -> tuple[dict[Key, Pack], int]:
+        found: dict[Key, Pack] = {}
+        size = self.plan.uniform
+        for value in self.plan.program.values():
+            if isinstance(value, Product) and pack_key(value.weight) not in found:
+                pack = found[pack_key(value.weight)] = Pack(value.weight, size)
+                size += pack.size
+        return found, size
+
+    def emitted(self) -> Emitted:
+        packed: set[Key] = set()
+        for number, phase in enumerate(self.plan.phases):
+            last = number + 1 == len(self.plan.phases)
+            if phase.before:
+                self._before(f"before{number}", phase.before)
+            self._pack(f"pack{number}", number, packed)
+            if phase.steps or phase.stores:
+                self._phase(f"phase{number}", phase)
+            sums = [value for value in phase.steps if is_sum(value) and value in self.plan.places]
+            if sums:
+                self._sum(f"sum{number}", sums)
+            if last:
+                self._copies(f"results{number}")
+        head = ""
+        if self.gpu:
+            head = "@shared = external addrspace(3) global [0 x float], align 16\n"
+        text = "\n".join([head + str(self.module), *self.functions, "" if self.gpu else self._entry()])
+        scratch = self.plan.tiles * (self.lanes + PAD) if self.tiles is None else 0
+        return Emitted(text, self.kernels, self.lanes, 4 * self.shared, scratch, self.uniform, self.numbers)
+
+    # kernels
+
+    def _kernel(self, name: str, calls: Calls, blocks: int | None) -> None:
+        self.kernels.append(Kernel(name, blocks))
+        lines = "\n".join(calls.b.lines)
+        head = f"define internal void @{name}(ptr %slots, i64 %part) noinline nounwind"
+        if self.gpu:
+            head = f'define ptx_kernel void @{name}({self.memory.device} %slots.in) "nvvm.maxntid"="{THREADS}"'
+        self.functions.append(f"{head} {{\nentry:\n{lines}\n  ret void\n}}")
+
+    def _calls(self) -> Calls:
+        return Calls(self.plan, self.module, self.memory, self.lanes, self.tiles, self.numbers)
+
+    def _before(self, name: str, values: list[Value]) -> None:
+        calls = self._calls()
+        for value in values:
+            self._value(calls, value)
+        self._kernel(name, calls, 1)
+
+    def _copies(self, name: str) -> None:
+        calls = self._calls()
+        for position, output in enumerate(self.plan.program.outputs):
+            if not output.view.value.rows and not self._in_place(position):
+                step = self._step()
+                copy_step(step, output.view)
+                calls.call(step, [("copied", position, position + 1)], [("%data", calls.result(position))])
+        if calls.calls:
+            self._kernel(name, calls, 1)
+
+    def _in_place(self, position: int) -> bool:
+        place = self.plan.places.get(self.plan.program.outputs[position].view.value)
+        return place is not None and (place.space, place.offset) == ("result", position)
+
+    def _pack(self, name: str, number: int, packed: set[Key]) -> None:
+        """Pack the weights that this phase is the first to read."""
+        wanted = [pack_key(value.weight) for value in self.plan.phases[number].steps if isinstance(value, Product)]
+        new = [self.packs[key] for key in dict.fromkeys(wanted) if key not in packed]
+        packed.update(wanted)
+        if not new:
+            return
+        calls, first = self._calls(), 0
+        for pack in new:
+            blocks = -(-pack.size // THREADS)
+            with calls.blocks(first, blocks) as block:
+                step = self._step()
+                pack_step(step, pack)
+                at = calls.b.times(block, THREADS)
+                packs = calls.within(slots.UNIFORM, str(pack.at))
+                calls.call(step, [("packed", pack.at, pack.at + pack.size)], [("%packed", packs)], {"%first": at})
+            first += blocks
+        self._kernel(name, calls, first)
+
+    def _sum(self, name: str, sums: list[Value]) -> None:
+        """The parts' sums."""
+        calls, first = self._calls(), 0
+        parts = calls.slot(slots.PARTS)
+        for value in sums:
+            blocks = -(-value.size // ADDED)
+            with calls.blocks(first, blocks) as block:
+                function = value.function if isinstance(value, Reduce) else "sum"
+                at = calls.b.times(block, ADDED)
+                step = self._step()
+                parts_step(step, value.size, function, self.plan.accumulators)
+                given = [calls.scratch, ("%sums", calls.sums(value, "0"))]
+                calls.call(step, [SCRATCH], given, {"%first": at, "%parts": parts})
+                step = self._step()
+                total_step(step, value.size, function)
+                calls.call(step, [], [calls.scratch, ("%target", calls.at(value))], {"%first": at}, [SCRATCH])
+            first += blocks
+        self._kernel(name, calls, first)
+
+    def _phase(self, name: str, phase: Phase) -> None:
+        """The steps of a phase, for the blocks of one part."""
+        calls = self._calls()
+        b = calls.b
+        rows, part, parts = calls.slot(slots.ROWS), calls.part, calls.slot(slots.PARTS)
+        blocks = b.new(f"udiv i64 {b.add(rows, self.lanes - 1)}, {self.lanes}")
+        first = b.new(f"udiv i64 {b.mul(blocks, part)}, {parts}")
+        end = b.new(f"udiv i64 {b.mul(blocks, b.add(part, 1))}, {parts}")
+        self._begin(calls, phase)
+        with b.when(b.less(first, end)), b.loop(end, begin=first) as block:
+            calls.wait()
+            calls.begin_block(block, rows)
+            for value in phase.steps:
+                self._value(calls, value)
+            for position in phase.stores:
+                self._store(calls, position)
+        calls.wait()
+        for value in self.lane_sums:
+            if value in phase.steps:
+                step = self._step()
+                lanes_added_step(step, value)
+                calls.call(step, [], [self._lanes(calls, value), ("%sums", calls.sums(value, part))])
+        self._kernel(name, calls, None)
+
+    def _begin(self, calls: Calls, phase: Phase) -> None:
+        """Set a part's accumulators to what they begin with."""
+        for value in filter(is_sum, phase.steps):
+            start = STARTS[value.function] if isinstance(value, Reduce) else 0.0
+            step = self._step()
+            if isinstance(value, Reduce) and value in self.lane_sums:
+                filled_step(step, value.size * self.lanes, start)
+                calls.call(step, [], [("%sums", self._lanes(calls, value)[1])])
+            elif value in self.plan.places:
+                filled_step(step, value.size, start)
+                calls.call(step, [], [("%sums", calls.sums(value, calls.part))])
+
+    def _lanes(self, calls: Calls, value: Reduce) -> tuple[str, str]:
+        return "%lanes", calls.shared(THREADS + self.lanes * self.lane_sums[value])
+
+    # steps
+
+    def _step(self, width: int = 1, alone: bool = False) -> ThreadStep:
+        step = ThreadStep(self.plan, self.module, ThreadBody(width))
+        step.lanes, step.memory, step.alone, step.tiles_shared = self.lanes, self.memory, alone, self.tiles is not None
+        return step
+
+    def _value(self, calls: Calls, value: Value) -> None:
+        """Call the function of a step."""
+        if isinstance(value, Input):
+            self._gather(calls, value)
+        elif is_sum(value):
+            self._add(calls, value)
+        elif isinstance(value, Product):
+            step, pack = self._step(), self.packs[pack_key(value.weight)]
+            product_step(step, value)
+            calls.call(step, [calls.range(value)], [("%packed", calls.within(slots.UNIFORM, str(pack.at)))])
+        elif (threads := split_of(value, self.lanes)) > 1:
+            assert isinstance(value, Reduce)
+            step = self._step()
+            split_step(step, value, threads)
+            calls.call(step, [SCRATCH], [calls.scratch])
+            step = self._step()
+            joined_step(step, value, threads)
+            calls.call(step, [calls.range(value)], [calls.scratch], reads=[SCRATCH])
+        else:
+            alone = is_alone(value)
+            step = self._step(1 if alone else width_of(value, self.lanes), alone)
+            if written(step, value):
+                calls.call(step, [calls.range(value)])
+
+    def _gather(self, calls: Calls, value: Input) -> None:
+        """A column's numbers."""
+        step = self._step()
+        gather_step(step, value, self.dtypes[value.position])
+        slot = slots.column(value.position)
+        row, number = (calls.slot(slot + i) for i in (1, 2))
+        addresses = [("%data", calls.device(slot)), ("%order", calls.device(slots.ORDER))]
+        first = calls.b.add(calls.start, calls.slot(slots.FIRST))
+        numbers = {"%row_stride": row, "%number_stride": number, "%first": first, "%count": calls.rows}
+        calls.call(step, [calls.range(value)], addresses, numbers)
+
+    def _add(self, calls: Calls, value: Value) -> None:
+        """Add a block's rows to a sum."""
+        if isinstance(value, Reduce) and value in self.lane_sums:
+            step = self._step(alone=True)
+            lane_sum_step(step, value)
+            calls.call(step, [], [self._lanes(calls, value)], {"%count": calls.rows})
+            return
+        step = self._step(WIDTH if isinstance(value, Reduce) else 1)
+        if isinstance(value, Reduce):
+            row_sum_step(step, value)
+        else:
+            assert isinstance(value, Outer)
+            outer_step(step, value)
+        calls.call(step, [], [("%sums", calls.sums(value, calls.part))], {"%count": calls.rows})
+
+    def _store(self, calls: Calls, position: int) -> None:
+        view: View = self.plan.program.outputs[position].view
+        step = self._step()
+        store_step(step, view)
+        slot = slots.result(position, calls.columns, calls.uniforms)
+        row, number = (calls.slot(slot + i) for i in (1, 2))
+        numbers = {"%row_stride": row, "%number_stride": number, "%first": calls.start, "%count": calls.rows}
+        calls.call(step, [], [("%data", calls.result(position))], numbers)
+
+    def _entry(self) -> str:
+        """Of a program for the CPU: all kernels, one after the other."""
+        b = ThreadBody(1)
+        at = b.at("%slots", str(slots.PARTS), "i64")
+        parts = b.new(f"load i64, ptr {at}, align 8")
+        for kernel in self.kernels:
+            with b.loop(parts if kernel.blocks is None else kernel.blocks) as part:
+                b.do(f"call void @{kernel.name}(ptr %slots, i64 {part})")
+        lines = "\n".join(b.lines)
+        return f"define i32 @entry(ptr %slots) nounwind {{\nentry:\n{lines}\n  ret i32 0\n}}"
+
+
+def pack_key(weight: View) -> Key:
+    """What is the same for views that are packed alike."""
+    return id(weight.value), weight.shape, weight.strides, weight.offset

@@ -1,0 +1,221 @@
+"""Matrix products of a block of rows: each thread has a tile of sums in registers, taken in order.
+
+Weights are packed before: [terms, rows], rows padded, so that a thread reads several numbers at a time whatever the
+strides of the view that the product takes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headrace.kernels.rows.row_program import Outer, Product, View, contiguous
+from headrace.kernels.rows.targets.gpu_steps import ThreadStep, inside
+from headrace.kernels.rows.targets.gpu_text import THREADS, WIDTH, ThreadBody
+from headrace.kernels.rows.targets.llvm_math import select
+
+TILES = ((8, WIDTH), (4, WIDTH), (2, WIDTH), (1, WIDTH), (1, 1))  # numbers of a row, and lanes, of a thread's tile
+OUTERS = ((8, 4), (4, 4), (4, 2), (2, 2), (2, 1), (1, 1))
+UNROLLED = 4  # terms
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A product's weights in the order in which threads read them. at: where they begin, in numbers."""
+
+    view: View
+    at: int
+
+    @property
+    def pitch(self) -> int:
+        return packed_rows(self.view)
+
+    @property
+    def size(self) -> int:
+        return self.pitch * self.view.shape[1]
+
+
+def packed_rows(weight: View) -> int:
+    """Count of a weight's rows, padded so that each tile's numbers are there, and lie aligned."""
+    return -(-weight.shape[0] // WIDTH) * WIDTH
+
+
+def pack_step(step: ThreadStep, pack: Pack) -> None:
+    """A block's share of the packing, at %packed: THREADS numbers from %first on."""
+    b, view = step.b, pack.view
+    at = b.plus("%first", "%tid")
+    with b.when(b.less(at, pack.size)):
+        term, row = b.divided(at, pack.pitch)
+        exists = b.less(row, view.shape[0])
+        known = b.new(f"select i1 {exists}, i64 {row}, i64 0")
+        place = b.plus(view.offset, b.times(known, view.strides[0]), b.times(term, view.strides[1]))
+        found = b.load(step.pointer(view.value), place)
+        b.store(select(b, exists, found, b.number(0)), "%packed", at)
+
+
+def product_step(step: ThreadStep, value: Product) -> None:
+    """source x weights, of packed weights at %packed."""
+    b, source = step.b, value.source
+    rows, lead = value.shape[-1], math.prod(value.shape[:-1])
+
+    def items(tile: tuple[int, int]) -> int:
+        return lead * -(-rows // tile[0]) * (step.lanes // tile[1])
+
+    height, b.width = next((t for t in TILES if items(t) >= THREADS and t[0] <= packed_rows(value.weight)), TILES[-1])
+    groups, down = step.lanes // b.width, -(-rows // height)
+    strides = contiguous(value.shape)
+    with b.share(lead * down * groups) as i:
+        rest, group = b.divided(i, groups)
+        place, group_of_rows = b.divided(rest, down)
+        index = b.places(place, list(value.shape[:-1]))
+        lane, first = b.times(group, b.width), b.times(group_of_rows, height)
+        at = b.plus(
+            source.offset * step.pitch,
+            *(b.times(k, s * step.pitch) for k, s in zip(index, source.strides[:-1], strict=True)),
+            lane,
+        )
+        begin = b.at(step.pointer(source.value), at)
+        sums = _product_sums(step, value, (begin, b.at("%packed", first)), first, height)
+        to = b.plus(*(b.times(k, s * step.pitch) for k, s in zip(index, strides[:-1], strict=True)), lane)
+        for number, total in enumerate(sums):
+            own = b.plus(first, number)
+            target = b.plus(to, b.times(own, step.pitch))
+            if rows % height == 0:
+                b.store(total, step.pointer(value), target)
+                continue
+            with b.when(b.less(own, rows)):
+                b.store(total, step.pointer(value), target)
+
+
+def _product_sums(step: ThreadStep, value: Product, factors: tuple[str, str], first: str, height: int) -> list[str]:
+    b, (source, packed) = step.b, factors
+    terms, pitch, stride = value.source.shape[-1], packed_rows(value.weight), value.source.strides[-1] * step.pitch
+    starts = [(b.f32, start) for start in _starts(step, value, first, height)]
+
+    def term(k: str, sums: list[str]) -> list[str]:
+        x = b.load(b.at(source, b.times(k, stride)), "0")
+        weights = _numbers(b, packed, b.times(k, pitch), height)
+        return [b.fma(b.broadcast(w), x, total) for w, total in zip(weights, sums, strict=True)]
+
+    whole = terms - terms % UNROLLED
+    sums = [start for _, start in starts]
+    if whole:
+        with b.carrying(whole, starts, UNROLLED) as (k, names, ends):
+            found = names
+            for offset in range(UNROLLED):
+                found = term(b.plus(k, offset), found)
+            ends += found
+        sums = ends
+    for k in range(whole, terms):
+        sums = term(str(k), sums)
+    return sums
+
+
+def _starts(step: ThreadStep, value: Product, first: str, height: int) -> list[str]:
+    b, bias = step.b, value.bias
+    if bias is None:
+        return [b.number(0)] * height
+    found = []
+    for row in range(height):
+        own = b.plus(first, row)
+        if value.shape[-1] % height:
+            exists = b.less(own, value.shape[-1])
+            own = b.new(f"select i1 {exists}, i64 {own}, i64 0")
+        one = b.load(step.pointer(bias.value), b.plus(bias.offset, b.times(own, bias.strides[0])), one=True)
+        found.append(b.broadcast(one))
+    return found
+
+
+def _numbers(b: ThreadBody, base: str, at: str, count: int) -> list[str]:
+    """So many numbers side by side, several at a time where they lie aligned."""
+    if count % WIDTH:
+        return [b.load(base, b.plus(at, i), one=True) for i in range(count)]
+    b.width, width = WIDTH, b.width
+    found = [b.part(x, k) for i in range(0, count, WIDTH) for x in [b.load(base, b.plus(at, i))] for k in range(WIDTH)]
+    b.width = width
+    return found
+
+
+def outer_step(step: ThreadStep, value: Outer) -> None:
+    """Add to the numbers at %sums the products of the block's rows. A thread's numbers lie apart, so that neighbouring
+    threads read neighbouring tiles."""
+    b = step.b
+    n, k = value.shape
+
+    def counts(tile: tuple[int, int]) -> tuple[int, int]:
+        return -(-n // tile[0]), -(-k // tile[1])
+
+    tile = next((t for t in OUTERS if math.prod(counts(t)) >= THREADS and t[0] <= n and t[1] <= k), OUTERS[-1])
+    down, across = counts(tile)
+    with b.share(down * across) as i:
+        row, column = b.divided(i, across)
+        rows = [b.plus(row, down * j) for j in range(tile[0])]
+        columns = [b.plus(column, across * j) for j in range(tile[1])]
+        known = (_known(b, rows, n, n % tile[0] > 0), _known(b, columns, k, k % tile[1] > 0))
+        sums = _outer_sums(step, value, known)
+        with b.single():
+            for j, own in enumerate(rows):
+                for m, other in enumerate(columns):
+                    total = sums[j * tile[1] + m]
+                    at = b.plus(b.times(own, k), other)
+                    with b.when_all([(own, n)] * (n % tile[0] > 0) + [(other, k)] * (k % tile[1] > 0)):
+                        b.store(b.floats("fadd", b.load("%sums", at), total), "%sums", at)
+
+
+def _known(b: ThreadBody, indices: list[str], count: int, some_beyond: bool) -> list[str]:
+    """Indices, the first in place of those that do not exist."""
+    if not some_beyond:
+        return indices
+    return [b.new(f"select i1 {b.less(i, count)}, i64 {i}, i64 0") for i in indices]
+
+
+def _outer_sums(step: ThreadStep, value: Outer, known: tuple[list[str], list[str]]) -> list[str]:
+    b = step.b
+    left, right = value.left, value.right
+    batch = list(left.shape[:-1])
+    zero = [("float", "0x0000000000000000")] * (len(known[0]) * len(known[1]))
+
+    def bases(view: View, index: list[str], own: list[str]) -> list[str]:
+        lead = [b.times(i, s * step.pitch) for i, s in zip(index, view.strides[:-1], strict=True)]
+        pointer = step.pointer(view.value)
+        return [
+            b.at(pointer, b.plus(view.offset * step.pitch, *lead, b.times(i, view.strides[-1] * step.pitch)))
+            for i in own
+        ]
+
+    def over(index: list[str], sums: list[tuple[str, str]]) -> list[str]:
+        if len(index) < len(batch):
+            with b.carrying(batch[len(index)], sums) as (i, names, ends):
+                ends += over([*index, i], [("float", name) for name in names])
+            return ends
+        pairs = bases(left, index, known[0]), bases(right, index, known[1])
+        return _rows_added(step, pairs, sums)
+
+    return over([], zero)
+
+
+def _rows_added(step: ThreadStep, bases: tuple[list[str], list[str]], sums: list[tuple[str, str]]) -> list[str]:
+    """The sums over a block's rows: whole vectors of them, and what is left."""
+    b = step.b
+    b.width = WIDTH
+
+    def more(lane: str, names: list[str], masked: bool) -> list[str]:
+        x, y = ([b.load(base, lane) for base in side] for side in bases)
+        if masked:
+            mask = inside(b, lane)
+            x, y = ([select(b, mask, one, b.number(0)) for one in side] for side in (x, y))
+        found = list(names)
+        parts = [[[b.part(one, lane_) for lane_ in range(WIDTH)] for one in side] for side in (x, y)]
+        with b.single():
+            for lane_ in range(WIDTH):
+                for j, one in enumerate(parts[0]):
+                    for m, other in enumerate(parts[1]):
+                        at = j * len(parts[1]) + m
+                        found[at] = b.fma(one[lane_], other[lane_], found[at])
+        return found
+
+    full = b.new(f"icmp eq i64 %count, {step.lanes}")
+    with b.carrying(step.lanes, sums, WIDTH) as (lane, names, ends):
+        ends += more(lane, names, True)
+    del full
+    return ends
