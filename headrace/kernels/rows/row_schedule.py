@@ -184,14 +184,16 @@ class _Planner:
         for i, value in enumerate(phase.steps):
             if value in self.places or is_sum(value):
                 continue
-            own = value not in within and value not in joined
-            for other in [
-                other
-                for other in live
-                if end[other] < i or (end[other] == i and own and other not in joined and self._in_place(value, other))
-            ]:
+            for other in [other for other in live if end[other] < i]:
                 live.remove(other)
                 pool.give_back(self.places[other].offset, other.size)
+            if value not in within and value not in joined:
+                ending = (other for other in live if end[other] == i and other not in joined)
+                same = next((other for other in ending if self._in_place(value, other)), None)
+                if same is not None:
+                    self.places[value] = self.places[same]
+                    live[live.index(same)] = value
+                    continue
             self._place_tile(value, within, pool, live)
         for other in live:
             pool.give_back(self.places[other].offset, other.size)

@@ -11,6 +11,7 @@ tested without one. Sums are divided by the minibatch, not by the GPU, so result
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -109,17 +110,13 @@ class _Target:
         """The sums over rows that each row's thread accumulates in the block's memory; of how many numbers others are
         before."""
         found: dict[Reduce, int] = {}
-        size = 0
+        size, sharing = 0, Counter(self.plan.sums.values())
         for phase in self.plan.phases:
             for value in phase.steps:
-                if (
-                    isinstance(value, Reduce)
-                    and is_alone_sum(value)
-                    and value in self.plan.places
-                    and size + value.size <= CACHED
-                ):
-                    found[value] = size
-                    size += value.size
+                if isinstance(value, Reduce) and is_alone_sum(value) and sharing[self.plan.sums[value]] == 1:
+                    if size + value.size <= CACHED:
+                        found[value] = size
+                        size += value.size
         return found
 
     def _packs(self) -> tuple[dict[Key, Pack], int]:
