@@ -47,8 +47,8 @@ class _Acts:
         self.random, self.states = torch.zeros(policy.num_draws, steps, envs), None
         if policy.state_width:
             self.states = torch.zeros(steps + 1, envs, policy.state_width)
-        self.memory = Memory(program.code)
-        self.workers = Workers(program.code, self.memory.count)
+        self.memory = Memory(program.cpu)
+        self.workers = Workers(program.cpu, self.memory.count)
         self.threads = 1 if program.work * steps * envs < WORTH_HELP else program.threads(steps * envs)
         self.outputs = [flatten(getattr(rollout, name)[:steps]) for name in output_columns(rollout)]
         if self.states is not None:

@@ -15,11 +15,13 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Batch, Limit, Loss
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.bindings.bound import Bound
-from headrace.bindings.compiled.compiled_losses import FEWEST, CompiledLoss
+from headrace.bindings.compiled import gpu_learning
+from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
 from headrace.bindings.compiled.loss_learner import LossLearner
 from headrace.bindings.eligibility import why_not_adam
 from headrace.core.fused import register
 from headrace.data.rollout import tree_map
+from headrace.kernels.rows.targets.cpu_program import CpuProgram
 from headrace.policies.base import Policy
 
 LOSSES = 64  # whose programs are kept at most
@@ -62,15 +64,15 @@ def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, 
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
     if size // unit < FEWEST:
         return f"minibatches of {size // unit} rows are learned in plain PyTorch; it is for {FEWEST} or more"
-    given = (policy, _first(_units(columns, unit), size // unit), config, torch.zeros(()))
-    return compiled(loss, unit).find(given)[0]
+    share = torch.zeros((), device=columns["valid"].device)
+    return compiled(loss, unit).find((policy, _first(_units(columns, unit), size // unit), config, share))[0]
 
 
 def serves_gradient(
     loss: Loss, policy: Policy, columns: Mapping[str, Any], config: Any, reduce: Reduce = one_learner
 ) -> bool | str:
     """True if the loss is compiled for these rows; else the reason."""
-    if columns["valid"].device.type != "cpu":
+    if columns["valid"].device.type not in DEVICES:
         return False
     found = _program(loss, policy, columns, len(columns["valid"]), config)
     return found if isinstance(found, str) else True
@@ -101,7 +103,7 @@ def serves(
     limit: Limit | None = None,
 ) -> bool | str:
     """True if the loss is compiled for these minibatches, and the optimizer takes its gradients; else the reason."""
-    if order.device.type != "cpu":
+    if order.device.type not in DEVICES:
         return False
     if (reason := why_not_adam(optimizer, any_beta2=True)) is not None:
         return reason
@@ -144,6 +146,11 @@ def learn_minibatches(
     size = _size(order, number, unit)
     program = _program(loss, policy, columns, size, config)
     rows = order if unit == 1 else (order[:, ::unit] // unit).contiguous()
+    shares = _shares(columns["valid"], order, number, size, reduce)
+    values = program.values((policy, _units(columns, unit), config, shares[0]))
+    max_norm = float(config.max_grad_norm)
+    if not isinstance(program.code, CpuProgram):
+        return gpu_learning.learn(program, optimizer, values, shares, SHARE, rows, number, max_norm, reduce, limit)
     frozen = [parameter.requires_grad for parameter in optimizer.parameters]
     learner = _learners.get(
         lambda: LossLearner(program, optimizer, rows, number, SHARE, limit),
@@ -158,9 +165,7 @@ def learn_minibatches(
         frozen,
         limit,
     )
-    shares = _shares(columns["valid"], order, number, size, reduce)
-    values = program.values((policy, _units(columns, unit), config, shares[0]))
-    return learner.learn(optimizer, values, shares, rows, float(config.max_grad_norm), reduce)
+    return learner.learn(optimizer, values, shares, rows, max_norm, reduce)
 
 
 def _shares(valid: Tensor, order: Tensor, number: int, size: int, reduce: Reduce) -> Tensor:

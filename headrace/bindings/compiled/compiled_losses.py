@@ -19,6 +19,7 @@ from headrace.core.terminal import tell
 if TYPE_CHECKING:
     from headrace.bindings.compiled.loss_program import Conditions, Program
 
+DEVICES = ("cpu", "cuda")  # whose losses are compiled
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 MOST = 16  # programs of a loss: of more, those are dropped that were not used for the longest

@@ -15,12 +15,14 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, OffPolicyLoss, Rows, mean_weights
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.bindings.bound import Bound
-from headrace.bindings.compiled.compiled_losses import FEWEST, CompiledLoss
+from headrace.bindings.compiled import gpu_learning
+from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
 from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
 from headrace.bindings.eligibility import why_not_adam
 from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import tree_map
+from headrace.kernels.rows.targets.cpu_program import CpuProgram
 
 if TYPE_CHECKING:
     from headrace.bindings.compiled.loss_program import Program
@@ -155,7 +157,7 @@ def serves(
     """True if all losses are compiled for these minibatches, and the optimizers take their gradients; else the
     reason."""
     rows = batches.reward.shape[1]
-    if batches.reward.device.type != "cpu":
+    if batches.reward.device.type not in DEVICES:
         return False
     if (reason := why_not(objectives, rows // networks.policy.sequence_length)) is not None:
         return reason
@@ -185,6 +187,14 @@ def take_steps(
     found = programs_of(objectives, networks, given[0], config)
     assert not isinstance(found, str), "which serves() has asked"
     programs, columns = found
+
+    if not isinstance(programs[0].code, CpuProgram):
+        minibatches = [_rows(batches, random, g, unit) for g in range(steps)]
+        everything = arguments_of(networks, minibatches, columns, config)
+        metrics, errors = gpu_learning.take_steps(
+            programs, objectives, columns, everything, rows // unit, since, reduce
+        )
+        return metrics, None if errors is None else errors.view(steps, rows)
 
     def make() -> ObjectiveLearner:
         parts = zip(programs, objectives, columns, strict=True)

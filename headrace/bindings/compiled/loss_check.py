@@ -37,12 +37,12 @@ def _others(program: Any, values: Sequence[Tensor], generator: torch.Generator) 
     for source, value in zip(program.sources, values, strict=True):
         new = value.detach()
         if source.kind == "column":
-            new = new[torch.randperm(len(new), generator=generator)]
+            new = new[torch.randperm(len(new), generator=generator).to(new.device)]
             if new.is_floating_point() and bool((new != new.round()).any()):  # flags and weights keep their numbers
-                new = new * (1 + torch.randn(new.shape, generator=generator) / 2)
+                new = new * (1 + torch.randn(new.shape, generator=generator).to(new.device) / 2)
         elif new.is_floating_point() and new.dim():
             scale = new.std(unbiased=False) + 0.01
-            new = new + 0.3 * scale * torch.randn(new.shape, generator=generator)
+            new = new + 0.3 * scale * torch.randn(new.shape, generator=generator).to(new.device)
         found.append(new)
     return found
 

@@ -46,8 +46,8 @@ class LossLearner:
         if limit is not None:
             self._found[program.arranged(self._metrics)[limit[0]]] = torch.from_numpy(self._measured)
         self._share = next(i for i, source in enumerate(program.sources) if source.name == share)
-        self._memory = Memory(program.code)
-        self._workers = Workers(program.code, self._memory.count)
+        self._memory = Memory(program.cpu)
+        self._workers = Workers(program.cpu, self._memory.count)
         self._arguments = optimizer_arguments(optimizer)
         learning = Learning(
             self._workers.work,

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from headrace.core.closure import Reach, reach
 from headrace.core.device import kernel_threads
-from headrace.kernels.rows.inputs import DTYPES, Source, argument_names, given
+from headrace.kernels.rows.inputs import DTYPES, Given, Source, argument_names, given
 from headrace.kernels.rows.reasons import NotRows, of_compiler
 from headrace.kernels.rows.stand_ins import NUMBER, Metric
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.cpu_program import CpuProgram, compiled, parts_of
+from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout, parts_of
+from headrace.kernels.rows.targets.gpu_program import GpuLayout, GpuProgram, Ptx, target
 from headrace.kernels.rows.targets.records import Constants, Outcome, Record, keep, recorded
 from headrace.kernels.rows.trace_key import key_of
+from headrace.kernels.runtime.native import Native
 from headrace.policies.examination import Examination, examine
 
 NUMPY = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
@@ -45,7 +47,7 @@ class Conditions:
         self.plain, self.given = plain, given(plain, arguments, floats, learns)
         self.reach = self._reach()
         self.examined = [(module, examine(module)) for _, module in self.given.modules]
-        self.key = key_of(self.given, self.reach, gradients)
+        self.key = key_of(self.given, self.reach, gradients, target_of(self.given))
 
     def _reach(self) -> Reach:
         return reach(self.plain, self.given.classes, {*map(id, self.given.values)})
@@ -135,7 +137,8 @@ class Program:
         self._numbers = [leaf is NUMBER for leaf in self.spec[1] if isinstance(leaf, Metric)]
         self.columns = [i for i, source in enumerate(self.sources) if source.kind == "column"]
         self.uniforms = [i for i, source in enumerate(self.sources) if source.kind != "column"]
-        self.code, self.work = CpuProgram(record.layout, record.native), record.work
+        self.device, self.work = self.given.device, record.work
+        self.code = _loaded(record, self.device)
         self.sizes = [[(inner, power) for inner, power in o.sizes] for o in record.outcomes]
         self.with_rows = [o.rows for o in record.outcomes]
         inputs: dict[int | None, Source | None] = {None: None, **dict(enumerate(self.sources))}
@@ -176,16 +179,15 @@ class Program:
         """Trace the loss, and make machine code of it."""
         from headrace.kernels.rows.lowering.loss import lower
         from headrace.kernels.rows.row_program import Outer, Product
-        from headrace.kernels.rows.row_schedule import plan
         from headrace.kernels.rows.trace_loss import trace
 
         self.traced, found = True, seen.given
         traced = trace(self.plain, arguments, found, self._gradients)
         seen.traced()
         try:
-            planned = plan(lower(traced, name))
+            lowered = lower(traced, name)
             columns = [v for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
-            code = compiled(planned, [NUMPY[column.dtype] for column in columns])
+            planned, code = made(lowered, [NUMPY[column.dtype] for column in columns], len(columns[0]), found.device)
             sizes = [[list(size) for size in traced.sizes(result.node)] for result in traced.outputs]
         except NotRows:
             raise
@@ -208,6 +210,12 @@ class Program:
         products = [value for value in planned.program.values() if isinstance(value, Product | Outer)]
         work = sum(2 * v.size * (v.source.shape[-1] if isinstance(v, Product) else 1) for v in products)
         return Record(code.native, code.layout, outcomes, traced.spec, work)
+
+    @property
+    def cpu(self) -> CpuProgram:
+        """The code, of a program for the CPU."""
+        assert isinstance(self.code, CpuProgram)
+        return self.code
 
     def inputs(self, arguments: tuple[Any, ...]) -> list[Tensor] | None:
         """The inputs of a call; None where it is not one that this program serves."""
@@ -246,7 +254,7 @@ class Program:
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:
         """The inputs of a call."""
         found = [source.find(arguments) for source in self.sources]
-        return [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float32) for x in found]
+        return [x if isinstance(x, Tensor) else torch.full((), x, device=self.device) for x in found]
 
     def compute(self, values: Sequence[Tensor], into: Sequence[Tensor | None] = ()) -> list[Tensor]:
         """All outputs, of these inputs. into: tensors for some of them."""
@@ -260,7 +268,7 @@ class Program:
             outputs.append(self.output(position, rows) if own is None else own)
             self.point_output(memory.words, position, outputs[-1])
         memory.run(threads)
-        self.code.give_back(memory)
+        memory.give_back()
         del kept
         return outputs
 
@@ -282,7 +290,7 @@ class Program:
         """Memory for an output of so many rows."""
         shape = [inner * (rows if power else 1) for inner, power in self.sizes[position]]
         integer = self.results[position].outcome.stored == "i32"
-        return torch.empty(shape, dtype=torch.int32 if integer else torch.float32)
+        return torch.empty(shape, dtype=torch.int32 if integer else torch.float32, device=self.device)
 
     def point_output(self, words: np.ndarray, position: int, own: Tensor) -> None:
         """Write the address of an output's memory into its argument slots."""
@@ -294,9 +302,38 @@ class Program:
         return 1 if self.work * rows < WORTH_HELP else min(kernel_threads(), parts_of(rows))
 
 
+def on_gpu(device: torch.device) -> bool:
+    """Whether a device runs kernels of a GPU; tests let the CPU run them."""
+    return device.type == "cuda"
+
+
+def target_of(found: Given) -> str:
+    """What the program of these inputs is made for."""
+    return target(found.device, found.rows) if on_gpu(found.device) else "cpu"
+
+
+def made(lowered: Any, dtypes: list[str], rows: int, device: torch.device) -> tuple[Any, CpuProgram | GpuProgram]:
+    """The plan of a row program, and its code."""
+    from headrace.kernels.rows.row_schedule import plan
+    from headrace.kernels.rows.targets import cpu_program, gpu_program
+
+    planned = plan(lowered, vectors=not on_gpu(device))
+    if on_gpu(device):
+        return planned, gpu_program.compiled(planned, dtypes, rows, device)
+    return planned, cpu_program.compiled(planned, dtypes)
+
+
+def _loaded(record: Record, device: torch.device) -> CpuProgram | GpuProgram:
+    layout, native = record.layout, record.native
+    if isinstance(layout, Layout) and isinstance(native, Native):
+        return CpuProgram(layout, native)
+    assert isinstance(layout, GpuLayout) and isinstance(native, Ptx)
+    return GpuProgram(layout, native, device)
+
+
 def _add(gradient: Tensor, new: Tensor) -> None:
     """Add to a gradient, in this thread: torch's own threads would go on to wait, and take the cores of ours."""
-    if gradient.is_contiguous() and gradient.dtype == new.dtype:
+    if gradient.is_contiguous() and gradient.dtype == new.dtype and gradient.device.type == "cpu":
         own = gradient.numpy()
         np.add(own, new.numpy(), out=own)
     else:

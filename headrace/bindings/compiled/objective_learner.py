@@ -52,8 +52,8 @@ class Part:
         room: int | None = None,
     ) -> None:
         self.program, self.every, self._rows = program, objective.every, rows
-        self.memory = Memory(program.code)
-        self.workers = Workers(program.code, self.memory.count)
+        self.memory = Memory(program.cpu)
+        self.workers = Workers(program.cpu, self.memory.count)
         self.optimizers = [optimizer_arguments(optimizer) for optimizer in objective.optimizers]
         self._numbers = [i for i, result in enumerate(program.results) if result.is_metric]
         named = program.arranged(self._numbers)

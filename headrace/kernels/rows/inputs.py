@@ -85,7 +85,7 @@ class Given:
     count: of the arguments. modules: by the names of the arguments. rows: of the minibatch. floats: whether Python
     floats are inputs, rather than constants. spaces: attributes of objects, and dicts, that the function holds. same:
     where a tensor is given twice. held: modules, numbers that are no inputs, sizes of dicts and lists. learns: ids of
-    the parameters that the loss may have a gradient of; None: all.
+    the parameters that the loss may have a gradient of; None: all. device: of all inputs.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -98,6 +98,7 @@ class Given:
     floats: bool = True
     count: int = 0
     learns: frozenset[int] | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
         self._own: list[tuple[Source, Shape, torch.dtype, bool]] = []
@@ -108,6 +109,16 @@ class Given:
         self._state = state()
         self._lines: list[str] = []
         self.classes: tuple[type, ...] = ()
+
+    def check(self, name: str, value: Tensor) -> None:
+        """Raise NotRows for a tensor that no program takes."""
+        if value.device.type not in ("cpu", "cuda"):
+            raise NotRows(f"{name} lies on {value.device}; losses are compiled for the CPU and for CUDA")
+        if self.values and value.device != self.device:
+            raise NotRows(f"{name} lies on {value.device}, and {self.sources[0].name} on {self.device}")
+        self.device = value.device
+        if value.layout != torch.strided:
+            raise NotRows(f"{name} is sparse")
 
     def settle(self) -> None:
         """Remember what inputs look like, for change() and lines()."""
@@ -197,7 +208,7 @@ class Given:
             found = source.find(arguments)
             if not isinstance(found, Tensor) or found.dtype != dtype or _tail(source, found) != shape:
                 return f"the shape or dtype of {source.name}"
-            if found.requires_grad is not learned or found.device.type != "cpu":
+            if found.requires_grad is not learned or found.device != self.device:
                 return f"the device of {source.name}, or whether it is learned"
             if source.learned and has_hook(found):
                 return f"the hooks of {source.name}"
@@ -348,7 +359,7 @@ def _add_tensor(
         found.same.append(Same(name, at, find, first))
         return
     seen[id(value)] = name, find
-    _check(name, value)
+    found.check(name, value)
     learned = found.is_learned(value)
     if value.requires_grad and not value.is_leaf:
         raise NotRows(f"{name} has a gradient function: detach it, or compute it within the loss")
@@ -379,14 +390,7 @@ def _add_module(found: Given, seen: dict[int, tuple[str, Find]], name: str, modu
             found.same.append(Same(f"{name}.{own}", at, find, first))
             continue
         seen[id(value)] = f"{name}.{own}", find
-        _check(f"{name}.{own}", value)
+        found.check(f"{name}.{own}", value)
         learned = isinstance(value, nn.Parameter) and found.is_learned(value)
         found.sources.append(Source("uniform", f"{name}.{own}", learned, find, of_module=True))
         found.values.append(value)
-
-
-def _check(name: str, value: Tensor) -> None:
-    if value.device.type != "cpu":
-        raise NotRows(f"{name} lies on {value.device}; losses are compiled for the CPU")
-    if value.layout != torch.strided:
-        raise NotRows(f"{name} is sparse")

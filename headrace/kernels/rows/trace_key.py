@@ -15,12 +15,12 @@ from headrace.kernels.rows.inputs import Given
 from headrace.kernels.runtime.native import processor
 
 
-def key_of(found: Given, reached: Reach, gradients: bool) -> str | None:
+def key_of(found: Given, reached: Reach, gradients: bool, target: str) -> str | None:
     """The same in all processes whose traces of these inputs and this code are the same; None where the code would read
-    what is not known, as by an import within a function."""
+    what is not known, as by an import within a function. target: what machine code is made for."""
     if reached.unseen or found.unseen() or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return None
-    lines = [str(gradients), *_made_by(), *found.lines(), reached.text]
+    lines = [str(gradients), target, *_made_by(), *found.lines(), reached.text]
     return hashlib.sha256("\0".join(lines).encode(errors="surrogatepass")).hexdigest()[:32]
 
 

@@ -81,12 +81,22 @@ def of_text(name: str, text: str, make: Callable[[str], bytes]) -> Native:
 
     text: all that determines the code, besides this processor, LLVM and the module of `make`.
     """
+    path = _path_of(name, text, make)
+    return _of_texts.get(path) or _shared(path, _code(path, lambda: make(text)))
+
+
+def bytes_of_text(name: str, text: str, make: Callable[[str], bytes]) -> tuple[bytes, str]:
+    """What make(text) gives, as of_text() keeps it, and the name of its file: code for another device than the CPU."""
+    path = _path_of(name, text, make)
+    return _code(path, lambda: make(text)), path.name
+
+
+def _path_of(name: str, text: str, make: Callable[[str], bytes]) -> Path:
     from headrace.kernels.runtime.native import processor
 
     made_by = Path(make.__code__.co_filename).read_text()
     parts = [text, made_by, version("llvmlite"), *processor()[:2]]
-    path = folder() / f"headrace_{name}_{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:20]}.bin"
-    return _of_texts.get(path) or _shared(path, _code(path, lambda: make(text)))
+    return folder() / f"headrace_{name}_{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:20]}.bin"
 
 
 def native_named(file: str) -> Native | None:

@@ -31,7 +31,8 @@ def run(
         slots.SCRATCH: aligned(made.shared // 4),
         slots.KEPT: aligned(blocks * plan.kept * (lanes + PAD)),
         slots.UNIFORM: aligned(made.uniform),
-        slots.SUMS: aligned(parts * plan.accumulators),
+        slots.SUMS: aligned(made.apart + parts * made.accumulators),
+        slots.FACTORS: aligned(blocks * lanes * made.factors),
         slots.TILES: aligned(parts * made.scratch),
     }
     for slot, own in memory.items():

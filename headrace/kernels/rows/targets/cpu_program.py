@@ -63,20 +63,16 @@ class CpuProgram:
     def __init__(self, layout: Layout, native: Native) -> None:
         self.layout, self.native = layout, native
         self.sizes = layout.columns, layout.uniforms
-        self._free: list[Memory] = []
+        self.free: list[Memory] = []
 
     def memory(self, rows: int, threads: int) -> Memory:
         """Memory for a call, which gives it back."""
         try:
-            found = self._free.pop()
+            found = self.free.pop()
         except IndexError:
             found = Memory(self)
         found.prepare(rows, threads)
         return found
-
-    def give_back(self, memory: Memory) -> None:
-        """Let later calls use a call's memory."""
-        self._free.append(memory)
 
 
 class Memory:
@@ -117,6 +113,10 @@ class Memory:
             self.program.native.run(self._address)
         else:
             self._threads.run(self.words, threads)
+
+    def give_back(self) -> None:
+        """Let later calls use this memory."""
+        self.program.free.append(self)
 
 
 class Workers:

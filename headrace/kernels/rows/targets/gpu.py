@@ -11,15 +11,16 @@ tested without one. Sums are divided by the minibatch, not by the GPU, so result
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import Phase, Plan
 from headrace.kernels.rows.row_program import Constant, Count, Input, Outer, Product, Reduce, Value, View
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.gpu_calls import SCRATCH, Calls
+from headrace.kernels.rows.targets.gpu_gradients import Apart, Key, gradients_of, keep_step, tile_step, view_key
 from headrace.kernels.rows.targets.gpu_products import Pack, outer_step, pack_step, product_step
 from headrace.kernels.rows.targets.gpu_steps import (
     ThreadStep,
@@ -39,38 +40,41 @@ from headrace.kernels.rows.targets.gpu_steps import (
     total_step,
     width_of,
 )
-from headrace.kernels.rows.targets.gpu_text import ADDED, CPU, GPU, PAD, THREADS, WIDTH, Memory, ThreadBody
+from headrace.kernels.rows.targets.gpu_text import ADDED, CPU, GPU, PAD, SHARED, THREADS, WIDTH, Memory, ThreadBody
 from headrace.kernels.rows.targets.llvm_steps import STARTS, written
 from headrace.kernels.rows.targets.llvm_text import Module
 
-SHARED = 227 * 1024  # bytes of a block's own memory that a Hopper GPU has
 CACHED = 64  # accumulators of rows' own threads that a block has at most, for each lane
-Key: TypeAlias = tuple[object, ...]
 
 
 @dataclass
 class Kernel:
-    """A kernel of a program. blocks: of threads; None of as many as there are parts."""
+    """A kernel of a program. blocks: of threads; None of as many as there are parts. shared: bytes of a block's own
+    memory."""
 
     name: str
     blocks: int | None
+    shared: int
 
 
 @dataclass
 class Emitted:
     """Text with its kernels, in the order of their launches.
 
-    shared: bytes of a block's own memory. scratch: numbers of the device's memory that each part needs for its tiles.
-    uniform: numbers, with the packed weights. numbers: those that depend on the number of rows, in the slots after the
+    scratch: numbers of the device's memory that each part needs for its tiles.
+    uniform: numbers, with the packed weights. apart, accumulators: numbers of sums over rows, of all parts and of each.
+    factors: numbers that are kept of each row. numbers: those that depend on the number of rows, in the slots after the
     others.
     """
 
     text: str
     kernels: list[Kernel]
     lanes: int
-    shared: int
     scratch: int
     uniform: int
+    apart: int
+    accumulators: int
+    factors: int
     numbers: list[Count]
 
 
@@ -99,12 +103,20 @@ class _Target:
         constants = [value for value in program.values() if isinstance(value, Constant)]
         counts = [number for value in constants for number in value.numbers if isinstance(number, Count)]
         self.numbers = list(dict.fromkeys(counts))
+        self.slots = slots.count(*self.sizes, len(program.outputs)) + len(self.numbers)
         self.lane_sums = self._lane_sums()
         own = THREADS + self.lanes * sum(value.size for value in self.lane_sums)
         tiles = self.plan.tiles * (self.lanes + PAD)
         self.tiles = own if 4 * (own + tiles) <= SHARED else None
         self.shared = own + (0 if self.tiles is None else tiles)
         self.packs, self.uniform = self._packs()
+        self.gradients = gradients_of(self.plan)
+        self.sums_at: dict[int, int] = {}  # by their places in the plan: without the gradients that are computed apart
+        self.accumulators = 0
+        for value, place in self.plan.sums.items():
+            if value not in self.gradients.apart and place not in self.sums_at:
+                self.sums_at[place] = self.accumulators
+                self.accumulators += value.size
 
     def _lane_sums(self) -> dict[Reduce, int]:
         """The sums over rows that each row's thread accumulates in the block's memory; of how many numbers others are
@@ -113,18 +125,19 @@ class _Target:
         size, sharing = 0, Counter(self.plan.sums.values())
         for phase in self.plan.phases:
             for value in phase.steps:
-                if isinstance(value, Reduce) and is_alone_sum(value) and sharing[self.plan.sums[value]] == 1:
-                    if size + value.size <= CACHED:
-                        found[value] = size
-                        size += value.size
+                if not isinstance(value, Reduce) or sharing[self.plan.sums.get(value, -1)] != 1:
+                    continue
+                if is_alone_sum(value) and size + value.size <= CACHED:
+                    found[value] = size
+                    size += value.size
         return found
 
     def _packs(self) -> tuple[dict[Key, Pack], int]:
         found: dict[Key, Pack] = {}
         size = self.plan.uniform
         for value in self.plan.program.values():
-            if isinstance(value, Product) and pack_key(value.weight) not in found:
-                pack = found[pack_key(value.weight)] = Pack(value.weight, size)
+            if isinstance(value, Product) and view_key(value.weight) not in found:
+                pack = found[view_key(value.weight)] = Pack(value.weight, size)
                 size += pack.size
         return found, size
 
@@ -137,6 +150,7 @@ class _Target:
             self._pack(f"pack{number}", number, packed)
             if phase.steps or phase.stores:
                 self._phase(f"phase{number}", phase)
+            self._gradients(f"gradients{number}", [v for v in self.gradients.apart.values() if v.value in phase.steps])
             sums = [value for value in phase.steps if is_sum(value) and value in self.plan.places]
             if sums:
                 self._sum(f"sum{number}", sums)
@@ -147,16 +161,30 @@ class _Target:
             head = "@shared = external addrspace(3) global [0 x float], align 16\n"
         text = "\n".join([head + str(self.module), *self.functions, "" if self.gpu else self._entry()])
         scratch = self.plan.tiles * (self.lanes + PAD) if self.tiles is None else 0
-        return Emitted(text, self.kernels, self.lanes, 4 * self.shared, scratch, self.uniform, self.numbers)
+        return Emitted(
+            text,
+            self.kernels,
+            self.lanes,
+            scratch,
+            self.uniform,
+            self.gradients.size,
+            self.accumulators,
+            self.gradients.width,
+            self.numbers,
+        )
 
     # kernels
 
     def _kernel(self, name: str, calls: Calls, blocks: int | None) -> None:
-        self.kernels.append(Kernel(name, blocks))
+        shared = 4 * (THREADS if blocks is not None else self.shared)
+        self.kernels.append(Kernel(name, blocks, shared))
         lines = "\n".join(calls.b.lines)
         head = f"define internal void @{name}(ptr %slots, i64 %part) noinline nounwind"
         if self.gpu:
-            head = f'define ptx_kernel void @{name}({self.memory.device} %slots.in) "nvvm.maxntid"="{THREADS}"'
+            together = 2 if shared <= SHARED // 2 else 1  # blocks of a multiprocessor
+            attributes = f'"nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="{together}"'
+            slots_ = f"ptr byval([{self.slots} x i64]) align 8 %slots"
+            head = f"define ptx_kernel void @{name}({slots_}) {attributes}"
         self.functions.append(f"{head} {{\nentry:\n{lines}\n  ret void\n}}")
 
     def _calls(self) -> Calls:
@@ -184,7 +212,7 @@ class _Target:
 
     def _pack(self, name: str, number: int, packed: set[Key]) -> None:
         """Pack the weights that this phase is the first to read."""
-        wanted = [pack_key(value.weight) for value in self.plan.phases[number].steps if isinstance(value, Product)]
+        wanted = [view_key(value.weight) for value in self.plan.phases[number].steps if isinstance(value, Product)]
         new = [self.packs[key] for key in dict.fromkeys(wanted) if key not in packed]
         packed.update(wanted)
         if not new:
@@ -201,6 +229,25 @@ class _Target:
             first += blocks
         self._kernel(name, calls, first)
 
+    def _gradients(self, name: str, values: list[Apart]) -> None:
+        """The gradients of a phase that are computed apart."""
+        if not values:
+            return
+        calls, first, chunks = self._calls(), 0, self.gradients.chunks
+        b = calls.b
+        rows = b.times(b.new(f"udiv i64 {b.add(calls.slot(slots.ROWS), self.lanes - 1)}, {self.lanes}"), self.lanes)
+        for apart in values:
+            blocks = math.prod(apart.tiles) * chunks
+            with calls.blocks(first, blocks) as block:
+                tile, chunk = b.divided(block, chunks)
+                step = self._step()
+                tile_step(step, apart, self.gradients.width, chunks)
+                at = b.plus(apart.at, b.times(chunk, apart.value.size))
+                given = [("%kept", calls.within(slots.FACTORS, "0")), ("%sums", calls.within(slots.SUMS, at))]
+                calls.call(step, [], given, {"%tile": tile, "%chunk": chunk, "%rows": rows})
+            first += blocks
+        self._kernel(name, calls, first)
+
     def _sum(self, name: str, sums: list[Value]) -> None:
         """The parts' sums."""
         calls, first = self._calls(), 0
@@ -211,9 +258,15 @@ class _Target:
                 function = value.function if isinstance(value, Reduce) else "sum"
                 at = calls.b.times(block, ADDED)
                 step = self._step()
-                parts_step(step, value.size, function, self.plan.accumulators)
-                given = [calls.scratch, ("%sums", calls.sums(value, "0"))]
-                calls.call(step, [SCRATCH], given, {"%first": at, "%parts": parts})
+                apart = self.gradients.apart.get(value) if isinstance(value, Outer) else None
+                if apart is None:
+                    parts_step(step, value.size, function, self.accumulators)
+                    given = [calls.scratch, ("%sums", self._sums(calls, value, "0"))]
+                    calls.call(step, [SCRATCH], given, {"%first": at, "%parts": parts})
+                else:
+                    parts_step(step, value.size, function, value.size)
+                    given = [calls.scratch, ("%sums", calls.within(slots.SUMS, str(apart.at)))]
+                    calls.call(step, [SCRATCH], given, {"%first": at, "%parts": str(self.gradients.chunks)})
                 step = self._step()
                 total_step(step, value.size, function)
                 calls.call(step, [], [calls.scratch, ("%target", calls.at(value))], {"%first": at}, [SCRATCH])
@@ -241,7 +294,7 @@ class _Target:
             if value in phase.steps:
                 step = self._step()
                 lanes_added_step(step, value)
-                calls.call(step, [], [self._lanes(calls, value), ("%sums", calls.sums(value, part))])
+                calls.call(step, [], [self._lanes(calls, value), ("%sums", self._sums(calls, value, part))])
         self._kernel(name, calls, None)
 
     def _begin(self, calls: Calls, phase: Phase) -> None:
@@ -252,9 +305,14 @@ class _Target:
             if isinstance(value, Reduce) and value in self.lane_sums:
                 filled_step(step, value.size * self.lanes, start)
                 calls.call(step, [], [("%sums", self._lanes(calls, value)[1])])
-            elif value in self.plan.places:
+            elif value in self.plan.places and value not in self.gradients.apart:
                 filled_step(step, value.size, start)
-                calls.call(step, [], [("%sums", calls.sums(value, calls.part))])
+                calls.call(step, [], [("%sums", self._sums(calls, value, calls.part))])
+
+    def _sums(self, calls: Calls, value: Value, part: str) -> str:
+        """The address of a sum's accumulators, of a part: after those of gradients that are computed apart."""
+        own = self.gradients.size + self.sums_at[self.plan.sums[value]]
+        return calls.within(slots.SUMS, calls.b.plus(calls.b.times(part, self.accumulators), own))
 
     def _lanes(self, calls: Calls, value: Reduce) -> tuple[str, str]:
         return "%lanes", calls.shared(THREADS + self.lanes * self.lane_sums[value])
@@ -273,7 +331,7 @@ class _Target:
         elif is_sum(value):
             self._add(calls, value)
         elif isinstance(value, Product):
-            step, pack = self._step(), self.packs[pack_key(value.weight)]
+            step, pack = self._step(), self.packs[view_key(value.weight)]
             product_step(step, value)
             calls.call(step, [calls.range(value)], [("%packed", calls.within(slots.UNIFORM, str(pack.at)))])
         elif (threads := split_of(value, self.lanes)) > 1:
@@ -308,13 +366,28 @@ class _Target:
             lane_sum_step(step, value)
             calls.call(step, [], [self._lanes(calls, value)], {"%count": calls.rows})
             return
+        if isinstance(value, Outer) and value in self.gradients.apart:
+            self._keep(calls, value)
+            return
         step = self._step(WIDTH if isinstance(value, Reduce) else 1)
         if isinstance(value, Reduce):
             row_sum_step(step, value)
         else:
             assert isinstance(value, Outer)
             outer_step(step, value)
-        calls.call(step, [], [("%sums", calls.sums(value, calls.part))], {"%count": calls.rows})
+        calls.call(step, [], [("%sums", self._sums(calls, value, calls.part))], {"%count": calls.rows})
+
+    def _keep(self, calls: Calls, value: Outer) -> None:
+        """Keep the factors of a gradient that is computed apart."""
+        for view in (value.left, value.right):
+            key = view_key(view)
+            if key in calls.kept:
+                continue
+            calls.kept.add(key)
+            step, width = self._step(), self.gradients.width
+            keep_step(step, view, width)
+            at = calls.b.plus(calls.b.times(calls.start, width), self.gradients.factors[key])
+            calls.call(step, [], [("%kept", calls.within(slots.FACTORS, at))], {"%count": calls.rows})
 
     def _store(self, calls: Calls, position: int) -> None:
         view: View = self.plan.program.outputs[position].view
@@ -335,8 +408,3 @@ class _Target:
                 b.do(f"call void @{kernel.name}(ptr %slots, i64 {part})")
         lines = "\n".join(b.lines)
         return f"define i32 @entry(ptr %slots) nounwind {{\nentry:\n{lines}\n  ret i32 0\n}}"
-
-
-def pack_key(weight: View) -> Key:
-    """What is the same for views that are packed alike."""
-    return id(weight.value), weight.shape, weight.strides, weight.offset

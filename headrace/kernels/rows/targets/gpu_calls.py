@@ -10,7 +10,7 @@ from typing import TypeAlias
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Count, Value
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.gpu_steps import ThreadStep, generic
+from headrace.kernels.rows.targets.gpu_steps import ThreadStep
 from headrace.kernels.rows.targets.gpu_text import GPU, PAD, THREADS, Memory, ThreadBody
 from headrace.kernels.rows.targets.llvm_text import Module
 
@@ -36,30 +36,21 @@ class Calls:
         self.b, self.gpu = ThreadBody(1), memory is GPU
         self.block = self.start = self.rows = ""
         self.calls = 0
-        self._slots: dict[int, str] = {}
+        self.kept: set[object] = set()  # views of which a later kernel has what it needs
         self._reads: list[tuple[Range, bool]] = []
         self._writes: list[tuple[Range, bool]] = []
         if self.gpu:
-            self._own("tid")
-            self.b.lines += [generic(memory.device, "%slots"), "  %tid = zext i32 %tid.short to i64"]
-            self._own("ctaid")
-            self.b.lines.append("  %part = zext i32 %ctaid.short to i64")
+            for name, register in (("tid", "tid"), ("part", "ctaid")):
+                intrinsic = f"llvm.nvvm.read.ptx.sreg.{register}.x"
+                self.module.declared.add(f"declare i32 @{intrinsic}()")
+                self.b.lines.append(f"  %{name}.short = call i32 @{intrinsic}()")
+            self.b.lines.append("  %part = zext i32 %part.short to i64")
         self.part = "%part"
-        outputs = len(plan.program.outputs)
-        for i in range(slots.count(self.columns, self.uniforms, outputs)):
-            self.slot(i)
-
-    def _own(self, name: str) -> None:
-        intrinsic = f"llvm.nvvm.read.ptx.sreg.{name}.x"
-        self.module.declared.add(f"declare i32 @{intrinsic}()")
-        self.b.lines.append(f"  %{name}.short = call i32 @{intrinsic}()")
 
     def slot(self, number: int) -> str:
-        """The number in a slot."""
-        if number not in self._slots:
-            address = self.b.at("%slots", str(number), "i64")
-            self._slots[number] = self.b.new(f"load i64, ptr {address}, align 8")
-        return self._slots[number]
+        """The number in a slot. It is read at each use: a GPU has it at hand, but few registers."""
+        address = self.b.at("%slots", str(number), "i64")
+        return self.b.new(f"load i64, ptr {address}, align 8")
 
     # addresses
 
@@ -95,10 +86,6 @@ class Calls:
     def within(self, slot: int, at: str) -> str:
         """An address of the device's memory, so many numbers from where a slot says."""
         return self._moved(self.device(slot), at)
-
-    def sums(self, value: Value, part: str) -> str:
-        """The address of a sum's accumulators, of a part."""
-        return self.within(slots.SUMS, self.b.plus(self.b.times(part, self.plan.accumulators), self.plan.sums[value]))
 
     def at(self, value: Value) -> str:
         """The address of a value's memory."""
@@ -144,7 +131,10 @@ class Calls:
         name = self.module.function(step.body, step.parameters(*parameters))
         self.calls += 1
         if self.gpu:
-            self.b.do(f"call void @{name}({', '.join([*given, 'i64 %tid'])})")
+            # as if it were another number each time: what follows from it would be kept in registers from step to step
+            short = self.b.new('call i32 asm sideeffect "mov.b32 $0, $1;", "=r,r"(i32 %tid.short)')
+            tid = self.b.new(f"zext i32 {short} to i64")
+            self.b.do(f"call void @{name}({', '.join([*given, f'i64 {tid}'])})")
             return
         with self.b.loop(THREADS) as tid:
             self.b.do(f"call void @{name}({', '.join([*given, f'i64 {tid}'])})")

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 from headrace.kernels.rows.targets.cpu_code import optimised
 
 TRIPLE = "nvptx64-nvidia-cuda"
-VERSION = "+ptx80"  # which drivers from CUDA 12.0 on read
+VERSION = "+ptx85"  # which drivers from CUDA 12.5 on read
 
 
 @cache
@@ -19,7 +19,8 @@ def _machine(architecture: str) -> llvm.TargetMachine:
     return llvm.Target.from_triple(TRIPLE).create_target_machine(cpu=architecture, features=VERSION, opt=3)
 
 
-def ptx(text: str, architecture: str) -> bytes:
-    """PTX of a module. architecture: "sm_90", of the GPU or an older one."""
+def ptx(text: str) -> bytes:
+    """PTX of a module, whose first line is the GPU's architecture, "sm_90"; later GPUs take it too."""
+    architecture, text = text.split("\n", 1)
     machine = _machine(architecture)
     return str(machine.emit_assembly(optimised(text, machine))).encode()

@@ -14,7 +14,8 @@ from headrace.kernels.rows.targets.gpu_steps import ThreadStep, inside
 from headrace.kernels.rows.targets.gpu_text import THREADS, WIDTH, ThreadBody
 from headrace.kernels.rows.targets.llvm_math import select
 
-TILES = ((8, WIDTH), (4, WIDTH), (2, WIDTH), (1, WIDTH), (1, 1))  # numbers of a row, and lanes, of a thread's tile
+# numbers of a row, and lanes, of a thread's tile
+TILES = ((8, 2 * WIDTH), (8, WIDTH), (4, WIDTH), (2, WIDTH), (1, WIDTH), (1, 1))
 OUTERS = ((8, 4), (4, 4), (4, 2), (2, 2), (2, 1), (1, 1))
 UNROLLED = 4  # terms
 
@@ -46,8 +47,7 @@ def pack_step(step: ThreadStep, pack: Pack) -> None:
     at = b.plus("%first", "%tid")
     with b.when(b.less(at, pack.size)):
         term, row = b.divided(at, pack.pitch)
-        exists = b.less(row, view.shape[0])
-        known = b.new(f"select i1 {exists}, i64 {row}, i64 0")
+        exists, known = b.less(row, view.shape[0]), b.below(row, view.shape[0])
         place = b.plus(view.offset, b.times(known, view.strides[0]), b.times(term, view.strides[1]))
         found = b.load(step.pointer(view.value), place)
         b.store(select(b, exists, found, b.number(0)), "%packed", at)
@@ -61,41 +61,45 @@ def product_step(step: ThreadStep, value: Product) -> None:
     def items(tile: tuple[int, int]) -> int:
         return lead * -(-rows // tile[0]) * (step.lanes // tile[1])
 
-    height, b.width = next((t for t in TILES if items(t) >= THREADS and t[0] <= packed_rows(value.weight)), TILES[-1])
-    groups, down = step.lanes // b.width, -(-rows // height)
+    height, across = next(
+        (t for t in TILES if items(t) >= THREADS and t[0] <= packed_rows(value.weight) and t[1] <= step.lanes),
+        TILES[-1],
+    )
+    b.width = min(across, WIDTH)
+    groups, down = step.lanes // across, -(-rows // height)
     strides = contiguous(value.shape)
     with b.share(lead * down * groups) as i:
         rest, group = b.divided(i, groups)
         place, group_of_rows = b.divided(rest, down)
         index = b.places(place, list(value.shape[:-1]))
-        lane, first = b.times(group, b.width), b.times(group_of_rows, height)
-        at = b.plus(
-            source.offset * step.pitch,
-            *(b.times(k, s * step.pitch) for k, s in zip(index, source.strides[:-1], strict=True)),
-            lane,
-        )
-        begin = b.at(step.pointer(source.value), at)
-        sums = _product_sums(step, value, (begin, b.at("%packed", first)), first, height)
-        to = b.plus(*(b.times(k, s * step.pitch) for k, s in zip(index, strides[:-1], strict=True)), lane)
-        for number, total in enumerate(sums):
+        first = b.times(group_of_rows, height)
+        # a thread's vectors lie apart, so that neighbouring threads read neighbouring ones
+        lanes = [b.plus(b.times(group, b.width), start) for start in range(0, step.lanes, groups * b.width)]
+        offset = [b.times(k, s * step.pitch) for k, s in zip(index, source.strides[:-1], strict=True)]
+        begin = b.at(step.pointer(source.value), b.plus(source.offset * step.pitch, *offset))
+        sums = _product_sums(step, value, (begin, b.at("%packed", first)), first, height, lanes)
+        to = b.plus(*(b.times(k, s * step.pitch) for k, s in zip(index, strides[:-1], strict=True)), 0)
+        for number in range(height):
             own = b.plus(first, number)
-            target = b.plus(to, b.times(own, step.pitch))
-            if rows % height == 0:
-                b.store(total, step.pointer(value), target)
-                continue
-            with b.when(b.less(own, rows)):
-                b.store(total, step.pointer(value), target)
+            with b.when_all([(own, rows)] * (rows % height > 0)):
+                for column, lane in enumerate(lanes):
+                    target = b.plus(to, b.times(own, step.pitch), lane)
+                    b.store(sums[number * len(lanes) + column], step.pointer(value), target)
 
 
-def _product_sums(step: ThreadStep, value: Product, factors: tuple[str, str], first: str, height: int) -> list[str]:
+def _product_sums(
+    step: ThreadStep, value: Product, factors: tuple[str, str], first: str, height: int, lanes: list[str]
+) -> list[str]:
+    """The sums of a thread's tile, row by row."""
     b, (source, packed) = step.b, factors
     terms, pitch, stride = value.source.shape[-1], packed_rows(value.weight), value.source.strides[-1] * step.pitch
-    starts = [(b.f32, start) for start in _starts(step, value, first, height)]
+    starts = [(b.f32, start) for start in _starts(step, value, first, height) for _ in lanes]
 
     def term(k: str, sums: list[str]) -> list[str]:
-        x = b.load(b.at(source, b.times(k, stride)), "0")
-        weights = _numbers(b, packed, b.times(k, pitch), height)
-        return [b.fma(b.broadcast(w), x, total) for w, total in zip(weights, sums, strict=True)]
+        x = [b.load(b.at(source, b.times(k, stride)), lane) for lane in lanes]
+        weights = [b.broadcast(w) for w in _numbers(b, packed, b.times(k, pitch), height)]
+        pairs = [(w, one) for w in weights for one in x]
+        return [b.fma(w, one, total) for (w, one), total in zip(pairs, sums, strict=True)]
 
     whole = terms - terms % UNROLLED
     sums = [start for _, start in starts]
@@ -106,8 +110,8 @@ def _product_sums(step: ThreadStep, value: Product, factors: tuple[str, str], fi
                 found = term(b.plus(k, offset), found)
             ends += found
         sums = ends
-    for k in range(whole, terms):
-        sums = term(str(k), sums)
+    for last in range(whole, terms):
+        sums = term(str(last), sums)
     return sums
 
 
@@ -116,11 +120,10 @@ def _starts(step: ThreadStep, value: Product, first: str, height: int) -> list[s
     if bias is None:
         return [b.number(0)] * height
     found = []
-    for row in range(height):
-        own = b.plus(first, row)
+    for number in range(height):
+        own = b.plus(first, number)
         if value.shape[-1] % height:
-            exists = b.less(own, value.shape[-1])
-            own = b.new(f"select i1 {exists}, i64 {own}, i64 0")
+            own = b.below(own, value.shape[-1])
         one = b.load(step.pointer(bias.value), b.plus(bias.offset, b.times(own, bias.strides[0])), one=True)
         found.append(b.broadcast(one))
     return found
@@ -166,7 +169,7 @@ def _known(b: ThreadBody, indices: list[str], count: int, some_beyond: bool) -> 
     """Indices, the first in place of those that do not exist."""
     if not some_beyond:
         return indices
-    return [b.new(f"select i1 {b.less(i, count)}, i64 {i}, i64 0") for i in indices]
+    return [b.below(i, count) for i in indices]
 
 
 def _outer_sums(step: ThreadStep, value: Outer, known: tuple[list[str], list[str]]) -> list[str]:
@@ -195,27 +198,17 @@ def _outer_sums(step: ThreadStep, value: Outer, known: tuple[list[str], list[str
 
 
 def _rows_added(step: ThreadStep, bases: tuple[list[str], list[str]], sums: list[tuple[str, str]]) -> list[str]:
-    """The sums over a block's rows: whole vectors of them, and what is left."""
+    """The sums over a block's rows, of which there are %count."""
     b = step.b
     b.width = WIDTH
-
-    def more(lane: str, names: list[str], masked: bool) -> list[str]:
-        x, y = ([b.load(base, lane) for base in side] for side in bases)
-        if masked:
-            mask = inside(b, lane)
-            x, y = ([select(b, mask, one, b.number(0)) for one in side] for side in (x, y))
-        found = list(names)
-        parts = [[[b.part(one, lane_) for lane_ in range(WIDTH)] for one in side] for side in (x, y)]
-        with b.single():
-            for lane_ in range(WIDTH):
-                for j, one in enumerate(parts[0]):
-                    for m, other in enumerate(parts[1]):
-                        at = j * len(parts[1]) + m
-                        found[at] = b.fma(one[lane_], other[lane_], found[at])
-        return found
-
-    full = b.new(f"icmp eq i64 %count, {step.lanes}")
     with b.carrying(step.lanes, sums, WIDTH) as (lane, names, ends):
-        ends += more(lane, names, True)
-    del full
+        mask = inside(b, lane)
+        sides = [[select(b, mask, b.load(base, lane), b.number(0)) for base in side] for side in bases]
+        x, y = ([[b.part(one, i) for i in range(WIDTH)] for one in side] for side in sides)
+        ends += names
+        with b.single():
+            for i in range(WIDTH):
+                for j, one in enumerate(x):
+                    for m, other in enumerate(y):
+                        ends[j * len(y) + m] = b.fma(one[i], other[i], ends[j * len(y) + m])
     return ends

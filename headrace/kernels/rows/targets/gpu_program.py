@@ -2,68 +2,151 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
 import numpy as np
 import torch
-from torch import Tensor
 
+from headrace.kernels.cuda.driver import Kernels, architecture
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.gpu import SHARED, Emitted, emitted
-from headrace.kernels.rows.targets.gpu_code import ptx
-from headrace.kernels.rows.targets.gpu_text import PAD, THREADS
-from headrace.parallel.cuda.driver import Kernels, architecture
+from headrace.kernels.rows.targets.gpu_text import PAD, SHARED, THREADS
+from headrace.kernels.runtime.cache import bytes_of_text
+from headrace.kernels.runtime.native import Native
 
 BLOCKS = (64, 32, 16)  # rows of a block of threads
-PARTS = 256  # blocks of threads of a minibatch, at most
-FULL = 128  # blocks of rows, below which a block has fewer rows: a GPU has about as many multiprocessors
+PARTS = 256  # blocks of threads of a phase, at most: about as many as a GPU runs at once
+FULL = 128  # blocks of rows, of fewer of which a block has fewer rows: a GPU has about as many multiprocessors
 
 
-def rows_of_block(plan: Plan, rows: int) -> int:
-    """Rows of a block: the most of which a GPU has enough blocks, and whose tiles have room."""
-    fitting = [n for n in BLOCKS if 4 * plan.tiles * (n + PAD) <= SHARED // 2]
-    return next((n for n in fitting or BLOCKS[-1:] if rows >= n * FULL), (fitting or BLOCKS)[-1])
+def target(device: torch.device, rows: int) -> str:
+    """What kernels are made for: the GPU, and the rows of a block that suit so many rows."""
+    return f"{architecture(device) if device.type == 'cuda' else 'threads'} {wanted(rows)}"
+
+
+def wanted(rows: int) -> int:
+    """The most rows of a block of which a GPU has enough blocks."""
+    return next((n for n in BLOCKS if rows >= n * FULL), BLOCKS[-1])
+
+
+def _lanes(plan: Plan, rows: int) -> int:
+    """Rows of a block: as many as are wanted, if their tiles have room for two blocks at once."""
+    fitting = [n for n in BLOCKS if n <= wanted(rows) and 4 * plan.tiles * (n + PAD) <= SHARED // 2]
+    return fitting[0] if fitting else BLOCKS[-1]
+
+
+@dataclass(frozen=True)
+class GpuLayout:
+    """What a call of a program needs memory for.
+
+    kernels: name, blocks of threads (0: as many as there are parts) and bytes of a block's own memory, of each launch.
+    lanes: rows of a block. kept, scratch, factors, uniform, apart, accumulators: counts of numbers, of each block of
+    rows, each part, each row, the call, the call, each part. numbers: those that depend on the rows, as in Count.
+    phases: passes over all rows.
+    """
+
+    columns: int
+    uniforms: int
+    outputs: int
+    phases: int
+    lanes: int
+    kernels: list[list[Any]]
+    kept: int
+    scratch: int
+    factors: int
+    uniform: int
+    apart: int
+    accumulators: int
+    numbers: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Ptx:
+    """Code of kernels, and the file in which it is kept."""
+
+    code: bytes
+    file: str | None
+
+
+def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device) -> GpuProgram:
+    """A plan of no vectors as kernels, for about so many rows. dtypes: of the columns' memory, as numpy names them.
+    device: a GPU; for the CPU, the same text with a loop over each step's threads."""
+    from headrace.kernels.rows.targets.cpu_code import object_code
+    from headrace.kernels.rows.targets.gpu import emitted
+    from headrace.kernels.rows.targets.gpu_code import ptx
+
+    made = emitted(plan, list(dtypes), _lanes(plan, rows), gpu=device.type == "cuda")
+    program, kernels = plan.program, [[k.name, k.blocks or 0, k.shared] for k in made.kernels]
+    numbers = [[n.factor, n.power, n.less, n.plus] for n in made.numbers]
+    counts = len(program.columns), len(program.uniforms), len(program.outputs), len(plan.phases)
+    sizes = (
+        plan.kept * (made.lanes + PAD),
+        *(made.scratch, made.factors, made.uniform, made.apart, made.accumulators),
+    )
+    layout = GpuLayout(*counts, made.lanes, kernels, *sizes, numbers)
+    if device.type == "cuda":
+        code = bytes_of_text("kernels", f"{architecture(device)}\n{made.text}", ptx)
+    else:
+        code = bytes_of_text("threads", made.text, object_code)
+    return GpuProgram(layout, Ptx(*code), device)
 
 
 class GpuProgram:
-    """A plan's kernels on a device, for minibatches of `rows` rows."""
+    """Kernels of a plan on a device."""
 
-    def __init__(self, plan: Plan, dtypes: list[str], rows: int, device: torch.device, lanes: int = 0) -> None:
-        self.plan, self.rows, self.device = plan, rows, device
-        self.lanes = lanes or rows_of_block(plan, rows)
-        self.made: Emitted = emitted(plan, dtypes, self.lanes, gpu=True)
-        self.kernels = Kernels(ptx(self.made.text, architecture(device)), device)
-        program = plan.program
-        self.sizes = len(program.columns), len(program.uniforms)
-        self.blocks = -(-rows // self.lanes)
+    def __init__(self, layout: GpuLayout, native: Ptx, device: torch.device) -> None:
+        self.layout, self.native, self.device = layout, native, device
+        self.sizes = layout.columns, layout.uniforms
+        self.kernels = _loaded(native.code, device)
+
+    def memory(self, rows: int, threads: int) -> GpuMemory:
+        """Memory for a call. It is new, so that a CUDA graph in which the call is captured has it for itself."""
+        return GpuMemory(self, rows)
+
+
+@cache
+def _loaded(code: bytes, device: torch.device) -> Kernels | Native:
+    """Kernels that are never unloaded, since graphs launch them."""
+    return Kernels(code, device) if device.type == "cuda" else Native(code)
+
+
+class GpuMemory:
+    """What one call of a program works in. words: its argument slots; in and out are the caller's."""
+
+    def __init__(self, program: GpuProgram, rows: int) -> None:
+        self.program, layout = program, program.layout
+        self.blocks = -(-rows // layout.lanes)
         self.parts = min(self.blocks, PARTS)
-        self.fixed = slots.count(*self.sizes, len(program.outputs))
-        new = torch.empty
-        memory = {
-            slots.KEPT: self.blocks * plan.kept * (self.lanes + PAD),
-            slots.UNIFORM: self.made.uniform,
-            slots.SUMS: self.parts * plan.accumulators,
-            slots.TILES: self.parts * self.made.scratch,
+        fixed = slots.count(*program.sizes, layout.outputs)
+        self.words = np.zeros(fixed + len(layout.numbers), np.int64)
+        self.words[slots.PARTS], self.words[slots.ROWS] = self.parts, rows
+        for i, number in enumerate(layout.numbers):
+            self.words[fixed + i : fixed + i + 1].view(np.float32)[0] = Count(*number).at(rows)  # type: ignore[arg-type]
+        sizes = {
+            slots.KEPT: self.blocks * layout.kept,
+            slots.UNIFORM: layout.uniform,
+            slots.SUMS: layout.apart + self.parts * layout.accumulators,
+            slots.TILES: self.parts * layout.scratch,
+            slots.FACTORS: self.blocks * layout.lanes * layout.factors,
         }
-        self._memory = {slot: new(max(size, 1), device=device) for slot, size in memory.items()}
-
-    def words(self) -> np.ndarray:
-        """Argument slots, of which the caller writes those of inputs and outputs."""
-        words = np.zeros(self.fixed + len(self.made.numbers), np.int64)
-        words[slots.PARTS], words[slots.ROWS] = self.parts, self.rows
+        if program.device.type == "cpu":
+            sizes[slots.SCRATCH] = max(kernel[2] for kernel in layout.kernels) // 4
+        self._memory = {s: torch.empty(size, device=program.device) for s, size in sizes.items() if size}
         for slot, own in self._memory.items():
-            words[slot] = own.data_ptr()
-        for i, number in enumerate(self.made.numbers):
-            words[self.fixed + i : self.fixed + i + 1].view(np.float32)[0] = _at(number, self.rows)
-        return words
+            self.words[slot] = own.data_ptr()
 
-    def run(self, words: Tensor) -> None:
-        """Launch all kernels. words: the argument slots, on the device."""
-        address = words.data_ptr()
-        for kernel in self.made.kernels:
-            blocks = self.parts if kernel.blocks is None else kernel.blocks
-            self.kernels.launch(kernel.name, blocks, THREADS, self.made.shared, address)
+    def run(self, threads: int = 1) -> None:
+        """Compute all outputs."""
+        kernels, address = self.program.kernels, self.words.ctypes.data
+        if isinstance(kernels, Native):
+            kernels.run(address)
+            return
+        for name, blocks, shared in self.program.layout.kernels:
+            kernels.launch(name, blocks or self.parts, THREADS, shared, address)
 
-
-def _at(number: Count, rows: int) -> float:
-    return number.at(rows)
+    def give_back(self) -> None:
+        """Nothing: no other call uses this memory."""

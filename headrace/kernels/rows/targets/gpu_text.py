@@ -16,6 +16,7 @@ THREADS = 256  # of a block
 WIDTH = 4  # lanes that a thread takes at a time: as many numbers as one access reads
 ADDED = 32  # numbers of which a block of threads adds the parts
 GROUPS = THREADS // ADDED  # into which the parts are divided
+SHARED = 227 * 1024  # bytes of a block's own memory that a Hopper GPU has
 PAD = 4  # numbers between a tile's lanes and the next tile's: neighbours lie in other banks of the shared memory
 
 
@@ -94,6 +95,10 @@ class ThreadBody(Body):
         """x < y, of indices."""
         return self.new(f"icmp ult i64 {x}, {y}")
 
+    def below(self, index: str, count: int) -> str:
+        """An index, or 0 in place of one that does not exist."""
+        return self.new(f"select i1 {self.less(index, count)}, i64 {index}, i64 0")
+
     def divided(self, index: str, by: int) -> tuple[str, str]:
         """An index divided by a number, and what is left."""
         if by == 1:
@@ -115,3 +120,11 @@ class ThreadBody(Body):
     def part(self, x: str, number: int) -> str:
         """One of a value's numbers."""
         return x if self.width == 1 else self.new(f"extractelement {self.f32} {x}, i64 {number}")
+
+    def joined(self, numbers: list[str]) -> str:
+        """Single numbers as one value."""
+        kind = self.kind("float")
+        found = "poison"
+        for i, number in enumerate(numbers):
+            found = self.new(f"insertelement {kind} {found}, float {number}, i64 {i}")
+        return found

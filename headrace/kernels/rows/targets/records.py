@@ -15,6 +15,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.stand_ins import METRIC, NUMBER, Metric
 from headrace.kernels.rows.targets.cpu_program import Layout
+from headrace.kernels.rows.targets.gpu_program import GpuLayout, Ptx
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Native
 
@@ -49,8 +50,8 @@ class Outcome:
 class Record:
     """A loss that is compiled. work: floating-point operations of a row."""
 
-    native: Native
-    layout: Layout
+    native: Native | Ptx
+    layout: Layout | GpuLayout
     outcomes: list[Outcome]
     returned: Returned
     work: int
@@ -149,12 +150,19 @@ def _read(table: dict[str, Any], places: str) -> Found | None:
         return NotRows(reason, where, for_good) if table["places"] == places else None
     if "constants" in table:
         return Constants()
-    native = cache.native_named(table["code"])
+    gpu = "kernels" in table["layout"]
+    native = _ptx(table["code"]) if gpu else cache.native_named(table["code"])
     if native is None:
         return None
+    layout = (GpuLayout if gpu else Layout)(**table["layout"])
     fixed, spec = tree_flatten(_value(table["returned"]))
     outcomes = [Outcome(**outcome) for outcome in table["outcomes"]]
-    return Record(native, Layout(**table["layout"]), outcomes, (spec, fixed), table["work"])
+    return Record(native, layout, outcomes, (spec, fixed), table["work"])
+
+
+def _ptx(file: str) -> Ptx | None:
+    code = cache.kept_content(file)
+    return None if code is None else Ptx(code, file)
 
 
 def _tree(value: Any) -> Any:

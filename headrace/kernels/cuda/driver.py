@@ -51,12 +51,12 @@ class Kernels:
         _checked(result, f"load a kernel ({log.value.decode(errors='replace').strip()[:500]})")
 
     def launch(self, name: str, blocks: int, threads: int, shared: int, address: int) -> None:
-        """Launch a kernel that takes one address, on torch's current stream. shared: bytes of a block's own memory."""
+        """Launch a kernel with the argument at a host's address, on torch's current stream. It is copied at once.
+        shared: bytes of a block's own memory."""
         function = self._functions.get(name)
         if function is None:
             function = self._functions[name] = self._find(name, shared)
-        argument = ctypes.c_uint64(address)
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(argument))
+        arguments = (ctypes.c_void_p * 1)(address)
         stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
         result = _driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, arguments, None)
         if result:
