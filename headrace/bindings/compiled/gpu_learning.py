@@ -16,6 +16,7 @@ from headrace.algorithms.reduce import Reduce
 from headrace.bindings.compiled.loss_program import Program
 from headrace.core.device import known
 from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.gpu_program import adam
 from headrace.policies.flat_parameters import polyak
 
 
@@ -64,6 +65,19 @@ class Call:
         return self.metrics[name][which].to(self.program.results[self.names[name]].dtype)
 
 
+def step(optimizer: Adam, max_norm: float, skip: Tensor | None = None) -> None:
+    """optimizer.step(), in two launches."""
+    if not all(parameter.requires_grad for parameter in optimizer.parameters):
+        optimizer.step(max_norm, skip)
+        return
+    device = optimizer.flat.device
+    if skip is None:
+        skip = torch.zeros((), device=device)
+    buffers = optimizer.flat, optimizer.gradient, optimizer.mean, optimizer.square
+    numbers = optimizer.steps, optimizer.learning_rate, skip
+    adam(device).run((*buffers, *numbers), (max_norm, optimizer.eps, optimizer.beta1, optimizer.beta2))
+
+
 def learn(
     program: Program,
     optimizer: Adam,
@@ -101,10 +115,11 @@ def learn(
                 measured = call.metrics[limit[0]][done].clone()
                 reduce(optimizer.gradient, measured)
                 skip = torch.maximum(skip, (measured > limit[1]).to(skip.dtype))
-            optimizer.step(max_norm, skip)
+            step(optimizer, max_norm, skip)
             done += 1
         if skip is not None and known(skip):
             break  # all further steps would be skipped
+    optimizer.gradient.zero_()
     return {name: call.found(name, slice(done)) for name in call.metrics}
 
 
@@ -132,9 +147,11 @@ def take_steps(
             own = [found[g] for name, found in call.metrics.items() if name != TD_ERROR]
             reduce(*(optimizer.gradient for optimizer in objective.optimizers), *own)
             for optimizer in objective.optimizers:
-                optimizer.step(objective.max_norm)
+                step(optimizer, objective.max_norm)
             for target, learned in objective.targets:
                 polyak(target, learned, objective.tau[g] if isinstance(objective.tau, Tensor) else objective.tau)
+    for optimizer in (optimizer for objective in objectives for optimizer in objective.optimizers):
+        optimizer.gradient.zero_()
     metrics = dict[str, Tensor]()
     for call, objective in zip(calls, objectives, strict=True):
         taken = slice((-since - 1) % objective.every, None, objective.every)

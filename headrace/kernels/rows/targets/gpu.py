@@ -40,7 +40,18 @@ from headrace.kernels.rows.targets.gpu_steps import (
     total_step,
     width_of,
 )
-from headrace.kernels.rows.targets.gpu_text import ADDED, CPU, GPU, PAD, SHARED, THREADS, WIDTH, Memory, ThreadBody
+from headrace.kernels.rows.targets.gpu_text import (
+    ADDED,
+    CPU,
+    GPU,
+    PAD,
+    SHARED,
+    THREADS,
+    WIDTH,
+    Memory,
+    ThreadBody,
+    kernel,
+)
 from headrace.kernels.rows.targets.llvm_steps import STARTS, written
 from headrace.kernels.rows.targets.llvm_text import Module
 
@@ -178,14 +189,8 @@ class _Target:
     def _kernel(self, name: str, calls: Calls, blocks: int | None) -> None:
         shared = 4 * (THREADS if blocks is not None else self.shared)
         self.kernels.append(Kernel(name, blocks, shared))
-        lines = "\n".join(calls.b.lines)
-        head = f"define internal void @{name}(ptr %slots, i64 %part) noinline nounwind"
-        if self.gpu:
-            together = 2 if shared <= SHARED // 2 else 1  # blocks of a multiprocessor
-            attributes = f'"nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="{together}"'
-            slots_ = f"ptr byval([{self.slots} x i64]) align 8 %slots"
-            head = f"define ptx_kernel void @{name}({slots_}) {attributes}"
-        self.functions.append(f"{head} {{\nentry:\n{lines}\n  ret void\n}}")
+        together = 2 if shared <= SHARED // 2 else 1
+        self.functions.append(kernel(name, calls.b, self.gpu, self.slots, together))
 
     def _calls(self) -> Calls:
         return Calls(self.plan, self.module, self.memory, self.lanes, self.tiles, self.numbers)
@@ -403,8 +408,8 @@ class _Target:
         b = ThreadBody(1)
         at = b.at("%slots", str(slots.PARTS), "i64")
         parts = b.new(f"load i64, ptr {at}, align 8")
-        for kernel in self.kernels:
-            with b.loop(parts if kernel.blocks is None else kernel.blocks) as part:
-                b.do(f"call void @{kernel.name}(ptr %slots, i64 {part})")
+        for own in self.kernels:
+            with b.loop(parts if own.blocks is None else own.blocks) as part:
+                b.do(f"call void @{own.name}(ptr %slots, i64 {part})")
         lines = "\n".join(b.lines)
         return f"define i32 @entry(ptr %slots) nounwind {{\nentry:\n{lines}\n  ret i32 0\n}}"

@@ -19,24 +19,17 @@ Range: TypeAlias = tuple[str, int, int]  # a kind of memory, and what of it
 SCRATCH: Range = ("scratch", 0, 1)
 
 
-class Calls:
+class KernelCalls:
     """Calls of steps from a kernel.
 
-    part: which of the parts this block of threads has. block, start, rows: the block of rows, its first row, and how
-    many it has. tiles: where the block's own memory has its tiles, in numbers; None where it has no room for them.
-    Addresses are written with their types.
+    part: which block of threads this is. shared: the slot with the address of a block's own memory, for programs of the
+    CPU. Addresses are written with their types.
     """
 
-    def __init__(
-        self, plan: Plan, module: Module, memory: Memory, lanes: int, tiles: int | None, numbers: list[Count]
-    ) -> None:
-        self.plan, self.module, self.memory, self.lanes, self.numbers = plan, module, memory, lanes, numbers
-        self._tiles = tiles
-        self.columns, self.uniforms = len(plan.program.columns), len(plan.program.uniforms)
-        self.b, self.gpu = ThreadBody(1), memory is GPU
-        self.block = self.start = self.rows = ""
+    def __init__(self, module: Module, memory: Memory, shared: int = slots.SCRATCH) -> None:
+        self.module, self.memory, self._shared = module, memory, shared
+        self.b, self.gpu, self.part = ThreadBody(1), memory is GPU, "%part"
         self.calls = 0
-        self.kept: set[object] = set()  # views of which a later kernel has what it needs
         self._reads: list[tuple[Range, bool]] = []
         self._writes: list[tuple[Range, bool]] = []
         if self.gpu:
@@ -45,7 +38,6 @@ class Calls:
                 self.module.declared.add(f"declare i32 @{intrinsic}()")
                 self.b.lines.append(f"  %{name}.short = call i32 @{intrinsic}()")
             self.b.lines.append("  %part = zext i32 %part.short to i64")
-        self.part = "%part"
 
     def slot(self, number: int) -> str:
         """The number in a slot. It is read at each use: a GPU has it at hand, but few registers."""
@@ -60,7 +52,7 @@ class Calls:
 
     def shared(self, at: int) -> str:
         """An address of a block's own memory, so many numbers from its begin."""
-        base = f"{self.memory.shared} @shared" if self.gpu else self.device(slots.SCRATCH)
+        base = f"{self.memory.shared} @shared" if self.gpu else self.device(self._shared)
         return self._moved(base, str(at))
 
     def _moved(self, base: str, at: str) -> str:
@@ -72,38 +64,9 @@ class Calls:
         """The parameter of steps that several threads share."""
         return "%scratch", self.shared(0)
 
-    def result(self, position: int) -> str:
-        """The address of an output."""
-        return self.within(slots.result(position, self.columns, self.uniforms), "0")
-
-    def begin_block(self, block: str, rows: str) -> None:
-        """What follows is for a block of rows."""
-        b = self.b
-        self.block, self.start = block, b.mul(block, self.lanes)
-        left = b.new(f"sub i64 {rows}, {self.start}")
-        self.rows = b.new(f"select i1 {b.less(left, self.lanes)}, i64 {left}, i64 {self.lanes}")
-
     def within(self, slot: int, at: str) -> str:
         """An address of the device's memory, so many numbers from where a slot says."""
         return self._moved(self.device(slot), at)
-
-    def at(self, value: Value) -> str:
-        """The address of a value's memory."""
-        place = self.plan.places[value]
-        if place.space == "given":
-            return self.within(slots.given(place.offset, self.columns), "0")
-        if place.space == "result":
-            return self.within(slots.result(place.offset, self.columns, self.uniforms), "0")
-        if place.space == "uniform":
-            return self.within(slots.UNIFORM, str(place.offset))
-        pitch = self.lanes + PAD
-        if place.space == "kept":
-            block = self.b.times(self.block, self.plan.kept * pitch)
-            return self.within(slots.KEPT, self.b.plus(block, place.offset * pitch))
-        if self._tiles is not None:
-            return self.shared(self._tiles + place.offset * pitch)
-        own = self.b.times(self.part, self.plan.tiles * pitch)
-        return self.within(slots.TILES, self.b.plus(own, place.offset * pitch))
 
     # calls
 
@@ -124,7 +87,7 @@ class Calls:
         typed = [(argument.rsplit(" ", 1)[0], name) for name, argument in addresses]
         parameters = [f"{kind} noalias {name}.in" for kind, name in typed] + [f"i64 {name}" for name in numbers]
         given = [self.at(value) for value in step.places]
-        given += [f"float {self._number(number)}" for number in step.numbers]
+        given += [f"float {self.number(number)}" for number in step.numbers]
         given += [argument for _, argument in addresses]
         given += [f"i64 {argument}" for argument in numbers.values()]
         step.finished(typed)
@@ -138,11 +101,6 @@ class Calls:
             return
         with self.b.loop(THREADS) as tid:
             self.b.do(f"call void @{name}({', '.join([*given, f'i64 {tid}'])})")
-
-    def range(self, value: Value) -> Range:
-        """What of the memory a value has."""
-        place = self.plan.places[value]
-        return place.space, place.offset, place.offset + value.size
 
     def _wait_for(self, reads: Sequence[Range], writes: Sequence[Range], alone: bool) -> None:
         """Wait, if other threads may not have written what is read, or not have read what is written."""
@@ -162,11 +120,6 @@ class Calls:
             self.module.declared.add("declare void @llvm.nvvm.barrier0()")
             self.b.do("call void @llvm.nvvm.barrier0()")
 
-    def _number(self, number: Count) -> str:
-        at = slots.count(self.columns, self.uniforms, len(self.plan.program.outputs)) + self.numbers.index(number)
-        address = self.b.at("%slots", str(at), "i64")
-        return self.b.new(f"load float, ptr {address}, align 8")
-
     @contextmanager
     def blocks(self, first: int, count: int) -> Iterator[str]:
         """What is written within this is done by `count` blocks of threads, of which `first` is the first: the number
@@ -174,6 +127,75 @@ class Calls:
         own = self.b.new(f"sub i64 {self.part}, {first}")
         with self.b.when(self.b.less(own, count)):
             yield own
+
+    def at(self, value: Value) -> str:
+        """The address of a value's memory."""
+        raise NotImplementedError
+
+    def range(self, value: Value) -> Range:
+        """What of the memory a value has."""
+        raise NotImplementedError
+
+    def number(self, number: Count) -> str:
+        """A number that depends on the number of rows."""
+        raise NotImplementedError
+
+
+class Calls(KernelCalls):
+    """Calls of a plan's steps.
+
+    block, start, rows: the block of rows, its first row, and how many it has. tiles: where the block's own memory has
+    its tiles, in numbers; None where it has no room for them.
+    """
+
+    def __init__(
+        self, plan: Plan, module: Module, memory: Memory, lanes: int, tiles: int | None, numbers: list[Count]
+    ) -> None:
+        super().__init__(module, memory)
+        self.plan, self.lanes, self.numbers, self._tiles = plan, lanes, numbers, tiles
+        self.columns, self.uniforms = len(plan.program.columns), len(plan.program.uniforms)
+        self.block = self.start = self.rows = ""
+        self.kept: set[object] = set()  # views of which a later kernel has what it needs
+
+    def result(self, position: int) -> str:
+        """The address of an output."""
+        return self.within(slots.result(position, self.columns, self.uniforms), "0")
+
+    def begin_block(self, block: str, rows: str) -> None:
+        """What follows is for a block of rows."""
+        b = self.b
+        self.block, self.start = block, b.mul(block, self.lanes)
+        left = b.new(f"sub i64 {rows}, {self.start}")
+        self.rows = b.new(f"select i1 {b.less(left, self.lanes)}, i64 {left}, i64 {self.lanes}")
+
+    def at(self, value: Value) -> str:
+        """The address of a value's memory."""
+        place = self.plan.places[value]
+        if place.space == "given":
+            return self.within(slots.given(place.offset, self.columns), "0")
+        if place.space == "result":
+            return self.within(slots.result(place.offset, self.columns, self.uniforms), "0")
+        if place.space == "uniform":
+            return self.within(slots.UNIFORM, str(place.offset))
+        pitch = self.lanes + PAD
+        if place.space == "kept":
+            block = self.b.times(self.block, self.plan.kept * pitch)
+            return self.within(slots.KEPT, self.b.plus(block, place.offset * pitch))
+        if self._tiles is not None:
+            return self.shared(self._tiles + place.offset * pitch)
+        own = self.b.times(self.part, self.plan.tiles * pitch)
+        return self.within(slots.TILES, self.b.plus(own, place.offset * pitch))
+
+    def range(self, value: Value) -> Range:
+        """What of the memory a value has."""
+        place = self.plan.places[value]
+        return place.space, place.offset, place.offset + value.size
+
+    def number(self, number: Count) -> str:
+        """A number that depends on the number of rows."""
+        at = slots.count(self.columns, self.uniforms, len(self.plan.program.outputs)) + self.numbers.index(number)
+        address = self.b.at("%slots", str(at), "i64")
+        return self.b.new(f"load float, ptr {address}, align 8")
 
 
 def _meet(one: Range, other: Range) -> bool:

@@ -72,14 +72,15 @@ class Ptx:
     file: str | None
 
 
-def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device) -> GpuProgram:
+def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device, lanes: int = 0) -> GpuProgram:
     """A plan of no vectors as kernels, for about so many rows. dtypes: of the columns' memory, as numpy names them.
-    device: a GPU; for the CPU, the same text with a loop over each step's threads."""
+    device: a GPU; for the CPU, the same text with a loop over each step's threads. lanes: rows of a block; 0 for what
+    suits the rows."""
     from headrace.kernels.rows.targets.cpu_code import object_code
     from headrace.kernels.rows.targets.gpu import emitted
     from headrace.kernels.rows.targets.gpu_code import ptx
 
-    made = emitted(plan, list(dtypes), _lanes(plan, rows), gpu=device.type == "cuda")
+    made = emitted(plan, list(dtypes), lanes or _lanes(plan, rows), gpu=device.type == "cuda")
     program, kernels = plan.program, [[k.name, k.blocks or 0, k.shared] for k in made.kernels]
     numbers = [[n.factor, n.power, n.less, n.plus] for n in made.numbers]
     counts = len(program.columns), len(program.uniforms), len(program.outputs), len(plan.phases)
@@ -150,3 +151,42 @@ class GpuMemory:
 
     def give_back(self) -> None:
         """Nothing: no other call uses this memory."""
+
+
+class GpuAdam:
+    """Adam's step by kernels of a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        from headrace.kernels.rows.targets import gpu_adam
+        from headrace.kernels.rows.targets.cpu_code import object_code
+        from headrace.kernels.rows.targets.gpu_code import ptx
+
+        text = gpu_adam.adam_text(device.type == "cuda")
+        if device.type == "cuda":
+            code, _ = bytes_of_text("kernels", f"{architecture(device)}\n{text}", ptx)
+        else:
+            code, _ = bytes_of_text("threads", text, object_code)
+        self.kernels = _loaded(code, device)
+
+    def run(self, buffers: Sequence[torch.Tensor], floats: Sequence[float]) -> None:
+        """A step. buffers: as gpu_adam names them, but for the last; floats: max_norm, eps and both betas."""
+        from headrace.kernels.rows.targets import gpu_adam as at
+
+        count, device = len(buffers[0]), buffers[0].device
+        blocks = -(-count // at.PART)
+        squares, shared = torch.empty(blocks, device=device), torch.empty(THREADS if device.type == "cpu" else 0)
+        words = np.zeros(at.SHARED + 1, np.int64)
+        words[: at.COUNT] = [x.data_ptr() for x in (*buffers, squares)]
+        words[at.COUNT], words[at.BLOCKS], words[at.SHARED] = count, blocks, shared.data_ptr()
+        words[at.MAX_NORM : at.SHARED].view(np.float32)[::2] = floats
+        if isinstance(self.kernels, Native):
+            self.kernels.run(words.ctypes.data)
+            return
+        self.kernels.launch("squares", blocks, THREADS, 4 * THREADS, words.ctypes.data)
+        self.kernels.launch("adam", -(-count // THREADS), THREADS, 4 * THREADS, words.ctypes.data)
+
+
+@cache
+def adam(device: torch.device) -> GpuAdam:
+    """Adam's step on a device."""
+    return GpuAdam(device)

@@ -32,6 +32,16 @@ GPU = Memory("ptr addrspace(3)", "ptr addrspace(1)")
 CPU = Memory("ptr", "ptr")  # of a program whose threads are run one after the other
 
 
+def kernel(name: str, b: Body, gpu: bool, slots: int, together: int) -> str:
+    """A kernel of these lines. slots: how many it takes. together: blocks that a multiprocessor is to run at once."""
+    head = f"define internal void @{name}(ptr %slots, i64 %part) noinline nounwind"
+    if gpu:
+        attributes = f'"nvvm.maxntid"="{THREADS}" "nvvm.minctasm"="{together}"'
+        head = f"define ptx_kernel void @{name}(ptr byval([{slots} x i64]) align 8 %slots) {attributes}"
+    lines = "\n".join(b.lines)
+    return f"{head} {{\nentry:\n{lines}\n  ret void\n}}"
+
+
 class ThreadBody(Body):
     """The lines of a function of one thread; several numbers at a time lie aligned."""
 
