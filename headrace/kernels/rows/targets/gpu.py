@@ -156,9 +156,7 @@ class _Target:
         packed: set[Key] = set()
         for number, phase in enumerate(self.plan.phases):
             last = number + 1 == len(self.plan.phases)
-            if phase.before:
-                self._before(f"before{number}", phase.before)
-            self._pack(f"pack{number}", number, packed)
+            self._before(number, packed)
             if phase.steps or phase.stores:
                 self._phase(f"phase{number}", phase)
             self._gradients(f"gradients{number}", [v for v in self.gradients.apart.values() if v.value in phase.steps])
@@ -195,11 +193,32 @@ class _Target:
     def _calls(self) -> Calls:
         return Calls(self.plan, self.module, self.memory, self.lanes, self.tiles, self.numbers)
 
-    def _before(self, name: str, values: list[Value]) -> None:
-        calls = self._calls()
-        for value in values:
-            self._value(calls, value)
-        self._kernel(name, calls, 1)
+    def _before(self, number: int, packed: set[Key]) -> None:
+        """What comes before a phase: uniform values, by one block of threads, and the weights that the phase is the
+        first to read, by others; these after that block where they are among its values."""
+        phase, calls, first = self.plan.phases[number], self._calls(), 0
+        wanted = {view_key(value.weight): value.weight for value in phase.steps if isinstance(value, Product)}
+        new = [self.packs[key] for key in wanted if key not in packed]
+        packed.update(wanted)
+        if phase.before:
+            with calls.blocks(first, 1):
+                for value in phase.before:
+                    self._value(calls, value)
+            first = 1
+            if any(pack.view.value in phase.before for pack in new):
+                self._kernel(f"before{number}", calls, first)
+                calls, first = self._calls(), 0
+        for pack in new:
+            blocks = -(-pack.size // THREADS)
+            with calls.blocks(first, blocks) as block:
+                step = self._step()
+                pack_step(step, pack)
+                at = calls.b.times(block, THREADS)
+                packs = calls.within(slots.UNIFORM, str(pack.at))
+                calls.call(step, [("packed", pack.at, pack.at + pack.size)], [("%packed", packs)], {"%first": at})
+            first += blocks
+        if first:
+            self._kernel(f"pack{number}", calls, first)
 
     def _copies(self, name: str) -> None:
         calls = self._calls()
@@ -214,25 +233,6 @@ class _Target:
     def _in_place(self, position: int) -> bool:
         place = self.plan.places.get(self.plan.program.outputs[position].view.value)
         return place is not None and (place.space, place.offset) == ("result", position)
-
-    def _pack(self, name: str, number: int, packed: set[Key]) -> None:
-        """Pack the weights that this phase is the first to read."""
-        wanted = [view_key(value.weight) for value in self.plan.phases[number].steps if isinstance(value, Product)]
-        new = [self.packs[key] for key in dict.fromkeys(wanted) if key not in packed]
-        packed.update(wanted)
-        if not new:
-            return
-        calls, first = self._calls(), 0
-        for pack in new:
-            blocks = -(-pack.size // THREADS)
-            with calls.blocks(first, blocks) as block:
-                step = self._step()
-                pack_step(step, pack)
-                at = calls.b.times(block, THREADS)
-                packs = calls.within(slots.UNIFORM, str(pack.at))
-                calls.call(step, [("packed", pack.at, pack.at + pack.size)], [("%packed", packs)], {"%first": at})
-            first += blocks
-        self._kernel(name, calls, first)
 
     def _gradients(self, name: str, values: list[Apart]) -> None:
         """The gradients of a phase that are computed apart."""

@@ -13,7 +13,6 @@ from typing import TypeAlias
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Outer, Value, View
-from headrace.kernels.rows.targets.gpu_products import UNROLLED
 from headrace.kernels.rows.targets.gpu_steps import ThreadStep
 from headrace.kernels.rows.targets.gpu_text import WIDTH
 from headrace.kernels.rows.targets.llvm_math import select
@@ -21,6 +20,7 @@ from headrace.kernels.rows.targets.llvm_math import select
 LARGE = 8192  # numbers of a gradient that is computed apart
 SIDE = 16  # threads along each axis of a tile
 LARGEST_SIDE, SMALLER_SIDE = 128, 64  # numbers of a tile along each axis
+UNROLLED = 4  # rows
 ENOUGH = 264  # blocks of threads that a GPU runs at once
 
 

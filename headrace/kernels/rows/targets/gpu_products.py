@@ -17,7 +17,7 @@ from headrace.kernels.rows.targets.llvm_math import select
 # numbers of a row, and lanes, of a thread's tile
 TILES = ((8, 2 * WIDTH), (8, WIDTH), (4, WIDTH), (2, WIDTH), (1, WIDTH), (1, 1))
 OUTERS = ((8, 4), (4, 4), (4, 2), (2, 2), (2, 1), (1, 1))
-UNROLLED = 4  # terms
+TERMS = 32  # weights that a thread has at once, and as many that are on their way
 
 
 @dataclass(frozen=True)
@@ -95,23 +95,33 @@ def _product_sums(
     terms, pitch, stride = value.source.shape[-1], packed_rows(value.weight), value.source.strides[-1] * step.pitch
     starts = [(b.f32, start) for start in _starts(step, value, first, height) for _ in lanes]
 
-    def term(k: str, sums: list[str]) -> list[str]:
-        x = [b.load(b.at(source, b.times(k, stride)), lane) for lane in lanes]
-        weights = [b.broadcast(w) for w in _numbers(b, packed, b.times(k, pitch), height)]
-        pairs = [(w, one) for w in weights for one in x]
+    def added(x_at: str, weights: list[str], sums: list[str]) -> list[str]:
+        x = [b.load(b.at(source, b.times(x_at, stride)), lane) for lane in lanes]
+        pairs = [(b.broadcast(w), one) for w in _apart(b, weights, height) for one in x]
         return [b.fma(w, one, total) for (w, one), total in zip(pairs, sums, strict=True)]
 
-    whole = terms - terms % UNROLLED
+    def loaded(k: str) -> list[str]:
+        return _numbers(b, packed, b.times(k, pitch), height)
+
+    unrolled = TERMS // max(height, WIDTH)
+    whole = terms - terms % unrolled
     sums = [start for _, start in starts]
-    if whole:
-        with b.carrying(whole, starts, UNROLLED) as (k, names, ends):
-            found = names
-            for offset in range(UNROLLED):
-                found = term(b.plus(k, offset), found)
-            ends += found
-        sums = ends
-    for last in range(whole, terms):
-        sums = term(str(last), sums)
+    if whole > unrolled:
+        # weights of the next terms are on their way while these are multiplied
+        begin = [w for term in range(unrolled) for w in loaded(str(term))]
+        kind = f"<{WIDTH} x float>" if height % WIDTH == 0 else "float"
+        with b.carrying(whole, [*starts, *((kind, w) for w in begin)], unrolled) as (k, names, ends):
+            found, weights = names[: len(starts)], names[len(starts) :]
+            after = b.plus(k, unrolled)
+            after = b.new(f"select i1 {b.less(after, whole)}, i64 {after}, i64 {k}")
+            following = [w for term in range(unrolled) for w in loaded(b.plus(after, term))]
+            each = len(weights) // unrolled
+            for term in range(unrolled):
+                found = added(b.plus(k, term), weights[each * term : each * (term + 1)], found)
+            ends += [*found, *following]
+        sums = ends[: len(starts)]
+    for last in map(str, range(whole if whole > unrolled else 0, terms)):
+        sums = added(last, loaded(last), sums)
     return sums
 
 
@@ -130,11 +140,21 @@ def _starts(step: ThreadStep, value: Product, first: str, height: int) -> list[s
 
 
 def _numbers(b: ThreadBody, base: str, at: str, count: int) -> list[str]:
-    """So many numbers side by side, several at a time where they lie aligned."""
+    """So many numbers side by side, several in a value where they lie aligned."""
     if count % WIDTH:
         return [b.load(base, b.plus(at, i), one=True) for i in range(count)]
     b.width, width = WIDTH, b.width
-    found = [b.part(x, k) for i in range(0, count, WIDTH) for x in [b.load(base, b.plus(at, i))] for k in range(WIDTH)]
+    found = [b.load(base, b.plus(at, i)) for i in range(0, count, WIDTH)]
+    b.width = width
+    return found
+
+
+def _apart(b: ThreadBody, values: list[str], count: int) -> list[str]:
+    """The single numbers of what _numbers() has loaded."""
+    if count % WIDTH:
+        return values
+    b.width, width = WIDTH, b.width
+    found = [b.part(value, i) for value in values for i in range(WIDTH)]
     b.width = width
     return found
 

@@ -18,7 +18,9 @@ from headrace.kernels.rows.targets.gpu_text import PAD, SHARED, THREADS
 from headrace.kernels.runtime.cache import bytes_of_text
 from headrace.kernels.runtime.native import Native
 
-BLOCKS = (64, 32, 16)  # rows of a block of threads
+BLOCKS = (64, 32, 16, 8, 4)  # rows of a block of threads
+FEWEST = 32  # rows of a block whose tiles have no room in its own memory, if there are as many
+RESERVED = 2048  # numbers of a block's own memory for other things than tiles
 PARTS = 256  # blocks of threads of a phase, at most: about as many as a GPU runs at once
 FULL = 128  # blocks of rows, of fewer of which a block has fewer rows: a GPU has about as many multiprocessors
 
@@ -34,9 +36,10 @@ def wanted(rows: int) -> int:
 
 
 def _lanes(plan: Plan, rows: int) -> int:
-    """Rows of a block: as many as are wanted, if their tiles have room for two blocks at once."""
-    fitting = [n for n in BLOCKS if n <= wanted(rows) and 4 * plan.tiles * (n + PAD) <= SHARED // 2]
-    return fitting[0] if fitting else BLOCKS[-1]
+    """Rows of a block: as many as are wanted and have room for their tiles in its own memory."""
+    most = wanted(rows)
+    fitting = [n for n in BLOCKS if n <= most and 4 * (plan.tiles * (n + PAD) + RESERVED) <= SHARED]
+    return fitting[0] if fitting and fitting[0] >= min(most, FEWEST) else min(most, FEWEST)
 
 
 @dataclass(frozen=True)
