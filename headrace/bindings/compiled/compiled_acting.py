@@ -28,7 +28,7 @@ def acting(names: tuple[str, ...]) -> CompiledOutputs:
     def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor, valid: Tensor) -> list[Tensor]:
         output = policy.act(observation, rnn_state, random)
         found = [getattr(output, name) for name in names]
-        return found if rnn_state is None else [*found, output.rnn_state * valid.unsqueeze(1)]
+        return found if rnn_state is None else [*found, torch.where(valid.unsqueeze(1), output.rnn_state, 0.0)]
 
     return CompiledOutputs(act)
 

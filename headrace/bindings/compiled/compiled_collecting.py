@@ -15,6 +15,7 @@ from torch import Tensor
 from headrace.bindings import collector_cpu  # noqa: F401 - whose kernels are asked first
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
+from headrace.bindings.compiled import gpu_collecting  # noqa: F401 - whose kernels are asked too
 from headrace.bindings.compiled.compiled_acting import acting, evaluating
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS

@@ -51,6 +51,13 @@ class Call:
         for number, own in enumerate(self._outputs):
             program.point_output(self.words, number, own)
 
+    def move(self, arguments: tuple[Any, ...]) -> None:
+        """Take the columns of other arguments."""
+        program, values = self.program, [*self._values]
+        for i in program.columns:
+            values[i] = program.sources[i].find(arguments)
+        self._values, self._kept = values, self._kept | program.point_columns(self.words, values)
+
     def run(self, number: int) -> None:
         """Compute all results of a minibatch; its metrics are the given ones."""
         for name, found in self.metrics.items():
@@ -75,7 +82,7 @@ def step(optimizer: Adam, max_norm: float, skip: Tensor | None = None) -> None:
         skip = torch.zeros((), device=device)
     buffers = optimizer.flat, optimizer.gradient, optimizer.mean, optimizer.square
     numbers = optimizer.steps, optimizer.learning_rate, skip
-    adam(device).run((*buffers, *numbers), (max_norm, optimizer.eps, optimizer.beta1, optimizer.beta2))
+    adam(device).run((*buffers, *numbers), max_norm, optimizer.eps, optimizer.beta1, optimizer.beta2)
 
 
 def learn(
@@ -138,11 +145,13 @@ def take_steps(
     calls = [Call(program, rows, steps, own) for program, own in zip(programs, columns, strict=True)]
     for optimizer in (optimizer for objective in objectives for optimizer in objective.optimizers):
         optimizer.gradient.zero_()  # of parameters that the loss does not depend on
+    for call, given in zip(calls, arguments, strict=True):
+        call.point(call.program.values(given[0]))
     for g in range(steps):
         for number, (call, objective) in enumerate(zip(calls, objectives, strict=True)):
             if (since + g + 1) % objective.every:
                 continue
-            call.point(call.program.values(arguments[number][g]))
+            call.move(arguments[number][g])
             call.run(g)
             own = [found[g] for name, found in call.metrics.items() if name != TD_ERROR]
             reduce(*(optimizer.gradient for optimizer in objective.optimizers), *own)

@@ -275,15 +275,20 @@ class Program:
     def point(self, words: np.ndarray, values: Sequence[Tensor]) -> dict[int, Tensor]:
         """Write the addresses of inputs into argument slots. Returns the tensors that lie there, by the numbers of the
         inputs: keep them."""
-        (columns, _), kept = self.code.sizes, dict[int, Tensor]()
+        (columns, _), kept = self.code.sizes, self.point_columns(words, values)
+        for position, i in enumerate(self.uniforms):
+            kept[i] = uniform = _in_memory(values[i])
+            words[slots.given(position, columns)] = uniform.data_ptr()
+        return kept
+
+    def point_columns(self, words: np.ndarray, values: Sequence[Tensor]) -> dict[int, Tensor]:
+        """As point(), of columns alone."""
+        kept = dict[int, Tensor]()
         for position, i in enumerate(self.columns):
             column, row, number = _strides(values[i])
             kept[i] = column
             first = slots.column(position)
             words[first : first + 3] = column.data_ptr(), row, number
-        for position, i in enumerate(self.uniforms):
-            kept[i] = uniform = _in_memory(values[i])
-            words[slots.given(position, columns)] = uniform.data_ptr()
         return kept
 
     def output(self, position: int, rows: int) -> Tensor:

@@ -12,8 +12,12 @@ from headrace.kernels.rows.targets.llvm_text import Module
 
 # argument slots. Addresses of float32: the parameters, their gradient, the means of gradients and of their squares, and
 # of single numbers: steps taken, the learning rate, 1 where this step is left out; SQUARES has one for each block of
-# `squares`. Then counts of parameters and blocks, and four float32.
-FLAT, GRADIENT, MEAN, SQUARE, STEPS, RATE, SKIP, SQUARES, COUNT, BLOCKS, MAX_NORM, EPS, BETA1, BETA2, SHARED = range(15)
+# `squares`. Then counts of parameters and blocks; and float32: the largest norm, eps, and of both betas what is kept,
+# what is taken, 1 - beta, and its logarithm.
+FLAT, GRADIENT, MEAN, SQUARE, STEPS, RATE, SKIP, SQUARES, COUNT, BLOCKS = range(10)
+FLOATS_AT = {"%max_norm": 10, "%eps": 11, "%keep1": 12, "%take1": 13, "%log1": 14, "%keep2": 15, "%take2": 16}
+FLOATS_AT |= {"%log2": 17}
+SHARED = 18
 PART = 4096  # numbers of which a block adds the squares
 GROUP = 16  # numbers that a thread adds: a block has GROUP * GROUP threads
 assert GROUP * GROUP == THREADS
@@ -104,9 +108,8 @@ def _adam(calls: KernelCalls) -> None:
     places |= {"%rate": RATE, "%skip": SKIP}
     given = [(name, calls.device(slot)) for name, slot in places.items()]
     numbers = {"%part": calls.part, "%count": calls.slot(COUNT)}
-    floats = {"%max_norm": MAX_NORM, "%eps": EPS, "%beta1": BETA1, "%beta2": BETA2}
-    numbers |= {name: calls.slot(slot) for name, slot in floats.items()}
-    for name in floats:
+    numbers |= {name: calls.slot(slot) for name, slot in FLOATS_AT.items()}
+    for name in FLOATS_AT:
         b.lines.insert(0, f"  {name}.f = bitcast i32 {name}.short to float")
         b.lines.insert(0, f"  {name}.short = trunc i64 {name} to i32")
     calls.call(step, [], [calls.scratch, *given], numbers, [SCRATCH])
@@ -119,15 +122,13 @@ def _move(b: ThreadBody, at: str) -> None:
     small = b.new(f"or i1 {compare(b, 'olt', excess, b.number(1))}, {_is_infinite(b, '%max_norm.f')}")
     divisor = select(b, small, b.number(1), excess)  # NaN goes on to the parameters
     g = b.floats("fdiv", b.load("%gradient", at), divisor)
-    keep1, keep2 = "%beta1.f", "%beta2.f"
-    take1, take2 = (b.floats("fsub", b.number(1), beta) for beta in (keep1, keep2))
-    m = b.fma(keep1, b.load("%mean", at), b.floats("fmul", take1, g))
-    v = b.fma(keep2, b.load("%square", at), b.floats("fmul", b.floats("fmul", take2, g), g))
+    m = b.fma("%keep1.f", b.load("%mean", at), b.floats("fmul", "%take1.f", g))
+    v = b.fma("%keep2.f", b.load("%square", at), b.floats("fmul", b.floats("fmul", "%take2.f", g), g))
     b.store(m, "%mean", at)
     b.store(v, "%square", at)
     steps = b.load("%steps", "0")
     unbiased1, unbiased2 = (
-        FLOATS["neg"](b, FLOATS["expm1"](b, b.floats("fmul", steps, FLOATS["log"](b, beta)))) for beta in (keep1, keep2)
+        FLOATS["neg"](b, FLOATS["expm1"](b, b.floats("fmul", steps, log))) for log in ("%log1.f", "%log2.f")
     )
     root = b.floats("fdiv", FLOATS["sqrt"](b, v), FLOATS["sqrt"](b, unbiased2))
     move = b.floats("fmul", b.floats("fdiv", b.load("%rate", "0"), unbiased1), m)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -143,13 +144,15 @@ class GpuMemory:
         for slot, own in self._memory.items():
             self.words[slot] = own.data_ptr()
 
-    def run(self, threads: int = 1) -> None:
-        """Compute all outputs."""
+    def run(self, threads: int = 1, first: bool = True) -> None:
+        """Compute all outputs. first: or else uniform inputs are those of the run before."""
         kernels, address = self.program.kernels, self.words.ctypes.data
         if isinstance(kernels, Native):
             kernels.run(address)
             return
         for name, blocks, shared in self.program.layout.kernels:
+            if name == "pack0" and not first:
+                continue
             kernels.launch(name, blocks or self.parts, THREADS, shared, address)
 
     def give_back(self) -> None:
@@ -171,8 +174,8 @@ class GpuAdam:
             code, _ = bytes_of_text("threads", text, object_code)
         self.kernels = _loaded(code, device)
 
-    def run(self, buffers: Sequence[torch.Tensor], floats: Sequence[float]) -> None:
-        """A step. buffers: as gpu_adam names them, but for the last; floats: max_norm, eps and both betas."""
+    def run(self, buffers: Sequence[torch.Tensor], max_norm: float, eps: float, beta1: float, beta2: float) -> None:
+        """A step. buffers: as gpu_adam names them, but for the last."""
         from headrace.kernels.rows.targets import gpu_adam as at
 
         count, device = len(buffers[0]), buffers[0].device
@@ -181,7 +184,8 @@ class GpuAdam:
         words = np.zeros(at.SHARED + 1, np.int64)
         words[: at.COUNT] = [x.data_ptr() for x in (*buffers, squares)]
         words[at.COUNT], words[at.BLOCKS], words[at.SHARED] = count, blocks, shared.data_ptr()
-        words[at.MAX_NORM : at.SHARED].view(np.float32)[::2] = floats
+        betas = [x for beta in (beta1, beta2) for x in (beta, 1 - beta, math.log(beta) if beta else -math.inf)]
+        words[at.BLOCKS + 1 : at.SHARED].view(np.float32)[::2] = (max_norm, eps, *betas)
         if isinstance(self.kernels, Native):
             self.kernels.run(words.ctypes.data)
             return
