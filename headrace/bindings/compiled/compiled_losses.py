@@ -148,6 +148,8 @@ class CompiledLoss:
 
     def _again(self, program: Program, arguments: tuple[Any, ...]) -> Program | str:
         """The program; compared with the plain loss once more at a later call."""
+        if program.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return program
         program.calls += 1
         if program.calls == LOOK_AGAIN and (reason := self._differs(program, arguments)) is not None:
             program.conditions.keep(reason)

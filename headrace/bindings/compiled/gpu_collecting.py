@@ -16,6 +16,7 @@ from headrace.data.rollout import tree_map
 from headrace.kernels.rows.targets.gpu_program import GpuMemory
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 
+GOLDEN = 0.618034  # whose multiples are spread evenly over [0, 1)
 FEW, SAMPLE = 8, 64  # so many environments or more are compared as they are; rows of fewer
 
 
@@ -37,8 +38,8 @@ def _program(collector: InlineCollector) -> Program | str:
     envs, device = rollout.num_envs, rollout.device
     rows = torch.arange(envs if envs >= FEW else SAMPLE, device=device) % envs
     seen, state = (tree_map(lambda x: x[rows], x) for x in (rollout.observation[0], collector.rnn_state))
-    random = torch.rand(len(rows), policy.num_draws, generator=torch.Generator().manual_seed(0))
-    given = policy, seen, state, random.to(device), rollout.valid[0][rows]
+    numbers = torch.arange(len(rows) * policy.num_draws, device=device).view(len(rows), policy.num_draws)
+    given = policy, seen, state, numbers * GOLDEN % 1, rollout.valid[0][rows]  # draws, of no generator
     program: Program | str = acting(tuple(output_columns(rollout))).find(given)[0]
     return program
 
