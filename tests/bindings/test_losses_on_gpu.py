@@ -8,7 +8,7 @@ import torch
 from headrace.algorithms.adam import Adam
 from headrace.bindings.compiled import gpu_collecting, gpu_learning, loss_program
 from headrace.core import fused
-from headrace.kernels.rows.targets.gpu_program import GpuProgram
+from headrace.kernels.rows.gpu.gpu_program import GpuProgram
 from tests.bindings import test_compiled_collecting as collecting
 from tests.bindings import test_compiled_learning as learning
 from tests.bindings import test_compiled_losses as losses

@@ -65,15 +65,17 @@ class CompiledOutputs(CompiledLoss):
 def _others(value: Any, generator: torch.Generator) -> Any:
     """Other numbers of the same kind in place of an argument's: draws and flags are exchanged among rows."""
     if isinstance(value, Tensor):
-        new = value[torch.randperm(len(value), generator=generator)]
+        new = value[torch.randperm(len(value), generator=generator).to(value.device)]
         inside = bool(((new >= 0) & (new < 1)).all())
-        return new if inside or not new.is_floating_point() else new * (1 + torch.randn(new.shape, generator=generator))
+        if not inside and new.is_floating_point():
+            new = new * (1 + torch.randn(new.shape, generator=generator).to(new.device))
+        return new
     return value
 
 
 def _far(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> str | None:
     """The first output that is not near, in rows where choices are the same."""
-    same = torch.ones(len(wanted[0]), dtype=torch.bool)
+    same = torch.ones(len(wanted[0]), dtype=torch.bool, device=wanted[0].device)
     for one, other in zip(wanted, found, strict=True):
         if not one.is_floating_point():
             same &= (one == other).flatten(1).all(1) if one.dim() > 1 else one == other

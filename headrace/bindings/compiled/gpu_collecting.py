@@ -13,7 +13,7 @@ from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import register
 from headrace.data.rollout import tree_map
-from headrace.kernels.rows.targets.gpu_program import GpuMemory
+from headrace.kernels.rows.gpu.gpu_program import GpuMemory
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 
 GOLDEN = 0.618034  # whose multiples are spread evenly over [0, 1)

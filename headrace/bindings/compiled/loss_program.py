@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from headrace.core.closure import Reach, reach
 from headrace.core.device import kernel_threads
+from headrace.kernels.rows.gpu.gpu_program import GpuProgram, target
 from headrace.kernels.rows.inputs import DTYPES, Given, Source, argument_names, given
 from headrace.kernels.rows.reasons import NotRows, of_compiler
 from headrace.kernels.rows.stand_ins import NUMBER, Metric
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout, parts_of
-from headrace.kernels.rows.targets.gpu_program import GpuLayout, GpuProgram, Ptx, target
-from headrace.kernels.rows.targets.records import Constants, Outcome, Record, keep, recorded
+from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, keep, recorded
 from headrace.kernels.rows.trace_key import key_of
 from headrace.kernels.runtime.native import Native
 from headrace.policies.examination import Examination, examine
@@ -319,8 +319,9 @@ def target_of(found: Given) -> str:
 
 def made(lowered: Any, dtypes: list[str], rows: int, device: torch.device) -> tuple[Any, CpuProgram | GpuProgram]:
     """The plan of a row program, and its code."""
+    from headrace.kernels.rows.gpu import gpu_program
     from headrace.kernels.rows.row_schedule import plan
-    from headrace.kernels.rows.targets import cpu_program, gpu_program
+    from headrace.kernels.rows.targets import cpu_program
 
     planned = plan(lowered, vectors=not on_gpu(device))
     if on_gpu(device):

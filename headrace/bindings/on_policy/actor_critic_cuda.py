@@ -44,13 +44,12 @@ WIDE = 32_768
 
 @functools.cache
 def offer(trusted: Callable[[ActorCritic], bool]) -> None:
-    """Let these kernels serve, where no kernel of the CPU does, policies for which they are `trusted`."""
-    add = functools.partial(register, first=False)
+    """Let these kernels serve policies for which they are `trusted`."""
     acting, learning = (_if_trusted(serves, trusted) for serves in (serves_acting, serves_learning))
-    add("actor_critic.act", acting, DIGESTS["actor_critic.act"], CLASSES)(act)
-    add("actor_critic.value", acting, DIGESTS["actor_critic.value"], CLASSES)(value)
-    add("collector.steps", serves_steps, DIGESTS["collector.steps"], (InlineCollector,))(steps)
-    add("ppo.learn", learning, DIGESTS["ppo.learn"], (*CLASSES, Adam))(learn)
+    register("actor_critic.act", acting, DIGESTS["actor_critic.act"], CLASSES)(act)
+    register("actor_critic.value", acting, DIGESTS["actor_critic.value"], CLASSES)(value)
+    register("collector.steps", serves_steps, DIGESTS["collector.steps"], (InlineCollector,))(steps)
+    register("ppo.learn", learning, DIGESTS["ppo.learn"], (*CLASSES, Adam))(learn)
 
 
 def _if_trusted(serves: Callable[..., bool | str], trusted: Callable[[ActorCritic], bool]) -> Callable[..., bool | str]:

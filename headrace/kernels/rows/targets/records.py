@@ -15,7 +15,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.stand_ins import METRIC, NUMBER, Metric
 from headrace.kernels.rows.targets.cpu_program import Layout
-from headrace.kernels.rows.targets.gpu_program import GpuLayout, Ptx
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Native
 
@@ -26,6 +25,39 @@ _known: dict[str, bytes] = {}
 
 class _Unkept(Exception):
     """What a loss returns cannot be written down."""
+
+
+@dataclass(frozen=True)
+class GpuLayout:
+    """What a call of a program needs memory for.
+
+    kernels: name, blocks of threads (0: as many as there are parts) and bytes of a block's own memory, of each launch.
+    lanes: rows of a block. kept, scratch, factors, uniform, apart, accumulators: counts of numbers, of each block of
+    rows, each part, each row, the call, the call, each part. numbers: those that depend on the rows, as in Count.
+    phases: passes over all rows.
+    """
+
+    columns: int
+    uniforms: int
+    outputs: int
+    phases: int
+    lanes: int
+    kernels: list[list[Any]]
+    kept: int
+    scratch: int
+    factors: int
+    uniform: int
+    apart: int
+    accumulators: int
+    numbers: list[list[float]]
+
+
+@dataclass(frozen=True)
+class Ptx:
+    """Code of kernels, and the file in which it is kept."""
+
+    code: bytes
+    file: str | None
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 
-from headrace.kernels.cuda.driver import Kernels, architecture
+from headrace.kernels.rows.gpu.gpu_driver import Kernels, architecture
+from headrace.kernels.rows.gpu.gpu_text import PAD, SHARED, THREADS
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.gpu_text import PAD, SHARED, THREADS
+from headrace.kernels.rows.targets.records import GpuLayout, Ptx
 from headrace.kernels.runtime.cache import bytes_of_text
 from headrace.kernels.runtime.native import Native
 
-BLOCKS = (64, 32, 16, 8, 4)  # rows of a block of threads
-FEWEST = 32  # rows of a block whose tiles have no room in its own memory, if there are as many
-RESERVED = 2048  # numbers of a block's own memory for other things than tiles
+BLOCKS = (128, 64, 32, 16, 8, 4)  # rows of a block of threads
+FEWEST = 16  # rows of a block, if there are as many, where two blocks' tiles have no room beside each other
+RESERVED = 1024  # numbers of a block's own memory for other things than tiles
 PARTS = 256  # blocks of threads of a phase, at most: about as many as a GPU runs at once
 FULL = 128  # blocks of rows, of fewer of which a block has fewer rows: a GPU has about as many multiprocessors
 
@@ -37,66 +36,33 @@ def wanted(rows: int) -> int:
 
 
 def _lanes(plan: Plan, rows: int) -> int:
-    """Rows of a block: as many as are wanted and have room for their tiles in its own memory."""
+    """Rows of a block: as many as are wanted, if two blocks have room in a multiprocessor's memory; then one computes
+    while the other waits."""
     most = wanted(rows)
-    fitting = [n for n in BLOCKS if n <= most and 4 * (plan.tiles * (n + PAD) + RESERVED) <= SHARED]
-    return fitting[0] if fitting and fitting[0] >= min(most, FEWEST) else min(most, FEWEST)
-
-
-@dataclass(frozen=True)
-class GpuLayout:
-    """What a call of a program needs memory for.
-
-    kernels: name, blocks of threads (0: as many as there are parts) and bytes of a block's own memory, of each launch.
-    lanes: rows of a block. kept, scratch, factors, uniform, apart, accumulators: counts of numbers, of each block of
-    rows, each part, each row, the call, the call, each part. numbers: those that depend on the rows, as in Count.
-    phases: passes over all rows.
-    """
-
-    columns: int
-    uniforms: int
-    outputs: int
-    phases: int
-    lanes: int
-    kernels: list[list[Any]]
-    kept: int
-    scratch: int
-    factors: int
-    uniform: int
-    apart: int
-    accumulators: int
-    numbers: list[list[float]]
-
-
-@dataclass(frozen=True)
-class Ptx:
-    """Code of kernels, and the file in which it is kept."""
-
-    code: bytes
-    file: str | None
+    fitting = [n for n in BLOCKS if n <= most and 8 * (plan.tiles * (n + PAD) + RESERVED) <= SHARED]
+    return max([*fitting[:1], min(most, FEWEST)])
 
 
 def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device, lanes: int = 0) -> GpuProgram:
     """A plan of no vectors as kernels, for about so many rows. dtypes: of the columns' memory, as numpy names them.
     device: a GPU; for the CPU, the same text with a loop over each step's threads. lanes: rows of a block; 0 for what
     suits the rows."""
+    from headrace.kernels.rows.gpu.gpu_code import ptx
+    from headrace.kernels.rows.gpu.gpu_kernels import emitted
     from headrace.kernels.rows.targets.cpu_code import object_code
-    from headrace.kernels.rows.targets.gpu import emitted
-    from headrace.kernels.rows.targets.gpu_code import ptx
 
-    made = emitted(plan, list(dtypes), lanes or _lanes(plan, rows), gpu=device.type == "cuda")
-    program, kernels = plan.program, [[k.name, k.blocks or 0, k.shared] for k in made.kernels]
-    numbers = [[n.factor, n.power, n.less, n.plus] for n in made.numbers]
+    lanes = lanes or _lanes(plan, rows)
+    text, kernels, at = emitted(plan, list(dtypes), lanes, gpu=device.type == "cuda")
+    program, launches = plan.program, [[k.name, k.blocks or 0, k.shared] for k in kernels]
+    numbers = [[n.factor, n.power, n.less, n.plus] for n in at.numbers]
     counts = len(program.columns), len(program.uniforms), len(program.outputs), len(plan.phases)
-    sizes = (
-        plan.kept * (made.lanes + PAD),
-        *(made.scratch, made.factors, made.uniform, made.apart, made.accumulators),
-    )
-    layout = GpuLayout(*counts, made.lanes, kernels, *sizes, numbers)
+    kept, factors = plan.kept * (lanes + PAD), at.gradients.width
+    sizes = kept, at.scratch, factors, at.uniform, at.gradients.size, at.accumulators
+    layout = GpuLayout(*counts, lanes, launches, *sizes, numbers)
     if device.type == "cuda":
-        code = bytes_of_text("kernels", f"{architecture(device)}\n{made.text}", ptx)
+        code = bytes_of_text("kernels", f"{architecture(device)}\n{text}", ptx)
     else:
-        code = bytes_of_text("threads", made.text, object_code)
+        code = bytes_of_text("threads", text, object_code)
     return GpuProgram(layout, Ptx(*code), device)
 
 
@@ -163,9 +129,9 @@ class GpuAdam:
     """Adam's step by kernels of a device."""
 
     def __init__(self, device: torch.device) -> None:
-        from headrace.kernels.rows.targets import gpu_adam
+        from headrace.kernels.rows.gpu import gpu_adam
+        from headrace.kernels.rows.gpu.gpu_code import ptx
         from headrace.kernels.rows.targets.cpu_code import object_code
-        from headrace.kernels.rows.targets.gpu_code import ptx
 
         text = gpu_adam.adam_text(device.type == "cuda")
         if device.type == "cuda":
@@ -176,7 +142,7 @@ class GpuAdam:
 
     def run(self, buffers: Sequence[torch.Tensor], max_norm: float, eps: float, beta1: float, beta2: float) -> None:
         """A step. buffers: as gpu_adam names them, but for the last."""
-        from headrace.kernels.rows.targets import gpu_adam as at
+        from headrace.kernels.rows.gpu import gpu_adam as at
 
         count, device = len(buffers[0]), buffers[0].device
         blocks = -(-count // at.PART)

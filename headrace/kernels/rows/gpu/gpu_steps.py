@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from headrace.kernels.rows.fuse import is_sum
+from headrace.kernels.rows.gpu.gpu_text import ADDED, GROUPS, PAD, THREADS, WIDTH, Memory, ThreadBody
 from headrace.kernels.rows.row_program import I32, Input, Pick, Product, Reduce, Sort, Value, View
-from headrace.kernels.rows.targets.gpu_text import ADDED, GROUPS, PAD, THREADS, WIDTH, Memory, ThreadBody
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
 from headrace.kernels.rows.targets.llvm_math import select
 from headrace.kernels.rows.targets.llvm_steps import GATHERED, STARTS, _next, combined, store

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from headrace.kernels.rows.fuse import is_sum
+from headrace.kernels.rows.gpu.gpu_steps import ThreadStep
+from headrace.kernels.rows.gpu.gpu_text import WIDTH
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Outer, Value, View
-from headrace.kernels.rows.targets.gpu_steps import ThreadStep
-from headrace.kernels.rows.targets.gpu_text import WIDTH
 from headrace.kernels.rows.targets.llvm_math import select
 
 LARGE = 8192  # numbers of a gradient that is computed apart

@@ -12,23 +12,20 @@ tested without one. Sums are divided by the minibatch, not by the GPU, so result
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import Phase, Plan
-from headrace.kernels.rows.row_program import Constant, Count, Input, Outer, Product, Reduce, Value, View
-from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.gpu_calls import SCRATCH, Calls
-from headrace.kernels.rows.targets.gpu_gradients import Apart, Key, gradients_of, keep_step, tile_step, view_key
-from headrace.kernels.rows.targets.gpu_products import Pack, outer_step, pack_step, product_step
-from headrace.kernels.rows.targets.gpu_steps import (
+from headrace.kernels.rows.gpu.gpu_calls import SCRATCH, Calls
+from headrace.kernels.rows.gpu.gpu_gradients import Apart, Key, keep_step, tile_step, view_key
+from headrace.kernels.rows.gpu.gpu_layout import Places
+from headrace.kernels.rows.gpu.gpu_products import outer_step, pack_step, product_step
+from headrace.kernels.rows.gpu.gpu_steps import (
     ThreadStep,
     copy_step,
     filled_step,
     gather_step,
     is_alone,
-    is_alone_sum,
     joined_step,
     lane_sum_step,
     lanes_added_step,
@@ -40,11 +37,10 @@ from headrace.kernels.rows.targets.gpu_steps import (
     total_step,
     width_of,
 )
-from headrace.kernels.rows.targets.gpu_text import (
+from headrace.kernels.rows.gpu.gpu_text import (
     ADDED,
     CPU,
     GPU,
-    PAD,
     SHARED,
     THREADS,
     WIDTH,
@@ -52,6 +48,9 @@ from headrace.kernels.rows.targets.gpu_text import (
     ThreadBody,
     kernel,
 )
+from headrace.kernels.rows.row_plan import Phase, Plan
+from headrace.kernels.rows.row_program import Input, Outer, Product, Reduce, Value, View
+from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.llvm_steps import STARTS, written
 from headrace.kernels.rows.targets.llvm_text import Module
 
@@ -68,25 +67,12 @@ class Kernel:
     shared: int
 
 
-@dataclass
-class Emitted:
-    """Text with its kernels, in the order of their launches.
-
-    scratch: numbers of the device's memory that each part needs for its tiles.
-    uniform: numbers, with the packed weights. apart, accumulators: numbers of sums over rows, of all parts and of each.
-    factors: numbers that are kept of each row. numbers: those that depend on the number of rows, in the slots after the
-    others.
-    """
+class Emitted(NamedTuple):
+    """Text with its kernels, in the order of their launches, and where numbers lie."""
 
     text: str
     kernels: list[Kernel]
-    lanes: int
-    scratch: int
-    uniform: int
-    apart: int
-    accumulators: int
-    factors: int
-    numbers: list[Count]
+    at: Places
 
 
 def emitted(plan: Plan, dtypes: list[str], lanes: int, gpu: bool) -> Emitted:
@@ -109,48 +95,7 @@ class _Target:
     def __post_init__(self) -> None:
         self.module = Module("nounwind" if self.gpu else "noinline nounwind")
         self.memory: Memory = GPU if self.gpu else CPU
-        program = self.plan.program
-        self.sizes = len(program.columns), len(program.uniforms)
-        constants = [value for value in program.values() if isinstance(value, Constant)]
-        counts = [number for value in constants for number in value.numbers if isinstance(number, Count)]
-        self.numbers = list(dict.fromkeys(counts))
-        self.slots = slots.count(*self.sizes, len(program.outputs)) + len(self.numbers)
-        self.lane_sums = self._lane_sums()
-        own = THREADS + self.lanes * sum(value.size for value in self.lane_sums)
-        tiles = self.plan.tiles * (self.lanes + PAD)
-        self.tiles = own if 4 * (own + tiles) <= SHARED else None
-        self.shared = own + (0 if self.tiles is None else tiles)
-        self.packs, self.uniform = self._packs()
-        self.gradients = gradients_of(self.plan)
-        self.sums_at: dict[int, int] = {}  # by their places in the plan: without the gradients that are computed apart
-        self.accumulators = 0
-        for value, place in self.plan.sums.items():
-            if value not in self.gradients.apart and place not in self.sums_at:
-                self.sums_at[place] = self.accumulators
-                self.accumulators += value.size
-
-    def _lane_sums(self) -> dict[Reduce, int]:
-        """The sums over rows that each row's thread accumulates in the block's memory; of how many numbers others are
-        before."""
-        found: dict[Reduce, int] = {}
-        size, sharing = 0, Counter(self.plan.sums.values())
-        for phase in self.plan.phases:
-            for value in phase.steps:
-                if not isinstance(value, Reduce) or sharing[self.plan.sums.get(value, -1)] != 1:
-                    continue
-                if is_alone_sum(value) and size + value.size <= CACHED:
-                    found[value] = size
-                    size += value.size
-        return found
-
-    def _packs(self) -> tuple[dict[Key, Pack], int]:
-        found: dict[Key, Pack] = {}
-        size = self.plan.uniform
-        for value in self.plan.program.values():
-            if isinstance(value, Product) and view_key(value.weight) not in found:
-                pack = found[view_key(value.weight)] = Pack(value.weight, size)
-                size += pack.size
-        return found, size
+        self.at = Places(self.plan, self.lanes)
 
     def emitted(self) -> Emitted:
         packed: set[Key] = set()
@@ -159,7 +104,9 @@ class _Target:
             self._before(number, packed)
             if phase.steps or phase.stores:
                 self._phase(f"phase{number}", phase)
-            self._gradients(f"gradients{number}", [v for v in self.gradients.apart.values() if v.value in phase.steps])
+            self._gradients(
+                f"gradients{number}", [v for v in self.at.gradients.apart.values() if v.value in phase.steps]
+            )
             sums = [value for value in phase.steps if is_sum(value) and value in self.plan.places]
             if sums:
                 self._sum(f"sum{number}", sums)
@@ -169,36 +116,25 @@ class _Target:
         if self.gpu:
             head = "@shared = external addrspace(3) global [0 x float], align 16\n"
         text = "\n".join([head + str(self.module), *self.functions, "" if self.gpu else self._entry()])
-        scratch = self.plan.tiles * (self.lanes + PAD) if self.tiles is None else 0
-        return Emitted(
-            text,
-            self.kernels,
-            self.lanes,
-            scratch,
-            self.uniform,
-            self.gradients.size,
-            self.accumulators,
-            self.gradients.width,
-            self.numbers,
-        )
+        return Emitted(text, self.kernels, self.at)
 
     # kernels
 
     def _kernel(self, name: str, calls: Calls, blocks: int | None) -> None:
-        shared = 4 * (THREADS if blocks is not None else self.shared)
+        shared = 4 * (THREADS if blocks is not None else self.at.shared)
         self.kernels.append(Kernel(name, blocks, shared))
         together = 2 if shared <= SHARED // 2 else 1
-        self.functions.append(kernel(name, calls.b, self.gpu, self.slots, together))
+        self.functions.append(kernel(name, calls.b, self.gpu, self.at.slots, together))
 
     def _calls(self) -> Calls:
-        return Calls(self.plan, self.module, self.memory, self.lanes, self.tiles, self.numbers)
+        return Calls(self.plan, self.module, self.memory, self.lanes, self.at.tiles, self.at.numbers)
 
     def _before(self, number: int, packed: set[Key]) -> None:
         """What comes before a phase: uniform values, by one block of threads, and the weights that the phase is the
         first to read, by others; these after that block where they are among its values."""
         phase, calls, first = self.plan.phases[number], self._calls(), 0
         wanted = {view_key(value.weight): value.weight for value in phase.steps if isinstance(value, Product)}
-        new = [self.packs[key] for key in wanted if key not in packed]
+        new = [self.at.packs[key] for key in wanted if key not in packed]
         packed.update(wanted)
         if phase.before:
             with calls.blocks(first, 1):
@@ -238,7 +174,7 @@ class _Target:
         """The gradients of a phase that are computed apart."""
         if not values:
             return
-        calls, first, chunks = self._calls(), 0, self.gradients.chunks
+        calls, first, chunks = self._calls(), 0, self.at.gradients.chunks
         b = calls.b
         rows = b.times(b.new(f"udiv i64 {b.add(calls.slot(slots.ROWS), self.lanes - 1)}, {self.lanes}"), self.lanes)
         for apart in values:
@@ -246,7 +182,7 @@ class _Target:
             with calls.blocks(first, blocks) as block:
                 tile, chunk = b.divided(block, chunks)
                 step = self._step()
-                tile_step(step, apart, self.gradients.width, chunks)
+                tile_step(step, apart, self.at.gradients.width, chunks)
                 at = b.plus(apart.at, b.times(chunk, apart.value.size))
                 given = [("%kept", calls.within(slots.FACTORS, "0")), ("%sums", calls.within(slots.SUMS, at))]
                 calls.call(step, [], given, {"%tile": tile, "%chunk": chunk, "%rows": rows})
@@ -263,15 +199,15 @@ class _Target:
                 function = value.function if isinstance(value, Reduce) else "sum"
                 at = calls.b.times(block, ADDED)
                 step = self._step()
-                apart = self.gradients.apart.get(value) if isinstance(value, Outer) else None
+                apart = self.at.gradients.apart.get(value) if isinstance(value, Outer) else None
                 if apart is None:
-                    parts_step(step, value.size, function, self.accumulators)
+                    parts_step(step, value.size, function, self.at.accumulators)
                     given = [calls.scratch, ("%sums", self._sums(calls, value, "0"))]
                     calls.call(step, [SCRATCH], given, {"%first": at, "%parts": parts})
                 else:
                     parts_step(step, value.size, function, value.size)
                     given = [calls.scratch, ("%sums", calls.within(slots.SUMS, str(apart.at)))]
-                    calls.call(step, [SCRATCH], given, {"%first": at, "%parts": str(self.gradients.chunks)})
+                    calls.call(step, [SCRATCH], given, {"%first": at, "%parts": str(self.at.gradients.chunks)})
                 step = self._step()
                 total_step(step, value.size, function)
                 calls.call(step, [], [calls.scratch, ("%target", calls.at(value))], {"%first": at}, [SCRATCH])
@@ -295,7 +231,7 @@ class _Target:
             for position in phase.stores:
                 self._store(calls, position)
         calls.wait()
-        for value in self.lane_sums:
+        for value in self.at.lane_sums:
             if value in phase.steps:
                 step = self._step()
                 lanes_added_step(step, value)
@@ -307,26 +243,31 @@ class _Target:
         for value in filter(is_sum, phase.steps):
             start = STARTS[value.function] if isinstance(value, Reduce) else 0.0
             step = self._step()
-            if isinstance(value, Reduce) and value in self.lane_sums:
+            if isinstance(value, Reduce) and value in self.at.lane_sums:
                 filled_step(step, value.size * self.lanes, start)
                 calls.call(step, [], [("%sums", self._lanes(calls, value)[1])])
-            elif value in self.plan.places and value not in self.gradients.apart:
+            elif value in self.plan.places and value not in self.at.gradients.apart:
                 filled_step(step, value.size, start)
                 calls.call(step, [], [("%sums", self._sums(calls, value, calls.part))])
 
     def _sums(self, calls: Calls, value: Value, part: str) -> str:
         """The address of a sum's accumulators, of a part: after those of gradients that are computed apart."""
-        own = self.gradients.size + self.sums_at[self.plan.sums[value]]
-        return calls.within(slots.SUMS, calls.b.plus(calls.b.times(part, self.accumulators), own))
+        own = self.at.sum_at(value)
+        return calls.within(slots.SUMS, calls.b.plus(calls.b.times(part, self.at.accumulators), own))
 
     def _lanes(self, calls: Calls, value: Reduce) -> tuple[str, str]:
-        return "%lanes", calls.shared(THREADS + self.lanes * self.lane_sums[value])
+        return "%lanes", calls.shared(THREADS + self.lanes * self.at.lane_sums[value])
 
     # steps
 
     def _step(self, width: int = 1, alone: bool = False) -> ThreadStep:
         step = ThreadStep(self.plan, self.module, ThreadBody(width))
-        step.lanes, step.memory, step.alone, step.tiles_shared = self.lanes, self.memory, alone, self.tiles is not None
+        step.lanes, step.memory, step.alone, step.tiles_shared = (
+            self.lanes,
+            self.memory,
+            alone,
+            self.at.tiles is not None,
+        )
         return step
 
     def _value(self, calls: Calls, value: Value) -> None:
@@ -336,7 +277,7 @@ class _Target:
         elif is_sum(value):
             self._add(calls, value)
         elif isinstance(value, Product):
-            step, pack = self._step(), self.packs[view_key(value.weight)]
+            step, pack = self._step(), self.at.packs[view_key(value.weight)]
             product_step(step, value)
             calls.call(step, [calls.range(value)], [("%packed", calls.within(slots.UNIFORM, str(pack.at)))])
         elif (threads := split_of(value, self.lanes)) > 1:
@@ -366,12 +307,12 @@ class _Target:
 
     def _add(self, calls: Calls, value: Value) -> None:
         """Add a block's rows to a sum."""
-        if isinstance(value, Reduce) and value in self.lane_sums:
+        if isinstance(value, Reduce) and value in self.at.lane_sums:
             step = self._step(alone=True)
             lane_sum_step(step, value)
             calls.call(step, [], [self._lanes(calls, value)], {"%count": calls.rows})
             return
-        if isinstance(value, Outer) and value in self.gradients.apart:
+        if isinstance(value, Outer) and value in self.at.gradients.apart:
             self._keep(calls, value)
             return
         step = self._step(WIDTH if isinstance(value, Reduce) else 1)
@@ -389,9 +330,9 @@ class _Target:
             if key in calls.kept:
                 continue
             calls.kept.add(key)
-            step, width = self._step(), self.gradients.width
+            step, width = self._step(), self.at.gradients.width
             keep_step(step, view, width)
-            at = calls.b.plus(calls.b.times(calls.start, width), self.gradients.factors[key])
+            at = calls.b.plus(calls.b.times(calls.start, width), self.at.gradients.factors[key])
             calls.call(step, [], [("%kept", calls.within(slots.FACTORS, at))], {"%count": calls.rows})
 
     def _store(self, calls: Calls, position: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from headrace.kernels.rows.targets.gpu_calls import SCRATCH, KernelCalls
-from headrace.kernels.rows.targets.gpu_steps import ThreadStep
-from headrace.kernels.rows.targets.gpu_text import CPU, GPU, THREADS, ThreadBody, kernel
+from headrace.kernels.rows.gpu.gpu_calls import SCRATCH, KernelCalls
+from headrace.kernels.rows.gpu.gpu_steps import ThreadStep
+from headrace.kernels.rows.gpu.gpu_text import CPU, GPU, THREADS, ThreadBody, kernel
 from headrace.kernels.rows.targets.llvm_math import FLOATS, compare, select
 from headrace.kernels.rows.targets.llvm_text import Module
 

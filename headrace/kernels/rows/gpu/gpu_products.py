@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from headrace.kernels.rows.gpu.gpu_steps import ThreadStep, inside
+from headrace.kernels.rows.gpu.gpu_text import THREADS, WIDTH, ThreadBody
 from headrace.kernels.rows.row_program import Outer, Product, View, contiguous
-from headrace.kernels.rows.targets.gpu_steps import ThreadStep, inside
-from headrace.kernels.rows.targets.gpu_text import THREADS, WIDTH, ThreadBody
 from headrace.kernels.rows.targets.llvm_math import select
 
 # numbers of a row, and lanes, of a thread's tile
