@@ -13,10 +13,11 @@ from headrace.kernels.rows.row_plan import outer_form
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.targets.cpu_program import parts_of
-from tests.kernels.rows import in_numpy
+from tests.kernels.rows import in_numpy, on_threads
 from tests.kernels.rows.on_cpu import run
 
 ROWS = (1, 37, 64, 150, 1100)
+LANES = {37: 4, 150: 64}  # rows of a GPU's block, for so many rows
 
 
 def columns(*shapes: tuple[int, ...], dtype: str = F32) -> tuple[Input, ...]:
@@ -42,14 +43,19 @@ def numbers(program: Program, rows: int, seed: int = 0) -> tuple[list[np.ndarray
 
 
 def same(program: Program, rows: Sequence[int] = ROWS, error: float = 3e-6) -> None:
-    """A program's outputs are NumPy's, to float32's rounding of each array's largest number."""
-    own = plan(program)
+    """A program's outputs are NumPy's, to float32's rounding of each array's largest number: the CPU's, and those of a
+    GPU's threads."""
+    own, for_gpu = plan(program), plan(program, vectors=False)
     for count in rows:
         given = numbers(program, count)
-        wanted, found = in_numpy.run(program, *given), run(own, *given)
+        wanted, results = in_numpy.run(program, *given), {"CPU": run(own, *given)}
+        if lanes := LANES.get(count):
+            results["GPU"] = on_threads.run(for_gpu, *given, lanes=lanes)
         for name, expected in wanted.items():
             largest = np.abs(expected).max(initial=1.0)
-            np.testing.assert_allclose(found[name], expected, rtol=0, atol=error * largest, err_msg=f"{name}, {count}")
+            for where, found in results.items():
+                near = {"rtol": 0, "atol": error * largest, "err_msg": f"{name}, {count}, {where}"}
+                np.testing.assert_allclose(found[name], expected, **near)
 
 
 def test_maps_of_views() -> None:

@@ -1,0 +1,83 @@
+"""What is made for a GPU: PTX without doubles and without memory of a thread's own, whatever the rows of a block."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from headrace.bindings.compiled.loss_program import NUMPY, Conditions
+from headrace.kernels.rows.gpu import gpu_program
+from headrace.kernels.rows.gpu.gpu_adam import adam_text
+from headrace.kernels.rows.gpu.gpu_code import ptx
+from headrace.kernels.rows.gpu.gpu_kernels import emitted
+from headrace.kernels.rows.gpu.gpu_text import SHARED, THREADS
+from headrace.kernels.rows.lowering.loss import lower
+from headrace.kernels.rows.row_plan import Plan
+from headrace.kernels.rows.row_schedule import plan
+from headrace.kernels.rows.trace_loss import trace
+from tests.bindings.losses import gru, ppo_residual, sac_critic
+
+
+def planned(made: tuple[Any, tuple[Any, ...]]) -> tuple[Plan, list[str]]:
+    """The plan of a loss, and the dtypes of its columns."""
+    loss, arguments = made
+    found = Conditions(loss, arguments, True).given
+    columns = [v for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
+    return plan(lower(trace(loss, arguments, found, True), "loss"), vectors=False), [NUMPY[v.dtype] for v in columns]
+
+
+def wide(rows: int) -> tuple[Any, tuple[Any, ...]]:
+    """A regression whose gradients are computed apart."""
+    net = nn.Sequential(nn.Linear(8, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1))
+    return lambda net, batch: net(batch["x"]).square().mean(), (net, {"x": torch.randn(rows, 8)})
+
+
+@pytest.mark.parametrize("make", [ppo_residual, sac_critic, gru, wide])
+def test_code_of_losses_is_lean(make: Any, tmp_path: Path) -> None:
+    own, dtypes = planned(make(40))
+    for lanes in (64, 4):
+        made = emitted(own, dtypes, lanes, gpu=True)
+        names = [kernel.name for kernel in made.kernels]
+        assert any(name.startswith("phase") for name in names)
+        assert (make is wide) == any(name.startswith("gradients") for name in names)
+        assert all(kernel.shared <= SHARED for kernel in made.kernels)
+        lean(ptx(f"sm_90\n{made.text}").decode(), names, tmp_path)
+
+
+def test_code_of_adam_is_lean(tmp_path: Path) -> None:
+    lean(ptx(f"sm_90\n{adam_text(gpu=True)}").decode(), ["squares", "adam"], tmp_path)
+
+
+def lean(text: str, names: list[str], folder: Path) -> None:
+    """Assert that PTX has these kernels and only what a GPU does fast; that no register is kept elsewhere, where the
+    assembler is there to say so."""
+    assert sorted(re.findall(r"[.]entry (\w+)", text)) == sorted(names)
+    assert ".f64" not in text and not re.search(r"[.]local", text)
+    assert "fma.rn.f32" in text and re.search(r"ld[.]shared", text)
+    assert all(found == f"{THREADS}" for found in re.findall(r"[.]maxntid (\d+)", text))
+    assembler = shutil.which("ptxas")
+    if assembler is None:
+        return
+    (folder / "code.ptx").write_text(text)
+    command = [assembler, "-arch=sm_90", "-v", "-o", str(folder / "code.cubin"), str(folder / "code.ptx")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    spilled = [int(number) for number in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+    assert len(spilled) == len(names) and max(spilled) <= 256  # of tiles that fill all registers, at the largest
+    assert all(int(number) * THREADS <= 65_536 for number in re.findall(r"Used (\d+) registers", done.stderr))
+
+
+@pytest.mark.parametrize(("rows", "lanes"), [(131_072, 64), (16_384, 64), (8192, 64), (2048, 16), (256, 4), (3, 4)])
+def test_rows_of_a_block_suit_the_minibatch(rows: int, lanes: int) -> None:
+    """A GPU has enough blocks, if there are enough rows, and two of them have room beside each other."""
+    own, _ = planned(ppo_residual(40))
+    found = gpu_program._lanes(own, rows)
+    assert found == lanes
+    assert 2 * 4 * own.tiles * found <= SHARED
