@@ -70,6 +70,7 @@ def main() -> None:
         "envs": lambda: environments(options.seconds),
         "entities": lambda: entities(options.seconds),
         "iterations": lambda: iterations(options.seconds),
+        "losses": lambda: program("gpu_losses.py"),
         "off_policy": lambda: off_policy(options.seconds),
         "learners": lambda: learners(options.seconds),
         "crossover": lambda: program("cpu_or_gpu.py", "--seconds", "0.2"),

@@ -19,6 +19,7 @@ from headrace.kernels.rows.gpu.gpu_code import ptx
 from headrace.kernels.rows.gpu.gpu_kernels import emitted
 from headrace.kernels.rows.gpu.gpu_text import SHARED, THREADS
 from headrace.kernels.rows.lowering.loss import lower
+from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.trace_loss import trace
@@ -72,6 +73,18 @@ def lean(text: str, names: list[str], folder: Path) -> None:
     spilled = [int(number) for number in re.findall(r"(\d+) bytes spill stores", done.stderr)]
     assert len(spilled) == len(names) and max(spilled) <= 256  # of tiles that fill all registers, at the largest
     assert all(int(number) * THREADS <= 65_536 for number in re.findall(r"Used (\d+) registers", done.stderr))
+
+
+def test_wide_layers_and_many_rows_are_plain() -> None:
+    """As measured: plain PyTorch is faster with these, and not with either alone."""
+    own, dtypes = planned(wide(40))
+    for weights, rows, refused in ((141_574, 131_072, True), (141_574, 2048, False), (34_694, 131_072, False)):
+        own.accumulators = weights
+        if refused:
+            with pytest.raises(NotRows, match="141,574 weights and 131,072 rows plain PyTorch is faster on a GPU"):
+                gpu_program.compiled(own, dtypes, rows, torch.device("cpu"))
+        else:
+            gpu_program.refuse_wide(own, rows)
 
 
 @pytest.mark.parametrize(("rows", "lanes"), [(131_072, 64), (16_384, 64), (8192, 64), (2048, 16), (256, 4), (3, 4)])

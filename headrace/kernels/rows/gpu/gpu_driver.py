@@ -9,6 +9,7 @@ from functools import cache
 import torch
 
 _IMAGE_LOG, _LOG_SIZE = 5, 6  # CU_JIT_ERROR_LOG_BUFFER and its size
+_SHARED_OF_BLOCK = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 _MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 DEFAULT_SHARED = 48 * 1024  # bytes that a kernel may have without asking
 
@@ -22,6 +23,16 @@ def architecture(device: torch.device) -> str:
     """What PTX is made for: "sm_90"."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a block's own memory can have."""
+    torch.cuda.init()  # which makes the driver ready
+    found, own = ctypes.c_int(), ctypes.c_int()
+    number = torch.cuda.current_device() if device.index is None else device.index
+    _checked(_driver().cuDeviceGet(ctypes.byref(own), number), "find the device")
+    _checked(_driver().cuDeviceGetAttribute(ctypes.byref(found), _SHARED_OF_BLOCK, own), "ask for its memory")
+    return found.value
 
 
 def _checked(result: int, what: str) -> None:

@@ -75,10 +75,10 @@ class Emitted(NamedTuple):
     at: Places
 
 
-def emitted(plan: Plan, dtypes: list[str], lanes: int, gpu: bool) -> Emitted:
+def emitted(plan: Plan, dtypes: list[str], lanes: int, gpu: bool, room: int = SHARED) -> Emitted:
     """A plan of no vectors. dtypes: of the columns' memory, as numpy names them. lanes: rows of a block. gpu: for a
-    GPU, else for the CPU."""
-    return _Target(plan, dtypes, lanes, gpu).emitted()
+    GPU, else for the CPU. room: bytes that a block's own memory can have."""
+    return _Target(plan, dtypes, lanes, gpu, room).emitted()
 
 
 @dataclass
@@ -89,13 +89,14 @@ class _Target:
     dtypes: list[str]
     lanes: int
     gpu: bool
+    room: int
     kernels: list[Kernel] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.module = Module("nounwind" if self.gpu else "noinline nounwind")
         self.memory: Memory = GPU if self.gpu else CPU
-        self.at = Places(self.plan, self.lanes)
+        self.at = Places(self.plan, self.lanes, self.room)
 
     def emitted(self) -> Emitted:
         packed: set[Key] = set()
@@ -123,7 +124,7 @@ class _Target:
     def _kernel(self, name: str, calls: Calls, blocks: int | None) -> None:
         shared = 4 * (THREADS if blocks is not None else self.at.shared)
         self.kernels.append(Kernel(name, blocks, shared))
-        together = 2 if shared <= SHARED // 2 else 1
+        together = 2 if shared <= self.room // 2 else 1
         self.functions.append(kernel(name, calls.b, self.gpu, self.at.slots, together))
 
     def _calls(self) -> Calls:

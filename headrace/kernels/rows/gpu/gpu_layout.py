@@ -16,7 +16,7 @@ CACHED = 64  # accumulators of rows' own threads that a block has at most, for e
 
 
 class Places:
-    """Where the numbers of a plan lie, for blocks of `lanes` rows.
+    """Where the numbers of a plan lie, for blocks of `lanes` rows. room: bytes that a block's own memory can have.
 
     A block's own memory, `shared` numbers, has what threads share of a reduction, then the accumulators of rows' own
     threads (lane_sums: after how many others each value's lie), then tiles; tiles: where these begin, or None where
@@ -26,8 +26,8 @@ class Places:
     numbers: those that depend on the rows, in the slots after the others; slots: how many there are.
     """
 
-    def __init__(self, plan: Plan, lanes: int) -> None:
-        self.plan, self.lanes, program = plan, lanes, plan.program
+    def __init__(self, plan: Plan, lanes: int, room: int = SHARED) -> None:
+        self.plan, self.lanes, self.room, program = plan, lanes, room, plan.program
         constants = [value for value in program.values() if isinstance(value, Constant)]
         counts = [number for value in constants for number in value.numbers if isinstance(number, Count)]
         self.numbers = list(dict.fromkeys(counts))
@@ -36,7 +36,7 @@ class Places:
         self.lane_sums = self._lane_sums()
         own = THREADS + lanes * sum(value.size for value in self.lane_sums)
         tiles = plan.tiles * (lanes + PAD)
-        self.tiles = own if 4 * (own + tiles) <= SHARED else None
+        self.tiles = own if 4 * (own + tiles) <= room else None
         self.shared, self.scratch = (own, tiles) if self.tiles is None else (own + tiles, 0)
         self.packs, self.uniform = self._packs()
         self.gradients = gradients_of(plan)

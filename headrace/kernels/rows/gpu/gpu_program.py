@@ -9,8 +9,9 @@ from functools import cache
 import numpy as np
 import torch
 
-from headrace.kernels.rows.gpu.gpu_driver import Kernels, architecture
+from headrace.kernels.rows.gpu.gpu_driver import Kernels, architecture, shared_memory
 from headrace.kernels.rows.gpu.gpu_text import PAD, SHARED, THREADS
+from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.targets import slots
@@ -19,15 +20,24 @@ from headrace.kernels.runtime.cache import bytes_of_text
 from headrace.kernels.runtime.native import Native
 
 BLOCKS = (128, 64, 32, 16, 8, 4)  # rows of a block of threads
-FEWEST = 16  # rows of a block, if there are as many, where two blocks' tiles have no room beside each other
+FEWEST = 32  # rows of a block, of fewer of which it reads the weights too often
 RESERVED = 1024  # numbers of a block's own memory for other things than tiles
+# On an H100 a loss of 141,574 weights takes 137 us with 2,048 rows where plain PyTorch takes 352, and 4,955 for 4,648
+# with 131,072; one of 274,182 takes 280 for 570, and 13,332 for 8,668; of 34,694 weights 1,112 for 2,389 with 131,072.
+WIDE, LARGE = 65_536, 1 << 32  # weights, and weights times rows, rounded up to a power of two
 PARTS = 256  # blocks of threads of a phase, at most: about as many as a GPU runs at once
 FULL = 128  # blocks of rows, of fewer of which a block has fewer rows: a GPU has about as many multiprocessors
 
 
 def target(device: torch.device, rows: int) -> str:
-    """What kernels are made for: the GPU, and the rows of a block that suit so many rows."""
-    return f"{architecture(device) if device.type == 'cuda' else 'threads'} {wanted(rows)}"
+    """What kernels are made for: the GPU, and about how many rows."""
+    return f"{architecture(device) if device.type == 'cuda' else 'threads'} {wanted(rows)} {rows.bit_length()}"
+
+
+def refuse_wide(plan: Plan, rows: int) -> None:
+    """Raise NotRows where plain PyTorch is faster: for wide layers, with many rows."""
+    if plan.accumulators > WIDE and plan.accumulators * (1 << rows.bit_length()) > LARGE:
+        raise NotRows(f"with {plan.accumulators:,} weights and {rows:,} rows plain PyTorch is faster on a GPU")
 
 
 def wanted(rows: int) -> int:
@@ -35,12 +45,19 @@ def wanted(rows: int) -> int:
     return next((n for n in BLOCKS if rows >= n * FULL), BLOCKS[-1])
 
 
-def _lanes(plan: Plan, rows: int) -> int:
-    """Rows of a block: as many as are wanted, if two blocks have room in a multiprocessor's memory; then one computes
-    while the other waits."""
+def _lanes(plan: Plan, rows: int, room: int = SHARED) -> int:
+    """Rows of a block: as many as are wanted, if two blocks have room in a multiprocessor's memory, so that one
+    computes while the other waits; else what was fastest on an H100."""
     most = wanted(rows)
-    fitting = [n for n in BLOCKS if n <= most and 8 * (plan.tiles * (n + PAD) + RESERVED) <= SHARED]
-    return max([*fitting[:1], min(most, FEWEST)])
+    two, one = (
+        next((n for n in BLOCKS if n <= most and 4 * blocks * (plan.tiles * (n + PAD) + RESERVED) <= room), 0)
+        for blocks in (2, 1)
+    )
+    if two >= min(most, FEWEST):
+        return two
+    if one >= 2 * FEWEST:
+        return one
+    return two if 2 * two >= FEWEST else max(one, min(most, FEWEST))
 
 
 def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device, lanes: int = 0) -> GpuProgram:
@@ -51,8 +68,10 @@ def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device,
     from headrace.kernels.rows.gpu.gpu_kernels import emitted
     from headrace.kernels.rows.targets.cpu_code import object_code
 
-    lanes = lanes or _lanes(plan, rows)
-    text, kernels, at = emitted(plan, list(dtypes), lanes, gpu=device.type == "cuda")
+    refuse_wide(plan, rows)
+    room = shared_memory(device) if device.type == "cuda" else SHARED
+    lanes = lanes or _lanes(plan, rows, room)
+    text, kernels, at = emitted(plan, list(dtypes), lanes, device.type == "cuda", room)
     program, launches = plan.program, [[k.name, k.blocks or 0, k.shared] for k in kernels]
     numbers = [[n.factor, n.power, n.less, n.plus] for n in at.numbers]
     counts = len(program.columns), len(program.uniforms), len(program.outputs), len(plan.phases)
