@@ -24,20 +24,21 @@ def test_overhead(tmp_path: Path) -> None:
     assert all(row["steps_s_off"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
 
 
-def test_planted_remedies_can_be_applied_and_the_archive_is_the_one_that_was_committed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("which", "number"), [("planted", 20), ("ablated", 10)])
+def test_changes_can_be_applied_and_the_archive_is_the_one_that_was_committed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str, number: int
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import verdicts
 
-    halves = verdicts.FOLDER / "open", verdicts.unpack(tmp_path)
-    for folder in halves:
-        truth = tomllib.loads((folder / "truth.toml").read_text())
-        assert len(truth) == 20
-        for name, planted in truth.items():
-            text = (folder / f"{name}.py").read_text()
+    for folder in (verdicts.SETS[which] / "open", verdicts.unpack(which, tmp_path)):
+        truth = tomllib.loads(next(folder.rglob("truth.toml")).read_text())
+        assert len(truth) == number
+        for name, own in truth.items():
+            text = next(folder.rglob(f"{name}.py")).read_text()
             compile(text, name, "exec")
-            assert planted["kinds"] and all(old in text for old, _ in planted.get("change", []))
+            assert which == "ablated" or own["kinds"]
+            assert all(old in text for old, _ in own.get("change", []))
 
 
 @pytest.mark.slow

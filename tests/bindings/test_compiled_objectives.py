@@ -14,12 +14,21 @@ from headrace import Trainer
 from headrace.algorithms import crossq, ddpg, dqn, objectives, sac, td3, tqc
 from headrace.algorithms.objectives import TD_ERROR, take_steps
 from headrace.bindings.compiled import compiled_objectives
+from headrace.core import fused
 from headrace.core.fused import kernel_of, plain_only
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Discrete
 from headrace.policies.actor_q import ActorQ
 
 STEPS, SEEN, ACTIONS = 4, 5, 2
+
+
+@pytest.fixture(autouse=True)
+def said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reason is printed once in a process."""
+    monkeypatch.setattr(fused, "_said", set())
+
+
 KINDS = {"sac": sac.SAC, "tqc": tqc.TQC, "td3": td3.TD3, "ddpg": ddpg.DDPG, "crossq": crossq.CrossQ, "dqn": dqn.DQN}
 
 
