@@ -27,11 +27,13 @@ class Call:
     """
 
     def __init__(self, program: Program, rows: int, count: int, columns: Mapping[str, Tensor] | None = None) -> None:
-        self.program, self.words = program, (memory := program.code.memory(rows, 1)).words
-        self._memory, self._kept = memory, dict[int, Tensor]()
+        self.program = program
+        self._memory = program.code.memory(rows, 1)
+        self.words = self._memory.words
+        self._kept = dict[int, Tensor]()
         self._outputs = [program.output(i, rows) for i in range(len(program.results))]
-        self._numbers = [i for i, result in enumerate(program.results) if result.is_metric]
-        self.names: dict[str, int] = program.arranged(self._numbers)
+        numbers = [i for i, result in enumerate(program.results) if result.is_metric]
+        self.names: dict[str, int] = program.arranged(numbers)
         for name, own in (columns or {}).items():
             self._outputs[self.names[name]] = own
         self.metrics = {

@@ -1,9 +1,10 @@
 """A plan as LLVM assembly for a GPU: kernels that are launched one after the other.
 
-    before   uniform values that need no rows, by one block of threads
-    pack     weights, in the order in which products read them
-    phase    steps of all rows; each block of threads takes blocks of rows, and has sums of its own
-    sum      the sums of all parts, in order
+    before, pack  uniform values, by one block of threads; weights, in the order in which products read them
+    phase         steps of all rows; each block of threads takes blocks of rows, and has sums of its own
+    gradients     those of large weights, from factors that the phase has kept
+    sum           the sums of all parts, in order
+    results       uniform outputs that lie elsewhere
 
 The same text is made for the CPU too, where a loop stands for each step's threads: what a GPU will compute can be
 tested without one. Sums are divided by the minibatch, not by the GPU, so results do not depend on which it is.
@@ -54,8 +55,6 @@ from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.llvm_steps import STARTS, written
 from headrace.kernels.rows.targets.llvm_text import Module
 
-CACHED = 64  # accumulators of rows' own threads that a block has at most, for each lane
-
 
 @dataclass
 class Kernel:
@@ -105,9 +104,8 @@ class _Target:
             self._before(number, packed)
             if phase.steps or phase.stores:
                 self._phase(f"phase{number}", phase)
-            self._gradients(
-                f"gradients{number}", [v for v in self.at.gradients.apart.values() if v.value in phase.steps]
-            )
+            apart = [own for own in self.at.gradients.apart.values() if own.value in phase.steps]
+            self._gradients(f"gradients{number}", apart)
             sums = [value for value in phase.steps if is_sum(value) and value in self.plan.places]
             if sums:
                 self._sum(f"sum{number}", sums)
