@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
+from headrace.data.rollout import tree_map
 from headrace.policies.base import Policy
 
 if TYPE_CHECKING:
     from headrace.bindings.compiled.loss_program import Program
+    from headrace.parallel.collector import InlineCollector
 
 FUNCTIONS = 64  # that are kept at most
+GOLDEN = 0.618034  # whose multiples are spread evenly over [0, 1)
+FEW, SAMPLE = 8, 64  # so many environments or more are compared as they are; rows of fewer
 NEAR = 1e-4  # of each output's largest number
 OTHERS = 0.02  # of rows may have another choice, where rounding decides
 
@@ -41,6 +45,27 @@ def evaluating() -> CompiledOutputs:
         return [policy.value(observation, rnn_state)]
 
     return CompiledOutputs(value)
+
+
+def sample(collector: InlineCollector) -> tuple[Any, ...]:
+    """Arguments of acting() that a program is compared on: the collector's next rows, several times where they are few.
+    Their number is the collector's otherwise, by which act() may choose."""
+    policy, rollout, envs = collector.policy, collector.rollout, collector.rollout.num_envs
+    rows = torch.arange(envs if envs >= FEW else SAMPLE, device=rollout.device) % envs
+    seen, state = (tree_map(lambda x: x[rows], x) for x in (rollout.observation[0], collector.rnn_state))
+    numbers = torch.arange(len(rows) * policy.num_draws, device=rollout.device).view(len(rows), policy.num_draws)
+    return policy, seen, state, numbers * GOLDEN % 1, rollout.valid[0][rows]  # draws, of no generator
+
+
+def evaluate_last(collector: InlineCollector) -> None:
+    """Fill the value of the last observation, where the algorithm declared values."""
+    rollout = collector.rollout
+    if "value" in rollout.columns:
+        program, values = evaluating().find((collector.policy, rollout.observation[-1], collector.rnn_state))
+        if isinstance(program, str):
+            collector.evaluate_bootstrap_row()
+        else:
+            rollout.value[-1] = program.compute(values)[0]
 
 
 class CompiledOutputs(CompiledLoss):

@@ -16,12 +16,12 @@ from headrace.bindings import collector_cpu  # noqa: F401 - whose kernels are as
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_collecting  # noqa: F401 - whose kernels are asked too
-from headrace.bindings.compiled.compiled_acting import acting, evaluating
+from headrace.bindings.compiled.compiled_acting import acting, evaluate_last, sample
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
 from headrace.core.fused import register
-from headrace.data.rollout import Rollout, flatten, tree_map
+from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.nn.layout import BLOCK, WORKERS
 from headrace.kernels.rows.targets import slots
@@ -35,7 +35,6 @@ from headrace.parallel.collector import InlineCollector, acts_as_written, output
 from headrace.policies.base import Policy
 
 LINE = 8  # words of a cache line
-FEW, SAMPLE = 8, 64  # so many environments or more are compared as they are; rows of fewer
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
 
@@ -98,29 +97,13 @@ class _Acts:
             if "rnn_state" in rollout.columns:
                 rollout.rnn_state.copy_(self.states[:-1])
             collector.rnn_state = self.states[-1].clone()
-        if "value" in rollout.columns:
-            given = collector.policy, rollout.observation[-1], collector.rnn_state
-            program, values = evaluating().find(given)
-            if isinstance(program, str):
-                collector.evaluate_bootstrap_row()
-            else:
-                rollout.value[-1] = program.compute(values)[0]
+        evaluate_last(collector)
 
 
 def _given(policy: Policy, rollout: Rollout, random: Tensor, states: Tensor | None) -> tuple[Any, ...]:
     """The arguments of compiled_acting.acting() that are all rows of a rollout."""
     seen, valid = (flatten(column[: rollout.num_steps]) for column in (rollout.observation, rollout.valid))
     return policy, seen, None if states is None else flatten(states[:-1]), random, valid
-
-
-def _sample(collector: InlineCollector) -> tuple[Any, ...]:
-    """Rows that a program is compared on: the collector's next ones, several times where they are few. Their number is
-    the collector's otherwise, by which act() may choose."""
-    policy, envs = collector.policy, collector.rollout.num_envs
-    rollout, rows = collector.rollout, torch.arange(envs if envs >= FEW else SAMPLE) % envs
-    random = torch.rand(len(rows), policy.num_draws, generator=torch.Generator().manual_seed(0))
-    seen, states = (tree_map(lambda x: x[rows], x) for x in (rollout.observation[0], collector.rnn_state))
-    return policy, seen, states, random, rollout.valid[0][rows]
 
 
 class _Steps(_Acts):
@@ -218,7 +201,7 @@ def program_of(collector: InlineCollector) -> Program | str | None:
         return None
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return None
-    program, _ = acting(tuple(output_columns(rollout))).find(_sample(collector))
+    program, _ = acting(tuple(output_columns(rollout))).find(sample(collector))
     several = not isinstance(program, str) and program.code.layout.phases > 1  # of these, each needs all rows
     return None if several else program
 

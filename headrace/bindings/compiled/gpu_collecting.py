@@ -8,16 +8,12 @@ import torch
 from torch import Tensor
 
 from headrace.bindings.compiled import loss_program
-from headrace.bindings.compiled.compiled_acting import acting, evaluating
+from headrace.bindings.compiled.compiled_acting import acting, evaluate_last, sample
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import register
-from headrace.data.rollout import tree_map
 from headrace.kernels.rows.gpu.gpu_program import GpuMemory
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
-
-GOLDEN = 0.618034  # whose multiples are spread evenly over [0, 1)
-FEW, SAMPLE = 8, 64  # so many environments or more are compared as they are; rows of fewer
 
 
 def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
@@ -34,13 +30,7 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
 
 
 def _program(collector: InlineCollector) -> Program | str:
-    policy, rollout = collector.policy, collector.rollout
-    envs, device = rollout.num_envs, rollout.device
-    rows = torch.arange(envs if envs >= FEW else SAMPLE, device=device) % envs
-    seen, state = (tree_map(lambda x: x[rows], x) for x in (rollout.observation[0], collector.rnn_state))
-    numbers = torch.arange(len(rows) * policy.num_draws, device=device).view(len(rows), policy.num_draws)
-    given = policy, seen, state, numbers * GOLDEN % 1, rollout.valid[0][rows]  # draws, of no generator
-    program: Program | str = acting(tuple(output_columns(rollout))).find(given)[0]
+    program: Program | str = acting(tuple(output_columns(collector.rollout))).find(sample(collector))[0]
     return program
 
 
@@ -101,16 +91,4 @@ def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
         with timer("env"):
             collector.env.step(rollout, t)
     with timer("inference"):
-        _evaluate(collector)
-
-
-def _evaluate(collector: InlineCollector) -> None:
-    """The value of the last observation."""
-    rollout = collector.rollout
-    if "value" in rollout.columns:
-        given = collector.policy, rollout.observation[-1], collector.rnn_state
-        program, values = evaluating().find(given)
-        if isinstance(program, str):
-            collector.evaluate_bootstrap_row()
-        else:
-            rollout.value[-1].copy_(program.compute(values)[0])
+        evaluate_last(collector)
