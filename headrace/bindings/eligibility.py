@@ -140,7 +140,7 @@ def _why_not(policy: Policy) -> str | None:
 
 
 def renormalizes(policy: Policy) -> bool:
-    """Whether a policy's networks update running moments as they learn."""
+    """True if a policy's networks update running moments as they learn."""
     return isinstance(policy, ActorQ) and isinstance(policy.actor, RenormMLP)
 
 

@@ -308,12 +308,12 @@ class Program:
 
 
 def on_gpu(device: torch.device) -> bool:
-    """Whether a device runs kernels of a GPU; tests let the CPU run them."""
+    """True if a device runs kernels of a GPU; tests let the CPU run them."""
     return device.type == "cuda"
 
 
 def target_of(found: Given) -> str:
-    """What the program of these inputs is made for."""
+    """The machine, and number of rows, that the program of these inputs is made for."""
     return target(found.device, found.rows) if on_gpu(found.device) else "cpu"
 
 

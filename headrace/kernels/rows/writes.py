@@ -10,10 +10,9 @@ from torch.fx import Graph, Node
 from headrace.kernels.rows.nodes import operation_name
 
 # of these the operation without the underscore has the same arguments
-IN_PLACE = {"add_", "sub_", "mul_", "div_", "neg_", "sigmoid_", "tanh_", "relu_", "logical_and_", "masked_fill_"} | {
-    *("clamp_", "clamp_min_", "clamp_max_", "abs_", "exp_", "log_", "sqrt_", "square_", "pow_", "reciprocal_"),
-    "transpose_",  # which ends torch's GRU and LSTM with the batch first
-}
+IN_PLACE = {"add_", "sub_", "mul_", "div_", "neg_", "sigmoid_", "tanh_", "relu_", "logical_and_", "masked_fill_"}
+IN_PLACE |= {"clamp_", "clamp_min_", "clamp_max_", "abs_", "exp_", "log_", "sqrt_", "square_", "pow_", "reciprocal_"}
+IN_PLACE |= {"transpose_"}  # which ends torch's GRU and LSTM with the batch first
 
 
 def replaced_writes(graph: Graph) -> bool:

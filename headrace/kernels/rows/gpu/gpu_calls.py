@@ -133,7 +133,7 @@ class KernelCalls:
         raise NotImplementedError
 
     def range(self, value: Value) -> Range:
-        """What of the memory a value has."""
+        """The part of the memory that a value has."""
         raise NotImplementedError
 
     def number(self, number: Count) -> str:
@@ -162,7 +162,7 @@ class Calls(KernelCalls):
         return self.within(slots.result(position, self.columns, self.uniforms), "0")
 
     def begin_block(self, block: str, rows: str) -> None:
-        """What follows is for a block of rows."""
+        """Go on with a block of rows."""
         b = self.b
         self.block, self.start = block, b.mul(block, self.lanes)
         left = b.new(f"sub i64 {rows}, {self.start}")
@@ -187,7 +187,7 @@ class Calls(KernelCalls):
         return self.within(slots.TILES, self.b.plus(own, place.offset * pitch))
 
     def range(self, value: Value) -> Range:
-        """What of the memory a value has."""
+        """The part of the memory that a value has."""
         place = self.plan.places[value]
         return place.space, place.offset, place.offset + value.size
 

@@ -20,7 +20,7 @@ def _driver() -> ctypes.CDLL:
 
 
 def architecture(device: torch.device) -> str:
-    """What PTX is made for: "sm_90"."""
+    """The architecture that PTX is made for: "sm_90"."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 

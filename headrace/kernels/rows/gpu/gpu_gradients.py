@@ -28,7 +28,7 @@ Key: TypeAlias = tuple[object, ...]
 
 
 def view_key(view: View) -> Key:
-    """What equal views have in common."""
+    """The key of a view: equal for equal views."""
     return id(view.value), view.shape, view.strides, view.offset
 
 

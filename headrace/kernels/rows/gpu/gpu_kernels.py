@@ -129,8 +129,8 @@ class _Target:
         return Calls(self.plan, self.module, self.memory, self.lanes, self.at.tiles, self.at.numbers)
 
     def _before(self, number: int, packed: set[Key]) -> None:
-        """What comes before a phase: uniform values, by one block of threads, and the weights that the phase is the
-        first to read, by others; these after that block where they are among its values."""
+        """Make the kernels before a phase: uniform values, by one block of threads, and by others the weights that the
+        phase is the first to read; these after that block where they are among its values."""
         phase, calls, first = self.plan.phases[number], self._calls(), 0
         wanted = {view_key(value.weight): value.weight for value in phase.steps if isinstance(value, Product)}
         new = [self.at.packs[key] for key in wanted if key not in packed]

@@ -1,4 +1,4 @@
-"""Where the numbers of a plan lie on a GPU: in a block's own memory, and in the device's."""
+"""Places of a plan's numbers on a GPU: in a block's own memory, and in the device's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CACHED = 64  # accumulators of rows' own threads that a block has at most, for e
 
 
 class Places:
-    """Where the numbers of a plan lie, for blocks of `lanes` rows. room: bytes that a block's own memory can have.
+    """Places of a plan's numbers, for blocks of `lanes` rows. room: bytes that a block's own memory can have.
 
     A block's own memory, `shared` numbers, has what threads share of a reduction, then the accumulators of rows' own
     threads (lane_sums: after how many others each value's lie), then tiles; tiles: where these begin, or None where

@@ -64,9 +64,7 @@ def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device,
     """A plan of no vectors as kernels, for about so many rows. dtypes: of the columns' memory, as numpy names them.
     device: a GPU; for the CPU, the same text with a loop over each step's threads. lanes: rows of a block; 0 for what
     suits the rows."""
-    from headrace.kernels.rows.gpu.gpu_code import ptx
     from headrace.kernels.rows.gpu.gpu_kernels import emitted
-    from headrace.kernels.rows.targets.cpu_code import object_code
 
     refuse_wide(plan, rows)
     room = shared_memory(device) if device.type == "cuda" else SHARED
@@ -78,11 +76,17 @@ def compiled(plan: Plan, dtypes: Sequence[str], rows: int, device: torch.device,
     kept, factors = plan.kept * (lanes + PAD), at.gradients.width
     sizes = kept, at.scratch, factors, at.uniform, at.gradients.size, at.accumulators
     layout = GpuLayout(*counts, lanes, launches, *sizes, numbers)
+    return GpuProgram(layout, _code(text, device), device)
+
+
+def _code(text: str, device: torch.device) -> Ptx:
+    """Code of kernels for a GPU; for the CPU, of the program that runs them."""
+    from headrace.kernels.rows.gpu.gpu_code import ptx
+    from headrace.kernels.rows.targets.cpu_code import object_code
+
     if device.type == "cuda":
-        code = bytes_of_text("kernels", f"{architecture(device)}\n{text}", ptx)
-    else:
-        code = bytes_of_text("threads", text, object_code)
-    return GpuProgram(layout, Ptx(*code), device)
+        return Ptx(*bytes_of_text("kernels", f"{architecture(device)}\n{text}", ptx))
+    return Ptx(*bytes_of_text("threads", text, object_code))
 
 
 class GpuProgram:
@@ -148,16 +152,9 @@ class GpuAdam:
     """Adam's step by kernels of a device."""
 
     def __init__(self, device: torch.device) -> None:
-        from headrace.kernels.rows.gpu import gpu_adam
-        from headrace.kernels.rows.gpu.gpu_code import ptx
-        from headrace.kernels.rows.targets.cpu_code import object_code
+        from headrace.kernels.rows.gpu.gpu_adam import adam_text
 
-        text = gpu_adam.adam_text(device.type == "cuda")
-        if device.type == "cuda":
-            code, _ = bytes_of_text("kernels", f"{architecture(device)}\n{text}", ptx)
-        else:
-            code, _ = bytes_of_text("threads", text, object_code)
-        self.kernels = _loaded(code, device)
+        self.kernels = _loaded(_code(adam_text(device.type == "cuda"), device).code, device)
 
     def run(self, buffers: Sequence[torch.Tensor], max_norm: float, eps: float, beta1: float, beta2: float) -> None:
         """A step. buffers: as gpu_adam names them, but for the last."""

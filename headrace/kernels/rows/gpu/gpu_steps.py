@@ -86,12 +86,12 @@ def generic(kind: str, name: str) -> str:
 
 
 def is_alone(value: Value) -> bool:
-    """Whether a row's own thread computes what a value has of it."""
+    """True if a row's own thread computes what a value has of it."""
     return value.rows and not isinstance(value, Product | Input) and value.size * _terms(value) <= FEW
 
 
 def is_alone_sum(value: Value) -> bool:
-    """Whether a sum over rows is accumulated by each row's own thread first."""
+    """True if a sum over rows is accumulated by each row's own thread first."""
     return isinstance(value, Reduce) and value.over_rows and value.size * _terms(value) <= FEW
 
 
@@ -253,7 +253,7 @@ def _over_rows(step: ThreadStep, value: Reduce, node: object, index: list[str], 
 
 
 def inside(b: ThreadBody, lane: str) -> str:
-    """Which lanes from one on are rows."""
+    """The mask of those lanes, from one on, that are rows."""
     if b.width == 1:
         return b.less(lane, "%count")
     short = [b.new(f"trunc i64 {x} to i32") for x in ("%count", lane)]
