@@ -34,6 +34,22 @@ if hasattr(os, "register_at_fork"):  # not on Windows; a child has none of the t
 _DROPPED = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}
 
 
+def parse(text: str | bytes) -> ast.Module:
+    """The tree of a module's text.
+
+    The package parses nowhere else, and one text at a time: Python 3.11 counts the depth of all threads' trees as if
+    they were one, and raises SystemError where they disturb each other. Raises SyntaxError, ValueError.
+    """
+    with _parsing:
+        return ast.parse(text)
+
+
+def parse_expression(text: str | bytes) -> ast.expr:
+    """The tree of an expression's text; see parse()."""
+    with _parsing:
+        return ast.parse(text, mode="eval").body
+
+
 def source_text(function: FunctionType) -> str:
     """The same text as inspect.getsource(function): decorators and all lines of the function.
 
@@ -90,7 +106,7 @@ def _definition(text: str, code: CodeType) -> ast.FunctionDef | ast.AsyncFunctio
     """The tree of a function with this text; None where it is another one's."""
     try:
         # a method is not dedented, which would change strings of several lines in it
-        (first, *_) = _parsed(f"if 1:\n{text}" if text[:1].isspace() else text).body
+        (first, *_) = parse(f"if 1:\n{text}" if text[:1].isspace() else text).body
     except (SyntaxError, ValueError):
         return None
     node = first.body[0] if isinstance(first, ast.If) else first
@@ -98,13 +114,6 @@ def _definition(text: str, code: CodeType) -> ast.FunctionDef | ast.AsyncFunctio
         return None
     own = re.sub(r"^_\w*?__", "__", code.co_name)  # of a private name in a class
     return node if own in (node.name, re.sub(r"^_\w*?__", "__", node.name)) else None
-
-
-def _parsed(text: str) -> ast.Module:
-    """The tree of a text, one at a time: Python 3.11 counts the depth of all threads' trees as if they were one, and
-    raises SystemError where they disturb each other."""
-    with _parsing:
-        return ast.parse(text)
 
 
 def _takes_arguments_of(code: CodeType, arguments: ast.arguments) -> bool:
@@ -130,7 +139,7 @@ def _lambda(function: FunctionType) -> ast.Lambda | None:
 def _lambdas(text: str) -> list[tuple[Span, ast.Lambda]]:
     """The lambdas of a file, each after the place of its body."""
     try:
-        nodes = [node for node in ast.walk(_parsed(text)) if isinstance(node, ast.Lambda)]
+        nodes = [node for node in ast.walk(parse(text)) if isinstance(node, ast.Lambda)]
     except (SyntaxError, ValueError):
         return []
     return [

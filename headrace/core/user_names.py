@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core.packages import how_to_install
+from headrace.core.source_text import parse
 from headrace.core.text import did_you_mean
 from headrace.core.trust import check_code
 
@@ -146,7 +147,7 @@ def _check_neighbours(path: Path) -> None:
 def _neighbours(path: Path, known: set[str]) -> set[str]:
     """Modules of the same folder that a file imports, with those that they import in turn, added to `known`."""
     with suppress(SyntaxError, ValueError):  # which importing it will show
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        for node in ast.walk(parse(path.read_bytes())):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [node.module]

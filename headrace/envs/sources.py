@@ -19,6 +19,7 @@ import gymnasium
 
 from headrace.core.packages import how_to_install
 from headrace.core.processes.state import shown as shown_path
+from headrace.core.source_text import parse
 from headrace.core.text import shown
 from headrace.core.types import Settings
 from headrace.core.user_names import Misnamed, by_module, import_user_module, is_from_file
@@ -314,7 +315,7 @@ def _environments_of(module: ModuleType) -> list[str]:
 def ids_in(text: str) -> list[str]:
     """The ids in calls of gymnasium.register() in a file's text, the lowest version first."""
     found = []
-    for call in ast.walk(ast.parse(text)):
+    for call in ast.walk(parse(text)):
         if not isinstance(call, ast.Call) or getattr(call.func, "attr", getattr(call.func, "id", "")) != "register":
             continue
         owner = getattr(getattr(call.func, "value", None), "id", "")

@@ -5,6 +5,7 @@ import ast
 import gc
 import inspect
 import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -192,3 +193,11 @@ def test_threads_that_make_trees_do_not_disturb_each_other():
         sys.setswitchinterval(usual[0])
         gc.set_threshold(*usual[1])
     assert found == [wanted] * 240
+
+
+def test_the_package_parses_in_one_place():
+    """That which takes a lock; ast.literal_eval() parses, too."""
+    package = Path(headrace.__file__).parent
+    calls = re.compile(r"\bast\.(parse|literal_eval)\(|\bONLY_AST\b|from ast import")
+    found = {str(file.relative_to(package)) for file in package.rglob("*.py") if calls.search(file.read_text("utf-8"))}
+    assert found == {"core/source_text.py"}

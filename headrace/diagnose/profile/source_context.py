@@ -9,6 +9,7 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
+from headrace.core.source_text import parse, parse_expression
 from headrace.diagnose.profile.spool import Place
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -44,7 +45,7 @@ def call_at(place: Place) -> str:
     text[-1] = text[-1][: place.end_column]
     text[0] = text[0][place.column :]
     try:
-        tree = ast.parse(b"(" + b"".join(text) + b")", mode="eval").body
+        tree = parse_expression(b"(" + b"".join(text) + b")")
     except (SyntaxError, ValueError):
         return ""
     name = call_name(tree) if isinstance(tree, ast.Call) else ""
@@ -67,7 +68,7 @@ def syntax_tree(file: str) -> ast.Module:
     """A file's syntax tree; an empty one if the file is too large or not Python."""
     text = "".join(linecache.getlines(file))
     try:
-        return ast.parse(text if len(text) < LARGEST else "")
+        return parse(text if len(text) < LARGEST else "")
     except (SyntaxError, ValueError):
         return ast.Module([], [])
 

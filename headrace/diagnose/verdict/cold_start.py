@@ -9,6 +9,8 @@ import textwrap
 import time
 from statistics import median
 
+from headrace.core.source_text import parse
+
 PAUSE = 3e-3  # s, as a frame limit or an environment in another process
 ROUNDS = 3  # of which the median counts: a core that another program keeps awake makes a round too short
 TRIALS, WARM_TRIALS = 40, 3  # pauses of a round, and works after each that find warm caches
@@ -41,7 +43,7 @@ def _timed(pause: float) -> float:
 
 def _work() -> None:
     """About 0.1 ms of code that is spread over memory, as a training loop's is."""
-    ast.unparse(ast.parse(TEXT))
+    ast.unparse(parse(TEXT))
     json.loads(json.dumps(DOCUMENT))
     re.sub(r"(\w+)\(", r"<\1>", TEXT)
     textwrap.fill(TEXT, 30)

@@ -9,6 +9,7 @@ from types import FunctionType
 
 from gymnasium.spaces import Box, Discrete, Space
 
+from headrace.core.source_text import parse
 from headrace.data.flat_dict import FlatDict
 from headrace.kernels.language.calls import ExpressionsWithCalls
 from headrace.kernels.language.declarations import Declarations
@@ -185,7 +186,7 @@ def _observe_and_mask(program: Program, declarations: Declarations) -> list[Func
     kinds: tuple[Kind, ...] = (*seen, Array(F32, (size,), "out")) if fills else seen
     mask = entry(program, "action_mask", kinds, NONE if fills else Tuple((BOOL,) * size)).function
     text = _joined(seen, len(observe.node.args.args) > len(seen), fills, space.features, total)
-    node = ast.parse(text).body[0]
+    node = parse(text).body[0]
     assert isinstance(node, ast.FunctionDef)
     for part in ast.walk(node):
         if hasattr(part, "lineno"):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from types import ModuleType
 
+from headrace.core.source_text import parse
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ir import EnvIR, Function
 
@@ -32,7 +33,7 @@ def _user_location(ir: EnvIR, module: ModuleType, error: Exception) -> tuple[str
     """The user's file and line behind the first generated line that Numba names; else the function it names."""
     text = str(error)
     generated = [int(number) for number in re.findall(r"(?:line |\.py \()(\d+)", text)]
-    made = {n.name: n for n in ast.parse(inspect.getsource(module)).body if isinstance(n, ast.FunctionDef)}
+    made = {n.name: n for n in parse(inspect.getsource(module)).body if isinstance(n, ast.FunctionDef)}
     for line in generated:
         for function in ir.functions:
             lines = dict(_pairs(function, made[function.name]))

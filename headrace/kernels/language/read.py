@@ -13,6 +13,7 @@ import linecache
 import sys
 from typing import get_type_hints
 
+from headrace.core.source_text import parse
 from headrace.kernels.language import kinds
 from headrace.kernels.language.declarations import EnvClass, read_declarations
 from headrace.kernels.language.errors import EnvError
@@ -78,7 +79,7 @@ def _definition(cls: type) -> tuple[str, ast.ClassDef | None]:
     """A class's file and syntax tree. Goes by its functions: a class that was loaded by path may be in no module."""
     own = [item for item in vars(cls).values() if inspect.isfunction(item) and item.__module__ == cls.__module__]
     file = own[0].__code__.co_filename if own else getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-    tree = ast.parse("".join(linecache.getlines(file)))
+    tree = parse("".join(linecache.getlines(file)))
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == cls.__name__]
     return file, nodes[0] if nodes else None
 

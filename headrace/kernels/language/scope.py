@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from headrace.core.source_text import parse
 from headrace.kernels.language import ops_scalar
 from headrace.kernels.language.errors import EnvError
 
@@ -35,7 +36,7 @@ class Scope:
             wrong = f"the source of {function.__name__} cannot be read"
             raise EnvError(self.file, 0, wrong, "Put the class in a file") from None
         # an `if` before a method's text keeps its indentation legal, and its lines where they are
-        tree = ast.parse(textwrap.dedent("".join(lines)))
+        tree = parse(textwrap.dedent("".join(lines)))
         ast.increment_lineno(tree, self.line - 1)
         node = tree.body[0]
         if not isinstance(node, ast.FunctionDef):

@@ -9,6 +9,7 @@ import ast
 import copy
 from dataclasses import dataclass
 
+from headrace.core.source_text import parse_expression
 from headrace.kernels.language.expressions import Expressions
 from headrace.kernels.language.kinds import F32, I32, Array
 from headrace.kernels.language.typed import Typed
@@ -96,7 +97,7 @@ def _shared(of: Expressions, radius: Typed) -> str | None:
 
 def _renamed(text: str, names: dict[str, str]) -> str:
     """An expression with other names."""
-    tree = ast.parse(text, mode="eval")
+    tree = parse_expression(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             node.id = names.get(node.id, node.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 
+from headrace.core.source_text import parse_expression
 from headrace.kernels.language.ir import EnvIR, Field, Function
 from headrace.kernels.language.ops_over import PARTS
 from headrace.kernels.language.typed import call
@@ -44,7 +45,7 @@ class EnvLaneVersion(LaneVersion):
         if not is_field or getattr(node, "partial", False):
             raise NoLanes
         indices = index.elts if isinstance(index, ast.Tuple) else [index]
-        return node.value, ast.Tuple([*indices, ast.parse(ALL, mode="eval").body], ast.Load())
+        return node.value, ast.Tuple([*indices, parse_expression(ALL)], ast.Load())
 
     def rewriter(self, guarded: bool) -> Values:
         """What rewrites expressions."""

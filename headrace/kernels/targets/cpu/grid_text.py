@@ -14,6 +14,7 @@ import copy
 import re
 from dataclasses import replace
 
+from headrace.core.source_text import parse, parse_expression
 from headrace.kernels.language.ir import EnvIR, Function, Phase
 from headrace.kernels.language.ops_over import PARTS
 from headrace.kernels.language.within import Within
@@ -249,7 +250,7 @@ class _Gridded(ast.NodeTransformer):
             self.places[name] = place
         self.generic_visit(node)
         self.places = before
-        made = ast.parse(LOOP.format(j=name, place=place, order=ORDER, ends=ENDS, lines=LINES)).body
+        made = parse(LOOP.format(j=name, place=place, order=ORDER, ends=ENDS, lines=LINES)).body
         made[-1].body[-1].body += node.body  # type: ignore[attr-defined]
         return made
 
@@ -260,6 +261,6 @@ class _Gridded(ast.NodeTransformer):
         if field not in self.copies:
             return node
         place = self.places[node.slice.id]  # type: ignore[attr-defined]
-        made = ast.parse(f"_grid[{self.copies[field]}][{place}]", mode="eval").body
+        made = parse_expression(f"_grid[{self.copies[field]}][{place}]")
         made.guarded = place == "_grid_place"  # type: ignore[attr-defined]  # differs between lanes
         return made  # type: ignore[return-value]

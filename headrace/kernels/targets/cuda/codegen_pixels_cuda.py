@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from textwrap import indent
 
+from headrace.core.source_text import parse
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.ops import prelude
 from headrace.kernels.targets.cuda.codegen_cuda import DEVICE, KERNEL, CudaText, cuda_ops
@@ -85,4 +86,4 @@ class _Unfused(ast.NodeTransformer):
 
 
 def _unfused(text: str) -> str:
-    return ast.unparse(ast.fix_missing_locations(_Unfused().visit(ast.parse(text))))
+    return ast.unparse(ast.fix_missing_locations(_Unfused().visit(parse(text))))
