@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+_VERSION = re.compile(r"[-_]v(\d+)$")
 
 
 def printable(text: object, keep: str = "") -> str:
@@ -39,12 +42,23 @@ def shortened(text: str, most: int = 200) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'x' or 'y'?" for the known names closest to an unknown one; empty where none is close."""
-    by_lower = {other.lower(): other for other in known}
-    if name.lower() in by_lower:
-        return f"; did you mean {by_lower[name.lower()]!r}?"
-    close = [by_lower[match] for match in get_close_matches(name.lower(), sorted(by_lower), n=3, cutoff=0.65)]
+    """ "; did you mean 'x' or 'y'?" for the known names closest to an unknown one; empty where none is close.
+
+    Versions ("-v1", "_v3") do not make names alike: the newest of each name is meant.
+    """
+    known = sorted(known, key=_version)
+    exact = [other for other in known if other.lower() == name.lower()]
+    newest = {_VERSION.sub("", other.lower()): other for other in known}
+    stem = _VERSION.sub("", name.lower())
+    stems = [stem] if stem in newest else get_close_matches(stem, sorted(newest), n=3, cutoff=0.65)
+    close = exact or [newest[one] for one in stems]
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _version(name: str) -> int:
+    """The number at the end of a name with a version, -1 for one without."""
+    found = _VERSION.search(name)
+    return int(found[1]) if found else -1
 
 
 def is_message(error: BaseException) -> bool:
