@@ -164,7 +164,8 @@ class Env(Protocol):
 class AsyncEnv(Env, Protocol):
     """An Env whose parts can be stepped one by one, without waiting for the others.
 
-    parts: the environments of each part. A part is what steps alone: a worker process, or an environment of EnvPool.
+    parts: the environments of each part. A part is what steps alone: a worker process, an environment of
+    EnvPool, or half of MuJoCo's.
     """
 
     parts: Sequence[slice]

@@ -61,7 +61,8 @@ def make_collector(
     if not isinstance(env, AsyncEnv) or env.num_agents > 1:
         runs = f"{env.name} runs with the backend {env.backend!r} on {env.device}"
         raise ValueError(
-            f"collection={mode!r} needs environments with one agent, in workers or of EnvPool, or actors: {runs}"
+            f"collection={mode!r} needs environments with one agent, in workers, of EnvPool or MuJoCo, or actors: "
+            f"{runs}"
         )
     if len(env.parts) < 2:
         what = "workers" if env.backend == "workers" else "environments"

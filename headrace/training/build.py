@@ -21,7 +21,6 @@ from headrace.core.packages import require
 from headrace.core.precision import of_copy, resolve
 from headrace.core.terminal import tell
 from headrace.core.timer import Timer
-from headrace.core.types import Json
 from headrace.data.spaces import Space
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.compiled.env import CompiledEnv
@@ -44,10 +43,10 @@ from headrace.policies.base import Policy
 from headrace.policies.convolutions import is_for_nature, shares_threads
 from headrace.training import multi_agent
 from headrace.training.combinations import check_lag, say_unused_by_spaces
-from headrace.training.config import MAKE_SETTINGS, WRAPPING, TrainConfig
+from headrace.training.config import WRAPPING, TrainConfig
 from headrace.training.episodes import info_columns
 from headrace.training.multi_agent import MakePolicy
-from headrace.training.plan import TrainPlan, of_images, saved_settings, with_privileged
+from headrace.training.plan import TrainPlan, making, of_images, options_of, saved_settings, stepped_by, with_privileged
 from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
 from headrace.training.shards import Sharded
@@ -185,12 +184,7 @@ def _part_maker(plan: TrainPlan) -> MakePart:
     config = plan.config
     assert plan.source is not None
     options = {name: getattr(config, name) for name in (*WRAPPING, "reward_scale", "backend", "on_error", "group_by")}
-    return part_maker(plan.source, **_making(config), **options)  # type: ignore[arg-type]
-
-
-def _making(config: TrainConfig) -> Json:
-    """What make() and part_maker() take of the settings that have other names or values there."""
-    return {"params": config.params or None, "wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
+    return part_maker(plan.source, **making(config), **options)  # type: ignore[arg-type]
 
 
 def _after(make_part: MakePart, first: int, number: int, place: int) -> Env:
@@ -232,12 +226,15 @@ def _executor(config: TrainConfig) -> Callable[[ActorEnv, Job], Executor] | None
 def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None = None) -> Env:
     """The environments by a backend, or a part of them; as plain torch where this machine's CUDA kernel cannot be
     trusted."""
-    options: Json = {name: getattr(plan.config, name) for name in MAKE_SETTINGS}
-    options |= _making(plan.config)
-    options["workers"] = plan.borrowed or plan.config.workers
-    assert plan.source is not None
-    number, options["first_env"] = (plan.config.num_envs, 0) if part is None else (part.size, part.first)
-    env = envs.make(plan.source, number, backend=backend, device=placement.collect, **options)
+    number, first = (plan.config.num_envs, 0) if part is None else (part.size, part.first)
+    source, options, line = stepped_by(plan, number) if part is None else (plan.source, options_of(plan), "")
+    if line:
+        tell(line)
+    options |= {"workers": plan.borrowed or plan.config.workers, "first_env": first}
+    assert source is not None
+    env = envs.make(source, number, backend=backend, device=placement.collect, **options)
+    if source != plan.source:
+        env.name = envs.spec(plan.source).name  # type: ignore[arg-type]
     if env.backend != "cuda":
         return env
     from headrace.checks import parity

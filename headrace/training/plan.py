@@ -16,6 +16,7 @@ from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.user_names import absolute_reference
 from headrace.data.flat_dict import FlatDict
 from headrace.data.spaces import Dict
+from headrace.envs.native_source import native
 from headrace.envs.sources import reference
 from headrace.envs.strangers import check_settings
 from headrace.training.combinations import (
@@ -236,6 +237,29 @@ def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
 def is_ready(source: EnvArgument) -> bool:
     """Whether this is an Env already, rather than what make() makes one of."""
     return not isinstance(source, str | type) and hasattr(source, "num_envs") and hasattr(source, "step")
+
+
+def making(config: TrainConfig) -> Json:
+    """What make() and part_maker() take of the settings that have other names or values there."""
+    return {"params": config.params or None, "wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
+
+
+def options_of(plan: TrainPlan) -> Json:
+    """The options of make() that are settings, but for workers."""
+    return {name: getattr(plan.config, name) for name in MAKE_SETTINGS if name != "workers"} | making(plan.config)
+
+
+def stepped_by(plan: TrainPlan, num_envs: int) -> tuple[Source | None, Json, str]:
+    """The source of so many environments in this process, and options of make(), by compiled loops where these have the
+    same episodes; and a line on that, or an empty text. See envs.native_source."""
+    config, options = plan.config, options_of(plan)
+    if config.backend != "auto" or plan.given.get("workers") not in (None, "auto"):
+        return plan.source, options, ""
+    source, own, line = native(plan.source, num_envs, options | {"log_info": config.log_info})
+    if plan.borrowed or config.workers not in (None, "auto"):  # as was measured
+        return plan.source, options, line if source == plan.source else ""
+    del own["log_info"]
+    return source, own, line
 
 
 def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: str | None) -> Json:

@@ -21,7 +21,7 @@ from headrace.core.types import EnvArgument, Settings
 from headrace.envs.sources import EnvSpec
 from headrace.envs.workers.tuning import StepTime, choose, row_seconds
 from headrace.training.config import read_toml
-from headrace.training.plan import TrainPlan, settle
+from headrace.training.plan import TrainPlan, settle, stepped_by
 from headrace.tuning.candidates import Candidate, Task
 from headrace.tuning.measure import Make, Pools, Speedometer, raise_first
 from headrace.tuning.search import Search, simplest
@@ -76,6 +76,8 @@ def _leaves_workers(plan: TrainPlan) -> bool:
         return False
     entry = envs.entry_of(plan.source)
     module = getattr(entry, "entry_point", None)
+    if stepped_by(plan, config.num_envs)[0] != plan.source:  # by compiled loops, in threads
+        return False
     return isinstance(entry, EnvSpec) and isinstance(module, str) and not module.startswith("__main__")
 
 

@@ -159,7 +159,7 @@ def test_a_death_at_their_own_pace_is_mended(workers, tmp_path):
         ({"collection": "double_buffered", "workers": 1}, "'double_buffered' needs 2 workers or more, and there is 1"),
         (
             {"collection": "async", "backend": "inline"},
-            "needs environments with one agent, in workers or .* runs with the backend 'inline'",
+            "needs environments with one agent, in workers, .* runs with the backend 'inline'",
         ),
         (
             {"collection": "double_buffered", "workers": 2, "drop_slowest": 0.5},

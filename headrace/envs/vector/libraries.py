@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -14,6 +15,7 @@ from headrace.envs.vector.adapter import VectorAdapter, threads
 from headrace.envs.vector.envpool import EnvPoolSource
 from headrace.envs.vector.envpool_async import EnvPoolEnv
 from headrace.envs.vector.gymnasium_vector import GymnasiumSource
+from headrace.envs.vector.halves import HalvesEnv
 from headrace.envs.vector.simulators import SimulatorSource
 
 ENV_MEMBERS = [name for name in {**Env.__annotations__, **vars(Env)} if not name.startswith("_")]
@@ -32,7 +34,7 @@ def make(name: str, entry: Entry | str, num_envs: int, options: Settings, ignore
     if name.startswith(MUJOCO) and isinstance(entry, EnvSpec):
         from headrace.envs.vector.mujoco import MujocoSource  # which loads what compiles
 
-        return VectorAdapter(MujocoSource(entry, num_envs, **options), ignore=ignore)
+        return HalvesEnv(partial(MujocoSource, entry, **options), num_envs, ignore)
     if isinstance(entry, EnvSpec):
         clip = None
         if name.startswith(ATARI):

@@ -6,13 +6,14 @@ are those of `env`, an environment that Gymnasium made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.random import Generator
 
-Fields: TypeAlias = Mapping[str, np.ndarray]  # of mjData, [N, ...]
+from headrace.envs.vector.mujoco_simulations import Fields
+
 Judged: TypeAlias = tuple[np.ndarray, np.ndarray]  # rewards [N], and which episodes are terminated, bool [N]
 
 

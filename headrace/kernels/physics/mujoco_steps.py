@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.runtime.intrinsics import call_with_two, double_at, put_double
+from headrace.kernels.runtime.intrinsics import call_with_words, double_at, put_double
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import single_task
 
 U = np.uint64
 _0, _1, _8 = U(0), U(1), U(8)
+SLOT = U(1024)  # bytes: kernels.physics.mujoco_errors
 
 
 @njit(**INNER)
 def _step(part, worker, arguments):
     """Step one simulation, and copy fields of its mjData: float64, one after the other."""
-    functions, model, datas, controls, actions, fields, sizes, copied, due, repeats = arguments
+    functions, models, datas, controls, actions, fields, sizes, copied, due, repeats, guard, slots, failed = arguments
     i = U(due[part])
+    slot = slots + U(worker) * SLOT
     for j in range(_0, U(actions.shape[1])):
         put_double(controls[i] + _8 * j, actions[i, j])
     for _ in range(repeats):
-        call_with_two(functions[0], model, datas[i])
+        if call_with_words(guard, functions[0], models[i], datas[i], slot):
+            failed[i] = worker + 1
+            return
     for k in range(_1, U(len(functions))):
-        call_with_two(functions[k], model, datas[i])
+        if call_with_words(guard, functions[k], models[i], datas[i], slot):
+            failed[i] = worker + 1
+            return
     place = _0
     for k in range(_0, U(len(sizes))):
         for j in range(_0, sizes[k]):
@@ -37,9 +43,11 @@ _run = single_task(_step)
 def step(worker, state, count, arguments):
     """Step `count` simulations, those of the numbers `due`, by all threads together: kernels.runtime.thread_pool.
 
-    arguments: the addresses of mj_step and of what is called after the last of its calls, that of the mjModel, and for
-    each simulation those of its mjData and its controls; actions [N, A] and what is copied [N, K], float64; for each
-    field its addresses, [k, N], and its number of entries; int64 `due` [N]; and how often mj_step is called.
+    arguments: the addresses of mj_step and of what is called after the last of its calls, and for each simulation those
+    of its mjModel, its mjData and its controls; actions [N, A] and what is copied [N, K], float64; for each field its
+    addresses, [k, N], and its number of entries; int64 `due` [N]; how often mj_step is called; and of mujoco_errors the
+    function that guards calls, the slot of the first thread, and int64 [N], which gets the number of the thread, from 1
+    on, in which MuJoCo failed.
     """
     _run(worker, state, count, arguments)
 

@@ -74,12 +74,13 @@ def run(builder: ir.IRBuilder, entry: ir.Value, slots: ir.Value, first: ir.Value
     builder.call(builder.inttoptr(entry, kind.as_pointer()), [arguments])
 
 
-@operation(types.void, types.uint64, types.uint64, types.uint64)
-def call_with_two(builder: ir.IRBuilder, function: ir.Value, first: ir.Value, second: ir.Value) -> None:
-    """Call a C function of two pointers at an address, which returns nothing."""
-    kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] * 2)
-    given = [builder.inttoptr(value, cgutils.voidptr_t) for value in (first, second)]
-    builder.call(builder.inttoptr(function, kind.as_pointer()), given)
+@operation(types.int32, types.uint64, types.uint64, types.uint64, types.uint64, types.uint64)
+def call_with_words(
+    builder: ir.IRBuilder, function: ir.Value, a: ir.Value, b: ir.Value, c: ir.Value, d: ir.Value
+) -> ir.Value:
+    """Call a function of four words of 64 bits at an address, which returns an int32."""
+    kind = ir.FunctionType(ir.IntType(32), [ir.IntType(64)] * 4)
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), [a, b, c, d])
 
 
 @operation(types.float64, types.uint64)

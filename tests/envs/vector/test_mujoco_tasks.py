@@ -154,7 +154,7 @@ def test_an_unstable_simulation_ends_its_episode_and_writes_no_file(steps, tmp_p
     rollout.action.zero_()
     for t in range(steps):
         env.step(rollout, t)
-    env.source._datas[1].qvel[:] = 1e30  # which no action can
+    env.source.simulations.datas[1].qvel[:] = 1e30  # which no action can
     env.step(rollout, steps)
     assert rollout.terminated[steps].tolist() == [False, True, False] and env.source.unstable == 1
     assert rollout.reward[steps, 1] == 0
@@ -164,3 +164,48 @@ def test_an_unstable_simulation_ends_its_episode_and_writes_no_file(steps, tmp_p
     assert np.isfinite(rollout.observation.numpy()).all() and os.listdir(tmp_path) == []
     said = capfd.readouterr().err
     assert "found the simulation of environment 1 unstable" in said and "WARNING" not in said
+
+
+@pytest.mark.parametrize("num_envs", [1, 5])
+def test_halves_that_step_alone_have_the_same_episodes(num_envs):
+    env, together = (hr.make("mujoco/Hopper-v5", num_envs) for _ in range(2))
+    env.make_async()
+    expected = stepped(together, 40, 3)
+    assert_same(stepped(env, 40, 3), expected)
+    rollout = env.rollout(40, env.columns())
+    rollout.action.copy_(expected.action)
+    env.reset(rollout, 3)
+    for t in range(40):
+        for part in range(len(env.parts)):
+            env.start(rollout, t, part)
+        with pytest.raises(ValueError, match="part 0 is still at a step"):
+            env.start(rollout, t, 0)
+        found: list[int] = []
+        while len(found) < len(env.parts):
+            found += env.get()
+    assert_same(rollout, expected)
+    assert env.get() == []
+    env.close()
+
+
+def test_an_error_of_a_half_is_raised_by_get():
+    env = hr.make("mujoco/Hopper-v5", 4)
+    env.make_async()
+    rollout = env.rollout(2, env.columns())
+    env.reset(rollout, 0)
+    rollout.action[0] = torch.nan
+    env.start(rollout, 0, 1)
+    with pytest.raises(ValueError, match="the action of environment 0 of mujoco/Hopper-v5"):
+        env.get()
+    assert env.get() == []
+
+
+def test_double_buffered_training_learns_the_same_bits():
+    found = []
+    for collection in ("sync", "double_buffered"):
+        trainer = hr.Trainer("ppo", "mujoco/Hopper-v5", num_envs=5, num_steps=24, epochs=1, collection=collection)
+        for _ in range(2):
+            trainer.iterate()
+        found.append(trainer.policy.state_dict())
+        trainer.close()
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])

@@ -1,0 +1,53 @@
+"""Which environments of Gymnasium compiled loops can step in its place, with the same episodes: MuJoCo's tasks."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from headrace.core.types import Json, Settings
+from headrace.envs.construct import entry_of
+from headrace.envs.registry import Source
+from headrace.envs.sources import MUJOCO, EnvSpec
+
+PAYS = 8  # environments from which on compiled loops take less time than Gymnasium
+LIGHT = ("InvertedPendulum", "InvertedDoublePendulum", "Reacher")  # with so little physics that they do not pay
+OWN = (
+    "time_limit",
+    "env_kwargs",
+    "step_timeout",
+    "first_env",
+)  # options of make() that compiled loops have, or do not need
+
+
+def native(source: Source | None, num_envs: int, options: Settings) -> tuple[Any, Json, str]:
+    """A source whose episodes are those of `source`, stepped by compiled loops where they can and pay; its options; and
+    a line that says so, or what they lack, empty where that needs no word.
+
+    options: of make(), and others that are about environments. Those that are empty, None or the default do not count.
+    """
+    same = source, {**options}, ""
+    if not isinstance(source, str) or not source.endswith("-v5") or source.startswith((*LIGHT, MUJOCO)):
+        return same
+    entry: Any = entry_of(source)
+    if not isinstance(entry, EnvSpec) or num_envs < PAYS or importlib.util.find_spec("mujoco") is None:
+        return same
+    if ".mujoco." not in str(entry.entry_point):
+        return same
+    from headrace.envs.vector.mujoco import NOT_TAKEN, is_own  # which loads what compiles
+
+    if not is_own(entry):
+        return same
+    arguments = {**(options.get("env_kwargs") or {})}
+    lacking = [name for name, value in options.items() if name not in OWN and value not in DEFAULTS]
+    lacking += [name for name in arguments if name in NOT_TAKEN]
+    if lacking:
+        return *same[:2], f"{source} is stepped by Gymnasium: compiled loops have no {', '.join(lacking)}"
+    if (limit := options.get("time_limit")) is not None:
+        arguments = {"max_episode_steps": limit, **arguments}
+    line = f"{source} is stepped by compiled loops that call MuJoCo, as {MUJOCO}{entry.id}: the same episodes; with "
+    own = {**options, "time_limit": None, "env_kwargs": arguments}
+    return MUJOCO + entry.id, own, f"{line}backend='inline' Gymnasium steps it"
+
+
+DEFAULTS: tuple[Any, ...] = (None, (), [], {}, "", 1, False, "raise", "spaces")  # of the other options

@@ -1,0 +1,207 @@
+"""Many simulations of MuJoCo, stepped by compiled loops over its library in threads."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from threading import Lock
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from headrace.core.terminal import tell
+from headrace.kernels.physics.mujoco_errors import Guards
+from headrace.kernels.physics.mujoco_errors import functions as guarding
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call, Native
+from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
+
+ANNOUNCEMENT = "compiling steps of MuJoCo (once, about 2 s) ..."
+Fields: TypeAlias = Mapping[str, np.ndarray]  # of mjData, [N, ...]
+
+
+class Simulations:
+    """Simulations of models that have the same sizes, a mjData each, and copies of some of their fields.
+
+    models: one for all, or one for each. repeats: calls of mj_step in a step. name: of the environments, in errors.
+    fields: name -> [N, ...], after the last step, or the last begin() of a simulation.
+    unstable: how many times MuJoCo found a simulation unstable, and reset it.
+    """
+
+    def __init__(self, name: str, models: Sequence[Any], count: int, names: Sequence[str], repeats: int) -> None:
+        import mujoco
+
+        self._mujoco, self.name, self.unstable = mujoco, name, 0
+        self.models = [models[i % len(models)] for i in range(count)]
+        with SILENCE:
+            self.datas = [mujoco.MjData(model) for model in self.models]
+        self._span = repeats * self.models[0].opt.timestep
+        self._queue, self._guards = WorkQueue(), Guards(WORKERS)
+        weakref.finalize(self, self._guards.close)
+        self._parts = [[getattr(data, name) for name in names] for data in self.datas]
+        shapes = {name: part.shape for name, part in zip(names, self._parts[0], strict=True)}
+        sizes = [part.size for part in self._parts[0]]
+        self._places = {
+            name: (slice(end - size, end), shapes[name])
+            for name, size, end in zip(names, sizes, accumulate(sizes), strict=True)
+        }
+        self._copied, self._actions = np.zeros((count, sum(sizes))), np.zeros((count, self.models[0].nu))
+        self._due, self.fields = np.zeros(count, np.int64), self._split(self._copied)
+        self._failed = np.zeros(count, np.int64)
+        addresses = [[part.ctypes.data for part in parts] for parts in self._parts]
+        given = (
+            np.array(_called(names), np.uint64),
+            np.array([model._address for model in self.models], np.uint64),
+            np.array([data._address for data in self.datas], np.uint64),
+            np.array([data.ctrl.ctypes.data for data in self.datas], np.uint64),
+            self._actions,
+            np.ascontiguousarray(np.array(addresses, np.uint64).T),
+            np.array(sizes, np.uint64),
+            self._copied,
+            self._due,
+            np.uint64(repeats),
+            np.uint64(guarding()[0]),
+            np.uint64(self._guards.address),
+            self._failed,
+        )
+        arguments = (0, queue_state(), np.uint64(count), given)
+        self._call = Call(entry("physics.mujoco_steps", "step", arguments, ANNOUNCEMENT), arguments)
+        self._count = self._call.slot(2)
+        warnings = mujoco.mjtWarning
+        self._resets = [int(x) for x in (warnings.mjWARN_BADQPOS, warnings.mjWARN_BADQVEL, warnings.mjWARN_BADQACC)]
+        self._fresh, self._times = np.ones(count, np.bool_), np.zeros(count)
+
+    def _split(self, copied: np.ndarray) -> Fields:
+        """Views of the fields, by name."""
+        return {name: copied[:, part].reshape(-1, *shape) for name, (part, shape) in self._places.items()}
+
+    def kept(self) -> Fields:
+        """The fields as they are now, which later steps do not change."""
+        return self._split(self._copied.copy())
+
+    def begin(self, i: int, change: Callable[[Any], None]) -> None:
+        """Reset a simulation, let a function change its mjData, and compute what follows from that."""
+        data = self.datas[i]
+        with SILENCE, _naming(self.name, i):
+            self._mujoco.mj_resetData(self.models[i], data)
+            change(data)
+            self._mujoco.mj_forward(self.models[i], data)
+        np.concatenate([part.ravel() for part in self._parts[i]], out=self._copied[i])
+        self._fresh[i], self._times[i] = True, 0.0
+
+    def step(self, actions: np.ndarray, due: np.ndarray, threads: int) -> np.ndarray:
+        """Step the simulations of the numbers `due`; return which of all MuJoCo found unstable, bool [N].
+
+        Raises ValueError for actions that are no numbers, mujoco.FatalError for an error of MuJoCo.
+        """
+        if not np.isfinite(given := actions[due]).all():
+            wrong = due[~np.isfinite(given).all(1)][0]
+            raise ValueError(f"the action of environment {wrong} of {self.name} is {actions[wrong].tolist()}")
+        self._actions[:], self._due[: len(due)] = actions, due
+        self._call.put(self._count, len(due))
+        if len(due):
+            with SILENCE:
+                self._queue.run(self._call, min(threads, len(due)))
+        if self._failed.any():
+            self._fail()
+        return self._unstable(due)
+
+    def _fail(self) -> NoReturn:
+        """Raise what MuJoCo said of the first simulation that it could not step."""
+        i = int(np.flatnonzero(self._failed)[0])
+        text = self._guards.text(int(self._failed[i]) - 1)
+        self._failed[:] = 0
+        raise self._mujoco.FatalError(f"environment {i} of {self.name}: {text}")
+
+    def _unstable(self, due: np.ndarray) -> np.ndarray:
+        """Simulations that MuJoCo has reset in this step, bool [N]: their time has begun again.
+
+        MuJoCo counts that, which takes longer to read: where an episode has begun, time alone does not tell."""
+        times = np.array([data.time for data in self.datas])
+        found = (times < self._times + 0.5 * self._span) | self._fresh
+        self._times, self._fresh[due] = times, False
+        counted = np.zeros(len(found), np.bool_)
+        for i in due[found[due]].tolist():
+            counted[i] = self.datas[i].warning.number[self._resets].any()
+        if counted.any():
+            self.unstable += int(counted.sum())
+            numbers = ", ".join(map(str, np.flatnonzero(counted)))
+            tell(
+                f"{self.name}: MuJoCo found the simulation of environment {numbers} unstable and reset it, which ends "
+                f"its episode ({self.unstable} so far)"
+            )
+        return counted
+
+
+@contextmanager
+def _naming(name: str, i: int) -> Iterator[None]:
+    """Name the environment in a fatal error of MuJoCo's."""
+    import mujoco
+
+    try:
+        yield
+    except mujoco.FatalError as error:
+        raise mujoco.FatalError(f"environment {i} of {name}: {error}") from error
+
+
+class _Silence:
+    """A block without MuJoCo's warnings, which it would print, and write to a file in the working folder, and in which
+    its fatal errors end no process. The functions for these are the process's: the first of several blocks in several
+    threads replaces them, and the last brings them back."""
+
+    def __init__(self) -> None:
+        self._blocks, self._before, self._lock = 0, list[int | None](), Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._blocks:
+                self._before = [place.value for place in _handlers()]
+                for place, function in zip(_handlers(), (_silent().address, guarding()[1]), strict=True):
+                    place.value = function or place.value
+            self._blocks += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            if not self._blocks:
+                for place, function in zip(_handlers(), self._before, strict=True):
+                    place.value = function
+
+
+SILENCE = _Silence()
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """MuJoCo's own library, which the package has loaded already."""
+    import mujoco
+
+    folder = Path(mujoco.__file__).parent
+    found = [path for name in ("libmujoco*.so*", "libmujoco*.dylib", "mujoco*.dll") for path in folder.glob(name)]
+    if not found:
+        raise ImportError(f"{folder} has no libmujoco: install the package mujoco from a wheel")
+    return ctypes.CDLL(str(found[0]))
+
+
+def _called(names: Sequence[str]) -> list[int]:
+    """The addresses of the functions that make a step: what computes forces is left out where nothing reads them."""
+    functions = ("mj_step", "mj_rnePostConstraint") if "cfrc_ext" in names else ("mj_step",)
+    return [ctypes.cast(getattr(_library(), name), ctypes.c_void_p).value or 0 for name in functions]
+
+
+@cache
+def _silent() -> Native:
+    """A function that does nothing, in place of MuJoCo's for warnings."""
+    return entry("physics.mujoco_steps", "silent", (0,), ANNOUNCEMENT)
+
+
+@cache
+def _handlers() -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
+    """Where MuJoCo keeps the functions that it calls for a warning, and for a fatal error."""
+    warning, error = (ctypes.c_void_p.in_dll(_library(), f"mju_user_{kind}") for kind in ("warning", "error"))
+    return warning, error
