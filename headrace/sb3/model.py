@@ -35,7 +35,15 @@ from headrace.sb3.parameters import explore_from, without_replay
 from headrace.sb3.replay_buffer import put
 from headrace.sb3.schedules import Constant
 from headrace.sb3.steps import SteppedEnv
-from headrace.sb3.translation import ON_POLICY, ArgumentError, Translation, present, train_settings, translate
+from headrace.sb3.translation import (
+    ON_POLICY,
+    ArgumentError,
+    Translation,
+    present,
+    train_settings,
+    translate,
+    warn_of_minibatches,
+)
 from headrace.sb3.vec_env import VecEnv
 from headrace.training.trainer import Trainer
 
@@ -143,6 +151,7 @@ class Model:
         """A Trainer for these environments, with the settings that the arguments mean."""
         env, vec_env = found.source, found.vec_env
         self.translation = self._translate((vec_env.observation_space, vec_env.action_space), found.num_envs)
+        warn_of_minibatches(self.arguments, found.num_envs)
         own = {name: getattr(self.translation.config, name) for name in self.translation.config.__dataclass_fields__}
         own |= train_settings(
             **{"seed": self.seed, "total_steps": 1, "progress": "none", "device": str(self.arguments["device"])},

@@ -19,6 +19,7 @@ from headrace.core.setting_types import SB3_NAMES
 from headrace.core.text import shown
 from headrace.core.types import Json
 from headrace.data.flat_dict import FlatDict
+from headrace.data.minibatches import count
 from headrace.data.spaces import is_image
 from headrace.kernels.nn.activation_table import name_of
 from headrace.training.config import TrainConfig, default_of
@@ -134,6 +135,18 @@ def _ppo(given: Mapping[str, Any], settings: Json, num_envs: int) -> Schedule | 
         raise ValueError("clip_range_vf is a function, and only a number has a counterpart: give its value")
     settings["value_clip"] = given["clip_range_vf"] or 0.0
     return clip
+
+
+def warn_of_minibatches(given: Mapping[str, Any], num_envs: int) -> None:
+    """Warn where minibatches have another size than batch_size, as Stable-Baselines3 does of a truncated one."""
+    rows, size = given["n_steps"] * num_envs, given.get("batch_size", 0)
+    if "n_epochs" in given and rows % size:
+        number = count(rows, size)
+        warnings.warn(
+            f"batch_size={size} does not divide the rollout of n_steps * n_envs = {rows} steps: minibatches have one "
+            f"size here, {rows // number} ({number} in a rollout). Give a divisor of {rows}",
+            stacklevel=4,
+        )
 
 
 def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_envs: int) -> None:
