@@ -268,7 +268,7 @@ def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
 
     own = None if plan.own_policy is None else initial_policy.own_policy(plan.own_policy)
     if own is not None:
-        initial_policy.check_kind(own, kind)
+        initial_policy.check_own(own, kind, plan.given)
     elif not hasattr(kind, "make_policy"):
         raise TypeError(f"init_from needs an algorithm with make_policy(), which {plan.algorithm} has not")
 

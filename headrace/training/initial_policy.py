@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterable, Mapping
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from headrace.core.user_names import is_from_file, member, module_of
 from headrace.data.spaces import Space
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
+
+NETWORK = {  # settings of the algorithms that their usual networks alone read
+    *("hidden", "critic_hidden", "activation", "shared", "distribution", "layer_norm", "dueling", "images"),
+    *("normalize_observation", "normalize_return", "recurrent", "rnn_size", "initial_std"),
+    *("noise_autocorrelation", "critic_init_scale"),
+}
 
 
 def own_policy(policy: str | type) -> type[Policy]:
@@ -59,14 +66,29 @@ def made(kind: type[Policy], algorithm: type[Algorithm], config: Any, spaces: tu
     return policy
 
 
-def check_kind(policy: type[Policy], algorithm: type[Algorithm]) -> None:
-    """Raise TypeError where an algorithm needs a policy of another base class: that which its make_policy() returns."""
-    needed = typing.get_type_hints(getattr(algorithm, "make_policy", check_kind)).get("return")
+def check_own(policy: type[Policy], algorithm: type[Algorithm], given: Mapping[str, Any]) -> None:
+    """Raise TypeError where an algorithm needs a policy of another base class: that which its make_policy() returns.
+    Raise ValueError for settings that are given and that nothing would read."""
+    needed = typing.get_type_hints(getattr(algorithm, "make_policy", check_own)).get("return")
     if isinstance(needed, type) and not issubclass(policy, needed) and issubclass(needed, Policy):
         raise TypeError(
             f"{algorithm.name} calls what {needed.__name__} has: derive {policy.__name__} from "
             f"{needed.__module__}.{needed.__name__}"
         )
+    for name in unread(policy, algorithm, given):
+        arguments = ", ".join(signature(policy).parameters)
+        raise ValueError(
+            f"{name}={given[name]!r} is for the usual network, and {policy.__name__}({arguments}) has no argument "
+            f"{name!r}: add it to the constructor, or leave the setting out"
+        )
+
+
+def unread(policy: type[Policy], algorithm: Any, names: Iterable[str]) -> list[str]:
+    """Those of these settings that only the algorithm's usual network would read: the constructor of this policy does
+    not take them. An algorithm of the user's may read what it likes."""
+    if not algorithm.__module__.startswith("headrace."):
+        return []
+    return sorted((NETWORK & {*names}) - signature(policy).parameters.keys())
 
 
 def take_weights(policy: Policy, run: str, names: tuple[str, ...] = (checkpoint.BEST, checkpoint.LAST)) -> None:

@@ -18,6 +18,7 @@ from headrace.policies.base import OFF
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, difference_from, lock
+from headrace.training import initial_policy
 from headrace.training.config import TrainConfig, default_of, has_default
 from headrace.training.plan import is_nameless, settings_of
 from headrace.training.torchrun import started_by_torchrun
@@ -88,6 +89,12 @@ def _continued(
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     # its weights are not needed again, and the run that had them may be gone
     options = {**known, **given, "init_from": None}
+    if policy := options.get(
+        "policy"
+    ):  # of a run's settings, which are all there are, those are let go that none reads
+        own, kind = initial_policy.own_policy(policy), algorithm_classes(name).algorithm
+        for field in {*initial_policy.unread(own, kind, known)} - given.keys():
+            del options[field]
     trainer = Trainer(algorithm or name, source if env is None else env, **options)
     trainer.config = replace(trainer.config, init_from=saved.get("init_from"))
     with closed_on_error(trainer):

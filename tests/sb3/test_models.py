@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -132,20 +130,6 @@ def test_what_has_no_counterpart_is_refused(make: Callable[[], Any], message: st
 def test_the_old_form_of_net_arch_is_taken_with_a_warning():
     with pytest.warns(UserWarning, match="the old form"):
         assert small(policy_kwargs={"net_arch": [{"pi": [8], "vf": [8]}]}).algorithm.config.hidden == (8,)
-
-
-@pytest.mark.parametrize(
-    ("n_steps", "batch_size", "message"),
-    [(20, 16, r"batch_size=16 .* 40 steps: .* 20 \(2 in a rollout\)"), (20, 64, r"40 \(1 in a"), (20, 10, None)],
-)
-def test_a_batch_size_that_does_not_fit_is_a_warning(n_steps: int, batch_size: int, message: str | None):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        env = make_vec_env("CartPole-v1", n_envs=2)
-        model = PPO("MlpPolicy", env, n_steps=n_steps, batch_size=batch_size)
-    said = [str(one.message) for one in caught if "batch_size" in str(one.message)]
-    assert bool(said) == bool(message) and (not message or re.search(message, said[0]))
-    model.close()
 
 
 def test_schedules_are_called_with_the_remaining_fraction():

@@ -71,7 +71,7 @@ class Residual(hr.ActorCritic):
 
 
 class Wrong(hr.ActorCritic):
-    def __init__(self, observation_space, action_space, depth):
+    def __init__(self, observation_space, action_space, depth, hidden=()):
         super().__init__(observation_space, action_space)
 '''
 SMALL = {"num_envs": 4, "num_steps": 16, "hidden": (8,), "total_steps": 300, "progress": "none", "target_return": None}
@@ -222,6 +222,43 @@ def test_weights_of_other_shapes_are_named(capsys):
     assert "actor.layers.0.weight 8x4 -> 8x6" in said and "actor.layers.0.bias" not in said
     with pytest.raises(ValueError, match="no weight of its policy fits"):
         hr.Trainer("ppo", "Acrobot-v1", init_from=str(run.path), **SMALL | {"hidden": (9,)})
+
+
+class Fixed(hr.ActorCritic):
+    def __init__(self, observation_space, action_space, activation="relu"):
+        super().__init__(observation_space, action_space, hidden=(4,), activation=activation)
+
+
+class FixedQ(hr.QNetwork):
+    def __init__(self, observation_space, action_space, **others):
+        super().__init__(observation_space, action_space, hidden=(4,))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "given"),
+    [
+        ("ppo", Fixed, {"hidden": (8,)}),
+        ("a2c", Fixed, {"normalize_observation": False}),
+        ("trpo", Fixed, {"recurrent": "gru"}),
+        ("dqn", FixedQ, {"dueling": True}),
+        ("pqn", FixedQ, {"layer_norm": False}),
+    ],
+)
+def test_settings_that_a_policy_of_ones_own_does_not_read_are_refused(algorithm, policy, given):
+    (name,) = given
+    with pytest.raises(ValueError, match=rf"{name}=.* is for the usual network, and {policy.__name__}\(.* add it to"):
+        hr.Trainer(algorithm, "CartPole-v1", num_envs=2, policy=policy, **given)
+    hr.Trainer(algorithm, "CartPole-v1", num_envs=2, policy=policy).close()  # registered settings are not given
+
+
+def test_settings_that_it_reads_take_effect_and_those_of_a_run_are_not_given(tmp_path):
+    options = {"total_steps": 200, "num_envs": 2, "num_steps": 16, "progress": "none", "log_folder": tmp_path}
+    run = hr.train("ppo", "CartPole-v1", policy=Fixed, activation="elu", **options)
+    assert run.policy.activation == "elu"
+    resumed = hr.train(resume=run.path, policy=Fixed, total_steps=300, progress="none")
+    assert resumed.policy.activation == "elu" and resumed.steps >= 300
+    with pytest.raises(ValueError, match=r"hidden=.* is for the usual network"):
+        hr.train(resume=run.path, policy=Fixed, total_steps=400, hidden=(9,), progress="none")
 
 
 @pytest.mark.parametrize(("algorithm", "critics"), [("td3", 2), ("ddpg", 1), ("sac", 2)])
