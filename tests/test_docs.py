@@ -67,6 +67,7 @@ TRAINED = "policy = hr.train('ppo', 'CartPole-v1').policy\nobservations = np.zer
 PRELUDES = {  # document -> what its blocks of Python need; those of other documents are parsed alone
     "README.md": "",
     "docs/compile.md": "",
+    "docs/schedules.md": "",
     "docs/algorithms.md": f"""{TRAINED}
 from headrace.kernels.language.ops import f32
 observation, state = observations[0], None

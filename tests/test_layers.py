@@ -21,7 +21,7 @@ FLOORS = (
     "gym",  # ids for Gymnasium: imports nothing of the package
     "core",
     "core.processes",
-    "data",
+    *("setting_schedules", "data"),
     "kernels.runtime",
     "kernels.language",
     "kernels.targets",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
+from headrace import setting_schedules
 from headrace.core.setting_types import fit_fields
+from headrace.setting_schedules import Schedule
 
 Settings = TypeVar("Settings")
 
@@ -17,7 +19,8 @@ class OnPolicyConfig:
 
     num_steps: int = 128  # steps of each environment in a rollout
     learning_rate: float = 3e-4  # of Adam, at the start of training
-    schedule: Literal["constant", "linear"] = "constant"  # of the learning rate; linear: falls to 0 at the end
+    schedule: Schedule = "constant"  # of the learning rate: constant, linear, cosine, ..., see docs/schedules.md
+    schedules: dict[str, Schedule] = field(default_factory=dict)  # of other numbers, such as clip=linear:0.2:0.05
     adam_beta2: float = 0.999  # decay of Adam's mean of squares; 0.99 follows sooner where a solved task fails again
     gamma: float = 0.99  # discount factor
     max_grad_norm: float = 0.5  # gradients are clipped to this norm
@@ -55,6 +58,7 @@ class ClippedConfig:
     entropy_coef: float = 0.0  # weight of the entropy bonus in the loss
     value_coef: float = 0.5  # weight of the value loss in the loss
     target_kl: float = 0.0  # stop learning from a rollout at a KL divergence of 1.5 times this, in nats; 0: off
+    desired_kl: float = 0.01  # of a minibatch, that the learning rate follows with schedule="adaptive", in nats
     layer_norm: bool = False  # layer normalisation before each activation
     shared: bool = False  # actor and critic share their hidden layers
     initial_std: float = 1.0  # standard deviation of Box actions at the start, in half their range
@@ -80,7 +84,8 @@ class OffPolicyConfig:
     utd_ratio: float = 1.0  # gradient steps for each environment step (update-to-data ratio)
     gradient_steps: int = 0  # gradient steps each time it learns; 0: by utd_ratio
     learning_rate: float = 1e-3  # of Adam, at the start of training
-    schedule: Literal["constant", "linear"] = "constant"  # of the learning rate; linear: falls to 0 at the end
+    schedule: Schedule = "constant"  # of the learning rate: constant, linear, cosine, ..., see docs/schedules.md
+    schedules: dict[str, Schedule] = field(default_factory=dict)  # of other numbers, such as clip=linear:0.2:0.05
     gamma: float = 0.99  # discount factor
     n_steps: int = 1  # steps of an n-step return, before bootstrapping
     hindsight: int = 0  # goals achieved later that are learned for each desired one (HER), usually 4; 0: none
@@ -174,31 +179,37 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight"), AT_LEAST_0),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     "renorm_warm_up": AT_LEAST_0,
-    **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl", "adam_eps"), ABOVE_0),
+    **dict.fromkeys(
+        ("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl", "adam_eps", "desired_kl"), ABOVE_0
+    ),
     "critic_init_scale": ABOVE_0,
     **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),
     **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
     **dict.fromkeys(("exploration_initial", "exploration_final"), FRACTION),
     **dict.fromkeys(("noise_autocorrelation", "adam_beta2"), (lambda x: 0 <= x < 1, "lie in [0, 1)")),
     "backtrack_coef": (lambda x: 0 < x < 1, "lie in (0, 1)"),
-    "schedule": (lambda x: x in ("constant", "linear"), "be 'constant' or 'linear'"),
 }
 
 
 def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
-    """Raise TypeError for a setting of another type, ValueError for one outside its range in RANGES, a sequence_length
-    that does not divide num_steps of a rollout, or a clip_c above clip_rho."""
+    """Raise TypeError for a setting of another type, ValueError for one outside its range in RANGES, also at the end of
+    its schedule, a sequence_length that does not divide num_steps of a rollout, or a clip_c above clip_rho."""
     fit_fields(config)
     for setting in fields(config):
-        value = getattr(config, setting.name)
-        is_valid, wanted = RANGES.get(setting.name, (None, ""))
-        if is_valid and not is_valid(value):
-            raise ValueError(f"{setting.name} must {wanted}, got {value!r}")
+        check_range(setting.name, getattr(config, setting.name))
+    setting_schedules.check(config, check_range)
     if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
         length = config.sequence_length
         raise ValueError(f"sequence_length is {length}: let it divide num_steps, {config.num_steps}")
     if isinstance(config, VTraceConfig) and config.clip_c > config.clip_rho:
         raise ValueError(f"clip_c must be at most clip_rho, {config.clip_rho!r}, got {config.clip_c!r}")
+
+
+def check_range(name: str, value: Any, where: str = "") -> None:
+    """Raise ValueError for a value of a setting outside its range. where: what has it, for the message."""
+    is_valid, wanted = RANGES.get(name, (None, ""))
+    if is_valid and not is_valid(value):
+        raise ValueError(f"{name} must {wanted}, got {value!r}{where}")
 
 
 def gradient_steps(config: OffPolicyConfig, rows: int) -> int:

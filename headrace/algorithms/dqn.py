@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from headrace.data.rollout import Rollout
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.flat_parameters import flatten
 from headrace.policies.q_network import QNetwork
+from headrace.setting_schedules import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class DQNConfig(EpsilonGreedyConfig, OffPolicyConfig):
     batch_size: int = 64  # rows in a gradient step
     utd_ratio: float = 0.25  # gradient steps for each environment step (update-to-data ratio)
     learning_rate: float = 5e-4  # of Adam, at the start of training
-    schedule: Literal["constant", "linear"] = "linear"  # of the learning rate; linear: falls to 0 at the end
+    schedule: Schedule = "linear"  # of the learning rate: constant, linear, cosine, ..., see docs/schedules.md
     target_interval: int = 250  # gradient steps between updates of the target network
     tau: float = 1.0  # fraction by which the target network moves to the network in an update
     double: bool = True  # double DQN: the network selects the next action, the target network evaluates it

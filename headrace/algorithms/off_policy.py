@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from headrace import setting_schedules
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import OffPolicyConfig, fits_utd_ratio, gradient_steps
 from headrace.algorithms.objectives import Learned, Objective, take_steps
@@ -211,6 +212,7 @@ class OffPolicy(Generic[C]):
         Returns metrics under SB3's names; before learning starts n_updates and learning_rate alone. progress: fraction
         of the training done, 0 .. 1."""
         assert self.replay is not None, "prepare() comes before the first update()"
+        self.config = setting_schedules.at(self.config, progress)
         rate = self.set_learning_rate(progress)
         if not self.config.train_freq:
             self.append_and_learn(rollout)
@@ -246,12 +248,12 @@ class OffPolicy(Generic[C]):
         return self.past_warm_up() and self.rows >= self.config.learning_starts
 
     def set_learning_rate(self, progress: float) -> Any:
-        """Constant, or falling linearly to 0 at the end of training, by the config's schedule. Returns it."""
-        rate = self.config.learning_rate
-        if self.config.schedule == "linear":
-            rate *= 1 - progress
-            for optimizer in self.optimizers.values():
-                optimizer.learning_rate.fill_(rate)
+        """Let the learning rate have the value of the config's schedule; one that is constant stays. Returns it."""
+        rate = setting_schedules.learning_rate(self.config, progress)
+        if rate is None:
+            return self.config.learning_rate
+        for optimizer in self.optimizers.values():
+            optimizer.learning_rate.fill_(rate)
         return rate
 
     def gradient_steps(self, rows: int) -> int:

@@ -18,6 +18,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
 
+from headrace import setting_schedules
 from headrace.algorithms.adam import BETA2, Adam
 from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
 from headrace.algorithms.reduce import Reduce, explained, mean_weights, merging, one_learner, shuffle_seed, size_of
@@ -141,8 +142,9 @@ class OnPolicy(Generic[C]):
         return explained(value, targets.returns, targets.valid, self.reduce)
 
     def begin_update(self, progress: float) -> None:
-        """Before learning: learn the parameters that the policy has now, at the scheduled learning rate."""
+        """Before learning: learn the parameters that the policy has now, with the settings that are scheduled."""
         self._follow_policy()
+        self.config = setting_schedules.at(self.config, progress)
         self.set_learning_rate(progress)
 
     def end_update(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -167,9 +169,9 @@ class OnPolicy(Generic[C]):
         return Adam(policy.parameters(), self.config.learning_rate, beta2=getattr(self.config, "adam_beta2", BETA2))
 
     def set_learning_rate(self, progress: float) -> None:
-        """Constant, or falling linearly to 0 at the end of training, by the config's schedule."""
-        if self.config.schedule == "linear":
-            self.optimizer.learning_rate.fill_(self.config.learning_rate * (1 - progress))
+        """Let the learning rate have the value of the config's schedule; one that is constant or adaptive stays."""
+        if (rate := setting_schedules.learning_rate(self.config, progress)) is not None:
+            self.optimizer.learning_rate.fill_(rate)
 
     def permutation(self, rollout: Rollout, epochs: int) -> Tensor:
         """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed, learner and iteration.
@@ -188,13 +190,19 @@ class OnPolicy(Generic[C]):
     def state_dict(self) -> dict[str, Any]:
         """Copies of the policy's and the optimizer's tensors, and the number of updates done."""
         policy = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
-        return {"policy": policy, "optimizer": self.optimizer.state_dict(), "iteration": self.iteration}
+        own = {"policy": policy, "optimizer": self.optimizer.state_dict(), "iteration": self.iteration}
+        if self.config.schedule == setting_schedules.ADAPTIVE:
+            own["learning_rate"] = {"now": self.optimizer.learning_rate.clone(), "start": self.config.learning_rate}
+        return own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from state_dict(), bit for bit."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.iteration = int(state["iteration"])
+        rate = state.get("learning_rate", {})
+        if rate.get("start") == self.config.learning_rate:  # else another was given on resuming
+            self.optimizer.learning_rate.copy_(rate["now"])
 
 
 @fused("on_policy.process_and_learn", "headrace.bindings.on_policy.ppo_update", quiet=True)

@@ -16,10 +16,12 @@ from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learne
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
+from headrace.setting_schedules import ADAPTIVE
 
 KL = "approx_kl"
 METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss", "clip_fraction", KL)
 LARGEST = 88.0  # log of a ratio; e^88.73 is infinite in float32
+RATES = (1e-5, 1e-2)  # between which an adaptive learning rate stays, as in rsl_rl
 MIN_ROWS = 1024  # of a rollout: with fewer, gradients are too noisy, see docs/scaling.md
 
 
@@ -153,7 +155,37 @@ def learn(
     }
     number = number_of_minibatches(len(valid), config.minibatch_size, unit, reduce)
     limit = (KL, 1.5 * config.target_kl) if config.target_kl else None
-    found = learn_minibatches(loss or ppo_loss, policy, optimizer, columns, permutation, number, config, reduce, limit)
+    learn = learn_minibatches if config.schedule != ADAPTIVE else _learn_adaptively
+    found = learn(loss or ppo_loss, policy, optimizer, columns, permutation, number, config, reduce, limit)
     metrics = {name: (x[-number:] if name == KL else x).mean() for name, x in found.items()}
     reduce(*metrics.values())
     return metrics
+
+
+def _learn_adaptively(
+    loss: Loss,
+    policy: Policy,
+    optimizer: Adam,
+    columns: dict[str, Any],
+    order: Tensor,
+    number: int,
+    config: PPOConfig,
+    reduce: Reduce,
+    _: object,
+) -> dict[str, Tensor]:
+    """learn_minibatches(), with a learning rate that follows the KL divergence of each minibatch, as in rsl_rl."""
+    found = []
+    size = order.shape[1] // policy.sequence_length // number * policy.sequence_length
+    for rows in order[:, : size * number].reshape(-1, 1, size):
+        found.append(learn_minibatches(loss, policy, optimizer, columns, rows, 1, config, reduce))
+        kl = found[-1][KL][0].clone()
+        reduce(kl)
+        _adapt(optimizer.learning_rate, kl, config.desired_kl)
+    return {name: torch.cat([metrics[name] for metrics in found]) for name in found[0]}
+
+
+def _adapt(rate: Tensor, kl: Tensor, desired: float) -> None:
+    """Lower the learning rate where the divergence is twice the desired one or more, raise it where it is half or less:
+    rsl_rl's rule (Schwarke et al. 2025, arXiv:2509.10771), after the step rather than before it."""
+    lower, higher = (rate / 1.5).clamp(min=RATES[0]), (rate * 1.5).clamp(max=RATES[1])
+    rate.copy_(torch.where(kl > 2 * desired, lower, torch.where((kl < desired / 2) & (kl > 0), higher, rate)))

@@ -1,4 +1,4 @@
-"""Settings that are names with values, `--params gravity=20 length=0.7`, on the command line."""
+"""Settings that are names with values, `--params gravity=20 length=0.7`, and schedules, on the command line."""
 
 from __future__ import annotations
 
@@ -7,10 +7,24 @@ from typing import Any, get_origin
 
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from headrace.setting_schedules import Schedule
+
 
 def registry() -> ConstructorRegistry:
-    """For tyro.cli(): reads and shows fields whose type is a dict."""
+    """For tyro.cli(): reads and shows fields whose type is a dict, or Schedule."""
     rules = ConstructorRegistry()
+
+    @rules.primitive_rule
+    def schedule(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+        if kind.type != Schedule:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="SCHEDULE",
+            instance_from_str=lambda words: words[0],
+            is_instance=lambda value: isinstance(value, str) or callable(value),
+            str_from_instance=lambda value: [str(value)],
+        )
 
     @rules.primitive_rule
     def pairs(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:

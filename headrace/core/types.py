@@ -29,7 +29,7 @@ _ALIKE = {
     **dict.fromkeys(("algorithm", "algorithms", "collector", "plan"), "parts"),
 }
 # settings that an algorithm is made with, and does not read again
-_MADE_WITH = (
+MADE_WITH = (
     *("num_steps", "train_freq", "buffer_size", "n_steps", "hindsight", "prioritized", "priority_alpha", "adam_eps"),
     *("adam_beta2", "temperature", "exploration_spread", "initial_std", "recurrent", "rnn_size", "sequence_length"),
     *("burn_in", "hidden", "critic_hidden", "activation", "shared", "distribution", "layer_norm", "dueling", "images"),
@@ -57,8 +57,8 @@ def staying(*names: str) -> Callable[[Any, str, Any], None]:
 
 def _refuse_settings(kind: str, now: Any, new: Any) -> None:
     """Raise AttributeError for a config that differs from the one before in a setting that is not read again."""
-    constant = getattr(new, "schedule", "") == "constant"
-    for name in (*_MADE_WITH, *(["learning_rate"] * constant)):
+    constant = getattr(new, "schedule", "") in ("constant", "adaptive")
+    for name in (*MADE_WITH, *(["learning_rate"] * constant)):
         before, after = getattr(now, name, None), getattr(new, name, None)
         if before != after:
             instead = "fill_() the optimizers' learning_rate" if name == "learning_rate" else "make a new Trainer"

@@ -41,6 +41,7 @@ from headrace.parallel.placement import Placement, hidden_weights
 from headrace.parallel.stagger import Stagger
 from headrace.policies.base import Policy
 from headrace.policies.convolutions import is_for_nature, shares_threads
+from headrace.setting_schedules import following
 from headrace.training import multi_agent
 from headrace.training.combinations import check_lag, say_unused_by_spaces
 from headrace.training.config import WRAPPING, TrainConfig
@@ -326,7 +327,7 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
     if not one_process or not one_sum or env.num_agents > 1 or 2 * rows > ROWS:
         return plan
     longer = replace(own, num_steps=own.num_steps * -(-ROWS // rows), train_freq=own.num_steps)
-    once_a_rollout = own.normalize_observation or own.schedule != "constant" or isinstance(own, EpsilonGreedyConfig)
+    once_a_rollout = own.normalize_observation or bool(following(own)) or isinstance(own, EpsilonGreedyConfig)
     if isinstance(env, CompiledEnv) and not once_a_rollout:
         return replace(plan, algorithm_config=longer)
     if rows <= FEW_ROWS and not is_for_nature(env.observation_space):

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from headrace import setting_schedules
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.config_bases import EpsilonGreedyConfig
 from headrace.core.cores import cores
@@ -112,13 +113,13 @@ def check_length(config: TrainConfig, own: Any) -> None:
     """Raise ValueError for settings that change over a training whose length is not known."""
     if any(limit is not None for limit in (config.total_steps, config.max_episodes, config.max_seconds)):
         return
-    falls = ["the learning rate (or take schedule='constant')"] if getattr(own, "schedule", "") == "linear" else []
+    falls = setting_schedules.following(own)
     if isinstance(own, EpsilonGreedyConfig) and own.exploration_initial != own.exploration_final:
         falls.append("the exploration rate")
     if falls:
         raise ValueError(
             f"target_return={config.target_return:g} alone does not give the length of the training, over which "
-            f"{' and '.join(falls)} falls: give total_steps, max_episodes or max_seconds, too"
+            f"{' and '.join(falls)} changes: give total_steps, max_episodes or max_seconds, too"
         )
 
 

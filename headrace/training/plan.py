@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from headrace import envs
@@ -19,6 +20,7 @@ from headrace.data.spaces import Dict
 from headrace.envs.native_source import native
 from headrace.envs.sources import reference
 from headrace.envs.strangers import check_settings
+from headrace.setting_schedules import Named
 from headrace.training.combinations import (
     check,
     check_learners,
@@ -217,8 +219,15 @@ def absolute_source(source: Any) -> Any:
 
 
 def is_nameless(name: str | None) -> bool:
-    """Whether a reference is to a class that only the process knows which defined it."""
+    """Whether a reference is to a class or function that only the process knows which defined it."""
     return name is not None and ("<" in name or name.startswith("__main__:"))
+
+
+def nameless_settings(settings: Json) -> tuple[str, ...]:
+    """Which of the settings of a run were classes or functions that only the process knew which defined them."""
+    schedules = {"schedule": [settings.get("schedule")], "schedules": settings.get("schedules", {}).values()}
+    named = {"policy": [settings.get("policy")], **schedules}
+    return tuple(setting for setting, names in named.items() if any(map(is_nameless, names)))
 
 
 def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
@@ -270,8 +279,22 @@ def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: s
         "env": None if plan.source is None else _reference(plan.source),
         **({} if agent_info is None else {"agent_info": agent_info}),
         **asdict(config),
-        **(asdict(own) if is_dataclass(own) and not isinstance(own, type) else {}),
+        **(_named(asdict(own)) if is_dataclass(own) and not isinstance(own, type) else {}),
     }
+
+
+def _named(own: Json) -> Json:
+    """Settings of an algorithm, with the names of functions in place of these."""
+
+    def name(schedule: Any) -> Any:
+        if isinstance(schedule, str | Named):
+            return absolute_reference(str(schedule))
+        return reference(schedule) if isinstance(schedule, FunctionType) else f"<{type(schedule).__name__}>"
+
+    if "schedules" in own:
+        schedules = {setting: name(schedule) for setting, schedule in own["schedules"].items()}
+        return own | {"schedule": name(own["schedule"]), "schedules": schedules}
+    return own
 
 
 def _reference(source: Source) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headrace.core.types import Json
 from headrace.parallel.schedule import LOG, ReplayOrder
+from headrace.setting_schedules import ADAPTIVE
 from headrace.training.config import read_toml, to_toml
 
 PROGRESS = ("total_steps", "max_episodes", "max_seconds")  # the first that is given measures it, see limits
@@ -40,7 +41,8 @@ def replay_order(run: str, settings: Json) -> ReplayOrder:
 
 def _measure(settings: Json) -> list[str]:
     """The limit by which schedules follow the progress of the training; empty where nothing follows it."""
-    if settings.get("schedule") != "linear" and not {"exploration_fraction", "priority_beta"} & {*settings}:
+    constant = settings.get("schedule", "constant") in ("constant", ADAPTIVE) and not settings.get("schedules")
+    if constant and not {"exploration_fraction", "priority_beta"} & {*settings}:
         return []
     measure = next((name for name in PROGRESS if settings[name] != "none"), None)
     if measure == "max_seconds":

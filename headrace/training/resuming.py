@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
+from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from headrace import setting_schedules
 from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_resolvable
 from headrace.core.trust import code_of, run_of
 from headrace.core.types import EnvArgument, Json, Settings
@@ -20,7 +22,8 @@ from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, difference_from, lock
 from headrace.training import initial_policy
 from headrace.training.config import TrainConfig, default_of, has_default
-from headrace.training.plan import is_nameless, settings_of
+from headrace.training.limits import Limits
+from headrace.training.plan import nameless_settings, settings_of
 from headrace.training.torchrun import started_by_torchrun
 from headrace.training.trainer import Trainer
 
@@ -83,8 +86,9 @@ def _continued(
         raise TypeError(
             f"{folder} was trained by an algorithm of your own: give it again, train(resume=..., algorithm=...)"
         )
-    if is_nameless(saved.get("policy")) and "policy" not in given and algorithm is None:
-        raise TypeError(f"the policy of {folder} was made by you: give it again, train(resume=..., policy=...)")
+    for own in nameless_settings(saved) if algorithm is None else ():
+        if own not in given:
+            raise TypeError(f"the {own} of {folder} was made by you: give it again, train(resume=..., {own}=...)")
     ready = algorithm is not None and not isinstance(algorithm, str)
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     # its weights are not needed again, and the run that had them may be gone
@@ -115,9 +119,33 @@ def _continued(
     for field, value in given.items():
         if field in saved and field not in NOT_OF_LEARNING and saved[field] != value:
             recorder.progress.say(f"{field} {saved[field]} -> {value} from step {trainer.steps:,} on")
+    for line in _jumps(trainer, saved):
+        recorder.progress.say(line)
     if not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return Continued(trainer, recorder, json.loads(state.get("loop", "{}")))
+
+
+def _jumps(trainer: Trainer, saved: Json) -> list[str]:
+    """What follows the progress of the training and does not go on from where it was: a limit or a schedule changed."""
+
+    def values(config: Any, own: Any) -> Mapping[str, float]:
+        done = trainer.steps, trainer.episodes.count, trainer.seconds
+        return setting_schedules.values(own, Limits(config).progress(*done))
+
+    def before(config: Any) -> Any:
+        known = config.__dataclass_fields__.keys() - nameless_settings(saved)
+        return replace(config, **{name: x for name, x in saved.items() if name in known})
+
+    own = trainer.algorithm.config
+    if not hasattr(own, "schedules"):
+        return []
+    now, then = values(trainer.config, own), values(before(trainer.config), before(own))
+    return [
+        f"{name} jumps from {then[name]:g} to {x:g} at step {trainer.steps:,}, where its schedule is now"
+        for name, x in now.items()
+        if name in then and not isclose(x, then[name], rel_tol=1e-6)
+    ]
 
 
 def _check_fixed(folder: Path, saved: Json, given: Settings) -> None:

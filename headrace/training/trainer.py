@@ -36,7 +36,7 @@ from headrace.training.episodes import Episodes
 from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
-from headrace.training.plan import TrainPlan, is_nameless, saved_settings
+from headrace.training.plan import TrainPlan, nameless_settings, saved_settings
 from headrace.training.ranks import COMPARED_EVERY, Collected, Leader, Ranks, iteration
 from headrace.training.shards import room_of
 from headrace.training.torchrun import torchrun_ranks
@@ -392,8 +392,8 @@ class Trainer:
         """The arguments of train(resume=...) that settings() cannot hold."""
         settings = self.settings()
         own = {"algorithm": not isinstance(self.plan.algorithm, str), "env": settings["env"] is None}
-        own["policy"] = is_nameless(settings["policy"])
-        return tuple(name for name, given in {**own, "agent_info": "agent_info" in settings}.items() if given)
+        own |= {"agent_info": "agent_info" in settings}
+        return (*(name for name, given in own.items() if given), *nameless_settings(settings))
 
     def close(self) -> None:
         """Free what this trainer has made: collector and environments. What was brought ready-made stays."""

@@ -309,7 +309,7 @@ def test_a_state_of_another_policy_is_refused():
         ({"gamma": 1.5}, r"gamma must lie in \[0, 1\], got 1.5"),
         ({"clip": 0.0}, "clip must be above 0"),
         ({"target_kl": -1.0}, "target_kl must be 0"),
-        ({"schedule": "cosine"}, "got 'cosine'"),
+        ({"schedule": "falling"}, "is 'falling': give constant, linear, cosine"),
     ],
 )
 def test_settings_out_of_range_are_named(changes, message):

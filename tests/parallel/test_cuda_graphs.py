@@ -5,6 +5,7 @@ Without a GPU the graph is imitated (recorder.py): operations run again on the s
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -225,6 +226,21 @@ def test_settings_that_are_changed_take_effect(change):
                 algorithm.update(collector.collect(), k / 6)
         ends.append(algorithm.optimizer.flat)
     assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [({"schedule": "warmup:0.1+cosine"}, False), ({"schedules": {"clip": "linear:0.1"}}, True)],
+)
+def test_a_learning_rate_is_scheduled_in_the_graph_and_other_settings_have_none(options, refused):
+    collector, algorithm = made("CartPole-v1", **options)
+    graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
+    algorithm.update(collector.collect(), 0.0)
+    metrics = graphed.iterate(0.5)
+    assert bool(graphed.refused) == refused and (metrics is None) == refused
+    if metrics is not None:
+        wanted = 0.5 * algorithm.config.learning_rate * (1 + math.cos(math.pi * 4 / 9))
+        assert float(metrics["learning_rate"]) == pytest.approx(wanted)
 
 
 def test_nothing_is_captured_again_where_nothing_was_changed():

@@ -30,6 +30,7 @@ from headrace.data.rollout import Rollout, flatten
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.examination import last_examined
 from headrace.policies.networks import VectorEncoder
+from headrace.setting_schedules import ADAPTIVE
 
 _STEPS = ("process", "learn", "permutation", "_explained_variance")  # of an update, which an object may have of its own
 
@@ -66,7 +67,7 @@ _updates: Bound[_Update | None] = Bound()
 
 def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
     """Whether this is PPO alone, on what its kernel reads. Where it is not, ppo.learn says why, if it is asked."""
-    if type(algorithm) is not PPO or algorithm.loss is not None:
+    if type(algorithm) is not PPO or algorithm.loss is not None or algorithm.config.schedule == ADAPTIVE:
         return False
     if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns:
         return False

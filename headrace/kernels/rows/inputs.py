@@ -315,8 +315,9 @@ def _look(
     value: Any,
     find: Find,
     same_for_all: bool = False,
+    changes: bool = False,
 ) -> None:
-    """Add the inputs within an argument. same_for_all: its tensors have no rows."""
+    """Add the inputs within an argument. same_for_all: its tensors have no rows. changes: it is no constant."""
     if isinstance(value, nn.Module):
         found.held.append(Held(name, find, value))
         _add_module(found, seen, name, value)
@@ -333,9 +334,12 @@ def _look(
             _look(found, seen, f"{name}.{label}", part, lambda given, i=i: find(given)[i])  # type: ignore[misc]
     elif has_parts(value):
         found.held.append(Held(name, find, Size(type(value), len(vars(value)), tuple(vars(value)))))
+        always = vars(value).get("schedules")  # settings that change all the time are inputs, whatever others are
         for label, part in vars(value).items():
-            _look(found, seen, f"{name}.{label}", part, lambda given, label=label: getattr(find(given), label))  # type: ignore[misc]
-    elif type(value) is float and found.floats:
+            at: Find = lambda given, label=label: getattr(find(given), label)  # type: ignore[misc] # noqa: E731
+            changes = isinstance(always, dict) and label in always
+            _look(found, seen, f"{name}.{label}", part, at, changes=changes)
+    elif type(value) is float and (found.floats or changes):
         found.sources.append(Source("uniform", name, False, find, number=True))
         found.values.append(torch.tensor(value, dtype=torch.float32))
     else:
