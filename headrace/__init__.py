@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from headrace.envs import make as make
     from headrace.envs import register as register
     from headrace.envs.compiled.single_env import single as single
+    from headrace.envs.vector.mujoco_task import MujocoTask as MujocoTask
     from headrace.envs.vector_env.construct_vector import make_vec as make_vec
     from headrace.envs.vector_env.vector_wrappers import Gymnasium029Infos as Gymnasium029Infos
     from headrace.envs.workers.process import Workers as Workers
@@ -98,6 +99,7 @@ _NAMES = {  # module -> its public names
     "envs": ("Env", "KernelEnv", "make", "register"),
     "envs.compiled.single_env": ("single",),
     "envs.workers.process": ("Workers",),
+    "envs.vector.mujoco_task": ("MujocoTask",),
     "envs.vector_env.construct_vector": ("make_vec",),
     "envs.vector_env.vector_wrappers": ("Gymnasium029Infos",),
     "parallel.own_loop": ("Actors",),

@@ -29,6 +29,7 @@ OTHER_FILES = {
         "chase.py",
         "herd.py",
         "hover.py",
+        "balance.py",
         "drift.py",
         "my_kernel.py",
         "my_policy.py",
@@ -99,6 +100,7 @@ import torch
 observation, random = torch.zeros(2, 4), torch.zeros(2, policy.num_draws)
 """,
     "docs/entities.md": "",
+    "docs/robots.md": "",
     "docs/from_sb3.md": "",
     "docs/vector_envs.md": "",
     "docs/own-loop.md": """
@@ -206,6 +208,7 @@ def folder(tmp_path_factory) -> Path:
     shown = {
         "docs/environments.md": "chase.py",
         "docs/tutorials/your-environment.md": "hover.py",
+        "docs/robots.md": "balance.py",
     }
     for document, path in shown.items():
         (block,) = [text for text in blocks(ROOT / document) if text.startswith("from typing import NamedTuple")]
@@ -241,7 +244,7 @@ def test_a_command_of_the_documents_is_understood(command, folder, monkeypatch, 
             assert main(words) == 0 and "--help" in words, capsys.readouterr().err
         return
     small = SMALL.get(words[0], "").split()
-    if "train" in words and ".py:" in command and "gymnasium" not in command:
+    if "train" in words and ".py:" in command and "gymnasium" not in command and "balance" not in command:
         small += ["--backend", "torch"]  # without compiling
     if "train" in words and "Hidden" in command:  # whose networks have memory: fewer steps to compile
         small += ["--sequence-length", "2", "--burn-in", "0"]

@@ -128,7 +128,8 @@ def make(
                 f"{known.name} comes as a vector of environments, which takes no {asked}: use the library's "
                 "own options, or backend='inline'"
             )
-        return _vector(known.name, entry, num_envs, device, wrappers, kwargs, wrapping.ignore)
+        own = {name: value for name, value in (("params", params), ("num_threads", threads)) if value is not None}
+        return _vector(known.name, entry, num_envs, device, wrappers, kwargs, wrapping.ignore, own)
     if sources.is_kernel(entry) and backend != "inline":
         if wrappers or kwargs:
             given = ", ".join([*kwargs, *(["wrappers"] if wrappers else [])])
@@ -298,8 +299,14 @@ def _vector(
     wrappers: Wrappers,
     kwargs: Settings,
     ignore: Sequence[str],
+    given: Settings,
 ) -> Env:
+    """given: options of compiled environments, which those take that have parameters of these names."""
     from headrace.envs.vector import libraries
+
+    if refused := sorted(given.keys() - {*sources.parameters_of(entry)}):
+        names = ", ".join("threads" if name == "num_threads" else name for name in refused)
+        raise ValueError(f"{name} comes as a vector of environments, which takes no {names}: leave them out")
 
     if sources.is_kernel(entry) and entry.gymnasium_id is not None:
         entry = gymnasium.registry[entry.gymnasium_id]
@@ -308,7 +315,7 @@ def _vector(
     if wrappers:
         raise TypeError(f"{name} comes as a vector of environments, which takes no wrappers: leave them out")
     where = resolve(device)
-    env = libraries.make(name, entry, num_envs, kwargs, ignore)
+    env = libraries.make(name, entry, num_envs, {**kwargs, **given}, ignore)
     env.made_with = {**env.made_with, **({"env_kwargs": kwargs} if kwargs else {})}
     return _seen_from(where, env)
 

@@ -113,7 +113,7 @@ def comes_as_vector(name: str, entry: Entry | str) -> bool:
         return entry.vector_entry_point is not None
     if inspect.isclass(entry) and issubclass(entry, KernelEnv | gymnasium.Env | gymnasium.vector.VectorEnv):
         return issubclass(entry, gymnasium.vector.VectorEnv)
-    return callable(entry) and "num_envs" in _parameters(entry)
+    return "num_envs" in parameters_of(entry)
 
 
 def reference(thing: Callable) -> str:
@@ -260,15 +260,18 @@ def has_a_limit(entry: Entry | str) -> bool:
     return port or (isinstance(entry, EnvSpec) and not entry.id.startswith(ATARI))
 
 
-def _parameters(function: Callable) -> Collection[str]:
+def parameters_of(entry: Entry | str) -> Collection[str]:
+    """The names of the parameters of a class or a function; none where they are not known."""
     try:
-        return inspect.signature(function).parameters
+        return {*inspect.signature(entry).parameters} if callable(entry) else ()
     except (TypeError, ValueError):  # some functions written in C have no signature
         return ()
 
 
 def _is_environment(thing: Callable) -> bool:
-    return inspect.isclass(thing) and issubclass(thing, KernelEnv | gymnasium.Env)
+    return inspect.isclass(thing) and (
+        issubclass(thing, KernelEnv | gymnasium.Env) or "num_envs" in parameters_of(thing)
+    )
 
 
 def _file_meant(place: str) -> str | None:

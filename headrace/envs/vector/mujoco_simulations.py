@@ -37,9 +37,10 @@ class Simulations:
         import mujoco
 
         self._mujoco, self.name, self.unstable = mujoco, name, 0
-        self.models = [models[i % len(models)] for i in range(count)]
         with SILENCE:
-            self.datas = [mujoco.MjData(model) for model in self.models]
+            self.datas = [mujoco.MjData(models[i % len(models)]) for i in range(count)]
+        self._model_addresses = np.zeros(count, np.uint64)
+        self.take(models)
         self._span = repeats * self.models[0].opt.timestep
         self._queue, self._guards = WorkQueue(), Guards(WORKERS)
         weakref.finalize(self, self._guards.close)
@@ -56,7 +57,7 @@ class Simulations:
         addresses = [[part.ctypes.data for part in parts] for parts in self._parts]
         given = (
             np.array(_called(names), np.uint64),
-            np.array([model._address for model in self.models], np.uint64),
+            self._model_addresses,
             np.array([data._address for data in self.datas], np.uint64),
             np.array([data.ctrl.ctypes.data for data in self.datas], np.uint64),
             self._actions,
@@ -75,6 +76,11 @@ class Simulations:
         warnings = mujoco.mjtWarning
         self._resets = [int(x) for x in (warnings.mjWARN_BADQPOS, warnings.mjWARN_BADQVEL, warnings.mjWARN_BADQACC)]
         self._fresh, self._times = np.ones(count, np.bool_), np.zeros(count)
+
+    def take(self, models: Sequence[Any]) -> None:
+        """Step by other models of the same sizes from now on: one for all, or one for each."""
+        self.models = [models[i % len(models)] for i in range(len(self.datas))]
+        self._model_addresses[:] = [model._address for model in self.models]
 
     def _split(self, copied: np.ndarray) -> Fields:
         """Views of the fields, by name."""

@@ -152,7 +152,7 @@ class EnvIR(Declarations, Lowered):
     def announcement(self, where: str) -> str:
         """What to say while it is compiled. where: "for the CPU"."""
         said = f"compiling {self.name} {where} (once, about 5 s) ..."
-        if self.cls.__module__.startswith("headrace."):
+        if self.cls.step.__module__.startswith("headrace."):  # type: ignore[attr-defined]
             return said
         check = f"headrace check {shlex.quote(f'{self.functions[-1].file}:{self.name}')}"
         return f"{said} it will run without a check of indices and loops: `{check}` has one"

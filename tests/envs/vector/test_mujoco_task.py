@@ -1,0 +1,217 @@
+"""MujocoTask: a model of the user's with compiled functions."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from helpers.documents import ROOT, blocks
+
+import headrace as hr
+from headrace import Box, MujocoTask
+from headrace.core.user_names import import_user_module
+from headrace.kernels.language.ops import f32, uniform
+
+mujoco = pytest.importorskip("mujoco")
+
+XML = """<mujoco><option timestep="0.01"/><worldbody>
+<body name="ball" pos="0 0 1"><joint type="slide" axis="0 0 1"/><joint type="slide" axis="1 0 0"/>
+<geom type="sphere" size="0.1" mass="1"/><site name="top" pos="0 0 0.1"/></body></worldbody>
+<actuator><motor joint="0" gear="1" ctrllimited="true" ctrlrange="-2 2"/></actuator></mujoco>""".replace(
+    'joint="0"', 'joint="up"'
+).replace('axis="0 0 1"', 'name="up" axis="0 0 1"')
+
+
+class Ball(MujocoTask):
+    """A ball that falls."""
+
+    xml = XML
+    fields = ("qpos", "qvel", "site_xpos", "qpos_change")
+    frame_skip = 3
+    observation_space = Box(-np.inf, np.inf, (5,))
+    max_steps = 8
+
+    class Params(NamedTuple):
+        mass: f32 = 1.0
+        floor: f32 = -0.5
+
+    def configure(model, p):
+        model.body("ball").mass = p.mass
+
+    def reset(s, p, key):
+        s.qpos[0] = uniform(key, 0, -0.1, 0.1)
+        s.qvel[1] = 0.5
+        return s
+
+    def observe(s, p):
+        return s.qpos[0], s.qvel[0], s.site_xpos[0, 2], s.qpos_change[0], p.mass
+
+    def reward(s, p, action):
+        return s.qpos_change[1] + 10.0 * action[0]
+
+    def ended(s, p):
+        return s.qpos[0] < p.floor
+
+
+def played(env, steps, seed=0, action=0.0):
+    rollout = env.rollout(steps, env.columns())
+    env.reset(rollout, seed)
+    rollout.action.fill_(action)
+    for t in range(steps):
+        env.step(rollout, t)
+    return rollout
+
+
+def test_steps_are_mujoco_s():
+    """Each simulation is stepped beside one by MuJoCo's own Python, from the same starts."""
+    masses = np.array([0.5, 1.0, 4.0], np.float32)
+    env = hr.make(Ball, 3, params={"mass": masses}, threads=2)
+    rollout = played(env, 20, action=1.5)
+    assert env.action_space == Box(np.float32([-2]), np.float32([2])) and env.backend == "vector"
+    for i, mass in enumerate(masses):
+        model = mujoco.MjModel.from_xml_string(XML)
+        model.body("ball").mass = mass
+        data = mujoco.MjData(model)
+        mujoco.mj_setConst(model, data)
+        length = 0
+        for t in range(20):
+            now = rollout.observation[t, i].numpy()
+            if length == 0:
+                mujoco.mj_resetData(model, data)
+                data.qpos[0], data.qvel[1] = now[0], 0.5
+                mujoco.mj_forward(model, data)
+                assert now[3] == 0 and abs(now[0]) <= 0.1 and rollout.valid[t, i]
+            assert now[4] == mass and now[2] == np.float32(data.site_xpos[0, 2]) and now[1] == np.float32(data.qvel[0])
+            if not rollout.valid[t, i]:
+                assert rollout.episode_length[t, i] == length and rollout.reward[t, i] == 0
+                length = 0
+                continue
+            before, data.ctrl[0] = data.qpos.copy(), 1.5
+            for _ in range(3):
+                mujoco.mj_step(model, data)
+            length += 1
+            expected = np.float32(data.qpos[1] - before[1]) + np.float32(15)
+            assert rollout.reward[t, i] == pytest.approx(expected, rel=1e-6)
+            assert bool(rollout.terminated[t, i]) == (data.qpos[0] < -0.5)
+            assert bool(rollout.truncated[t, i]) == (length == 8)
+
+
+def test_seeds_threads_and_parts():
+    first, again, other = (played(hr.make(Ball, 4, threads=n), 30, seed) for n, seed in ((1, 5), (2, 5), (1, 6)))
+    assert torch.equal(first.observation, again.observation) and torch.equal(first.reward, again.reward)
+    assert not torch.equal(first.observation, other.observation)
+    part = hr.make(Ball, 2)
+    part.first_env = 2
+    assert torch.equal(played(part, 30, 5).observation, first.observation[:, 2:])
+
+
+def test_parameters_change_while_they_are_used():
+    env = hr.make(Ball, 2)
+    assert (played(env, 4).observation[..., 4] == 1).all()
+    falls = played(env, 4, action=1.0).observation[4, :, 1]
+    env.set_params(mass=3.0)
+    heavy = played(env, 4, action=1.0).observation
+    assert (heavy[..., 4] == 3).all() and (heavy[4, :, 1] < falls - 0.05).all() and env.params == {"mass": 3.0}
+    with pytest.raises(ValueError, match="no parameter 'weight'"):
+        hr.make(Ball, 2, params={"weight": 1.0})
+
+
+def test_a_training_evaluation_and_resuming():
+    trainer = hr.Trainer("ppo", Ball, num_envs=4, num_steps=8, epochs=1, hidden=(8,))
+    trainer.iterate()
+    trainer.env.load_state_dict(trainer.env.state_dict())
+    trainer.iterate()
+    found = hr.evaluate(trainer.policy, Ball, episodes=6, params={"floor": -9.0})
+    assert found.lengths == (8,) * 6
+
+
+def test_an_unstable_simulation_ends_its_episode(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    env = hr.make(Ball, 3)
+    rollout = env.rollout(3, env.columns())
+    env.reset(rollout, 0)
+    rollout.action.zero_()
+    env._simulations.datas[1].qvel[:] = 1e30
+    for t in range(3):
+        env.step(rollout, t)
+    assert rollout.terminated[0].tolist() == [False, True, False] and env.unstable == 1 and rollout.reward[0, 1] == 0
+    assert rollout.valid[:, 1].tolist() == [True, False, True, True] and os.listdir(tmp_path) == []
+    assert "Ball: MuJoCo found the simulation of environment 1 unstable" in capfd.readouterr().err
+
+
+def test_actions_that_are_no_numbers_are_errors():
+    with pytest.raises(ValueError, match="the action of environment 0 of Ball is"):
+        played(hr.make(Ball, 2), 1, action=float("nan"))
+
+
+def _with(**members):
+    return type("Mine", (Ball,), {"__module__": __name__, **members})
+
+
+@pytest.mark.parametrize(
+    ("members", "wrong"),
+    [
+        ({"xml": "<mujoco><worldbody><geom/></mujoco>"}, "MuJoCo does not take the xml of Mine: .*[Ee]rror"),
+        ({"fields": ("qpos", "qpoz")}, "Mine.fields has 'qpoz', which mjData has not"),
+        ({"fields": ("qpos", "sensordata")}, "'sensordata', which is empty for this model"),
+        ({"action_space": Box(-1, 1, (3,))}, "Mine has 1 actuators and the action space Box"),
+        ({"reward": None}, "Mine has no reward: write"),
+        ({"xml": None}, "Mine has no xml"),
+    ],
+)
+def test_what_is_wrong_is_said(members, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        hr.make(_with(**members), 2)
+
+
+FALL = """import headrace as hr
+
+
+class Fall(hr.MujocoTask):
+    xml = "fall.xml"
+    observation_space = hr.Box(-9, 9, (1,))
+
+    def reset(s, p, key):
+        return s
+
+    def observe(s, p):
+        return (s.qpos[0],)
+
+    def reward(s, p, action):
+        return s.qpos[0]
+"""
+
+
+def test_a_file_is_found_beside_the_class_and_named_in_errors(tmp_path, monkeypatch):
+    file, model = tmp_path / "fall_task.py", tmp_path / "fall.xml"
+    file.write_text(FALL)
+    with pytest.raises(ValueError, match=r"does not say which class in it to use: use .*fall_task.py:Fall"):
+        hr.make(str(file), 2)
+    with pytest.raises(FileNotFoundError, match=r"Fall.xml names .*fall.xml, and there is no such file"):
+        hr.make(f"{file}:Fall", 2)
+    model.write_text(XML)
+    monkeypatch.chdir("/")
+    assert played(hr.make(f"{file}:Fall", 2), 3).reward[2, 0] < 0
+    model.write_text(XML.replace("sphere", "ball"))
+    with pytest.raises(ValueError, match=r"MuJoCo does not take .*fall.xml: .*invalid keyword"):
+        hr.make(f"{file}:Fall", 2)
+
+
+def test_options_of_compiled_environments_are_refused_by_other_vectors():
+    with pytest.raises(ValueError, match="mujoco/Hopper-v5 comes as a vector of environments, which takes no params"):
+        hr.make("mujoco/Hopper-v5", 2, params={"mass": 1})
+
+
+def test_the_example_of_the_documents_learns(tmp_path):
+    text = blocks(ROOT / "docs/robots.md")[0]
+    assert len([line for line in text.splitlines() if line.strip()]) <= 40
+    (tmp_path / "balance.py").write_text(text)
+    task = import_user_module(f"{tmp_path}/balance.py").Balance
+    trainer = hr.Trainer("ppo", task, num_envs=32, total_steps=20_000, seed=1)
+    before = hr.evaluate(trainer.policy, task, episodes=16).mean
+    while trainer.steps < 20_000:
+        trainer.iterate()
+    assert hr.evaluate(trainer.policy, task, episodes=16).mean > 2 * before
