@@ -124,11 +124,11 @@ class CompiledLoss:
     def _first_difference(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
         """As _differs(), if this process has not compared such a program; None where it has."""
         key = program.conditions.key
-        if key in _compared and not program.traced:
+        if key is not None and key.digest in _compared and not program.traced:
             return None
         reason = self._differs(program, arguments)
         if reason is None and key is not None:
-            _compared.add(key)
+            _compared.add(key.digest)
         return reason
 
     def _add(self, program: Program) -> None:

@@ -157,7 +157,7 @@ class Program:
 
         def of_constants() -> tuple[Conditions, Record]:
             seen = Conditions(self.plain, arguments, self._gradients, False, first.given.learns)
-            record = recorded(seen.key, seen.reach.places(), lambda: self._made(seen, arguments, name), again)
+            record = _recorded(seen, lambda: self._made(seen, arguments, name), again)
             assert isinstance(record, Record)
             return seen, record
 
@@ -170,7 +170,7 @@ class Program:
             constant.append(of_constants())
             return Constants()
 
-        found = recorded(first.key, first.reach.places(), make, again)
+        found = _recorded(first, make, again)
         if isinstance(found, Record):
             return first, found
         return constant[0] if constant else of_constants()
@@ -327,6 +327,12 @@ def made(lowered: Any, dtypes: list[str], rows: int, device: torch.device) -> tu
     if on_gpu(device):
         return planned, gpu_program.compiled(planned, dtypes, rows, device)
     return planned, cpu_program.compiled(planned, dtypes)
+
+
+def _recorded(seen: Conditions, make: Callable[[], Record | Constants], again: bool) -> Record | Constants:
+    found = recorded(seen.key, seen.reach.places(), seen.given.read, make, again)
+    seen.given.read.update(() if seen.key is None else seen.key.read)
+    return found
 
 
 def _loaded(record: Record, device: torch.device) -> CpuProgram | GpuProgram:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from headrace.core.closure import Reach, reach
 from headrace.core.value_text import Changing, describe
 from headrace.kernels.rows.captured import Find, captured, has_parts, holders
+from headrace.kernels.rows.held import CONSTANT, Held, Same, Size, are_settings, is_same, parts_of
 from headrace.kernels.rows.reasons import NotRows
 
 Shape: TypeAlias = tuple[int, ...]
 Kind: TypeAlias = Literal["column", "uniform"]
-CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 _training = attrgetter("training")
 DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.uint8: "i32", torch.bool: "bool"}
 
@@ -41,43 +41,6 @@ class Source:
     number: bool = False
 
 
-class Size(NamedTuple):
-    """In place of a container: its class, how much is in it; the keys of a dict, or names of attributes, in order."""
-
-    kind: type
-    number: int
-    keys: tuple[object, ...] = ()
-
-    def holds(self, found: object) -> bool:
-        """Whether a container is like that."""
-        if type(found) is not self.kind:
-            return False
-        if isinstance(found, list | tuple):
-            return len(found) == self.number
-        return tuple(found if isinstance(found, dict) else vars(found)) == self.keys
-
-    def __str__(self) -> str:
-        keys = [repr(key) if isinstance(key, CONSTANT) else str(describe(key).lines) for key in self.keys]
-        return f"{self.kind.__module__}.{self.kind.__qualname__} {self.number} {keys}"
-
-
-class Held(NamedTuple):
-    """What the trace reads besides inputs. name: as a user would say it. value: what it was; of a container a Size."""
-
-    name: str
-    find: Find
-    value: object
-
-
-class Same(NamedTuple):
-    """Two places with one tensor."""
-
-    name: str
-    one: Find
-    other: Find
-    first: str  # the name of the first place
-
-
 @dataclass
 class Given:
     """The inputs in a call's arguments.
@@ -85,7 +48,8 @@ class Given:
     count: of the arguments. modules: by the names of the arguments. rows: of the minibatch. floats: whether Python
     floats are inputs, rather than constants. spaces: attributes of objects, and dicts, that the function holds. same:
     where a tensor is given twice. held: modules, numbers that are no inputs, sizes of dicts and lists. learns: ids of
-    the parameters that the loss may have a gradient of; None: all. device: of all inputs.
+    the parameters that the loss may have a gradient of; None: all. device: of all inputs. read: the settings that the
+    function was seen to read, by their names.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -99,8 +63,10 @@ class Given:
     count: int = 0
     learns: frozenset[int] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    read: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.settings: dict[str, str] = {}  # by their names, their values as text
         self._own: list[tuple[Source, Shape, torch.dtype, bool]] = []
         self._parts: list[nn.Module] = []
         self._training: list[bool] = []
@@ -135,15 +101,15 @@ class Given:
             for name, value in vars(part).items()
             if name not in _of_all_modules() and not isinstance(value, Tensor)
         ]
-        for name, value in [*kept, *((name, value) for name, _, value in self.held)]:
+        for name, value, setting in [*((*pair, None) for pair in kept), *((n, v, s) for n, _, v, s in self.held)]:
             if isinstance(value, nn.Module):
                 self._lines.append(f"{name} is a module")
             elif isinstance(value, Size):
                 classes[value.kind] = None
-                self._lines.append(f"{name}: {value}")
+                self._note(f"{name}: {value}", setting)
             elif isinstance(value, CONSTANT):
                 classes[type(value)] = None
-                self._lines.append(f"{name} = {value!r}")
+                self._note(f"{name} = {value!r}", setting)
             else:
                 found = describe(value)
                 self._changing += [(name, part) for part in found.changing]
@@ -152,17 +118,25 @@ class Given:
                 self._lines.append(f"{name} = {found.lines}")
         self.classes = tuple(classes)
 
+    def _note(self, line: str, setting: str | None) -> None:
+        if setting is None:
+            self._lines.append(line)
+        else:
+            self.settings[setting] = f"{self.settings.get(setting, '')}\n{line}"
+
     def is_learned(self, value: Tensor) -> bool:
         """Whether the loss may have a gradient of a tensor."""
         return value.requires_grad and value.is_leaf and (self.learns is None or id(value) in self.learns)
 
     def leave_out(self) -> None:
-        """Leave out inputs of dtypes that are not compiled, which nothing reads."""
+        """Leave out inputs of dtypes that are not compiled, and settings, which nothing reads."""
+        self.held = [own for own in self.held if own.setting not in self.settings or own.setting in self.read]
         kept = [(s, v) for s, v in zip(self.sources, self.values, strict=True) if v.dtype in DTYPES]
         self.sources, self.values = [s for s, _ in kept], [v for _, v in kept]
 
     def lines(self) -> list[str]:
-        """All that a trace of these arguments reads, but for code, as text that is the same in every process."""
+        """All that a trace of these arguments reads, but for code and settings, as text that is the same in every
+        process."""
         inputs = [
             f"{s.kind} {s.name} {s.learned} {s.of_module} {s.number} {v.dtype} {_tail(s, v)}"
             for s, v in zip(self.sources, self.values, strict=True)
@@ -200,8 +174,8 @@ class Given:
         for name, one, other, _ in self.same:
             if one(arguments) is not other(arguments):
                 return name
-        for name, find, value in self.held:
-            if not _same(find(arguments), value):
+        for name, find, value, _ in self.held:
+            if not is_same(find(arguments), value):
                 return name
         rows = 0
         for source, shape, dtype, learned in self._own:
@@ -243,13 +217,6 @@ def _structure(label: str, module: nn.Module) -> Iterator[str]:
 
 def _tail(source: Source, value: Tensor) -> Shape:
     return tuple(value.shape[1:] if source.kind == "column" else value.shape)
-
-
-def _same(found: object, value: object) -> bool:
-    """Whether a constant is what it was: by its value where that is a plain one, else by being the same object."""
-    if isinstance(value, Size):
-        return value.holds(found)
-    return found is value or (type(found) is type(value) and _is_plain(value) and found == value)
 
 
 @cache
@@ -316,38 +283,28 @@ def _look(
     find: Find,
     same_for_all: bool = False,
     changes: bool = False,
+    setting: str | None = None,
 ) -> None:
-    """Add the inputs within an argument. same_for_all: its tensors have no rows. changes: it is no constant."""
+    """Add the inputs within an argument. same_for_all: its tensors have no rows. changes: it is no constant. setting:
+    see Held."""
     if isinstance(value, nn.Module):
         found.held.append(Held(name, find, value))
         _add_module(found, seen, name, value)
     elif isinstance(value, Tensor):
         _add_tensor(found, seen, name, value, find, same_for_all)
-    elif isinstance(value, dict):
-        found.held.append(Held(name, find, Size(type(value), len(value), tuple(value))))
-        for key, part in value.items():
-            _look(found, seen, f"{name}.{key}", part, lambda given, key=key: find(given)[key])  # type: ignore[misc]
-    elif isinstance(value, list | tuple):
-        labels = getattr(value, "_fields", range(len(value)))
-        found.held.append(Held(name, find, Size(type(value), len(value))))
-        for i, (label, part) in enumerate(zip(labels, value, strict=True)):
-            _look(found, seen, f"{name}.{label}", part, lambda given, i=i: find(given)[i])  # type: ignore[misc]
-    elif has_parts(value):
-        found.held.append(Held(name, find, Size(type(value), len(vars(value)), tuple(vars(value)))))
-        always = vars(value).get("schedules")  # settings that change all the time are inputs, whatever others are
-        for label, part in vars(value).items():
-            at: Find = lambda given, label=label: getattr(find(given), label)  # type: ignore[misc] # noqa: E731
-            changes = isinstance(always, dict) and label in always
-            _look(found, seen, f"{name}.{label}", part, at, changes=changes)
+    elif isinstance(value, dict | list | tuple) or has_parts(value):
+        found.held.append(Held(name, find, Size.of(value), setting))
+        own = setting is None and are_settings(value)
+        always = vars(value).get("schedules") if has_parts(value) else None  # which change all the time
+        for label, part, get in parts_of(value):
+            inner, moves = f"{name}.{label}", isinstance(always, dict) and label in always
+            at: Find = lambda given, get=get: get(find(given))  # type: ignore[misc] # noqa: E731
+            _look(found, seen, inner, part, at, changes=moves, setting=inner if own else setting)
     elif type(value) is float and (found.floats or changes):
         found.sources.append(Source("uniform", name, False, find, number=True))
         found.values.append(torch.tensor(value, dtype=torch.float32))
     else:
-        found.held.append(Held(name, find, value))
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, CONSTANT)
+        found.held.append(Held(name, find, value, setting))
 
 
 def _add_tensor(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headrace.core.closure import global_names
 from headrace.kernels.rows.captured import has_parts, plain_function
+from headrace.kernels.rows.held import are_settings, note_reads
 from headrace.kernels.rows.inputs import DTYPES, Given, Source, argument_names
 
 replacing = threading.RLock()  # held while tensors of modules and variables are other ones
@@ -74,7 +75,8 @@ def standing_in(
             made.tensors[id(old)] = value.clone() if is_buffer(source, old) else value
     numbers = made.numbers if floats else {}
     names = argument_names(function, len(arguments))
-    made.arguments.extend(_replaced(x, made.tensors, numbers, name) for name, x in zip(names, arguments, strict=True))
+    pairs = zip(names, arguments, strict=True)
+    made.arguments.extend(_replaced(x, made.tensors, numbers, name, found.read) for name, x in pairs)
     with replacing, _in_modules(found, made.tensors), _in_closure(function, made.tensors):
         yield made
 
@@ -133,11 +135,15 @@ def _in_modules(found: Given, tensors: dict[int, Tensor]) -> Iterator[None]:
             space[name] = value
 
 
-def _replaced(value: Any, tensors: dict[int, Tensor], numbers: dict[str, Tensor], name: str) -> Any:
-    """An argument with other tensors in place of its own, by their ids, and of its floats, by their names."""
+def _replaced(
+    value: Any, tensors: dict[int, Tensor], numbers: dict[str, Tensor], name: str, read: set[str] | None
+) -> Any:
+    """An argument with other tensors in place of its own, by their ids, and of its floats, by their names. read: where
+    settings that are read are noted; None within one."""
+    notes = read if are_settings(value) else None
 
     def part(label: object, inner: Any) -> Any:
-        return _replaced(inner, tensors, numbers, f"{name}.{label}")
+        return _replaced(inner, tensors, numbers, f"{name}.{label}", read if notes is None else None)
 
     if isinstance(value, Tensor):
         return tensors.get(id(value), value)
@@ -154,6 +160,8 @@ def _replaced(value: Any, tensors: dict[int, Tensor], numbers: dict[str, Tensor]
     if has_parts(value):
         copy = _copied(value)
         vars(copy).update({label: part(label, inner) for label, inner in vars(value).items()})
+        if notes is not None:
+            note_reads(copy, name, notes)
         return copy
     return value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -15,12 +16,37 @@ from headrace.kernels.rows.inputs import Given
 from headrace.kernels.runtime.native import processor
 
 
-def key_of(found: Given, reached: Reach, gradients: bool, target: str) -> str | None:
-    """The same in all processes whose traces of these inputs and this code are the same; None where the code would read
-    what is not known, as by an import within a function. target: what machine code is made for."""
+class Key:
+    """What the result of a trace is kept under.
+
+    text: a digest of everything that any trace of these inputs and this code reads. settings: names of others, and
+    their values as text. read: those settings that the trace has read, in order.
+    """
+
+    def __init__(self, text: str, settings: Mapping[str, str]) -> None:
+        self.text, self.settings = text, settings
+        self.read: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """The same in all processes whose traces are the same."""
+        return _digest([self.text, *(f"{name} {self.settings[name]}" for name in self.read)])
+
+    def reading(self, names: Iterable[str]) -> Key:
+        """This key, of a trace that reads these settings, and perhaps what is none."""
+        self.read = tuple(sorted({*names} & self.settings.keys()))
+        return self
+
+
+def key_of(found: Given, reached: Reach, gradients: bool, target: str) -> Key | None:
+    """The key of a trace; None where the code would read what is not known, as by an import within a function. target:
+    what machine code is made for."""
     if reached.unseen or found.unseen() or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return None
-    lines = [str(gradients), target, *_made_by(), *found.lines(), reached.text]
+    return Key(_digest([str(gradients), target, *_made_by(), *found.lines(), reached.text]), found.settings)
+
+
+def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(lines).encode(errors="surrogatepass")).hexdigest()[:32]
 
 

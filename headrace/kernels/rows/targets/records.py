@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass
 from functools import reduce
 from typing import Any, TypeAlias
@@ -15,11 +15,13 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.stand_ins import METRIC, NUMBER, Metric
 from headrace.kernels.rows.targets.cpu_program import Layout
+from headrace.kernels.rows.trace_key import Key
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Native
 
 Returned: TypeAlias = tuple[TreeSpec, list[Any]]  # how metrics are put together, of numbers and METRICs and NUMBERs
 MOST = 256  # records that a process remembers
+MOST_READS = 16  # traces that differ in what they read
 _known: dict[str, bytes] = {}
 
 
@@ -96,24 +98,43 @@ class Constants:
 Found: TypeAlias = Record | Constants | NotRows
 
 
-def recorded(key: str | None, places: str, make: Callable[[], Record | Constants], again: bool) -> Record | Constants:
+def recorded(
+    key: Key | None, places: str, read: Set[str], make: Callable[[], Record | Constants], again: bool
+) -> Record | Constants:
     """What is kept under a key, else what make() returns, which is kept then. Other processes that want the same wait.
 
-    places: where the code stands in its files, which refusals name. again: make it whatever is kept. Raises NotRows:
-    what make() raises, and what it has raised before.
+    places: where the code stands in its files, which refusals name. read: the settings that make() has read, after it
+    was called. again: make it whatever is kept. Raises NotRows: what make() raises, and what it has raised before.
     """
     if key is None:
         return make()
-    found = None if again else _load(key, places)
+    found = None if again else _find(key, places)
     if found is None:
-        with cache.guarded(_file(key)):
-            found = None if again else _load(key, places)
+        with cache.guarded(_file(key.text)):
+            found = None if again else _find(key, places)
             if found is None:
                 found = _outcome(make)
-                keep(key, places, found)
+                keep(key.reading(read), places, found)
     if isinstance(found, NotRows):
         raise found
     return found
+
+
+def _find(key: Key, places: str) -> Found | None:
+    """What is kept of a trace that reads settings of these values."""
+    found = (_load(key.reading(names).digest, places) for names in _reads(key))
+    return next((one for one in found if one is not None), None)
+
+
+def _reads(key: Key) -> list[list[str]]:
+    """The settings that each trace has read which is kept under the key's text, the newest first."""
+    if not key.settings:
+        return [[]]
+    try:
+        known = json.loads(cache.kept_content(_reads_file(key)) or b"[]")
+        return [names for names in known if key.settings.keys() >= {*names}]
+    except (TypeError, ValueError):
+        return []
 
 
 def _outcome(make: Callable[[], Record | Constants]) -> Found:
@@ -123,19 +144,27 @@ def _outcome(make: Callable[[], Record | Constants]) -> Found:
         return error
 
 
-def keep(key: str, places: str, found: Found) -> None:
+def keep(key: Key, places: str, found: Found) -> None:
     """Keep what was found under a key."""
     try:
         content = json.dumps(_written(found, places)).encode()
     except _Unkept:
         return
-    if not (isinstance(found, NotRows) and found.passing):
-        _remember(key, content)
-        cache.keep_content(_file(key), content)
+    if isinstance(found, NotRows) and found.passing:
+        return
+    _remember(key.digest, content)
+    cache.keep_content(_file(key.digest), content)
+    if key.settings:
+        others = [names for names in _reads(key) if names != [*key.read]]
+        cache.keep_content(_reads_file(key), json.dumps([key.read, *others][:MOST_READS]).encode())
 
 
 def _file(key: str) -> str:
     return f"headrace_loss_{key}.json"
+
+
+def _reads_file(key: Key) -> str:
+    return f"headrace_reads_{key.text}.json"
 
 
 def _remember(key: str, content: bytes) -> None:

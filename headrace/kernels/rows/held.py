@@ -1,0 +1,103 @@
+"""What a trace reads besides tensors and floats: constants, sizes of containers, settings. Which settings a function
+reads is noted, since its program does not depend on the others."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import torch
+
+from headrace.core.value_text import describe
+from headrace.kernels.rows.captured import Find
+
+CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
+
+
+class Size(NamedTuple):
+    """In place of a container: its class, how much is in it; the keys of a dict, or names of attributes, in order."""
+
+    kind: type
+    number: int
+    keys: tuple[object, ...] = ()
+
+    @classmethod
+    def of(cls, value: Any) -> Size:
+        """The size of a list, tuple or dict, or of an object's attributes."""
+        if isinstance(value, list | tuple):
+            return cls(type(value), len(value))
+        members = value if isinstance(value, dict) else vars(value)
+        return cls(type(value), len(members), tuple(members))
+
+    def holds(self, found: object) -> bool:
+        """Whether a container is like that."""
+        if type(found) is not self.kind:
+            return False
+        if isinstance(found, list | tuple):
+            return len(found) == self.number
+        return tuple(found if isinstance(found, dict) else vars(found)) == self.keys
+
+    def __str__(self) -> str:
+        keys = [repr(key) if isinstance(key, CONSTANT) else str(describe(key).lines) for key in self.keys]
+        return f"{self.kind.__module__}.{self.kind.__qualname__} {self.number} {keys}"
+
+
+class Held(NamedTuple):
+    """What the trace reads besides inputs. name: as a user would say it. value: what it was; of a container a Size.
+    setting: the attribute of a dataclass that it is, or is in: nothing depends on one that the trace did not read."""
+
+    name: str
+    find: Find
+    value: object
+    setting: str | None = None
+
+
+class Same(NamedTuple):
+    """Two places with one tensor."""
+
+    name: str
+    one: Find
+    other: Find
+    first: str  # the name of the first place
+
+
+def is_same(found: object, value: object) -> bool:
+    """Whether a constant is what it was: by its value where that is a plain one, else by being the same object."""
+    if isinstance(value, Size):
+        return value.holds(found)
+    return found is value or (type(found) is type(value) and isinstance(value, CONSTANT) and found == value)
+
+
+def parts_of(value: Any) -> list[tuple[object, Any, Find]]:
+    """The members of a container, or attributes of an object: the name of each, what it is, and what gets it."""
+    if isinstance(value, dict):
+        return [(key, part, itemgetter(key)) for key, part in value.items()]
+    if isinstance(value, list | tuple):
+        labels = getattr(value, "_fields", range(len(value)))
+        return [(label, part, itemgetter(i)) for i, (label, part) in enumerate(zip(labels, value, strict=True))]
+    return [(name, part, lambda x, name=name: getattr(x, name)) for name, part in vars(value).items()]  # type: ignore[misc]
+
+
+def are_settings(value: object) -> bool:
+    """True for a dataclass whose attributes are noted when they are read."""
+    kind = type(value)
+    if not is_dataclass(value) or type(kind) is not type or isinstance(value, dict | list | tuple):
+        return False
+    own = {name for base in kind.__mro__[:-1] for name in vars(base)}
+    return own.isdisjoint(("__init_subclass__", "__getattribute__", "__slots__"))
+
+
+def note_reads(value: Any, name: str, read: set[str]) -> None:
+    """Let a dataclass add to `read` what is read of it from now on: its own name, a dot, and the attribute's."""
+    kind, attributes = type(value), frozenset(vars(value))
+
+    class Noting(kind):  # type: ignore[misc, valid-type]
+        __class__ = property(lambda _: kind)  # as isinstance(), dataclasses.replace() and == see it
+
+        def __getattribute__(self, attribute: str) -> Any:
+            if attribute in attributes or attribute == "__dict__":
+                read.update(f"{name}.{own}" for own in (attributes if attribute == "__dict__" else (attribute,)))
+            return super().__getattribute__(attribute)
+
+    object.__setattr__(value, "__class__", Noting)  # also of a frozen one
