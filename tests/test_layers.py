@@ -27,7 +27,7 @@ FLOORS = (
     "kernels.targets",
     *("kernels.targets.cpu", "kernels.targets.torch", "kernels.targets.cuda"),
     *("kernels.physics", "kernels.nn"),
-    *("kernels.rows", "kernels.rows.lowering", "kernels.rows.targets", "kernels.rows.gpu"),
+    *("kernels.rows", "kernels.rows.tracing", "kernels.rows.lowering", "kernels.rows.targets", "kernels.rows.gpu"),
     "kernels.learning",
     "kernels.off_policy",
     "kernels.cuda",

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.kernels.rows import trace_loss
 from headrace.kernels.rows.targets import records
+from headrace.kernels.rows.tracing import trace_loss
 from headrace.kernels.runtime import cache
 from tests.bindings.kept_losses import Disk
 

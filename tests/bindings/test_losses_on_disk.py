@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,7 +19,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import headrace as hr
 from tests.bindings.kept_losses import Disk, net_and_rows
 from tests.bindings.losses import mlp
 from tests.bindings.test_compiled_losses_kept import agrees
@@ -232,56 +230,6 @@ REFUSED = """
 """
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What losses below read in part."""
-
-    power: int = 2
-    steps: int = 128
-    sizes: tuple[int, ...] = (64, 64)
-    entropy: bool = False
-    coef: float = 0.5
-
-
-def reading_one(net: nn.Module, x: Tensor, settings: Settings) -> Tensor:
-    return settings.coef * (net(x) ** settings.power).mean()
-
-
-def reading_by_another(net: nn.Module, x: Tensor, settings: Settings) -> Tensor:
-    return net(x).square().mean() * settings.coef * (settings.steps if settings.entropy else 1)
-
-
-def reading_all(net: nn.Module, x: Tensor, settings: Settings) -> Tensor:
-    return net(x).square().mean() * sum(vars(settings)["sizes"])
-
-
-def reading_a_copy(net: nn.Module, x: Tensor, settings: Settings) -> Tensor:
-    assert isinstance(settings, Settings) and settings == replace(settings)
-    return net(x).square().mean() * replace(settings, power=3).power
-
-
-def test_settings_that_a_loss_does_not_read_are_no_part_of_its_key(disk: Disk) -> None:
-    def traced(loss: Callable[..., Any], **changes: Any) -> bool:
-        return disk.traced(loss, *net_and_rows(), Settings(**changes))
-
-    assert traced(reading_one) and not traced(reading_one, steps=64, sizes=(3,), entropy=True, coef=0.7)
-    assert traced(reading_one, power=3) and not traced(reading_one, power=3, steps=1) and not traced(reading_one)
-    assert traced(reading_by_another) and not traced(reading_by_another, steps=64)
-    assert traced(reading_by_another, entropy=True) and traced(reading_by_another, entropy=True, steps=64)
-    assert not traced(reading_by_another, steps=32) and not traced(reading_by_another, entropy=True, power=3)
-    assert traced(reading_all) and traced(reading_all, steps=64) and not traced(reading_all)
-    assert traced(reading_a_copy) and traced(reading_a_copy, steps=64)
-
-
-def test_a_program_serves_settings_that_its_loss_does_not_read() -> None:
-    step, (net, x) = hr.compile(reading_by_another), net_and_rows()
-    for changes in ({}, {"steps": 64}, {"entropy": True}, {"power": 9}, {"entropy": True, "steps": 5}, {"coef": 2.0}):
-        settings = Settings(**changes)  # type: ignore[arg-type]
-        torch.testing.assert_close(step(net, x, settings), reading_by_another(net, x, settings).detach())
-        assert step.why_not(net, x, settings) is None
-    assert len(step._programs) == 3
-
-
 def test_a_refusal_is_kept_with_its_line(disk: Disk, module: Callable[[str, str], ModuleType]) -> None:
     net, x = net_and_rows()
     first, second = (disk.compile(module("my_loss", REFUSED).loss).why_not(net, x) for _ in range(2))
@@ -377,7 +325,6 @@ import sys
 import torch
 torch.manual_seed(0)
 before = set(sys.modules)
-import headrace as hr
 from tests.bindings.losses import ppo_categorical
 
 loss, arguments = ppo_categorical(64)
@@ -385,7 +332,7 @@ step = hr.compile(loss)
 value, _ = step(*arguments)
 assert step.why_not(*arguments) is None
 gradients = [p.grad.double().sum().item() for p in arguments[0].parameters() if p.grad is not None]
-traced = "headrace.kernels.rows.trace_loss" in sys.modules
+traced = "headrace.kernels.rows.tracing.trace_loss" in sys.modules
 new = [name for name in sys.modules if name not in before]
 tracers = [n for n in new if n.startswith(("torch.fx", "torch._decomp", "torch._functorch", "torch._subclasses"))]
 import json

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 import headrace as hr
-from headrace.kernels.rows import trace_loss
-from headrace.kernels.rows.inputs import given
-from headrace.kernels.rows.switches import as_traced
-from headrace.kernels.rows.trace_loss import trace
+from headrace.kernels.rows.tracing import trace_loss
+from headrace.kernels.rows.tracing.inputs import given
+from headrace.kernels.rows.tracing.switches import as_traced
+from headrace.kernels.rows.tracing.trace_loss import trace
 from tests.bindings.test_compiled_losses_kept import agrees
 
 BATCH, HEADS, LENGTH, KEYS, WIDTH = 12, 2, 4, 5, 3

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import headrace as hr
 from headrace.core.fused import plain_only
-from headrace.kernels.rows import windows
+from headrace.kernels.rows.tracing import windows
 from tests.bindings.oracle import as_in_float64
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.kernels.rows.stand_ins import NUMBER, standing_in
+from headrace.kernels.rows.tracing.stand_ins import NUMBER, standing_in
 
 NEAR = 1e-4  # of each tensor's largest number
 SMALL = 1e-6  # of the largest of all gradients: what is smaller is rounding

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from headrace.core.closure import Reach, reach
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram, target
-from headrace.kernels.rows.inputs import DTYPES, Given, Source, argument_names, given
 from headrace.kernels.rows.reasons import NotRows, of_compiler
-from headrace.kernels.rows.stand_ins import NUMBER, Metric
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout, parts_of
 from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, keep, recorded
-from headrace.kernels.rows.trace_key import key_of
+from headrace.kernels.rows.tracing.inputs import DTYPES, Given, Source, argument_names, given
+from headrace.kernels.rows.tracing.stand_ins import NUMBER, Metric
+from headrace.kernels.rows.tracing.trace_key import key_of
 from headrace.kernels.runtime.native import Native
 from headrace.policies.examination import Examination, examine
 
@@ -111,7 +111,7 @@ class Program:
 
     sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to. learned, written:
     numbers of results that are gradients, or new numbers of buffers; each with that of the input.
-    traced: whether this process traced it. again: trace it whatever is on disk. learns: see rows.inputs.Given.
+    traced: whether this process traced it. again: trace it whatever is on disk. learns: see rows.tracing.inputs.Given.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Program:
         """Trace the loss, and make machine code of it."""
         from headrace.kernels.rows.lowering.loss import lower
         from headrace.kernels.rows.row_program import Outer, Product
-        from headrace.kernels.rows.trace_loss import trace
+        from headrace.kernels.rows.tracing.trace_loss import trace
 
         self.traced, found = True, seen.given
         traced = trace(self.plain, arguments, found, self._gradients)

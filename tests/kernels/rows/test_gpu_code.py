@@ -22,7 +22,7 @@ from headrace.kernels.rows.lowering.loss import lower
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_schedule import plan
-from headrace.kernels.rows.trace_loss import trace
+from headrace.kernels.rows.tracing.trace_loss import trace
 from tests.bindings.losses import gru, ppo_residual, sac_critic
 
 

@@ -10,8 +10,8 @@ from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported,
 from headrace.kernels.rows.lowering.sums import reduced, squeezed
 from headrace.kernels.rows.lowering.tensors import ROWS, Size, Tensor, of_value, permuted, reshaped
 from headrace.kernels.rows.lowering.views import cut, merged
-from headrace.kernels.rows.nodes import given, operation_name
 from headrace.kernels.rows.row_program import BOOL, F32, I32, View
+from headrace.kernels.rows.tracing.nodes import given, operation_name
 
 if TYPE_CHECKING:
     from torch.fx import Node

@@ -13,8 +13,8 @@ from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported,
 from headrace.kernels.rows.lowering.sums import reduced
 from headrace.kernels.rows.lowering.tensors import ROWS, Size, Tensor, expanded, reshaped, together
 from headrace.kernels.rows.lowering.views import cut, joined, merged
-from headrace.kernels.rows.nodes import given, operation_name
 from headrace.kernels.rows.row_program import I32, Constant, View
+from headrace.kernels.rows.tracing.nodes import given, operation_name
 
 if TYPE_CHECKING:
     from torch.fx import Node

@@ -30,10 +30,10 @@ from headrace.kernels.rows.lowering.tensors import (
     together,
 )
 from headrace.kernels.rows.lowering.views import cut, joined
-from headrace.kernels.rows.nodes import given
 from headrace.kernels.rows.row_plan import inlined
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Constant, Count, Map, View
-from headrace.kernels.rows.selections import symbols
+from headrace.kernels.rows.tracing.nodes import given
+from headrace.kernels.rows.tracing.selections import symbols
 
 if TYPE_CHECKING:
     from torch.fx import Node

@@ -16,12 +16,12 @@ from headrace.kernels.rows.lowering.rules import Lowering, Unsupported
 from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_program import Input, Output, Program, View
-from headrace.kernels.rows.selections import symbols
+from headrace.kernels.rows.tracing.selections import symbols
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
-    from headrace.kernels.rows.trace_loss import Traced
+    from headrace.kernels.rows.tracing.trace_loss import Traced
 
 # the rules register themselves where they are imported
 RULES = (features, gathering, indices, pointwise, selecting, sums, views)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported, rule
 from headrace.kernels.rows.lowering.tensors import Tensor, expanded, together
-from headrace.kernels.rows.nodes import given, operation_name
 from headrace.kernels.rows.row_program import BOOL, F32, I32, TRUTHS
+from headrace.kernels.rows.tracing.nodes import given, operation_name
 
 if TYPE_CHECKING:
     from torch.fx import Node

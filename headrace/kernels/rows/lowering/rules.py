@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.lowering.tensors import ROWS, Size, Tensor, of_value
-from headrace.kernels.rows.nodes import operation_name
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input
-from headrace.kernels.rows.selections import symbols
+from headrace.kernels.rows.tracing.nodes import operation_name
+from headrace.kernels.rows.tracing.selections import symbols
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
-    from headrace.kernels.rows.trace_loss import Traced
+    from headrace.kernels.rows.tracing.trace_loss import Traced
 
 Lowered: TypeAlias = "Tensor | list[Tensor | None]"
 RULES: dict[str, Callable[[Lowering, Node], Lowered]] = {}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.kernels.rows.lowering.pointwise import apply, cast, number
 from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported, rule
 from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, Tensor, rebuilt
-from headrace.kernels.rows.nodes import operation_name
 from headrace.kernels.rows.row_program import BOOL, F32
+from headrace.kernels.rows.tracing.nodes import operation_name
 
 if TYPE_CHECKING:
     from torch.fx import Node

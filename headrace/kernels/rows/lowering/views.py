@@ -23,8 +23,8 @@ from headrace.kernels.rows.lowering.tensors import (
     reshaped,
     split,
 )
-from headrace.kernels.rows.nodes import given, operation_name
 from headrace.kernels.rows.row_program import I32, View
+from headrace.kernels.rows.tracing.nodes import given, operation_name
 
 if TYPE_CHECKING:
     from torch.fx import Node

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from headrace.kernels.rows.reasons import NotRows
-from headrace.kernels.rows.stand_ins import METRIC, NUMBER, Metric
 from headrace.kernels.rows.targets.cpu_program import Layout
-from headrace.kernels.rows.trace_key import Key
+from headrace.kernels.rows.tracing.stand_ins import METRIC, NUMBER, Metric
+from headrace.kernels.rows.tracing.trace_key import Key
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Native
 

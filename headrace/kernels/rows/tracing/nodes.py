@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from headrace.kernels.rows.inputs import DTYPES, Given
 from headrace.kernels.rows.reasons import NotRows
+from headrace.kernels.rows.tracing.inputs import DTYPES, Given
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node

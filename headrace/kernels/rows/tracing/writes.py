@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from headrace.kernels.rows.nodes import operation_name
+from headrace.kernels.rows.tracing.nodes import operation_name
 
 # of these the operation without the underscore has the same arguments
 IN_PLACE = {"add_", "sub_", "mul_", "div_", "neg_", "sigmoid_", "tanh_", "relu_", "logical_and_", "masked_fill_"}

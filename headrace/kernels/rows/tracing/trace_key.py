@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from headrace.core.closure import Reach
-from headrace.kernels.rows.inputs import Given
+from headrace.kernels.rows.tracing.inputs import Given
 from headrace.kernels.runtime.native import processor
 
 
@@ -53,7 +53,7 @@ def _digest(lines: Iterable[str]) -> str:
 @cache
 def _made_by() -> tuple[str, ...]:
     """What turns a trace into machine code, besides the trace."""
-    rows = Path(__file__).parent
+    rows = Path(__file__).parents[1]
     text = b"\0".join(path.read_bytes() for path in sorted(rows.rglob("*.py")))
     sources = hashlib.sha256(text).hexdigest()
     return sources, torch.__version__, version("llvmlite"), platform.python_version(), *processor()[:2]

@@ -23,17 +23,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headrace.core.fused import traced
-from headrace.kernels.rows.decompositions import table, writing
-from headrace.kernels.rows.inputs import CONSTANT, DTYPES, Given, Source
-from headrace.kernels.rows.nodes import given as argument_of
-from headrace.kernels.rows.nodes import leave_out, operation_name
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.row_program import Count
-from headrace.kernels.rows.selections import Selections
-from headrace.kernels.rows.side_effects import Watch
-from headrace.kernels.rows.stand_ins import METRIC, NUMBER, StandIns, is_buffer, replacing, standing_in
-from headrace.kernels.rows.switches import as_traced
-from headrace.kernels.rows.writes import replaced_writes
+from headrace.kernels.rows.tracing.decompositions import table, writing
+from headrace.kernels.rows.tracing.inputs import CONSTANT, DTYPES, Given, Source
+from headrace.kernels.rows.tracing.nodes import given as argument_of
+from headrace.kernels.rows.tracing.nodes import leave_out, operation_name
+from headrace.kernels.rows.tracing.selections import Selections
+from headrace.kernels.rows.tracing.side_effects import Watch
+from headrace.kernels.rows.tracing.stand_ins import METRIC, NUMBER, StandIns, is_buffer, replacing, standing_in
+from headrace.kernels.rows.tracing.switches import as_traced
+from headrace.kernels.rows.tracing.writes import replaced_writes
 
 PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
 LESS = 64  # what is taken from the number of rows, at most

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from headrace.core.closure import Reach, reach
 from headrace.core.value_text import Changing, describe
-from headrace.kernels.rows.captured import Find, captured, has_parts, holders
-from headrace.kernels.rows.held import CONSTANT, Held, Same, Size, are_settings, is_same, parts_of
 from headrace.kernels.rows.reasons import NotRows
+from headrace.kernels.rows.tracing.captured import Find, captured, has_parts, holders
+from headrace.kernels.rows.tracing.held import CONSTANT, Held, Same, Size, are_settings, is_same, parts_of
 
 Shape: TypeAlias = tuple[int, ...]
 Kind: TypeAlias = Literal["column", "uniform"]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.kernels.rows import windows
+from headrace.kernels.rows.tracing import windows
 
 # fmt: off
 # lowering has rules for these: they stay whole

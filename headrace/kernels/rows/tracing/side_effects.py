@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from headrace.core.closure import global_names
-from headrace.kernels.rows.captured import plain_function, roots, space_of
-from headrace.kernels.rows.inputs import Given
+from headrace.kernels.rows.tracing.captured import plain_function, roots, space_of
+from headrace.kernels.rows.tracing.inputs import Given
 
 
 class Watch:

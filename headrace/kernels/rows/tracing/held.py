@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from headrace.core.value_text import describe
-from headrace.kernels.rows.captured import Find
+from headrace.kernels.rows.tracing.captured import Find
 
 CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 

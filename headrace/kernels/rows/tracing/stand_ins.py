@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from headrace.core.closure import global_names
-from headrace.kernels.rows.captured import has_parts, plain_function
-from headrace.kernels.rows.held import are_settings, note_reads
-from headrace.kernels.rows.inputs import DTYPES, Given, Source, argument_names
+from headrace.kernels.rows.tracing.captured import has_parts, plain_function
+from headrace.kernels.rows.tracing.held import are_settings, note_reads
+from headrace.kernels.rows.tracing.inputs import DTYPES, Given, Source, argument_names
 
 replacing = threading.RLock()  # held while tensors of modules and variables are other ones
 
