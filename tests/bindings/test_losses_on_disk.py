@@ -325,6 +325,7 @@ import sys
 import torch
 torch.manual_seed(0)
 before = set(sys.modules)
+import headrace as hr
 from tests.bindings.losses import ppo_categorical
 
 loss, arguments = ppo_categorical(64)
