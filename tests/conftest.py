@@ -48,7 +48,10 @@ def seeded(request):
     seed = request.config.getoption("--seed")
     random.seed(seed)
     numpy.random.seed(seed)
-    torch.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.manual_seed(seed)
+    else:  # it would note the stack of each call, to repeat it once there is a GPU
+        torch.default_generator.manual_seed(seed)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -96,12 +96,16 @@ def other(value):
     return (lambda *_: None) if describe(value).functions else type("Other", (), {})
 
 
+_edited = set()  # by tests before: what several kernels depend on is edited for one of them
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kernel_steps_back_for_each_edit_and_says_so(name, monkeypatch, capsys):
     plain, (kernel, *_), found = reached(name)
     for owner, space, key, value in zip(found.owners, found.spaces, found.names, found.values, strict=True):
-        if isinstance(value, Enum):
-            continue  # which Python does not let anybody replace
+        if isinstance(value, Enum) or (owner, key) in _edited:
+            continue  # Python does not let anybody replace a member of an Enum
+        _edited.add((owner, key))
         with monkeypatch.context() as patch:
             patch.setattr(fused, "_said", set())
             if isinstance(space, dict):
