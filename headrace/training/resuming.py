@@ -93,11 +93,9 @@ def _continued(
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     # its weights are not needed again, and the run that had them may be gone
     options = {**known, **given, "init_from": None}
-    if policy := options.get(
-        "policy"
-    ):  # of a run's settings, which are all there are, those are let go that none reads
-        own, kind = initial_policy.own_policy(policy), algorithm_classes(name).algorithm
-        for field in {*initial_policy.unread(own, kind, known)} - given.keys():
+    if policy := options.get("policy"):  # all settings of the run are there: those that it does not read are let go
+        reads = initial_policy.own_policy(policy), algorithm_classes(name).algorithm
+        for field in {*initial_policy.unread(*reads, known)} - given.keys():
             del options[field]
     trainer = Trainer(algorithm or name, source if env is None else env, **options)
     trainer.config = replace(trainer.config, init_from=saved.get("init_from"))

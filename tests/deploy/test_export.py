@@ -108,9 +108,7 @@ def test_an_exported_policy_computes_what_the_policy_does(name, to, tmp_path, mo
     else:
         with READERS[to](graph, content, "the_policy") as reader:
             comparison = compare(policy, graph, reader)
-    assert (
-        comparison.observations >= wanted and comparison.ties <= 1
-    )  # those of masks, which allow nothing at times, too
+    assert comparison.observations >= wanted and comparison.ties <= 1  # also those of masks that allow nothing
     assert {"action"} | comparison.differences.keys() == graph.outputs.keys() | {"action"}
     assert name in IMAGES or not comparison.rounding
 
