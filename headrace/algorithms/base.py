@@ -10,7 +10,7 @@ from gymnasium.spaces import Space
 from torch import Tensor
 
 from headrace.core.text import did_you_mean
-from headrace.core.user_names import import_user_module
+from headrace.core.user_names import Misnamed, import_user_module
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.policies.base import Policy
 
@@ -80,14 +80,15 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>
     "dqn": "DQN",
     "pqn": "PQN",
 }
-ELSEWHERE = {  # algorithms that others have -> what comes closest here
-    "a3c": "impala",
-    **dict.fromkeys(("ppo_lstm", "ppo_recurrent", "recurrent_ppo", "recurrentppo"), "ppo ENV --recurrent lstm"),
-    **dict.fromkeys(("ppo2", "maskable_ppo", "maskableppo", "ppo_continuous_action", "ppo_atari"), "ppo"),
-    **dict.fromkeys(("r2d2", "drqn"), "dqn ENV --recurrent lstm"),
-    **dict.fromkeys(("ddqn", "double_dqn", "rainbow", "qrdqn", "c51", "iqn", "apex", "apex_dqn"), "dqn"),
-    **dict.fromkeys(("vpg", "pg"), "reinforce"),
-    "discrete_sac": "dqn",
+ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others have -> what comes closest here
+    "a3c": ("impala", {}),
+    **dict.fromkeys(("ppo_lstm", "ppo_recurrent", "recurrent_ppo", "recurrentppo"), ("ppo", {"recurrent": "lstm"})),
+    **dict.fromkeys(("ppo2", "maskable_ppo", "maskableppo", "ppo_continuous_action", "ppo_atari"), ("ppo", {})),
+    **dict.fromkeys(("r2d2", "drqn"), ("dqn", {"recurrent": "lstm"})),
+    **dict.fromkeys(("ddqn", "double_dqn", "rainbow", "qrdqn", "c51", "iqn", "apex", "apex_dqn"), ("dqn", {})),
+    **dict.fromkeys(("vpg", "pg"), ("reinforce", {})),
+    "discrete_sac": ("dqn", {}),
+    **dict.fromkeys(("her", "hindsight"), ("sac", {"hindsight": "4"})),
 }
 PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
     "ppo": "cheap environment steps, many environments; the first thing to try",
@@ -125,17 +126,23 @@ def algorithm_classes(name: str) -> AlgorithmClasses:
     elif name in ALGORITHMS:
         module, class_name = import_module(f"headrace.algorithms.{name}"), ALGORITHMS[name]
     else:
-        if (close := ELSEWHERE.get(name.lower().replace("-", "_"))) is not None:
-            command = close if " ENV" in close else f"{close} ENV"
-            raise ValueError(f"there is no algorithm {name!r}; what comes closest is\n  headrace train {command}")
-        raise ValueError(
-            f"there is no algorithm {name!r}{did_you_mean(name, ALGORITHMS)} (there is {', '.join(ALGORITHMS)}; one of "
-            "your own is file.py:Class or package.module:Class)"
-        )
+        raise _unknown(name)
     for wanted in (class_name, f"{class_name}Config"):
         if not isinstance(getattr(module, wanted, None), type):
             raise ValueError(f"{place} has no class {wanted}: an algorithm has a class and a dataclass <class>Config")
     return AlgorithmClasses(getattr(module, class_name), getattr(module, f"{class_name}Config"))
+
+
+def _unknown(name: str) -> Misnamed:
+    """The error for the name of no algorithm."""
+    if (close := ELSEWHERE.get(name.lower().replace("-", "_"))) is not None:
+        instead, settings = close
+        how = "".join(f" with {setting}={value}" for setting, value in settings.items())
+        flags = tuple(word for setting, value in settings.items() for word in (f"--{setting}", value))
+        return Misnamed(f"there is no algorithm {name!r}; what comes closest is {instead}{how}", name, instead, flags)
+    known = f"(there is {', '.join(ALGORITHMS)}; one of your own is file.py:Class or package.module:Class)"
+    instead = name.lower() if name.lower() in ALGORITHMS else ""
+    return Misnamed(f"there is no algorithm {name!r}{did_you_mean(name, ALGORITHMS)} {known}", name, instead)
 
 
 def is_resolvable(name: str) -> bool:

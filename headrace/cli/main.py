@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -31,18 +32,20 @@ VERBS = {  # each is a module of headrace.cli with main(arguments)
     "check": ("check an environment, or the kernels of this machine", "headrace check LunarLander-v3"),
     "envs": ("list the built-in environments", "headrace envs"),
 }
-ELSEWHERE = {  # verbs that people type -> the command here; none is an alias, so that each thing has one name
-    "resume": "headrace train --resume RUN",
+# verbs that people type -> the command here, and in {} what stands for the other words. None is an alias, so that each
+# thing has one name
+ELSEWHERE = {
+    "resume": "headrace train --resume {RUN}",
     "tensorboard": "tensorboard --logdir runs",
-    **dict.fromkeys(("test", "enjoy", "evaluate"), "headrace eval RUN"),
-    **dict.fromkeys(("render", "watch", "record"), "headrace play RUN"),
-    **dict.fromkeys(("learn", "fit", "run"), "headrace train ppo ENV"),
-    **dict.fromkeys(("optimize", "hpo"), "headrace sweep ppo ENV --search learning_rate=1e-4..1e-2"),
+    **dict.fromkeys(("test", "enjoy", "evaluate"), "headrace eval {RUN}"),
+    **dict.fromkeys(("render", "watch", "record"), "headrace play {RUN}"),
+    **dict.fromkeys(("learn", "fit", "run"), "headrace train {ppo ENV}"),
+    **dict.fromkeys(("optimize", "hpo"), "headrace sweep {ppo ENV} --search learning_rate=1e-4..1e-2"),
     **dict.fromkeys(("list", "ls"), "headrace runs"),
-    "profile": "headrace diagnose SCRIPT.py",
-    "convert": "headrace export RUN --to onnx",
-    **dict.fromkeys(("push", "upload"), "headrace hub push RUN user/name"),
-    **dict.fromkeys(("pull", "download"), "headrace hub pull user/name FOLDER"),
+    "profile": "headrace diagnose {SCRIPT.py}",
+    "convert": "headrace export {RUN} --to onnx",
+    **dict.fromkeys(("push", "upload"), "headrace hub push {RUN user/name}"),
+    **dict.fromkeys(("pull", "download"), "headrace hub pull {user/name FOLDER}"),
 }
 USAGE = 2  # exit code of an error that the user can fix
 INTERRUPTED = 130  # exit code of shells after Ctrl-C
@@ -69,10 +72,18 @@ def _answer(words: list[str], show_traceback: bool) -> int:
         print("headrace", installed("headrace", otherwise="(not installed)"))
         return 0
     if words[0] in ELSEWHERE:
-        return _complain(f"there is no verb {words[0]!r}: the command is\n  {ELSEWHERE[words[0]]}")
+        return _complain(f"there is no verb {words[0]!r}: the command is\n  {_command_here(*words)}")
     if words[0] not in VERBS:
+        if words[0].lower() in importlib.import_module("headrace.algorithms.base").ALGORITHMS:
+            command = shlex.join(["headrace", "train", words[0].lower(), *(words[1:] or ["ENV"])])
+            return _complain(f"{words[0]} is an algorithm, and a verb comes first: the command is\n  {command}")
         return _complain(f"there is no verb {words[0]!r}{did_you_mean(words[0], VERBS)}; see `headrace --help`")
     return _run(words[0], words[1:], show_traceback)
+
+
+def _command_here(verb: str, *others: str) -> str:
+    """The command that a verb of ELSEWHERE stands for, with the other words of the line."""
+    return re.sub(r"\{(.*)\}", lambda place: shlex.join(others) or place[1], ELSEWHERE[verb])
 
 
 def _words_of_a_script(words: list[str]) -> int:
@@ -112,7 +123,7 @@ def _command(verb: str, arguments: Sequence[str], error: Exception) -> list[str]
     if words == [*arguments]:  # it is the environment of a run, or of a file of settings
         train = importlib.import_module("headrace.cli.train") if verb == "train" else None
         words = train.with_env(words, error.instead) if train else [*words, "--env", error.instead]
-    return [f"  {shlex.join(['headrace', verb, *words])}"]
+    return [f"  {shlex.join(['headrace', verb, *words, *error.flags])}"]
 
 
 def _complain(message: str) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import tyro
 from tyro.conf import FlagCreatePairsOff
 
@@ -28,6 +29,7 @@ from headrace.core.stopping import Stopped
 from headrace.core.terminal import say
 from headrace.core.types import Json
 from headrace.envs import can_render
+from headrace.envs.registry import names
 from headrace.evaluation.evaluator import evaluate
 from headrace.evaluation.playing import Evaluation
 from headrace.runs import checkpoint
@@ -108,10 +110,12 @@ def _trained(
     named = {name: typed.get(name) or given or saved.get(name) for name, given in of_file.items()}
     saved = {name: value for name, value in saved.items() if name not in named}
     asks_for_help = bool({"-h", "--help"} & set(arguments))
+    algorithm = named["algorithm"] or next(iter(ALGORITHMS))
+    if not asks_for_help:
+        _check_order(algorithm, named["env"], arguments)
+    kind, config_class = algorithm_classes(algorithm)
     if not asks_for_help:
         _check_names(named, resume)
-    algorithm = named["algorithm"] or next(iter(ALGORITHMS))
-    kind, config_class = algorithm_classes(algorithm)
     # the saved settings of a resumed run include those registered for its environment
     wanted = file.get("registered", True) and "--no-registered" not in arguments
     registered = settings_for(named["env"], kind.name, file) if named["env"] and wanted and not resume else {}
@@ -155,6 +159,15 @@ def with_env(arguments: list[str], env: str) -> list[str]:
     resume, config = path_after("--resume", arguments), path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else settings_of(config, set()) if config else {}
     return [saved.get("algorithm", "ppo"), env, *arguments]
+
+
+def _check_order(algorithm: str, env: str | None, arguments: list[str]) -> None:
+    """Raise ValueError, with the command, where an environment is in the place of the algorithm."""
+    if algorithm not in ALGORITHMS and (algorithm in gymnasium.registry or algorithm in names()):
+        others = [word for word in arguments if word not in (algorithm, env)]
+        own = env if env in ALGORITHMS else "ppo"
+        command = shlex.join(["headrace", "train", own, algorithm, *others])
+        raise ValueError(f"{algorithm} is an environment, and the algorithm comes first: the command is\n  {command}")
 
 
 def _check_names(named: dict[str, str | None], resume: Path | None) -> None:

@@ -25,11 +25,11 @@ _folders: list[str] = []  # in which neighbours of these files are looked for, t
 
 class Misnamed(ValueError):
     """A name of nothing. given: that name, or what it has before a colon; instead: what was meant, where that is
-    certain, else ""."""
+    certain, else ""; flags: of a command that is given that name."""
 
-    def __init__(self, message: str, given: str, instead: str = "") -> None:
-        super().__init__(message, given, instead)
-        self.given, self.instead = given, instead
+    def __init__(self, message: str, given: str, instead: str = "", flags: tuple[str, ...] = ()) -> None:
+        super().__init__(message, given, instead, flags)
+        self.given, self.instead, self.flags = given, instead, flags
 
     def __str__(self) -> str:
         return str(self.args[0])

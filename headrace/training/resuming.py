@@ -20,7 +20,6 @@ from headrace.policies.base import OFF
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, difference_from, lock
-from headrace.training import initial_policy
 from headrace.training.config import TrainConfig, default_of, has_default
 from headrace.training.limits import Limits
 from headrace.training.plan import nameless_settings, settings_of
@@ -93,7 +92,9 @@ def _continued(
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     # its weights are not needed again, and the run that had them may be gone
     options = {**known, **given, "init_from": None}
-    if policy := options.get("policy"):  # all settings of the run are there: those that it does not read are let go
+    if (policy := options.get("policy")) and not ready:  # the run has all settings: those are let go that none reads
+        from headrace.training import initial_policy
+
         reads = initial_policy.own_policy(policy), algorithm_classes(name).algorithm
         for field in {*initial_policy.unread(*reads, known)} - given.keys():
             del options[field]
