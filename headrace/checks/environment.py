@@ -42,29 +42,38 @@ class Report(NamedTuple):
     costs: list[Cost]
 
 
-def check(source: Source, steps: int = 1000, seconds: float = 2.0, seed: int = 0, measure: float = 0.5) -> Report:
+def check(
+    source: Source,
+    steps: int = 1000,
+    seconds: float = 2.0,
+    seed: int = 0,
+    measure: float = 0.5,
+    options: Settings | None = None,
+) -> Report:
     """Step environments by random actions, run Gymnasium's or PettingZoo's checker, compare a port with its reference,
     and measure the backends. Of a KernelEnv the first check is that of headrace.checks.unchecked.
 
     The random rollout ends after `steps` steps or `seconds`, whichever is reached first. measure: seconds for each
-    backend; 0 for none. Raises what make() raises for an unknown source.
+    backend; 0 for none. options: of OF_MAKING and env_kwargs, in place of those that are registered. Raises what make()
+    raises for an unknown source.
     """
     name, kernel = envs.spec(source).name, kernel_class(source)
     found = [] if kernel is None else [unchecked.check(kernel, steps, seconds, seed)]
     if any(finding.outcome == "wrong" for finding in found):  # compiled, it could read other memory, or hang
         return Report(name, found, None, [])
+    made = {**registered(source), **{OF_MAKING.get(key, key): value for key, value in (options or {}).items()}}
     check = _check_batch if kernel is None and envs.comes_as_vector(source) else _check_single
-    findings, times = check(source, steps, seconds, seed)
+    findings, times = check(source, made, steps, seconds, seed)
     if kernel is not None:
         findings = [*found, *findings, *_check_port(kernel, seed)]
     elif times is not None:  # those of a kernel are of its plain Python, which is not used in training
         findings += uneven(times)
-    return Report(name, findings, times, costs(source, kernel, measure, registered(source)))
+    return Report(name, findings, times, costs(source, kernel, measure, made))
 
 
-def _check_single(source: Source, steps: int, seconds: float, seed: int) -> Result:
+def _check_single(source: Source, made: Settings, steps: int, seconds: float, seed: int) -> Result:
     """One environment: the reference of a port, a KernelEnv in plain Python, or what the source makes."""
-    factory = envs.factory(source, **registered(source))  # type: ignore[arg-type]
+    factory = envs.factory(source, **made)  # type: ignore[arg-type]
     try:
         env = factory()
     except (ImportError, Misnamed):
@@ -88,14 +97,14 @@ def _check_single(source: Source, steps: int, seconds: float, seed: int) -> Resu
                 return findings + random_rollout.seeding(factory, env, seed, times.median, stack.close), times
             except Exception as error:
                 return [*findings, raised("a random rollout", error)], None
-    findings, batch_times = _check_batch(source, steps, seconds, seed)
+    findings, batch_times = _check_batch(source, made, steps, seconds, seed)
     return [*pettingzoo_checker(factory), *findings], batch_times
 
 
-def _check_batch(source: Source, steps: int, seconds: float, seed: int) -> Result:
+def _check_batch(source: Source, made: Settings, steps: int, seconds: float, seed: int) -> Result:
     """A vector of environments, or environments of several agents."""
     try:
-        return batch.check(lambda: envs.make(source, BATCH), steps, seconds, seed)
+        return batch.check(lambda: envs.make(source, BATCH, **made), steps, seconds, seed)
     except (ImportError, Misnamed):
         raise
     except Exception as error:

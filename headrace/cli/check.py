@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from headrace.cli import pairs
 from headrace.core.processes.state import same_folder
+from headrace.core.types import Settings
 
 DESCRIPTION = """headrace check ENV: check the spaces, rewards, endings and seeding of an environment, run Gymnasium's
 checker on it, and measure the time of a step and the throughput of each backend.
@@ -27,6 +29,12 @@ class Check:
     # a name, a Gymnasium id or path/to/file.py:Class; without it, this machine is checked
     env: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[ENV]")] = None
     against: str | None = None  # the reference of which ENV, a KernelEnv, is a port: single steps are compared
+    # what a training is given, too: the environment is checked as `headrace train` makes it
+    env_kwargs: dict[str, Any] = field(default_factory=dict)  # arguments of what makes it, such as continuous=true
+    wrapper: tuple[str, ...] = ()  # the innermost first: file.py:Class or package.module:function
+    ignore: tuple[str, ...] = ()  # members of a Dict observation that are left out, such as text
+    frame_stack: int | None = None  # successive observations stacked into one
+    time_limit: int | None = None  # steps after which an episode is truncated
     steps: int = 1000  # steps of random actions in ENV, or steps to compare with the reference
     seconds: float = 2.0  # time limit of the random actions, s
     measure: float = 0.5  # time to measure each backend, s; 0: do not measure
@@ -36,10 +44,15 @@ class Check:
     output: Path | None = None  # write the results to this JSON file
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print JSON instead of a table
 
+    def of_making(self) -> Settings:
+        """Those options that say how an environment is made, where they are given."""
+        names = ("env_kwargs", "wrapper", "ignore", "frame_stack", "time_limit")
+        return {name: value for name in names if (value := getattr(self, name))}
+
 
 def main(arguments: list[str]) -> None:
     """Check an environment or a device and print the results; exit code 1 where something is wrong."""
-    options = tyro.cli(Check, prog="headrace check", description=DESCRIPTION, args=arguments)
+    options = tyro.cli(Check, prog="headrace check", description=DESCRIPTION, args=arguments, registry=pairs.registry())
     if options.against is not None and options.env is None:
         raise ValueError(f"--against {options.against} needs the kernel to compare: headrace check file.py:Class ...")
     with same_folder():
@@ -68,7 +81,9 @@ def _check_env(env: str, options: Check, to: Path | None) -> bool:
 
     env = absolute_source(env)
     if options.against is None:
-        report = environment.check(env, options.steps, options.seconds, options.seed, options.measure)
+        report = environment.check(
+            env, options.steps, options.seconds, options.seed, options.measure, options.of_making()
+        )
     else:
         kernel = kernel_class(env)
         if kernel is None:

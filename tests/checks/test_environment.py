@@ -345,3 +345,35 @@ def test_the_check_looks_at_what_a_training_makes(monkeypatch):
     report = check("WithText-v0", 20, measure=0.01)
     assert "wrong" not in [finding.outcome for finding in report.findings if "checker" not in finding.check]
     assert {cost.backend for cost in report.costs if cost.seconds} == {"inline", "workers"}
+
+
+class Told(gymnasium.Env):
+    """Text beside numbers, which check names; what is left out of it, and how long its episodes are, a user says."""
+
+    action_space = Discrete(2)
+    observation_space = Dict(x=Box(-1, 1, (2,), np.float32), mission=Text(9))
+
+    def __init__(self, size=1):
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"x": self.np_random.random(2, np.float32) / self.size, "mission": "go"}, {}
+
+    def step(self, action):
+        return (
+            {"x": self.np_random.random(2, np.float32) / self.size, "mission": "go"},
+            float(self.size),
+            False,
+            False,
+            {},
+        )
+
+
+def test_an_environment_is_checked_as_a_training_would_make_it(capsys):
+    command = ["check", f"{__file__}:Told", "--steps", "60", "--measure", "0"]
+    assert main(command) == 1 and "--ignore mission" in capsys.readouterr().out
+    assert main([*command, "--ignore", "mission", "--time-limit", "7", "--frame-stack", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "truncated (60 steps, 8 episodes)" in said and "(3, 2)" in said
+    assert main([*command, "--ignore", "mission", "--env-kwargs", "size=0"]) == 1  # it divides by that
