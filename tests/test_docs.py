@@ -49,6 +49,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "minigrid": "needs MiniGrid",
     "ALE/": "needs ALE",
     "envpool/": "needs EnvPool",
+    "mjlab": "needs mjlab",
     "cuda": "needs a GPU",
     "diagnose": "takes a minute",
     "headrace tune": "takes a minute",

@@ -42,7 +42,7 @@ FLOORS = (
     "envs.vector",
     "envs.workers",
     "envs.wrappers",
-    "envs.builtin",
+    *("envs.builtin", "envs.simulators"),
     "envs",
     "envs.vector_env",
     "algorithms",

@@ -14,8 +14,11 @@ from headrace.core.terminal import say
 from headrace.core.text import plain_table
 from headrace.data.spaces import describe, to_json
 from headrace.envs import Listing, listing
+from headrace.envs.simulators.by_library import tasks
 
-DESCRIPTION = "List the built-in environments, with their spaces and the backends that can run them."
+DESCRIPTION = (
+    "List the built-in environments, with their spaces and backends, or the tasks of a simulator such as mjlab."
+)
 HINT = "Any other Gymnasium id (LunarLander-v3) and path/to/file.py:Class of your own work too."
 HEADINGS = ("name", "observation", "actions", "backends")
 
@@ -24,12 +27,17 @@ HEADINGS = ("name", "observation", "actions", "backends")
 class Envs:
     """How to print the list."""
 
+    library: Annotated[str | None, tyro.conf.Positional] = None  # list the tasks of a simulator: mjlab, brax and others
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print a JSON list instead of a table
 
 
 def main(arguments: list[str]) -> None:
     """Print a table or JSON."""
     options = tyro.cli(Envs, prog="headrace envs", description=DESCRIPTION, args=arguments)
+    if options.library is not None:
+        names = [f"{options.library}/{task}" for task in tasks(options.library)]
+        say(json.dumps(names) if options.json else "\n".join(names))
+        return
     known = listing()
     if options.json:
         say(json.dumps([_to_json(one) for one in known]))

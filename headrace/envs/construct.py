@@ -25,6 +25,7 @@ from headrace.envs.gym.wrappers import NamedWrapper, limited, wrapped
 from headrace.envs.gym.wrapping import UNWRAPPED, Wrapping
 from headrace.envs.hints import unknown
 from headrace.envs.registry import Maker, Source, Spec, names, spec
+from headrace.envs.simulators import by_library
 from headrace.envs.sources import Entry
 
 if TYPE_CHECKING:
@@ -272,6 +273,8 @@ def _entry(known: Spec) -> Entry | str:
         return entry
     if entry.startswith(sources.ENVPOOL):
         return entry
+    if (simulator := by_library.of_name(entry)) is not None:
+        return simulator
     if (known_id := sources.registered(entry.removeprefix(sources.MUJOCO))) is not None:
         return known_id
     if ":" in entry or entry.endswith(".py"):

@@ -1,0 +1,35 @@
+"""MuJoCo Playground's environments, playground/CartpoleBalance. Not run on a GPU; on a CPU as docs/simulators.md says.
+
+Those of robots that walk fetch models from a public repository when they are made.
+"""
+
+from __future__ import annotations
+
+from headrace.envs.simulators.brax import JaxSimulator
+
+PACKAGE = "mujoco_playground"
+INSTALL = "pip install playground"
+
+
+def tasks() -> list[str]:
+    """The names of Playground's registry."""
+    from mujoco_playground import registry
+
+    return list(registry.ALL_ENVS)
+
+
+class Playground(JaxSimulator):
+    """impl: of MuJoCo's physics, "jax" or "warp"; None: as in the task's settings on a GPU, and "jax" elsewhere."""
+
+    def __init__(self, task: str, num_envs: int, impl: str | None = None) -> None:
+        import jax
+        from mujoco_playground import registry
+
+        config = registry.get_default_config(task)
+        if impl or jax.default_backend() == "cpu":
+            config.impl = impl or "jax"
+        env = registry.load(task, config=config)
+        super().__init__(env, num_envs, f"playground/{task}", config.episode_length, config.action_repeat)
+
+
+SIMULATOR = Playground
