@@ -80,6 +80,7 @@ from headrace.runs.hub import push_to_hub as push_to_hub
 from headrace.runs.run import Run as Run
 from headrace.runs.run import load as load
 from headrace.runs.run import save as save
+from headrace.setting_schedules import Schedule
 from headrace.training.config import TrainConfig as TrainConfig
 from headrace.training.loop import Training as _Training
 from headrace.training.trainer import Trainer as _Trainer
@@ -141,7 +142,8 @@ class Options(TypedDict, total=False):
 class PPOOptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     adam_beta2: float
     gamma: float
     max_grad_norm: float
@@ -164,6 +166,7 @@ class PPOOptions(Options, total=False):
     entropy_coef: float
     value_coef: float
     target_kl: float
+    desired_kl: float
     layer_norm: bool
     shared: bool
     initial_std: float
@@ -171,7 +174,8 @@ class PPOOptions(Options, total=False):
 class A2COptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     adam_beta2: float
     gamma: float
     max_grad_norm: float
@@ -194,7 +198,8 @@ class A2COptions(Options, total=False):
 class APPOOptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     adam_beta2: float
     gamma: float
     max_grad_norm: float
@@ -219,6 +224,7 @@ class APPOOptions(Options, total=False):
     entropy_coef: float
     value_coef: float
     target_kl: float
+    desired_kl: float
     layer_norm: bool
     shared: bool
     initial_std: float
@@ -226,7 +232,8 @@ class APPOOptions(Options, total=False):
 class IMPALAOptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     adam_beta2: float
     gamma: float
     max_grad_norm: float
@@ -251,7 +258,8 @@ class IMPALAOptions(Options, total=False):
 class ReinforceOptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     adam_beta2: float
     gamma: float
     max_grad_norm: float
@@ -273,7 +281,8 @@ class ReinforceOptions(Options, total=False):
 class TRPOOptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     adam_beta2: float
     gamma: float
     max_grad_norm: float
@@ -306,7 +315,8 @@ class DDPGOptions(Options, total=False):
     utd_ratio: float
     gradient_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     gamma: float
     n_steps: int
     hindsight: int
@@ -333,7 +343,8 @@ class TD3Options(Options, total=False):
     utd_ratio: float
     gradient_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     gamma: float
     n_steps: int
     hindsight: int
@@ -363,7 +374,8 @@ class SACOptions(Options, total=False):
     utd_ratio: float
     gradient_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     gamma: float
     n_steps: int
     hindsight: int
@@ -391,7 +403,8 @@ class TQCOptions(Options, total=False):
     utd_ratio: float
     gradient_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     gamma: float
     n_steps: int
     hindsight: int
@@ -423,7 +436,8 @@ class CrossQOptions(Options, total=False):
     utd_ratio: float
     gradient_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     gamma: float
     n_steps: int
     hindsight: int
@@ -453,7 +467,8 @@ class DQNOptions(Options, total=False):
     utd_ratio: float
     gradient_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     gamma: float
     n_steps: int
     hindsight: int
@@ -483,7 +498,8 @@ class DQNOptions(Options, total=False):
 class PQNOptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     adam_beta2: float
     gamma: float
     max_grad_norm: float
@@ -499,10 +515,44 @@ class PQNOptions(Options, total=False):
     q_lambda: float
     layer_norm: bool
 
+class QRDQNOptions(Options, total=False):
+    num_steps: int
+    train_freq: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
+    gamma: float
+    n_steps: int
+    hindsight: int
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    exploration_initial: float
+    exploration_final: float
+    exploration_fraction: float
+    quantiles: int
+    target_interval: int
+    tau: float
+    dueling: bool
+    adam_eps: float
+    max_grad_norm: float
+    layer_norm: bool
+
 class SharedOptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     gamma: float
     hidden: Sequence[int]
     activation: str
@@ -512,7 +562,8 @@ class SharedOptions(Options, total=False):
 class EveryOptions(Options, total=False):
     num_steps: int
     learning_rate: float
-    schedule: Literal["constant", "linear"]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     adam_beta2: float
     gamma: float
     max_grad_norm: float
@@ -535,6 +586,7 @@ class EveryOptions(Options, total=False):
     entropy_coef: float
     value_coef: float
     target_kl: float
+    desired_kl: float
     layer_norm: bool
     shared: bool
     initial_std: float
@@ -719,6 +771,16 @@ class Trainer(_Trainer):
     @overload
     def __init__(
         self,
+        algorithm: Literal["qrdqn"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[QRDQNOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
         algorithm: str,
         env: EnvArgument = None,
         *,
@@ -894,6 +956,17 @@ class Training(_Training):
     @overload
     def __init__(
         self,
+        algorithm: Literal["qrdqn"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[QRDQNOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
         algorithm: str,
         env: EnvArgument = None,
         *,
@@ -1054,6 +1127,16 @@ def train(
     resume: str | Path | None = None,
     on_interrupt: Literal["raise", "return"] = "raise",
     **options: Unpack[PQNOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["qrdqn"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[QRDQNOptions],
 ) -> Run: ...
 @overload
 def train(
@@ -1227,6 +1310,17 @@ def tune(
     by: Literal["return", "steps"] = "return",
     watch: Callable[[str], None] | None = None,
     **options: Unpack[PQNOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["qrdqn"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[QRDQNOptions],
 ) -> Tuning: ...
 @overload
 def tune(

@@ -45,7 +45,7 @@ FLOORS = (
     *("envs.builtin", "envs.simulators"),
     "envs",
     "envs.vector_env",
-    "algorithms",
+    *("algorithms", "algorithms.discrete"),
     "parallel",
     "parallel.cluster",
     "parallel.cuda",

@@ -39,6 +39,7 @@ from headrace.envs.construct import Wrappers
 from headrace.envs.gym.agent_groups import Grouping
 from headrace.envs.registry import Source
 from headrace.envs.vector_env.compiled_vector import Output
+from headrace.setting_schedules import Schedule
 from headrace.tuning.tuner import Tuning
 '''
 TRAINING = """
@@ -59,6 +60,7 @@ WIDER = {  # what settings take besides the type that they are kept as
     "tuple[int, ...]": "Sequence[int]",
     "tuple[str, ...]": "Sequence[str]",
     "dict[str, Any]": "Mapping[str, Any]",
+    "dict[str, Schedule]": "Mapping[str, Schedule]",
 }
 MORE = {  # and single ones of them
     **dict.fromkeys(("workers", "actors"), "Workers"),

@@ -65,7 +65,7 @@ def past_warm_up(algorithm: Algorithm) -> bool:
     return ready is None or ready()
 
 
-ALGORITHMS = {  # name -> class in headrace.algorithms.<name>
+ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES says
     "ppo": "PPO",
     "a2c": "A2C",
     "appo": "APPO",
@@ -79,13 +79,15 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>
     "crossq": "CrossQ",
     "dqn": "DQN",
     "pqn": "PQN",
+    "qrdqn": "QRDQN",
 }
+MODULES = {"qrdqn": "discrete.qrdqn"}  # in headrace.algorithms
 ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others have -> what comes closest here
     "a3c": ("impala", {}),
     **dict.fromkeys(("ppo_lstm", "ppo_recurrent", "recurrent_ppo", "recurrentppo"), ("ppo", {"recurrent": "lstm"})),
     **dict.fromkeys(("ppo2", "maskable_ppo", "maskableppo", "ppo_continuous_action", "ppo_atari"), ("ppo", {})),
     **dict.fromkeys(("r2d2", "drqn"), ("dqn", {"recurrent": "lstm"})),
-    **dict.fromkeys(("ddqn", "double_dqn", "rainbow", "qrdqn", "c51", "iqn", "apex", "apex_dqn"), ("dqn", {})),
+    **dict.fromkeys(("ddqn", "double_dqn", "rainbow", "c51", "iqn", "apex", "apex_dqn"), ("dqn", {})),
     **dict.fromkeys(("vpg", "pg"), ("reinforce", {})),
     "discrete_sac": ("dqn", {}),
     **dict.fromkeys(("her", "hindsight"), ("sac", {"hindsight": "4"})),
@@ -104,6 +106,7 @@ PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
     "crossq": "as SAC, with more computing for fewer environment steps",
     "dqn": "discrete actions, expensive environment steps",
     "pqn": "discrete actions, thousands of environments",
+    "qrdqn": "as DQN, with the distribution of returns, which is more robust",
 }
 
 
@@ -124,7 +127,7 @@ def algorithm_classes(name: str) -> AlgorithmClasses:
     if place:
         module = import_user_module(place)
     elif name in ALGORITHMS:
-        module, class_name = import_module(f"headrace.algorithms.{name}"), ALGORITHMS[name]
+        module, class_name = import_module(f"headrace.algorithms.{MODULES.get(name, name)}"), ALGORITHMS[name]
     else:
         raise _unknown(name)
     for wanted in (class_name, f"{class_name}Config"):

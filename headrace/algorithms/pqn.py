@@ -6,7 +6,7 @@ Layer normalisation keeps it stable; the number of environments decorrelates the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from headrace.core.fused import fused
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.q_network import QNetwork
+from headrace.setting_schedules import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +30,7 @@ class PQNConfig(EpsilonGreedyConfig, OnPolicyConfig):
     epochs: int = 2  # passes over each rollout
     minibatch_size: int = 256  # rows of a minibatch; minibatches have one size, the nearest to this that fits
     learning_rate: float = 5e-4  # of Adam, at the start of training
-    schedule: Literal["constant", "linear"] = "linear"  # of the learning rate; linear: falls to 0 at the end
+    schedule: Schedule = "linear"  # of the learning rate: constant, linear, cosine, ..., see docs/schedules.md
     q_lambda: float = 0.65  # of Q(lambda): 0 one-step targets, 1 returns to the rollout's end
     max_grad_norm: float = 10.0  # gradients are clipped to this norm
     hidden: tuple[int, ...] = (128, 128)  # sizes of the hidden layers

@@ -121,6 +121,8 @@ def _why_not(policy: Policy) -> str | None:
         return f"it is written for the classes of Headrace, not for {type(policy).__name__}"
     if type(policy) is QNetwork and policy.masked:
         return AsChosen("action masks of Q-networks are applied in torch")
+    if getattr(policy, "quantiles", 1) > 1 and type(policy) is QNetwork:
+        return AsChosen("quantiles of Q-networks are learned by programs that are made of their loss")
     parts = {name: getattr(policy, name) for name in roles}
     for name, kinds in roles.items():
         if type(parts[name]) not in kinds:

@@ -128,6 +128,7 @@ def _binary_encoder(graph: Graph, module: Any, x: Value) -> Value:
 LAYERS: dict[type[nn.Module], Callable[[Graph, Any, Value], Value]] = {
     networks.Dense: _dense,
     networks.Readout: _dense,
+    networks.QuantileReadout: _dense,
     nn.Linear: _dense,
     networks.MLP: _mlp,
     networks.RenormMLP: _renorm_mlp,

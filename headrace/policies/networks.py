@@ -113,6 +113,31 @@ class Readout(Dense):
         return torch.addmm(self.bias.unsqueeze(1), self.weight, features.t())
 
 
+class QuantileReadout(nn.Module):
+    """A last layer of `quantiles` numbers for each output: [N, inputs] -> their means, [outputs, N]."""
+
+    def __init__(self, inputs: int, outputs: int, quantiles: int, gain: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.of_all, self.number = Readout(inputs, outputs * quantiles, gain, generator), quantiles
+
+    def quantiles(self, features: Tensor) -> Tensor:
+        """The quantiles, [outputs, quantiles, N]."""
+        return self.of_all(features).unflatten(0, (-1, self.number))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.quantiles(features).mean(1)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of the means, [outputs, inputs]: they are linear."""
+        return self.of_all.weight.unflatten(0, (-1, self.number)).mean(1)
+
+    @property
+    def bias(self) -> Tensor:
+        """The bias of the means, [outputs]."""
+        return self.of_all.bias.unflatten(0, (-1, self.number)).mean(1)
+
+
 class VectorEncoder(nn.Module):
     """A Box of floats, flattened, optionally normalised: [N, *shape] -> [N, size]. Of a FlatDict without its mask."""
 

@@ -1,4 +1,4 @@
-"""QNetwork: the value of each action, and epsilon-greedy actions. The policy of DQN and PQN."""
+"""QNetwork: the value of each action, and epsilon-greedy actions. The policy of DQN, QR-DQN and PQN."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.data.spaces import Discrete, Space, action_column
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import best_value, is_masked, mask_of, random_choice
-from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.networks import MLP, QuantileReadout, Readout, make_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 
@@ -27,7 +27,8 @@ class QNetwork(Policy):
     hidden layers, one for the value of the state and one for the advantages of the actions, minus their mean (Wang et
     al. 2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalization.py. images: see
     convolutions.ImageEncoder. recurrent: "gru" or "lstm", an RNN cell of rnn_size before the layers, which learns from
-    sequences of sequence_length steps after burn_in steps: see rnn.RecurrentEncoder. The seed determines the weights.
+    sequences of sequence_length steps after burn_in steps: see rnn.RecurrentEncoder. quantiles: of the return of each
+    action, whose mean is its value; 1: the value alone. The seed determines the weights.
     `exploration`, [1] or [N], is the probability of a random action in act(); it is not saved, and 0 once loaded.
     Raises TypeError for unsupported spaces, ValueError for an unknown activation.
     """
@@ -51,6 +52,7 @@ class QNetwork(Policy):
         rnn_size: int = 64,
         sequence_length: int = 1,
         burn_in: int = 0,
+        quantiles: int = 1,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -80,8 +82,15 @@ class QNetwork(Policy):
         self.branch = mlp(self.trunk.outputs, self.hidden[-1:]) if dueling else None
         self.value_branch = mlp(self.trunk.outputs, self.hidden[-1:]) if dueling else None
         features = self.trunk.outputs if self.branch is None else self.branch.outputs
-        self.out = Readout(features, int(action_space.n), 1.0, generator)
-        self.value_out = Readout(features, 1, 1.0, generator) if dueling else None
+        self.quantiles = quantiles
+
+        def readout(outputs: int) -> Readout | QuantileReadout:
+            if quantiles == 1:
+                return Readout(features, outputs, 1.0, generator)
+            return QuantileReadout(features, outputs, quantiles, 1.0, generator)
+
+        self.out = readout(int(action_space.n))
+        self.value_out = readout(1) if dueling else None
         self.register_buffer("exploration", torch.zeros(1), persistent=False)
         flatten_parameters(self.parameters())  # kernels serve parameters in one buffer
 
@@ -96,6 +105,15 @@ class QNetwork(Policy):
             return self.out(features)
         advantage = self.out(self.branch(features))
         return self.value_out(self.value_branch(features)) + advantage - advantage.mean(0)
+
+    def quantile_values(self, features: Tensor) -> Tensor:
+        """The quantiles of the return of each action, [A, quantiles, N], of encoded observations [N, F]."""
+        features, out, value_out = self.trunk(features), self.out, self.value_out
+        assert isinstance(out, QuantileReadout), f"this network has quantiles={self.quantiles}"
+        if self.branch is None or self.value_branch is None or not isinstance(value_out, QuantileReadout):
+            return out.quantiles(features)
+        advantage = out.quantiles(self.branch(features))
+        return value_out.quantiles(self.value_branch(features)) + advantage - advantage.mean(0)
 
     def best(self, values: Tensor, observation: Any) -> tuple[Tensor, Tensor]:
         """The largest of the values [A, N] of allowed actions, [N], and its action counted from 0, int64 [N]."""

@@ -85,9 +85,10 @@ def _continued(
         raise TypeError(
             f"{folder} was trained by an algorithm of your own: give it again, train(resume=..., algorithm=...)"
         )
-    for own in nameless_settings(saved) if algorithm is None else ():
-        if own not in given:
-            raise TypeError(f"the {own} of {folder} was made by you: give it again, train(resume=..., {own}=...)")
+    for name_of in nameless_settings(saved) if algorithm is None else ():
+        if name_of not in given:
+            missing = f"train(resume=..., {name_of}=...)"
+            raise TypeError(f"the {name_of} of {folder} was made by you: give it again, {missing}")
     ready = algorithm is not None and not isinstance(algorithm, str)
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     # its weights are not needed again, and the run that had them may be gone

@@ -43,9 +43,10 @@ ROLLOUTS = ("ppo", "trpo")  # learn from rollouts as long as these
 # what differs for images: PPO and DQN as rl-baselines3-zoo has them for Atari; the replay of Yarats et al. 2021
 # (arXiv:2004.13649), since a million images do not fit into memory
 FEWER_IMAGES: Settings = {"buffer_size": 100_000}
+OF_DQN: Settings = {"batch_size": 32, "learning_rate": 1e-4}
 OF_IMAGES: Mapping[str, Settings] = {
     "ppo": {"epochs": 4, "minibatch_size": 256, "learning_rate": 2.5e-4},
-    "dqn": {"batch_size": 32, "learning_rate": 1e-4},
+    **dict.fromkeys(("dqn", "qrdqn"), OF_DQN),
     **dict.fromkeys(("sac", "tqc", "crossq", "td3", "ddpg"), FEWER_IMAGES),
 }
 # random actions before a deterministic policy learns, as rl-baselines3-zoo has them for MuJoCo: with 1,000 of them TD3
