@@ -57,6 +57,7 @@ from headrace.envs.compiled.single_env import single as single
 from headrace.envs.construct import Wrappers
 from headrace.envs.gym.agent_groups import Grouping
 from headrace.envs.registry import Source
+from headrace.envs.vector.mujoco_task import MujocoTask as MujocoTask
 from headrace.envs.vector_env.compiled_vector import Output
 from headrace.envs.vector_env.vector_wrappers import Gymnasium029Infos as Gymnasium029Infos
 from headrace.envs.workers.process import Workers as Workers
