@@ -122,6 +122,7 @@ class OffPolicyConfig:
 class ActorQConfig:
     """Settings of an actor that learns from critics of its actions."""
 
+    critic_hidden: tuple[int, ...] | None = None  # sizes of the critics' hidden layers; None: those of hidden
     noise_autocorrelation: float = 0.0  # of the noise on actions from one step to the next; 0: independent
     critic_init_scale: float = 1.0  # factor of the critics' initial weights; 0.4: as small as PyTorch's own
 

@@ -76,7 +76,7 @@ class CrossQ(OffPolicy[CrossQConfig]):
 
     @classmethod
     def make_policy(cls, config: CrossQConfig, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
-        own = {**cls.policy_arguments, "critic_hidden": config.critic_hidden, "batch_renorm": config.renorm_warm_up}
+        own = {**cls.policy_arguments, "batch_renorm": config.renorm_warm_up}
         return actor_q(config, observation_space, action_space, seed, **own)
 
     def num_draws(self) -> int:

@@ -364,7 +364,7 @@ def check_networks(
 
 def actor_q(config: Any, observation_space: Space, action_space: Space, seed: int, **own: Any) -> ActorQ:
     """The policy of a config that is both an ActorQConfig and an OffPolicyConfig. own: further settings of ActorQ."""
-    of_both = {name: getattr(config, name) for name in ("noise_autocorrelation", "critic_init_scale")}
+    of_both = {name: getattr(config, name) for name in ("noise_autocorrelation", "critic_init_scale", "critic_hidden")}
     return ActorQ(observation_space, action_space, seed=seed, **policy_settings(config), **own, **of_both)
 
 

@@ -73,7 +73,7 @@ class TQC(OffPolicy[TQCConfig]):
 
     @classmethod
     def make_policy(cls, config: TQCConfig, observation_space: Space, action_space: Space, seed: int) -> ActorQ:
-        own = {name: getattr(config, name) for name in ("critics", "quantiles", "critic_hidden")}
+        own = {name: getattr(config, name) for name in ("critics", "quantiles")}
         return actor_q(config, observation_space, action_space, seed, **cls.policy_arguments, **own)
 
     def num_draws(self) -> int:

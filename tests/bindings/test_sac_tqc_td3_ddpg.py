@@ -136,6 +136,14 @@ def test_truncated_critics_of_all_sizes(options):
     compare("tqc", options)
 
 
+@pytest.mark.parametrize("sizes", [(9,), (24, 17, 30)])
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
+def test_critics_have_sizes_of_their_own(name, sizes):
+    algorithm = build(name, critic_hidden=sizes)
+    assert [weight.shape[2] for weight in algorithm.policy.critics.weights] == [*sizes, 1]
+    compare(name, {"critic_hidden": sizes})
+
+
 def test_targets_are_truncated():
     """With one target critic far above the others, the largest quantiles are its own."""
     ends = []
