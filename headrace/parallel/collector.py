@@ -189,8 +189,14 @@ class InlineCollector:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(), bit for bit where the environments can be saved; else with new episodes."""
+        """Continue from state_dict(), bit for bit where the environments can be saved; else with new episodes. Where
+        "env" is None, the state is of other environments, and only its "steps" count."""
         self.steps = state["steps"]
+        if state["env"] is None:
+            self.env.reset(self.rollout, rng.seed(self.seed, rng.Purpose.RESUME, self.steps))
+            for name in ("observation", "valid"):
+                tree_map(lambda x: x[-1].copy_(x[0]), getattr(self.rollout, name))
+            return
         self.rnn_state = tree_map(lambda x: x.to(self.env.device), state["rnn_state"])
         if not state["env"] and self.steps:  # by a seed of their own: otherwise the first episodes would come again
             self.env.reset(self.rollout, rng.seed(self.seed, rng.Purpose.RESUME, self.steps))

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TextIO
 
 from headrace import setting_schedules
 from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_resolvable
+from headrace.algorithms.on_policy import OnPolicy
 from headrace.core.trust import code_of, run_of
-from headrace.core.types import EnvArgument, Json, Settings
+from headrace.core.types import EnvArgument, Json, Settings, StateDict
 from headrace.envs.strangers import check_settings
 from headrace.evaluation.history import NOT_OF_LEARNING
 from headrace.policies.base import OFF
@@ -23,11 +24,14 @@ from headrace.runs.run import LAST, difference_from, lock
 from headrace.training.config import TrainConfig, default_of, has_default
 from headrace.training.limits import Limits
 from headrace.training.plan import nameless_settings, settings_of
+from headrace.training.shards import Sharded
 from headrace.training.torchrun import started_by_torchrun
 from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
-FIXED = ("num_envs", "num_steps", "seed", "learners", "shards", "init_from")
+FIXED = ("seed", "shards", "init_from")
+# and these but where a rollout is all that depends on them: then learning goes on, in new episodes
+SIZES = ("num_envs", "num_steps", "learners")
 
 
 class Continued(NamedTuple):
@@ -78,7 +82,7 @@ def _continued(
     given = {**(settings_of(config, options) if config else {}), **options}
     replaced = {**({} if env is None else {"env": None}), **dict.fromkeys(given)}
     check_settings(path, {"env": source, **saved, **replaced})
-    _check_fixed(folder, saved, given)
+    changed = _check_fixed(folder, saved, given)
     if env is None and source is None:
         raise TypeError(f"the environment of {folder} was made by you: give it again, train(resume=..., env=...)")
     if algorithm is None and not is_resolvable(name):
@@ -93,6 +97,8 @@ def _continued(
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     # its weights are not needed again, and the run that had them may be gone
     options = {**known, **given, "init_from": None}
+    if "num_steps" in changed and not options.get("sequence_length", 1):
+        options["sequence_length"] = saved["num_steps"]  # which a recurrent policy was made for
     if (policy := options.get("policy")) and not ready:  # the run has all settings: those are let go that none reads
         from headrace.training import initial_policy
 
@@ -113,7 +119,7 @@ def _continued(
         if trainer.follows:
             return Continued(trainer, None, {})
         with checkpoint.using(folder, manifest, "it is not of such a training"):
-            trainer.load_state_dict(state)
+            trainer.load_state_dict(_resized(trainer, state, changed))
         recorder = Recorder(trainer, folder.parent, locked)
         recorder.resume(folder, positions, state.get("evaluations", ()))
     for field, value in given.items():
@@ -121,7 +127,11 @@ def _continued(
             recorder.progress.say(f"{field} {saved[field]} -> {value} from step {trainer.steps:,} on")
     for line in _jumps(trainer, saved):
         recorder.progress.say(line)
-    if not state["collectors"][0]["env"]:
+    if changed:
+        recorder.progress.say(
+            f"with another {' and '.join(changed)} new episodes begin: the run is not the one that it would have been"
+        )
+    elif not state["collectors"][0]["env"]:
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return Continued(trainer, recorder, json.loads(state.get("loop", "{}")))
 
@@ -148,12 +158,34 @@ def _jumps(trainer: Trainer, saved: Json) -> list[str]:
     ]
 
 
-def _check_fixed(folder: Path, saved: Json, given: Settings) -> None:
-    """Raise ValueError where settings are given that resuming cannot change."""
+def _check_fixed(folder: Path, saved: Json, given: Settings) -> list[str]:
+    """Raise ValueError where settings are given that resuming cannot change. Returns the SIZES that change."""
     any_actors = saved.get("learners", 1) == 1 and _any_number_of_actors(saved, given)
-    for field in FIXED if any_actors else (*FIXED, "actors"):
-        if field in given and field in saved and given[field] != saved[field]:
+    by_actors = any(settings.get("actors") is not None for settings in (saved, given))
+    fixed = FIXED + ("actors",) * (not any_actors) + SIZES * by_actors
+    changed = [name for name in given if name in saved and given[name] != saved[name]]
+    for field in fixed:
+        if field in changed:
             raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
+    return [name for name in SIZES if name in changed]
+
+
+def _resized(trainer: Trainer, state: StateDict, changed: list[str]) -> StateDict:
+    """The state of a training, for one with other environments or learners: learning goes on, in new episodes.
+
+    Raises ValueError for an algorithm with a replay buffer, whose rows are those of each environment."""
+    if not changed:
+        return state
+    if hasattr(trainer.algorithm, "replay") or not isinstance(trainer.algorithm, OnPolicy | Sharded):
+        raise ValueError(
+            f"{' and '.join(changed)} cannot change on resuming with {trainer.algorithm.name}: only algorithms that "
+            "learn from rollouts of one group of agents go on with other sizes; begin another run with init_from"
+        )
+    learner, fresh = state["learner"], {"steps": state["collectors"][0]["steps"], "env": None}
+    own = learner["algorithm"].get("shards", [learner["algorithm"]])[0]
+    own = {"shards": [own]} if isinstance(trainer.algorithm, Sharded) else own
+    collectors = [fresh] * trainer.config.learners
+    return {**state, "learner": {**learner, "algorithm": own}, "collectors": collectors}
 
 
 def _any_number_of_actors(saved: Json, given: Settings) -> bool:

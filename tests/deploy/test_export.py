@@ -264,7 +264,6 @@ OWN = {
     "altered": lambda: altered(),
     "masked": lambda: Own(MASKED, hr.Discrete(3, start=2)),
     "masked_image": lambda: Own(MASKED_IMAGE, hr.MultiDiscrete([2, 3], start=[1, 0])),
-    "quantiles": lambda: QNetwork(VECTOR, hr.Discrete(3), quantiles=5, **SMALL),
     "masked_q": lambda: OwnQ(MASKED, hr.Discrete(3), **SMALL),
     "q_network": lambda: OwnQ(VECTOR, hr.Discrete(3), dueling=True, **SMALL),
     "actor_q": lambda: OwnActorQ(VECTOR, UNEVEN, **SMALL),

@@ -247,8 +247,8 @@ def test_a_signal_to_any_learner_ends_all_and_saves_once(env, tmp_path, monkeypa
     resumed = hr.train(resume=run.path, env=env, total_steps=2_000)
     whole = hr.train("a2c", env, **options, total_steps=2_000)
     assert hash_of(resumed.policy) == hash_of(whole.policy)
-    with pytest.raises(ValueError, match=r"learners is 2 in .* and cannot become 3"):
-        hr.train(resume=run.path, learners=3)
+    one = hr.train(resume=run.path, env=env, learners=1, total_steps=3_000)  # with new episodes
+    assert one.steps >= 3_000 and one.metrics["iteration"] > resumed.metrics["iteration"]
 
 
 @pytest.mark.slow
