@@ -153,7 +153,8 @@ def _due(callback: Any, before: int, after: int) -> range:
 def _needs_steps(callback: Any) -> bool:
     """Whether _on_step() has to be called after each step: not for those known by name, or that return True alone."""
     name = type(callback).__name__
-    return name not in FREQUENCIES and name != PROGRESS_BAR and not returns_true(type(callback)._on_step)
+    known = name in FREQUENCIES or name == PROGRESS_BAR
+    return not known and not returns_true(getattr(type(callback), "_on_step", None))
 
 
 def returns_true(function: Any) -> bool:

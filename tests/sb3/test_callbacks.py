@@ -202,6 +202,29 @@ def test_environments_whose_attributes_changed_stay_in_the_next_learn(capsys):
     assert "gravity" in capsys.readouterr().err
 
 
+class Duck:
+    """The methods of a callback, and no class of Stable-Baselines3 above it."""
+
+    steps = 0
+
+    def init_callback(self, model: Any) -> None: ...
+    def on_training_start(self, locals_: Any, globals_: Any) -> None: ...
+    def on_rollout_start(self) -> None: ...
+    def on_rollout_end(self) -> None: ...
+    def on_training_end(self) -> None: ...
+    def update_locals(self, locals_: Any) -> None: ...
+
+    def on_step(self) -> bool:
+        self.steps += 1
+        return True
+
+
+def test_a_callback_is_known_by_the_methods_that_are_called():
+    duck = Duck()
+    PPO("MlpPolicy", "CartPole-v1", n_steps=ROLLOUT, batch_size=16, n_epochs=1, seed=0).learn(ROLLOUT, callback=duck)
+    assert duck.steps >= ROLLOUT - ROLLOUT // 8
+
+
 @pytest.mark.parametrize(("function", "expected"), [("return True", True), ("return False", False), ("x = 1", False)])
 def test_functions_that_return_true_alone_are_known(function, expected):
     scope: dict[str, Any] = {}
