@@ -82,7 +82,7 @@ def spec(source: Source) -> Spec:
             return Spec(source, entry, known.defaults, False, known.published)
         return _specs.get(source) or _of_entry(entry) or Spec(source, entry, *_of_family(source))
     if isinstance(source, list | tuple) and source:
-        inside = dict.fromkeys(spec(kind).name for kind in source)
+        inside = dict.fromkeys(spec(kind).name.rpartition(":")[2].strip("<>") for kind in source)
         return Spec(f"<{' | '.join(inside)}>", Several(source))
     if not callable(source):
         raise TypeError(

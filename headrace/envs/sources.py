@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -117,13 +118,23 @@ def comes_as_vector(name: str, entry: Entry | str) -> bool:
 
 
 def reference(thing: Callable) -> str:
-    """The name by which find() gives this class or function again: `package.module:Class` or `file.py:Class`."""
-    name = getattr(thing, "__qualname__", type(thing).__qualname__)  # functools.partial has none of its own
-    module = sys.modules.get(thing.__module__)
+    """The name by which find() gives this class or function again: `package.module:Class` or `file.py:Class`.
+
+    A partial, an object that is called and an object's method are not found again by the name of what is in them: it
+    is in angle brackets, as a lambda's.
+    """
+    inner: Any = thing
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    name, owner = getattr(inner, "__qualname__", type(inner).__qualname__), getattr(inner, "__self__", None)
+    bound = owner is not None and not isinstance(owner, type | ModuleType)
+    if inner is not thing or bound or not hasattr(inner, "__qualname__"):
+        name = f"<{name.strip('<>')}>"
+    module = sys.modules.get(inner.__module__)
     path = getattr(module, "__file__", None)
-    if path is not None and (thing.__module__ == "__main__" or is_from_file(module)):
+    if path is not None and (inner.__module__ == "__main__" or is_from_file(module)):
         return f"{path}:{name}"
-    return f"{thing.__module__}:{name}"
+    return f"{inner.__module__}:{name}"
 
 
 def arguments_of(env_kwargs: Settings | None, kwargs: Settings) -> dict[str, Any]:

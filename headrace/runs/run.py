@@ -89,7 +89,7 @@ def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
     Raises OSError, naming the folder, where none can be made.
     """
     parent = Path(log_folder) / algorithm
-    stem = re.sub(r"[^\w.-]+", "-", env)
+    stem = re.sub(r"[^\w.-]+", "-", env).strip("-")
     with writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
         taken = [path.name.removeprefix(f"{stem}_") for path in parent.glob(f"{stem}_*")]
