@@ -16,18 +16,13 @@ from torch import Tensor, nn
 from headrace.core.closure import global_names
 
 Find: TypeAlias = Callable[[Any], Any]
+Space: TypeAlias = dict[Any, Any] | list[Any]
 
 
 def captured(function: Callable[..., object]) -> list[tuple[str, Any, Find]]:
     """The modules and tensors that a function holds: in its closure, in its module under names that it uses, in what
     functools.partial() gives it, in the object whose method it is; also in lists, dicts and attributes of these."""
-    found = list[tuple[str, Any, Find]]()
-    for name, value, find in roots(function):
-        if isinstance(value, Tensor):
-            found.append((name, value, find))
-        else:
-            found += [(label, part, at) for label, part, at in _within(name, value, find)]
-    return found
+    return [found for root in roots(function) for found in within(*root)]
 
 
 def roots(function: Callable[..., object]) -> list[tuple[str, Any, Find]]:
@@ -60,20 +55,29 @@ def plain_function(function: Callable[..., object]) -> Any:
     return type(plain).__call__
 
 
-def _within(name: str, value: Any, find: Find, depth: int = 3) -> Iterator[tuple[str, Any, Find]]:
-    """The modules in a value; of its attributes and of dicts also the tensors."""
-    if isinstance(value, nn.Module):
+def within(name: str, value: Any, find: Find, depth: int = 4) -> Iterator[tuple[str, Any, Find]]:
+    """A module or a tensor, or those in a list, a dict or an object. Of what is in a tuple, the modules: none of its
+    members can be replaced."""
+    if isinstance(value, nn.Module | Tensor):
         yield name, value, find
-    elif depth and isinstance(value, list | tuple):
-        for i, part in enumerate(value):
-            yield from _within(f"{name}.{i}", part, lambda given, i=i: find(given)[i], depth - 1)  # type: ignore[misc]
-    elif depth and (space := space_of(value)) is not None:
-        for key, part in list(space.items()):
-            at = lambda given, key=key: space_of(find(given))[key]  # type: ignore[index] # noqa: E731
-            if isinstance(part, Tensor):
-                yield f"{name}.{key}", part, at
-            else:
-                yield from _within(f"{name}.{key}", part, at, depth - 1)
+    elif depth and isinstance(value, tuple):
+        parts = ((i, part) for i, part in enumerate(value) if not isinstance(part, Tensor))
+        for i, part in parts:
+            yield from within(f"{name}.{i}", part, lambda given, i=i: find(given)[i], depth - 1)  # type: ignore[misc]
+    elif depth and (space := members_of(value)) is not None:
+        for key, part in items_of(space):
+            at = lambda given, key=key: members_of(find(given))[key]  # type: ignore[index, call-overload] # noqa: E731
+            yield from within(f"{name}.{key}", part, at, depth - 1)
+
+
+def members_of(value: Any) -> Space | None:
+    """A list, a dict, or the attributes of an object of the user's."""
+    return value if isinstance(value, list) else space_of(value)
+
+
+def items_of(space: Space) -> list[tuple[Any, Any]]:
+    """The keys and values of a dict, or places and members of a list."""
+    return list(enumerate(space) if isinstance(space, list) else space.items())
 
 
 def space_of(value: Any) -> dict[Any, Any] | None:
@@ -83,20 +87,16 @@ def space_of(value: Any) -> dict[Any, Any] | None:
     return vars(value) if has_parts(value) or (callable(value) and _is_object(value)) else None
 
 
-def holders(function: Callable[..., object]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The dicts and attributes with tensors in them that a function holds."""
-
-    def inside(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, dict[str, Any]]]:
-        if isinstance(value, nn.Module | Tensor) or not depth:
-            return
-        space = space_of(value)
-        if space is not None:
-            yield name, space
-        for part in value if isinstance(value, list | tuple) else list((space or {}).values()):
-            yield from inside(name, part, depth - 1)
-
-    for name, value, _ in roots(function):
-        yield from inside(name, value)
+def holders(value: Any, depth: int = 4) -> Iterator[Space]:
+    """The lists, dicts and attributes that within() looks into."""
+    if isinstance(value, nn.Module | Tensor) or not depth:
+        return
+    space = value if isinstance(value, tuple) else members_of(value)
+    if space is not None:
+        if not isinstance(space, tuple):
+            yield space
+        for part in space.values() if isinstance(space, dict) else space:
+            yield from holders(part, depth - 1)
 
 
 def has_parts(value: object) -> bool:

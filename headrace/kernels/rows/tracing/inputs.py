@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headrace.core.closure import Reach, reach
 from headrace.core.value_text import Changing, describe
 from headrace.kernels.rows.reasons import NotRows
-from headrace.kernels.rows.tracing.captured import Find, captured, has_parts, holders
+from headrace.kernels.rows.tracing.captured import Find, Space, captured, has_parts, holders, roots, within
 from headrace.kernels.rows.tracing.held import CONSTANT, Held, Same, Size, are_settings, is_same, parts_of
 
 Shape: TypeAlias = tuple[int, ...]
@@ -46,7 +46,8 @@ class Given:
     """The inputs in a call's arguments.
 
     count: of the arguments. modules: by the names of the arguments. rows: of the minibatch. floats: whether Python
-    floats are inputs, rather than constants. spaces: attributes of objects, and dicts, that the function holds. same:
+    floats are inputs, rather than constants. spaces: lists, dicts and attributes that the function and the
+    modules hold. same:
     where a tensor is given twice. held: modules, numbers that are no inputs, sizes of dicts and lists. learns: ids of
     the parameters that the loss may have a gradient of; None: all. device: of all inputs. read: the settings that the
     function was seen to read, by their names.
@@ -57,7 +58,7 @@ class Given:
     modules: list[tuple[str, nn.Module]] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     same: list[Same] = field(default_factory=list)
-    spaces: list[dict[str, Any]] = field(default_factory=list)
+    spaces: list[Space] = field(default_factory=list)
     rows: int = 0
     floats: bool = True
     count: int = 0
@@ -101,6 +102,7 @@ class Given:
             for name, value in vars(part).items()
             if name not in _of_all_modules() and not isinstance(value, Tensor)
         ]
+        inputs = {*map(id, self.values)}
         for name, value, setting in [*((*pair, None) for pair in kept), *((n, v, s) for n, _, v, s in self.held)]:
             if isinstance(value, nn.Module):
                 self._lines.append(f"{name} is a module")
@@ -111,7 +113,7 @@ class Given:
                 classes[type(value)] = None
                 self._note(f"{name} = {value!r}", setting)
             else:
-                found = describe(value)
+                found = describe(value, inputs=inputs)
                 self._changing += [(name, part) for part in found.changing]
                 self._reaches += [(name, reach(function)) for function in found.functions]
                 classes |= dict.fromkeys(found.classes)
@@ -244,7 +246,7 @@ def given(
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
     for name, value, find in captured(function):
         _look(found, seen, name, value, find, same_for_all=True)
-    found.spaces = [space for _, space in holders(function)]
+    found.spaces += [space for _, value, _ in roots(function) for space in holders(value)]
     columns = [(s, v) for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
     groups = Counter(source.name.partition(".")[0] for source, _ in columns)
     columns.sort(key=lambda pair: -groups[pair[0].name.partition(".")[0]])  # those of the minibatch first
@@ -331,25 +333,38 @@ def _add_tensor(
     found.values.append(value)
 
 
+def _attribute_of(parts: dict[str, nn.Module], own: str) -> Find:
+    path, _, label = own.rpartition(".")
+    return lambda _, owner=parts[path]: getattr(owner, label)  # type: ignore[misc]
+
+
 def _add_module(found: Given, seen: dict[int, tuple[str, Find]], name: str, module: nn.Module) -> None:
     if id(module) in seen:
         return
     seen[id(module)] = name, lambda _: module
     found.modules.append((name, module))
     parts = dict(module.named_modules())
-    attributes = [
-        (f"{path}.{label}".lstrip("."), value)
-        for path, part in module.named_modules()
-        for label, value in vars(part).items()
-        if isinstance(value, Tensor)
+    tensors = [
+        (own, value, _attribute_of(parts, own)) for own, value in (*module.named_parameters(), *module.named_buffers())
     ]
-    for own, value in [*module.named_parameters(), *module.named_buffers(), *attributes]:
-        path, _, label = own.rpartition(".")
-        find: Find = lambda _, owner=parts[path], label=label: getattr(owner, label)  # type: ignore[misc] # noqa: E731
+    registered = {id(value) for _, value, _ in tensors}
+    for path, part in parts.items():
+        for label, value in vars(part).items():
+            if label not in _of_all_modules():
+                own = f"{path}.{label}".lstrip(".")
+                tensors += within(own, value, _attribute_of(parts, own))
+                found.spaces += holders(value)
+    for own, value, find in tensors:
+        if isinstance(value, nn.Module):
+            found.held.append(Held(f"{name}.{own}", find, value))
+            _add_module(found, seen, f"{name}.{own}", value)
+            continue
         if id(value) in seen:
             first, at = seen[id(value)]
             found.same.append(Same(f"{name}.{own}", at, find, first))
             continue
+        if id(value) not in registered and (value.device != found.device or value.layout != torch.strided):
+            continue  # refused where the loss uses it
         seen[id(value)] = f"{name}.{own}", find
         found.check(f"{name}.{own}", value)
         learned = isinstance(value, nn.Parameter) and found.is_learned(value)

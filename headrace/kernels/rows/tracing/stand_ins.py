@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from headrace.core.closure import global_names
-from headrace.kernels.rows.tracing.captured import has_parts, plain_function
+from headrace.kernels.rows.tracing.captured import has_parts, items_of, plain_function
 from headrace.kernels.rows.tracing.held import are_settings, note_reads
 from headrace.kernels.rows.tracing.inputs import DTYPES, Given, Source, argument_names
 
@@ -125,7 +125,7 @@ def _in_modules(found: Given, tensors: dict[int, Tensor]) -> Iterator[None]:
     changed = [(space, name, space[name]) for space, name in listed if name in space]
     try:
         for space in spaces:
-            for name, value in list(space.items()):
+            for name, value in items_of(space):
                 if isinstance(value, Tensor) and id(value) in tensors:
                     changed.append((space, name, value))
                     space[name] = tensors[id(value)]
