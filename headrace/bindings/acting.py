@@ -20,7 +20,7 @@ from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.base import PolicyOutput
+from headrace.policies.base import PolicyOutput, is_kind
 from headrace.policies.examination import last_examined
 from headrace.policies.networks import VectorEncoder
 from headrace.policies.numpy_io import batch_size
@@ -148,7 +148,7 @@ def _reads(policy: ActorCritic, observation: Any, random: Tensor | None) -> bool
 
 
 def _serves(policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
-    if type(policy) is not ActorCritic:  # collecting is compiled from its source, or says why it is not
+    if not is_kind(policy, ActorCritic):  # collecting is compiled from its source, or says why it is not
         return False
     weight = policy.critic_out.weight
     if weight.device.type != "cpu" or torch.is_grad_enabled() or not _reads(policy, observation, random):

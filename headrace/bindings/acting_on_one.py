@@ -23,7 +23,7 @@ from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import queue_state
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, is_kind, kind_of
 from headrace.policies.examination import examine, last_examined
 from headrace.policies.networks import VectorEncoder
 from headrace.policies.numpy_io import to_action
@@ -107,7 +107,7 @@ def _kernel(policy: Any) -> _Kernel | None:
     """What acts for this policy: for vectors, on the CPU, from parameters in one buffer; None for others."""
     if type(policy.encoder) is not VectorEncoder or verdict(policy).acting is not None:
         return None
-    if type(policy) is ActorCritic:
+    if is_kind(policy, ActorCritic):
         flat = verdict(policy).flat
         if flat is None or flat.device.type != "cpu":
             return None
@@ -125,7 +125,7 @@ def _kernel(policy: Any) -> _Kernel | None:
 
 
 def _serves(policy: Policy, observation: Any, *_: Any) -> bool:
-    if type(policy) not in _ACTS or type(observation) not in (np.ndarray, dict):
+    if kind_of(policy) not in _ACTS or type(observation) not in (np.ndarray, dict):
         return False
     found = examine(policy).kept
     if ActingOnOne not in found:
@@ -133,7 +133,7 @@ def _serves(policy: Policy, observation: Any, *_: Any) -> bool:
         found[ActingOnOne] = None if kernel is None else ActingOnOne(policy, kernel)
     if found[ActingOnOne] is None:
         return False
-    function, digest, classes = _ACTS[type(policy)]
+    function, digest, classes = _ACTS[kind_of(policy)]
     current: Any = type(policy).act
     return current is function and reached(function.plain, classes).matches(digest)
 

@@ -29,6 +29,7 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import is_kind
 from headrace.policies.examination import examine
 from headrace.policies.networks import VectorEncoder
 
@@ -108,7 +109,7 @@ _row_calls: Bound[_RowCalls] = Bound()
 def serves_rows(collector: InlineCollector, first_step: int | Tensor) -> bool:
     """Whether the policy has a CPU kernel that can read and write the rollout's columns where they lie."""
     policy, rollout = collector.policy, collector.rollout
-    if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder:
+    if not is_kind(policy, ActorCritic) or type(policy.encoder) is not VectorEncoder:
         return False
     if not acts_as_written(collector) or not isinstance(rollout.observation, Tensor):
         return False
@@ -150,7 +151,7 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool:
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     if type(env) is not CompiledEnv or env.backend != "cpu" or env.step != env.target.step or env.num_agents > 1:
         return False
-    if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
+    if not is_kind(policy, ActorCritic) or type(policy.encoder) is not VectorEncoder or rollout.observation.dim() != 3:
         return False
     if output_columns(rollout) != ["action", "log_prob", "value"] or torch.is_grad_enabled():
         return False

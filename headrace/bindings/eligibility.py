@@ -15,7 +15,7 @@ from headrace.algorithms.adam import BETA1, BETA2, Adam
 from headrace.core.fused import AsChosen
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, is_kind, kind_of
 from headrace.policies.convolutions import ImageEncoder
 from headrace.policies.critics import Critics, RenormCritics
 from headrace.policies.examination import difference, examine, last_examined, modules_in
@@ -114,12 +114,12 @@ def why_not_adam(optimizer: Any, any_beta1: bool = False, any_beta2: bool = Fals
 
 
 def _why_not(policy: Policy) -> str | None:
-    if type(policy) is RecurrentActorCritic:
+    if is_kind(policy, RecurrentActorCritic):
         return AsChosen("recurrent policies learn by autograd; the steps of their GRU or LSTM are compiled")
-    roles = _ROLES.get(type(policy))
+    roles = _ROLES.get(kind_of(policy))
     if roles is None:
         return f"it is written for the classes of Headrace, not for {type(policy).__name__}"
-    if type(policy) is QNetwork and policy.masked:
+    if is_kind(policy, QNetwork) and policy.masked:
         return AsChosen("action masks of Q-networks are applied in torch")
     if getattr(policy, "quantiles", 1) > 1 and type(policy) is QNetwork:
         return AsChosen("quantiles of Q-networks are learned by programs that are made of their loss")

@@ -22,7 +22,7 @@ from headrace.kernels.off_policy import off_policy_run_arguments as slots
 from headrace.kernels.off_policy.off_policy_run_arguments import ActorArguments
 from headrace.kernels.runtime.thread_pool import WorkQueue
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.base import PolicyOutput
+from headrace.policies.base import PolicyOutput, kind_of
 from headrace.policies.examination import examine, last_examined
 from headrace.policies.flat_parameters import flatten
 from headrace.policies.networks import MLP, Readout, VectorEncoder
@@ -153,7 +153,7 @@ def _known(policy: Acts) -> bool:
 
 
 def _serves(policy: Acts, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool:
-    if torch.is_grad_enabled() or type(policy) not in (ActorQ, QNetwork) or not known(policy):
+    if torch.is_grad_enabled() or kind_of(policy) not in (ActorQ, QNetwork) or not known(policy):
         return False
     rows = batch_size(observation)
     if type(policy.encoder) is VectorEncoder:

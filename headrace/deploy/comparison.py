@@ -20,7 +20,7 @@ from headrace.deploy.graph import STATE, Array, Graph
 from headrace.deploy.readers import Outputs, Reader
 from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, kind_of
 from headrace.policies.heads import GaussianHead
 from headrace.policies.masks import forbid, mask_of, or_all
 from headrace.policies.networks import DictEncoder, VectorEncoder
@@ -282,7 +282,7 @@ def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None)
         name, found = traced.scores(policy, batch)
         return {"action": action, name: found.numpy(), **_value(graph, policy, batch, None)}, None
     before = policy.initial_state(len(action)) if state is None else state
-    scores, after = REFERENCES[type(policy)](policy, batch, before)
+    scores, after = REFERENCES[kind_of(policy)](policy, batch, before)
     if getattr(policy, "masked", False):
         mask = mask_of(policy.observation_space, batch)
         scores = forbid(scores, or_all(mask) if isinstance(policy, QNetwork) else mask)

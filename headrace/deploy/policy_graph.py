@@ -28,6 +28,7 @@ from headrace.deploy.module_nodes import (
 )
 from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
+from headrace.policies.base import kind_of
 from headrace.policies.examination import examine
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
@@ -43,7 +44,7 @@ def describe(policy: Any, value: bool = False) -> Graph:
         raise TypeError(
             f"the groups {', '.join(policy.groups)} have a policy each: export one of them, by --group or policy[group]"
         )
-    if type(policy) not in POLICIES:
+    if kind_of(policy) not in POLICIES:
         known = ", ".join(kind.__name__ for kind in POLICIES)
         raise TypeError(
             f"a {type(policy).__name__} cannot be exported by Headrace's own writers, which take {known}: use predict()"
@@ -54,7 +55,7 @@ def describe(policy: Any, value: bool = False) -> Graph:
             f"the policy does not compute what its classes say, which alone Headrace's own writers export "
             f"({altered}): use predict()"
         )
-    state_size, add = POLICIES[type(policy)]
+    state_size, add = POLICIES[kind_of(policy)]
     graph = Graph(policy.observation_space, policy.action_space, state_size(policy, value), type(policy).__name__)
     add(graph, policy, _observation(graph, policy.observation_space), value)
     return graph

@@ -17,7 +17,7 @@ from headrace.core.text import shown
 from headrace.data.flat_dict import ACTION_MASK, FlatDict
 from headrace.data.rollout import Group, Rollout, flatten
 from headrace.data.spaces import Dict, Space
-from headrace.policies.base import Policy, PolicyOutput, inference_block
+from headrace.policies.base import Policy, PolicyOutput, inference_block, is_kind
 from headrace.policies.examination import examine
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.heads import action_head
@@ -108,7 +108,7 @@ class ActorCritic(Policy):
 
     def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
         """As act(), by its kernel, or without value and log-likelihood, which take half of the time of one action."""
-        if type(self) is not ActorCritic or examine(self).altered:  # its act() may be another one
+        if not is_kind(self, ActorCritic) or examine(self).altered:  # its act() may be another one
             return super().most_likely(observation, rnn_state)
         kernel = kernel_of(ActorCritic.act, self, observation, rnn_state, None)
         if kernel is not None:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,14 @@ from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Space, alike, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
 
+P = TypeVar("P", bound=nn.Module)
 SPACES = ("observation_space", "action_space")
 OFF: tuple[Any, ...] = (None, False, 0, "", "none", [], {})  # values of settings that are not used
+
+
+# names in a class that say nothing of what its policies compute
+NOT_COMPUTING = {"config", "__module__", "__qualname__", "__doc__", "__annotations__", "__dict__"}
+NOT_COMPUTING |= {"__static_attributes__", "__firstlineno__", "__weakref__"}
 
 
 class PolicyOutput(NamedTuple):
@@ -263,3 +269,19 @@ def spaces_to_see(policy: Policy, given: Space) -> tuple[Space, Space]:
     like that."""
     whole = getattr(policy, "critic_space", policy.observation_space)
     return (whole if alike(whole, given) else policy.observation_space), policy.action_space
+
+
+def kind_of(policy: nn.Module) -> type:
+    """The class whose methods a policy has: its own, or that of Headrace's which it is derived from without a method of
+    its own, but for config()."""
+    for kind in type(policy).__mro__:
+        if kind.__module__.startswith("headrace."):
+            return kind
+        if vars(kind).keys() - NOT_COMPUTING:
+            break
+    return type(policy)
+
+
+def is_kind(policy: nn.Module, kind: type[P]) -> TypeGuard[P]:
+    """True if kind_of() a policy is this class."""
+    return kind_of(policy) is kind

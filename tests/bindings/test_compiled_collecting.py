@@ -43,7 +43,8 @@ def said(monkeypatch):
 
 
 def trained(env, num_envs, settings):
-    settings = {"num_steps": 16, "minibatch_size": 64, "normalize_observation": False, **settings}
+    usual = {} if "policy" in settings else {"normalize_observation": False}  # which is of Headrace's networks
+    settings = {"num_steps": 16, "minibatch_size": 64, **usual, **settings}
     return hr.Trainer("ppo", env, num_envs=num_envs, seed=3, **settings)
 
 

@@ -32,7 +32,7 @@ from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
-from headrace.policies.base import Policy
+from headrace.policies.base import Policy, kind_of
 
 LINE = 8  # words of a cache line
 WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
@@ -195,7 +195,7 @@ def program_of(collector: InlineCollector) -> Program | str | None:
     policy, rollout = collector.policy, collector.rollout
     if rollout.device.type != "cpu" or not acts_as_written(collector):
         return None
-    if type(policy).__module__.startswith("headrace."):  # act() has kernels, of which each way to collect has the bits
+    if kind_of(policy).__module__.startswith("headrace."):  # act() has kernels, with the bits of each way to collect
         return None
     if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
         return None

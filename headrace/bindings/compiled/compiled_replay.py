@@ -36,6 +36,7 @@ from headrace.kernels.off_policy.off_policy_arguments import Batches
 from headrace.kernels.off_policy.off_policy_run_arguments import Learning, Minibatches
 from headrace.parallel.learning_collector import LearningCollector
 from headrace.policies.actor_q import ActorQ
+from headrace.policies.base import kind_of
 from headrace.policies.q_network import QNetwork
 
 NO_NORMALIZER = Normalizer(NOTHING, NOTHING, np.float32(0))
@@ -297,7 +298,7 @@ def _acts_of(collector: LearningCollector) -> Acts:
 
 def _kernel_acts(policy: Any, collector: LearningCollector) -> bool:
     """Whether the kernel of Headrace's own policies acts for this one."""
-    if type(policy) not in (ActorQ, QNetwork) or type(collector).act is not LearningCollector.act:
+    if kind_of(policy) not in (ActorQ, QNetwork) or type(collector).act is not LearningCollector.act:
         return False
     known = off_policy_acting.known(policy) and not off_policy_acting.actor_of(policy).copies
     return known and len(policy.exploration) in (1, collector.env.num_envs)

@@ -31,7 +31,7 @@ from headrace.kernels.nn.activation_table import IDENTITY
 from headrace.kernels.nn.layout import Layer
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.base import Policy, PolicyOutput
+from headrace.policies.base import Policy, PolicyOutput, is_kind
 from headrace.policies.examination import last_examined
 from headrace.policies.heads import CategoricalHead, GaussianHead
 from headrace.policies.networks import VectorEncoder
@@ -173,7 +173,7 @@ def value(policy: ActorCritic, observation: Tensor, rnn_state: Any = None) -> Te
 def serves_steps(collector: InlineCollector, first_step: int | Tensor) -> bool:
     """Whether acting is by these kernels, which can read and write the rollout's columns where they lie."""
     policy, rollout = collector.policy, collector.rollout
-    if rollout.device.type != "cuda" or type(policy) is not ActorCritic or rollout.num_envs != collector.env.num_envs:
+    if rollout.device.type != "cuda" or not is_kind(policy, ActorCritic) or rollout.num_envs != collector.env.num_envs:
         return False
     if not acts_as_written(collector) or not isinstance(rollout.observation, Tensor):
         return False

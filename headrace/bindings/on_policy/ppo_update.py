@@ -28,6 +28,7 @@ from headrace.core import rng
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
 from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import is_kind
 from headrace.policies.examination import last_examined
 from headrace.policies.networks import VectorEncoder
 from headrace.setting_schedules import ADAPTIVE
@@ -72,7 +73,7 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
     if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns:
         return False
     own, policy, optimizer, seen = vars(algorithm), algorithm.policy, algorithm.optimizer, rollout.observation
-    if type(policy) is not ActorCritic or type(policy.encoder) is not VectorEncoder or rollout.device.type != "cpu":
+    if not is_kind(policy, ActorCritic) or type(policy.encoder) is not VectorEncoder or rollout.device.type != "cpu":
         return False
     if not isinstance(seen, Tensor) or seen.dim() != 3 or any(name in own for name in _STEPS):
         return False
