@@ -5,15 +5,18 @@ import math
 import pytest
 import torch
 
+import headrace as hr
 from headrace.algorithms.adam import Adam
 from headrace.bindings.compiled import gpu_collecting, gpu_learning, loss_program
 from headrace.core import fused
+from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram
 from tests.bindings import test_compiled_collecting as collecting
 from tests.bindings import test_compiled_learning as learning
 from tests.bindings import test_compiled_losses as losses
 from tests.bindings import test_compiled_objectives as objectives
 from tests.bindings.losses import ALL
+from tests.bindings.test_compiled_losses_kept import agrees
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +84,27 @@ def test_steps_of_adam_are_the_plain_ones(number, max_norm, skip):
     assert own.steps == plain.steps
     torch.testing.assert_close(own.flat, plain.flat, rtol=0, atol=1e-6)
     torch.testing.assert_close(own.square, plain.square, rtol=1e-5, atol=1e-12)
+
+
+def test_few_rows_and_many_have_programs_of_their_own():
+    def loss(net, x):
+        return net(x).square().mean()
+
+    step, net = hr.compile(loss), torch.nn.Linear(3, 2)
+    for rows in (100, 300, 5000, 200, 6000):
+        x = torch.randn(rows, 3)
+        assert agrees(step, net, x) is None
+    assert [program.code.layout.lanes for program in step._programs] == [32, 4]
+
+
+def test_a_refusal_of_many_rows_is_none_of_few(monkeypatch):
+    monkeypatch.setattr(gpu_program, "WIDE", 10)
+    monkeypatch.setattr(gpu_program, "LARGE", 100_000)
+
+    def loss(net, x):
+        return net(x).square().mean()
+
+    step, net = hr.compile(loss), torch.nn.Linear(5, 4)
+    assert "plain PyTorch is faster" in step.why_not(net, torch.randn(20_000, 5))
+    assert step.why_not(net, torch.randn(50, 5)) is None
+    assert "plain PyTorch is faster" in step.why_not(net, torch.randn(20_000, 5))

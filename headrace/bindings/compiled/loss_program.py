@@ -47,7 +47,8 @@ class Conditions:
         self.plain, self.given = plain, given(plain, arguments, floats, learns)
         self.reach = self._reach()
         self.examined = [(module, examine(module)) for _, module in self.given.modules]
-        self.key = key_of(self.given, self.reach, gradients, target_of(self.given))
+        self.target = target_of(self.given)
+        self.key = key_of(self.given, self.reach, gradients, self.target)
 
     def _reach(self) -> Reach:
         return reach(self.plain, self.given.classes, {*map(id, self.given.values)})
@@ -63,13 +64,20 @@ class Conditions:
         """Whether a call with other arguments is the same, but for their numbers."""
         if any(examine(module) is not seen for module, seen in self.examined):
             return False
-        return self.reach.is_current() and self.given.change(arguments) is None
+        return self.reach.is_current() and self.given.change(arguments) is None and self._same_target(arguments)
+
+    def _same_target(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether a call has about as many rows; a program for the CPU serves any number."""
+        if not on_gpu(self.given.device):
+            return True
+        column = next(source for source in self.given.sources if source.kind == "column")
+        return target(self.given.device, len(column.find(arguments))) == self.target
 
     def change(self, arguments: tuple[Any, ...]) -> str:
         """What keeps a call from being the same, for messages."""
         if not self.reach.is_current():
             return self.reach.change()
-        return self.given.change(arguments) or "a module, or where its parameters lie"
+        return self.given.change(arguments) or "a module, or where its parameters lie, or the number of rows"
 
     def altered(self) -> str | None:
         """Why calls of the modules are not what their classes say; None where they are."""

@@ -25,13 +25,15 @@ RESERVED = 1024  # numbers of a block's own memory for other things than tiles
 # On an H100 a loss of 141,574 weights takes 137 us with 2,048 rows where plain PyTorch takes 352, and 4,955 for 4,648
 # with 131,072; one of 274,182 takes 280 for 570, and 13,332 for 8,668; of 34,694 weights 1,112 for 2,389 with 131,072.
 WIDE, LARGE = 65_536, 1 << 32  # weights, and weights times rows, rounded up to a power of two
+MANY = 8_191  # rows up to which no layer is refused for its width
 PARTS = 256  # blocks of threads of a phase, at most: about as many as a GPU runs at once
 FULL = 128  # blocks of rows, of fewer of which a block has fewer rows: a GPU has about as many multiprocessors
 
 
 def target(device: torch.device, rows: int) -> str:
     """What kernels are made for: the GPU, and about how many rows."""
-    return f"{architecture(device) if device.type == 'cuda' else 'threads'} {wanted(rows)} {rows.bit_length()}"
+    about = max(rows, MANY).bit_length()
+    return f"{architecture(device) if device.type == 'cuda' else 'threads'} {wanted(rows)} {about}"
 
 
 def refuse_wide(plan: Plan, rows: int) -> None:
