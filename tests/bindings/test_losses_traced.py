@@ -238,3 +238,18 @@ def test_a_normalised_network_is_traced_once_for_each_number_of_rows(monkeypatch
 
     arguments = policy, torch.randn(20, 3)
     assert any("clamp" in str(node.target) for node in trace(loss, arguments, given(loss, arguments)).graph.nodes)
+
+
+def renormed(net: nn.Module, x: Tensor) -> Tensor:
+    return torch.renorm(net(x), 2, 0, 1.0).sum()  # whose backward computes in float64
+
+
+def multiplied(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x).cumprod(1).sum()
+
+
+@pytest.mark.parametrize("loss", [renormed, multiplied])
+def test_a_refusal_of_a_gradient_names_the_line_of_what_it_is_of(loss: Callable[..., Tensor]) -> None:
+    reason = hr.compile(loss).why_not(nn.Linear(3, 4), torch.randn(20, 3))
+    line = loss.__code__.co_firstlineno + 1
+    assert reason is not None and reason.startswith(f"test_losses_traced.py:{line} ")

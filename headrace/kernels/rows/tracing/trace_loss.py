@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from headrace.core.fused import traced
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.row_program import Count
+from headrace.kernels.rows.tracing.by_rows import PRIMES, of_rows
 from headrace.kernels.rows.tracing.decompositions import table, writing
 from headrace.kernels.rows.tracing.inputs import CONSTANT, DTYPES, Given, Source
 from headrace.kernels.rows.tracing.nodes import given as argument_of
@@ -35,8 +36,6 @@ from headrace.kernels.rows.tracing.stand_ins import METRIC, NUMBER, StandIns, is
 from headrace.kernels.rows.tracing.switches import as_traced
 from headrace.kernels.rows.tracing.writes import replaced_writes
 
-PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
-LESS = 64  # what is taken from the number of rows, at most
 LARGEST = 4096  # numbers of a tensor that a program's text contains
 COPIES = {"detach", "clone", "alias", "lift_fresh", "contiguous"}
 # what is compiled of uint8, which wraps around at 256 in others
@@ -129,7 +128,7 @@ class Traced:
         found: list[float | Count] = []
         for numbers in zip(*(other.double().reshape(-1).tolist() for other in values), strict=True):
             same = len(set(map(repr, numbers))) == 1
-            number = numbers[0] if same else None if value.shape else _of_rows(list(numbers))
+            number = numbers[0] if same else None if value.shape else of_rows(list(numbers))
             if number is None:
                 raise self.refusal(node, "makes a tensor of numbers that depend on the rows")
             found.append(number)
@@ -148,45 +147,10 @@ class Traced:
             raise self.refusal(node, f"has a {name} that depends on the data")
         if len(set(map(repr, found))) == 1:
             return float(found[0])
-        if (count := _of_rows([float(number) for number in found])) is not None:
+        if (count := of_rows([float(number) for number in found])) is not None:
             return count
         reason = "has a number that differs between calls (such as of random or time)"
         raise self.refusal(node, f"{reason}, or depends on the rows in no simple way: {found[0]!r}")
-
-
-def _of_rows(numbers: list[float]) -> Count | None:
-    """How numbers depend on the rows of their traces: c * rows^k, or plus + c / (rows - less); None where otherwise."""
-    for power in (1, -1, 2, -2):
-        factors = [number / float(rows) ** power for number, rows in zip(numbers, PRIMES, strict=True)]
-        if max(factors) - min(factors) <= 2e-7 * abs(factors[0]) and (factor := _simple(factors)) is not None:
-            return Count(factor, power)
-    first, second, _ = numbers
-    if first != second:
-        slope = (first - second) / (PRIMES[0] - PRIMES[1])
-        before = PRIMES[0] - first / slope
-        if before == round(before) and all(n == slope * (r - before) for n, r in zip(numbers, PRIMES, strict=True)):
-            return Count(slope, 1, before)
-    for plus in (0.0, 1.0):
-        first, second, _ = (number - plus for number in numbers)
-        if first == second:
-            continue
-        less = Fraction((first * PRIMES[0] - second * PRIMES[1]) / (first - second)).limit_denominator(256)
-        if abs(less) > LESS:
-            continue
-        factors = [(number - plus) * float(rows - less) for number, rows in zip(numbers, PRIMES, strict=True)]
-        if max(factors) - min(factors) <= 2e-7 * abs(factors[0]) and (factor := _simple(factors)) is not None:
-            return Count(factor, -1, float(less), plus)
-    return None
-
-
-def _simple(factors: list[float]) -> float | None:
-    """The number that these are to float32's rounding: whole, a fraction of small numbers, or a short decimal."""
-    middle = sorted(factors)[1]
-    near = Fraction(middle).limit_denominator(4096)
-    if near and abs(float(near) - middle) <= 2e-7 * abs(middle):
-        return float(near)
-    decimal = float(f"{middle:.6g}")
-    return decimal if abs(decimal - middle) <= 2e-7 * abs(middle) else None
 
 
 def trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool = True) -> Traced:
@@ -397,4 +361,10 @@ def _value(node: Node, result: int) -> Tensor:
 
 
 def _place(node: Node) -> str:
-    return place_in(node.meta.get("stack_trace"))
+    """The user's line that made a node; of a gradient, that of the nearest value which it is computed from."""
+    seen = [node]
+    for one in seen:  # more of them with each
+        if place := place_in(one.meta.get("stack_trace")):
+            return place
+        seen += [x for x in one.all_input_nodes if x not in seen]
+    return ""
