@@ -329,6 +329,7 @@ class DDPGOptions(Options, total=False):
     rnn_size: int
     sequence_length: int
     burn_in: int
+    critic_hidden: Sequence[int] | None
     noise_autocorrelation: float
     critic_init_scale: float
     exploration: float
@@ -357,6 +358,7 @@ class TD3Options(Options, total=False):
     rnn_size: int
     sequence_length: int
     burn_in: int
+    critic_hidden: Sequence[int] | None
     noise_autocorrelation: float
     critic_init_scale: float
     exploration: float
@@ -388,6 +390,7 @@ class SACOptions(Options, total=False):
     rnn_size: int
     sequence_length: int
     burn_in: int
+    critic_hidden: Sequence[int] | None
     noise_autocorrelation: float
     critic_init_scale: float
     tau: float
@@ -417,6 +420,7 @@ class TQCOptions(Options, total=False):
     rnn_size: int
     sequence_length: int
     burn_in: int
+    critic_hidden: Sequence[int]
     noise_autocorrelation: float
     critic_init_scale: float
     tau: float
@@ -426,7 +430,6 @@ class TQCOptions(Options, total=False):
     critics: int
     quantiles: int
     dropped_quantiles: int
-    critic_hidden: Sequence[int]
 
 class CrossQOptions(Options, total=False):
     num_steps: int
@@ -450,6 +453,7 @@ class CrossQOptions(Options, total=False):
     rnn_size: int
     sequence_length: int
     burn_in: int
+    critic_hidden: Sequence[int]
     noise_autocorrelation: float
     critic_init_scale: float
     temperature: float
@@ -457,7 +461,6 @@ class CrossQOptions(Options, total=False):
     target_entropy: float | None
     policy_delay: int
     renorm_warm_up: int
-    critic_hidden: Sequence[int]
 
 class DQNOptions(Options, total=False):
     num_steps: int
@@ -609,6 +612,7 @@ class EveryOptions(Options, total=False):
     n_steps: int
     hindsight: int
     burn_in: int
+    critic_hidden: Sequence[int] | None
     noise_autocorrelation: float
     critic_init_scale: float
     exploration: float
@@ -623,7 +627,6 @@ class EveryOptions(Options, total=False):
     critics: int
     quantiles: int
     dropped_quantiles: int
-    critic_hidden: Sequence[int]
     renorm_warm_up: int
     exploration_initial: float
     exploration_final: float

@@ -58,6 +58,7 @@ def {name}(
 """
 WIDER = {  # what settings take besides the type that they are kept as
     "tuple[int, ...]": "Sequence[int]",
+    "tuple[int, ...] | None": "Sequence[int] | None",
     "tuple[str, ...]": "Sequence[str]",
     "dict[str, Any]": "Mapping[str, Any]",
     "dict[str, Schedule]": "Mapping[str, Schedule]",
@@ -81,8 +82,10 @@ def options() -> str:
     common, own = names(TrainConfig), {name: names(algorithm_classes(name).config) for name in ALGORITHMS}
     every: dict[str, str] = {}
     for settings in own.values():
-        assert all(every.get(name, kind) == kind for name, kind in settings.items()), "one name, two types"
-        every |= settings
+        for name, kind in settings.items():  # that of one algorithm may be None, and of another not
+            wider = kind if kind.startswith(every.get(name, kind)) else every[name]
+            assert wider.removesuffix(" | None") == kind.removesuffix(" | None"), "one name, two types"
+            every[name] = wider
     shared = {name: kind for name, kind in every.items() if all(name in settings for settings in own.values())}
     parts = [_typed_dict("Options", "TypedDict", common)]
     parts += [_typed_dict(f"{shown}Options", "Options", own[name]) for name, shown in ALGORITHMS.items()]
