@@ -158,6 +158,7 @@ class PPOOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
     epochs: int
     minibatch_size: int
@@ -190,6 +191,7 @@ class A2COptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
     gae_lambda: float
     entropy_coef: float
@@ -214,6 +216,7 @@ class APPOOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
     clip_rho: float
     clip_c: float
@@ -248,6 +251,7 @@ class IMPALAOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
     clip_rho: float
     clip_c: float
@@ -274,6 +278,7 @@ class ReinforceOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
     baseline: bool
     entropy_coef: float
@@ -297,6 +302,7 @@ class TRPOOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
     max_kl: float
     cg_steps: int
@@ -581,6 +587,7 @@ class EveryOptions(Options, total=False):
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
+    critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
     epochs: int
     minibatch_size: int
@@ -612,7 +619,6 @@ class EveryOptions(Options, total=False):
     n_steps: int
     hindsight: int
     burn_in: int
-    critic_hidden: Sequence[int] | None
     noise_autocorrelation: float
     critic_init_scale: float
     exploration: float

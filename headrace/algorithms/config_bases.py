@@ -43,6 +43,7 @@ class ActorCriticConfig:
     recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network between the hidden layers and the outputs
     rnn_size: int = 64  # size of the recurrent network
     sequence_length: int = 0  # steps of backpropagation through time, a divisor of num_steps; 0: all of num_steps
+    critic_hidden: tuple[int, ...] | None = None  # sizes of the critic's hidden layers; None: those of hidden
     critic_members: tuple[str, ...] = ()  # members of a Dict observation that the critic sees, and the actor does not
 
 

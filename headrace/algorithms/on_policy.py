@@ -43,7 +43,7 @@ C = TypeVar("C", bound=OnPolicyConfig)
 AnyActorCritic = ActorCritic | AsymmetricActorCritic | RecurrentActorCritic
 POLICY_SETTINGS = (
     *("hidden", "activation", "shared", "distribution", "normalize_observation", "normalize_return", "layer_norm"),
-    "images",
+    *("images", "critic_hidden"),
 )  # fields of a config that go to the ActorCritic under the same name
 
 
@@ -276,6 +276,11 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
         policy = ActorCritic(observation_space, action_space, seed=seed, **settings)
     elif settings.pop("layer_norm", False):
         raise ValueError("layer_norm is for policies that are not recurrent: leave out recurrent, or layer_norm")
+    elif settings.pop("critic_hidden", None) is not None:
+        raise ValueError(
+            "critic_hidden is for policies that are not recurrent, in which actor and critic have the same sizes, got "
+            f"{named['critic_hidden']}: leave out recurrent, or critic_hidden"
+        )
     else:
         sizes = (named["rnn_size"], named["sequence_length"] or config.num_steps)
         policy = RecurrentActorCritic(observation_space, action_space, recurrent, *sizes, seed=seed, **settings)

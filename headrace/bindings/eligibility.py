@@ -135,7 +135,8 @@ def _why_not(policy: Policy) -> str | None:
             of_images = {own for encoder in images for own in encoder.parameters()}
             return AsChosen(reason) if parameter in of_images else reason
     odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
-    widest = max(policy.hidden, default=0)  # type: ignore[arg-type, attr-defined]
+    sizes: Any = (*policy.hidden, *(getattr(policy, "critic_hidden", None) or ()))  # type: ignore[misc]
+    widest = max(sizes, default=0)
     if widest > WIDEST:
         return odd or AsChosen(f"hidden layers of {widest} are faster in torch; it is for up to {WIDEST}")
     return odd

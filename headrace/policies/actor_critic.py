@@ -30,7 +30,8 @@ from headrace.policies.numpy_io import batch_size, needs_padding, pad
 class ActorCritic(Policy):
     """An actor and a critic, each with its own MLP, or (shared) two output layers on one MLP.
 
-    hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. distribution: see heads.action_head.
+    hidden: sizes of the hidden layers; critic_hidden: of the critic's, None: the same. activation, layer_norm: see
+    networks.MLP. distribution: see heads.action_head.
     images: see convolutions.ImageEncoder; actor and critic share its convolutions. Action masks: see masks.py.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
     (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalization.py.
@@ -50,6 +51,7 @@ class ActorCritic(Policy):
         seed: int = 0,
         layer_norm: bool = False,
         images: str = "auto",
+        critic_hidden: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -63,7 +65,13 @@ class ActorCritic(Policy):
         self.num_draws = self.head.num_draws
         self.block = inference_block(observation_space)
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
-        self.critic = self.actor if shared else MLP(self.encoder.size, hidden, activation, generator, layer_norm)
+        sizes = hidden if critic_hidden is None else critic_hidden
+        if shared and critic_hidden is not None:
+            raise ValueError(
+                f"critic_hidden is {tuple(sizes)}, and shared layers are the actor's: leave one of them out"
+            )
+        self.critic_hidden = tuple(sizes)
+        self.critic = self.actor if shared else MLP(self.encoder.size, sizes, activation, generator, layer_norm)
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
@@ -160,6 +168,7 @@ class AsymmetricActorCritic(Policy):
         seed: int = 0,
         layer_norm: bool = False,
         images: str = "auto",
+        critic_hidden: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -173,7 +182,8 @@ class AsymmetricActorCritic(Policy):
         self.head = action_head(action_space, distribution)
         self.num_draws, self.block = self.head.num_draws, inference_block(observation_space)
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
-        self.critic = MLP(self.critic_encoder.size, hidden, activation, generator, layer_norm)
+        self.critic_hidden = tuple(hidden if critic_hidden is None else critic_hidden)
+        self.critic = MLP(self.critic_encoder.size, self.critic_hidden, activation, generator, layer_norm)
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None

@@ -230,7 +230,7 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
     if name == "CnnPolicy":
         settings |= {"images": "nature"} | ({"hidden": ()} if algorithm in (*ON_POLICY, "dqn") else {})
     if (arch := kwargs.pop("net_arch", None)) is not None:
-        settings["hidden"] = _hidden(arch)
+        settings |= _hidden(algorithm, arch)
     if (function := kwargs.pop("activation_fn", None)) is not None:
         settings["activation"] = _activation(function)
     if algorithm in ON_POLICY and isinstance(spaces[1], Box):
@@ -244,17 +244,22 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
     return settings
 
 
-def _hidden(arch: Any) -> tuple[int, ...]:
-    """Sizes of the hidden layers, the same for actor and critic."""
+def _hidden(algorithm: str, arch: Any) -> Json:
+    """Sizes of the hidden layers of actor and critic."""
     if isinstance(arch, list) and len(arch) == 1 and isinstance(arch[0], dict):
         arch = arch[0]
         warnings.warn(f"net_arch=[{arch!r}] is the old form: give the dict without a list", stacklevel=2)
-    lists = list(arch.values()) if isinstance(arch, dict) else [arch]
-    if (isinstance(arch, dict) and len(arch) < 2) or any(list(other) != list(lists[0]) for other in lists):
-        raise ValueError(f"net_arch={arch!r}: actor and critic have hidden layers of the same sizes; give one list")
-    if not all(isinstance(size, int) for size in lists[0]):
+    critic = "vf" if algorithm in ON_POLICY else "qf"
+    parts = arch if isinstance(arch, dict) else {"pi": arch, critic: arch}
+    if parts.keys() - {"pi", critic} or (algorithm not in ON_POLICY and len(parts) < 2):
+        raise ValueError(f"net_arch={arch!r}: {algorithm} takes a list of sizes, or a dict of them for pi and {critic}")
+    sizes = {name: tuple(parts.get(name, ())) for name in ("pi", critic)}  # without layers where it is left out
+    if not all(isinstance(size, int) for own in sizes.values() for size in own):
         raise ValueError(f"net_arch must be a list of sizes, or a dict of such lists, got {arch!r}")
-    return tuple(lists[0])
+    alike = sizes["pi"] == sizes[critic]
+    if not alike and algorithm == "dqn":
+        raise ValueError(f"net_arch={arch!r}: a Q-network has one list of sizes")
+    return {"hidden": sizes["pi"]} | ({} if alike else {"critic_hidden": sizes[critic]})
 
 
 def _activation(function: Any) -> str:

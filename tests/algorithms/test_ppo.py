@@ -8,10 +8,12 @@ import pytest
 import torch
 from helpers.corridor import Corridor
 
+import headrace as hr
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import METRICS, PPO, PPOConfig, learn, ppo_loss
 from headrace.core import fused
+from headrace.core.fused import plain_only
 from headrace.data.minibatches import count
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
@@ -365,3 +367,24 @@ def test_actions_of_a_box_begin_as_far_apart_as_the_config_says():
     PPO.build(PPOConfig(initial_std=0.5), spaces[0], Discrete(2), seed=0, device="cpu")
     with pytest.raises(ValueError, match="initial_std must be above 0"):
         PPOConfig(initial_std=0.0)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "trpo"])
+def test_a_critic_may_have_hidden_layers_of_its_own_sizes(algorithm, tmp_path):
+    sizes = {"hidden": (8,), "critic_hidden": (16, 12), "num_envs": 8, "num_steps": 8}
+    settings = {"total_steps": 10_000, "registered": False, "progress": "none"}
+    ends = []
+    for plain in (False, True):
+        with plain_only(plain):
+            trainer = hr.Trainer(algorithm, "CartPole-v1", **sizes, **settings)
+            for _ in range(3):
+                trainer.iterate()
+            ends.append(trainer.algorithm.optimizer.flat.clone())
+            trainer.close()
+    assert torch.allclose(*ends, atol=1e-4)
+    assert [len(layer.bias) for layer in trainer.policy.critic.layers] == [16, 12]
+    hr.export(trainer.policy, to="numpy", output=tmp_path / "policy.py", value=True)
+    with pytest.raises(ValueError, match=r"critic_hidden is \(9,\), and shared layers are the actor's"):
+        hr.ActorCritic(trainer.env.observation_space, trainer.env.action_space, shared=True, critic_hidden=(9,))
+    with pytest.raises(ValueError, match="critic_hidden is for policies that are not recurrent"):
+        hr.Trainer(algorithm, "CartPole-v1", recurrent="gru", **sizes, **settings)

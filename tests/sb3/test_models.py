@@ -59,6 +59,8 @@ def test_the_quickstart_of_stable_baselines3_learns():
             {"hidden": (8, 9), "activation": "elu"},
         ),
         (lambda: small(policy_kwargs={"net_arch": []}), {"hidden": ()}),
+        (lambda: small(policy_kwargs={"net_arch": {"pi": [8], "vf": [9]}}), {"hidden": (8,), "critic_hidden": (9,)}),
+        (lambda: small(policy_kwargs={"net_arch": {"pi": [8]}}), {"hidden": (8,), "critic_hidden": ()}),
         (lambda: A2C("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": {"pi": [], "vf": []}}), {"hidden": ()}),
         (
             lambda: small("Pendulum-v1", policy_kwargs={"log_std_init": -1.0}),
@@ -104,7 +106,7 @@ class NormalActionNoise:
         (lambda: small(rollout_buffer_class=dict), "rollout_buffer_class"),
         (lambda: small(clip_range_vf=lambda left: 0.1), "clip_range_vf is a function"),
         (lambda: small(learning_rate="0.1"), "learning_rate must be a number"),
-        (lambda: small(policy_kwargs={"net_arch": {"pi": [8], "vf": [9]}}), "of the same sizes"),
+        (lambda: small(policy_kwargs={"net_arch": {"pi": [8], "qf": [9]}}), "a dict of them for pi and vf"),
         (lambda: small(policy_kwargs={"activation_fn": nn.Softmax}), "activation_fn"),
         (lambda: small(n_steps=1), "a rollout of one step has no variance"),
         (lambda: small(policy_kwargs={"optimizer_class": "SGD"}), "optimizer_class='SGD'"),

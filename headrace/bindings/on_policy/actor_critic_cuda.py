@@ -98,6 +98,8 @@ def _why_not(policy: Any) -> str | None:
     """What the kernels lack of what those of the CPU know."""
     if policy.shared or policy.masked or policy.layer_norm:
         return AsChosen("on a GPU it is for networks without shared layers, action masks and layer normalisation")
+    if policy.critic_hidden != policy.hidden:
+        return AsChosen("on a GPU it is for an actor and a critic with hidden layers of the same sizes")
     if type(policy.encoder) is not VectorEncoder:
         return AsChosen(f"on a GPU it is for a VectorEncoder, not for {type(policy.encoder).__name__}")
     if type(policy.head) not in (CategoricalHead, GaussianHead) or getattr(policy.head, "squash", False):
