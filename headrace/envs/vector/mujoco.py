@@ -16,7 +16,7 @@ from headrace.core.rng import env_seed
 from headrace.data.spaces import Sample
 from headrace.envs.gym.columns import action_caster
 from headrace.envs.sources import MUJOCO, EnvSpec, installs_named, mujoco_warns_once
-from headrace.envs.vector.adapter import Autoreset, Outcome, threads
+from headrace.envs.vector.adapter import Autoreset, Outcome
 from headrace.envs.vector.mujoco_simulations import Simulations
 from headrace.envs.vector.mujoco_tasks import TASKS
 
@@ -48,7 +48,7 @@ class MujocoSource:
         self.observation_space, self.action_space = made.observation_space, made.action_space
         self._task, model, repeats = TASKS[type(self.env).__name__], self.env.model, self.env.frame_skip
         self.simulations = Simulations(self.name, [model], num_envs, self._task.fields, repeats)
-        self._threads, self._actions = num_threads or threads(num_envs), action_caster(self.action_space)
+        self._threads, self._actions = num_threads, action_caster(self.action_space)
         self._random = [np_random()[0] for _ in range(num_envs)]
         self._steps, self._ended = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.bool_)
 

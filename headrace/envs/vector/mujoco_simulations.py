@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from headrace.core.cores import cores
 from headrace.core.terminal import tell
 from headrace.kernels.physics.mujoco_errors import Guards
 from headrace.kernels.physics.mujoco_errors import functions as guarding
@@ -22,6 +23,7 @@ from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
 
 ANNOUNCEMENT = "compiling steps of MuJoCo (once, about 2 s) ..."
+ENVS_PER_THREAD = 16  # with fewer, threads that wait for each other take more of the CPU than they save time
 Fields: TypeAlias = Mapping[str, np.ndarray]  # of mjData, [N, ...]
 
 
@@ -42,6 +44,7 @@ class Simulations:
         self._model_addresses = np.zeros(count, np.uint64)
         self.take(models)
         self._span = repeats * self.models[0].opt.timestep
+        self._threads = min(cores(), max(1, count // ENVS_PER_THREAD))
         self._queue, self._guards = WorkQueue(), Guards(WORKERS)
         weakref.finalize(self, self._guards.close)
         self._parts = [[getattr(data, name) for name in names] for data in self.datas]
@@ -100,8 +103,10 @@ class Simulations:
         np.concatenate([part.ravel() for part in self._parts[i]], out=self._copied[i])
         self._fresh[i], self._times[i] = True, 0.0
 
-    def step(self, actions: np.ndarray, due: np.ndarray, threads: int) -> np.ndarray:
+    def step(self, actions: np.ndarray, due: np.ndarray, threads: int | None) -> np.ndarray:
         """Step the simulations of the numbers `due`; return which of all MuJoCo found unstable, bool [N].
+
+        threads: None for one for each ENVS_PER_THREAD, up to the number of cores.
 
         Raises ValueError for actions that are no numbers, mujoco.FatalError for an error of MuJoCo.
         """
@@ -112,7 +117,7 @@ class Simulations:
         self._call.put(self._count, len(due))
         if len(due):
             with SILENCE:
-                self._queue.run(self._call, min(threads, len(due)))
+                self._queue.run(self._call, min(threads or self._threads, len(due)))
         if self._failed.any():
             self._fail()
         return self._unstable(due)

@@ -21,7 +21,6 @@ from headrace.data.spaces import action_column, env_columns
 from headrace.envs.base import Env, Round
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.columns import action_caster
-from headrace.envs.vector.adapter import threads
 from headrace.envs.vector.mujoco_simulations import SILENCE, Simulations
 from headrace.kernels.language.ops import array, f32
 from headrace.kernels.language.read import read
@@ -57,7 +56,7 @@ class MujocoTaskEnv(Env):
         kinds = (_kernel(task, shapes, self.action_space, step) for step in (_step_of(task), None))
         target, starts = (CpuEnvs(read(kind), num_envs, params) for kind in kinds)
         self._target, self._starts = target, starts  # the functions during an episode, and those at its beginning
-        self._threads, self._actions = num_threads or threads(num_envs), action_caster(self.action_space)
+        self._threads, self._actions = num_threads, action_caster(self.action_space)
         self._simulations = Simulations(self.name, self._models(), num_envs, list(names), task.frame_skip)
         self._arrays = {name: value.numpy() for name, value in target.arrays.items()}
         self._begun = {name: value.numpy() for name, value in starts.arrays.items()}
