@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headrace.core.setting_types import fit, hints_of
 from headrace.core.types import MADE_WITH
-from headrace.core.user_names import member
 
 Schedule: TypeAlias = str | Callable[[Any], Any]  # a text, or a function of the progress
 ADAPTIVE = "adaptive"  # of the learning rate: it follows the KL divergence of minibatches
@@ -91,6 +90,9 @@ class Named:
     """A function of the user's, by its name: `file.py:function` or `package.module:function`."""
 
     def __init__(self, name: str, of: str) -> None:
+        # here, so that digests of plain functions do not depend on which files of the user's were loaded
+        from headrace.core.user_names import member
+
         self.name, self.of = name, of
         self.function = member(name, f"the schedule of {of}")
 

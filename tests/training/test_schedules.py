@@ -161,3 +161,14 @@ def test_a_schedule_that_has_no_name_is_asked_for_again_on_resuming():
         hr.train(resume=run.path, total_steps=1000)
     again = hr.train(resume=run.path, total_steps=1000, schedule=lambda progress: 1e-3)
     assert again.steps >= 1000
+
+
+def test_kernels_serve_whatever_files_of_the_user_were_loaded(tmp_path, capsys):
+    (tmp_path / "another.py").write_text("def falling(progress):\n    return 1.0 - progress\n")
+    PPOConfig(schedules={"clip": f"{tmp_path / 'another.py'}:falling"})
+    options = {"num_envs": 4, "total_steps": 200, "learning_starts": 40, "batch_size": 16, "hidden": (8,)}
+    trainer = hr.Trainer("dqn", "CartPole-v1", registered=False, progress="none", **options)
+    for _ in range(15):
+        trainer.iterate()
+    trainer.close()
+    assert "plain PyTorch" not in capsys.readouterr().err
