@@ -218,7 +218,7 @@ def test_a_setting_that_an_if_asks_about_is_part_of_the_key(disk: Disk) -> None:
 
     net, x = net_and_rows()
     assert disk.traced(loss, net, x, 1.0, 2.0)
-    assert not disk.traced(loss, net, x, 1.0, 2.0)
+    assert not disk.traced(loss, net, x, 1.0, 3.0)
     assert disk.traced(loss, net, x, -1.0, 2.0)
     assert not disk.traced(loss, net, x, -1.0, 2.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -61,3 +62,36 @@ def test_a_program_serves_settings_that_its_loss_does_not_read() -> None:
         torch.testing.assert_close(step(net, x, settings), reading_by_another(net, x, settings).detach())
         assert step.why_not(net, x, settings) is None
     assert len(step._programs) == 3
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Floats, of which losses below ask for some."""
+
+    scale: float = 0.5
+    penalty: float = 0.0
+    power: float = 2.0
+
+
+def choosing(net: nn.Module, x: Tensor, numbers: Numbers) -> Tensor:
+    loss = net(x).square().mean() * numbers.scale
+    if numbers.penalty:
+        loss = loss + numbers.penalty * net(x).abs().mean()
+    return loss * math.exp(max(numbers.power, 1.0))
+
+
+def test_settings_that_a_loss_asks_for_are_constants_and_others_are_inputs(disk: Disk) -> None:
+    def traced(**changes: Any) -> bool:
+        return disk.traced(choosing, *net_and_rows(), Numbers(**changes))
+
+    assert traced() and not traced(scale=0.7)
+    assert traced(penalty=0.3) and not traced(penalty=0.3, scale=0.1)
+    assert traced(power=3.0) and not traced(power=3.0, scale=9.0)
+
+
+def test_what_is_computed_of_settings_and_rows_is_no_setting(disk: Disk) -> None:
+    def loss(net: nn.Module, x: Tensor, coef: float) -> Tensor:
+        return net(x).mean() if (net(x).mean() * coef) > 0 else net(x).sum()
+
+    reason = disk.compile(loss).why_not(*net_and_rows(), 0.5)
+    assert reason is not None and "chooses by the data" in reason

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headrace.core.closure import Reach, reach
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram, target
-from headrace.kernels.rows.reasons import NotRows, of_compiler
+from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_compiler
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout, parts_of
 from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, keep, recorded
@@ -41,10 +41,10 @@ class Conditions:
         plain: Callable[..., Any],
         arguments: tuple[Any, ...],
         gradients: bool,
-        floats: bool = True,
+        fixed: frozenset[str] = frozenset(),
         learns: frozenset[int] | None = None,
     ) -> None:
-        self.plain, self.given = plain, given(plain, arguments, floats, learns)
+        self.plain, self.given = plain, given(plain, arguments, fixed, learns)
         self.reach = self._reach()
         self.examined = [(module, examine(module)) for _, module in self.given.modules]
         self.target = target_of(self.given)
@@ -157,31 +157,16 @@ class Program:
     def _record(
         self, first: Conditions, arguments: tuple[Any, ...], name: str, again: bool
     ) -> tuple[Conditions, Record]:
-        """What is kept of the loss, or is made of it; with its settings as inputs or, where its code chooses by one, as
-        constants."""
+        """What is kept of the loss, or is made of it: with settings as inputs but for those by which its code chooses;
+        where that cannot be compiled, with all as constants."""
         if (reason := first.altered()) is not None:
             raise NotRows(reason)
-        constant: list[tuple[Conditions, Record]] = []
-
-        def of_constants() -> tuple[Conditions, Record]:
-            seen = Conditions(self.plain, arguments, self._gradients, False, first.given.learns)
-            record = _recorded(seen, lambda: self._made(seen, arguments, name), again)
-            assert isinstance(record, Record)
-            return seen, record
-
-        def make() -> Record | Constants:
-            try:
-                return self._made(first, arguments, name)
-            except NotRows:
-                if not any(source.number for source in first.given.sources):
-                    raise
-            constant.append(of_constants())
-            return Constants()
-
-        found = _recorded(first, make, again)
-        if isinstance(found, Record):
-            return first, found
-        return constant[0] if constant else of_constants()
+        seen = first
+        while True:
+            found = _recorded(seen, lambda seen=seen: self._made(seen, arguments, name), again)  # type: ignore[misc]
+            if isinstance(found, Record):
+                return seen, found
+            seen = Conditions(self.plain, arguments, self._gradients, seen.given.fixed | found.names, seen.given.learns)
 
     def _made(self, seen: Conditions, arguments: tuple[Any, ...], name: str) -> Record:
         """Trace the loss, and make machine code of it."""
@@ -337,8 +322,22 @@ def made(lowered: Any, dtypes: list[str], rows: int, device: torch.device) -> tu
     return planned, cpu_program.compiled(planned, dtypes)
 
 
-def _recorded(seen: Conditions, make: Callable[[], Record | Constants], again: bool) -> Record | Constants:
-    found = recorded(seen.key, seen.reach.places(), seen.given.read, make, again)
+def _recorded(seen: Conditions, make: Callable[[], Record], again: bool) -> Record | Constants:
+    """What is kept, or is made; Constants where it can only be made with further settings as constants."""
+
+    def made() -> Record | Constants:
+        given = seen.given
+        try:
+            return make()
+        except AsksSettings as error:
+            return Constants(frozenset(error.names))
+        except NotRows:
+            numbers = frozenset(source.name for source in given.sources if source.number) - given.moving
+            if not numbers:
+                raise
+            return Constants(numbers)
+
+    found = recorded(seen.key, seen.reach.places(), seen.given.read, made, again)
     seen.given.read.update(() if seen.key is None else seen.key.read)
     return found
 

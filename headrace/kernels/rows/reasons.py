@@ -26,6 +26,14 @@ class NotRows(Exception):
         self.reason, self.where, self.for_good, self.passing = reason, where, for_good, passing
 
 
+class AsksSettings(NotRows):
+    """A loss that asks for the numbers of settings, as by an `if`: it can be compiled with these as constants."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(f"chooses by the setting {', '.join(sorted(names))}")
+        self.names = names
+
+
 @cache
 def is_users(file: str) -> bool:
     """Whether a file is neither torch's nor this package's nor Python's own."""

@@ -91,8 +91,11 @@ class Record:
     work: int
 
 
+@dataclass(frozen=True)
 class Constants:
-    """A loss that is compiled with its settings as constants: it is another one for each of their values."""
+    """A loss that is compiled with some settings as constants: it is another one for each of their values."""
+
+    names: frozenset[str]
 
 
 Found: TypeAlias = Record | Constants | NotRows
@@ -192,7 +195,7 @@ def _written(found: Found, places: str) -> dict[str, Any]:
     if isinstance(found, NotRows):
         return {"refused": [found.reason, found.where, found.for_good], "places": places}
     if isinstance(found, Constants):
-        return {"constants": True}
+        return {"constants": sorted(found.names)}
     if found.native.file is None:
         raise _Unkept
     spec, fixed = found.returned
@@ -210,7 +213,7 @@ def _read(table: dict[str, Any], places: str) -> Found | None:
         reason, where, for_good = table["refused"]
         return NotRows(reason, where, for_good) if table["places"] == places else None
     if "constants" in table:
-        return Constants()
+        return Constants(frozenset(table["constants"]))
     gpu = "kernels" in table["layout"]
     native = _ptx(table["code"]) if gpu else cache.native_named(table["code"])
     if native is None:

@@ -45,12 +45,12 @@ class Source:
 class Given:
     """The inputs in a call's arguments.
 
-    count: of the arguments. modules: by the names of the arguments. rows: of the minibatch. floats: whether Python
-    floats are inputs, rather than constants. spaces: lists, dicts and attributes that the function and the
-    modules hold. same:
-    where a tensor is given twice. held: modules, numbers that are no inputs, sizes of dicts and lists. learns: ids of
-    the parameters that the loss may have a gradient of; None: all. device: of all inputs. read: the settings that the
-    function was seen to read, by their names.
+    count: of the arguments. modules: by the names of the arguments. rows: of the minibatch. fixed: names of Python
+    floats that are constants; others are inputs. moving: names of those that a schedule changes all the time. spaces:
+    lists, dicts and attributes that the function and the modules hold. same: where a tensor is given twice. held:
+    modules, numbers that are no inputs, sizes of dicts and lists. learns: ids of the parameters that the loss may have
+    a gradient of; None: all. device: of all inputs. read: the settings that the function was seen to read, by their
+    names.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -60,7 +60,8 @@ class Given:
     same: list[Same] = field(default_factory=list)
     spaces: list[Space] = field(default_factory=list)
     rows: int = 0
-    floats: bool = True
+    fixed: frozenset[str] = frozenset()
+    moving: set[str] = field(default_factory=set)
     count: int = 0
     learns: frozenset[int] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -235,12 +236,12 @@ def has_hook(tensor: Tensor) -> bool:
 def given(
     function: Callable[..., object],
     arguments: tuple[Any, ...],
-    floats: bool = True,
+    fixed: frozenset[str] = frozenset(),
     learns: frozenset[int] | None = None,
 ) -> Given:
-    """The inputs of a call. Raises NotRows for what cannot be one. floats: Python floats are inputs, not constants.
+    """The inputs of a call. Raises NotRows for what cannot be one. fixed: see Given.
     learns: see Given."""
-    found, names = Given(floats=floats, count=len(arguments), learns=learns), argument_names(function, len(arguments))
+    found, names = Given(fixed=fixed, count=len(arguments), learns=learns), argument_names(function, len(arguments))
     seen: dict[int, tuple[str, Find]] = {}
     for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
@@ -284,11 +285,9 @@ def _look(
     value: Any,
     find: Find,
     same_for_all: bool = False,
-    changes: bool = False,
     setting: str | None = None,
 ) -> None:
-    """Add the inputs within an argument. same_for_all: its tensors have no rows. changes: it is no constant. setting:
-    see Held."""
+    """Add the inputs within an argument. same_for_all: its tensors have no rows. setting: see Held."""
     if isinstance(value, nn.Module):
         found.held.append(Held(name, find, value))
         _add_module(found, seen, name, value)
@@ -297,12 +296,14 @@ def _look(
     elif isinstance(value, dict | list | tuple) or has_parts(value):
         found.held.append(Held(name, find, Size.of(value), setting))
         own = setting is None and are_settings(value)
-        always = vars(value).get("schedules") if has_parts(value) else None  # which change all the time
+        moving = vars(value).get("schedules") if has_parts(value) else None
+        if isinstance(moving, dict):
+            found.moving |= {f"{name}.{label}" for label in moving}
         for label, part, get in parts_of(value):
-            inner, moves = f"{name}.{label}", isinstance(always, dict) and label in always
+            inner = f"{name}.{label}"
             at: Find = lambda given, get=get: get(find(given))  # type: ignore[misc] # noqa: E731
-            _look(found, seen, inner, part, at, changes=moves, setting=inner if own else setting)
-    elif type(value) is float and (found.floats or changes):
+            _look(found, seen, inner, part, at, setting=inner if own else setting)
+    elif type(value) is float and name not in found.fixed:
         found.sources.append(Source("uniform", name, False, find, number=True))
         found.values.append(torch.tensor(value, dtype=torch.float32))
     else:

@@ -23,8 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headrace.core.fused import traced
-from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
+from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.row_program import Count
+from headrace.kernels.rows.tracing.asked import Asked
 from headrace.kernels.rows.tracing.by_rows import PRIMES, of_rows
 from headrace.kernels.rows.tracing.decompositions import table, writing
 from headrace.kernels.rows.tracing.inputs import CONSTANT, DTYPES, Given, Source
@@ -170,6 +171,8 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Give
                 graphs.append(graph)
             else:  # what it keeps for later calls, as by functools.cache, it makes of real tensors
                 work.run(*(value.detach().clone() for value in found.values))
+                if names := work.asked - found.moving:
+                    raise AsksSettings(names)
         except NotRows:
             raise
         except Exception as error:
@@ -198,6 +201,7 @@ class _Work:
         self, function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool, rows: int
     ) -> None:
         self.function, self.arguments, self.found, self.gradients = function, arguments, found, gradients
+        self.rows, self.asked = rows, set[str]()
         with _fake_mode():
             self.examples = [_example(s, v, rows) for s, v in zip(found.sources, found.values, strict=True)]
         self.results: list[tuple[str, Source | None, Source | None]] = []
@@ -239,7 +243,9 @@ class _Work:
         )
         with made as used, _Places(), torch.enable_grad(), traced():
             versions = {key: tensor._version for key, tensor in used.tensors.items()}
-            returned = self.function(*used.arguments)
+            with Asked({} if self.rows else used.numbers) as asking:
+                returned = self.function(*used.arguments)
+            self.asked = asking.names
         written, learned = self._written(used, versions), used.learned
         if not self.gradients:
             leaves, spec = tree_flatten(returned)

@@ -1,0 +1,41 @@
+"""Settings that Python asks for a number, as by an `if`: constants of a program, where others are inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+ASKING = {"__bool__", "__float__", "__int__", "__index__", "__format__", "__repr__"}
+
+
+class Asked(TorchFunctionMode):
+    """Inside, `names` are noted of settings whose tensor, or what is computed of settings alone, Python asks for its
+    number.
+
+    settings: by their names, tensors in their places.
+    """
+
+    def __init__(self, settings: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self._made = {id(tensor): (tensor, frozenset((name,))) for name, tensor in settings.items()}
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        tensors = [x for x in args if isinstance(x, Tensor)]
+        if tensors and all(id(x) in self._made for x in tensors):
+            names = frozenset[str]().union(*(self._made[id(x)][1] for x in tensors))
+            if getattr(function, "__name__", "") in ASKING:
+                self.names |= names
+            elif isinstance(found, Tensor):
+                self._made[id(found)] = found, names
+        return found
