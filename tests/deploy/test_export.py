@@ -234,9 +234,13 @@ class Own(hr.ActorCritic):
 class OwnRecurrent(RecurrentActorCritic):
     """A recurrent policy of a user."""
 
+    scale = 1.0
+
 
 class OwnQ(QNetwork):
     """A Q-network of a user."""
+
+    scale = 1.0
 
 
 class OwnActorQ(ActorQ):
