@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headrace.algorithms.crossq import CrossQConfig as CrossQConfig
     from headrace.algorithms.ddpg import DDPG as DDPG
     from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
+    from headrace.algorithms.discrete.qrdqn import QRDQN as QRDQN
+    from headrace.algorithms.discrete.qrdqn import QRDQNConfig as QRDQNConfig
     from headrace.algorithms.dqn import DQN as DQN
     from headrace.algorithms.dqn import DQNConfig as DQNConfig
     from headrace.algorithms.impala import IMPALA as IMPALA
@@ -91,6 +93,7 @@ _ALGORITHMS = (
 )
 _NAMES = {  # module -> its public names
     **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
+    "algorithms.discrete.qrdqn": ("QRDQN", "QRDQNConfig"),
     "training.config": ("TrainConfig",),
     "checks.tensor_devices": ("CheckDevice",),
     "bindings.compiled.compiled_losses": ("CompiledLoss", "compile"),

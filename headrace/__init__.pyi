@@ -18,6 +18,8 @@ from headrace.algorithms.crossq import CrossQ as CrossQ
 from headrace.algorithms.crossq import CrossQConfig as CrossQConfig
 from headrace.algorithms.ddpg import DDPG as DDPG
 from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
+from headrace.algorithms.discrete.qrdqn import QRDQN as QRDQN
+from headrace.algorithms.discrete.qrdqn import QRDQNConfig as QRDQNConfig
 from headrace.algorithms.dqn import DQN as DQN
 from headrace.algorithms.dqn import DQNConfig as DQNConfig
 from headrace.algorithms.impala import IMPALA as IMPALA

@@ -119,6 +119,11 @@ def value_at(name: str, schedule: Schedule, start: float, progress: Any) -> Any:
     return function(progress)
 
 
+def is_adaptive(config: Any) -> bool:
+    """True if the learning rate follows the KL divergence of minibatches."""
+    return getattr(config, "schedule", "constant") == ADAPTIVE
+
+
 def learning_rate(config: Any, progress: Any) -> Any:
     """The learning rate at a progress, a number or a scalar tensor; None where it does not follow the progress."""
     schedule = getattr(config, "schedule", "constant")

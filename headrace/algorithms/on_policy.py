@@ -191,7 +191,7 @@ class OnPolicy(Generic[C]):
         """Copies of the policy's and the optimizer's tensors, and the number of updates done."""
         policy = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
         own = {"policy": policy, "optimizer": self.optimizer.state_dict(), "iteration": self.iteration}
-        if self.config.schedule == setting_schedules.ADAPTIVE:
+        if setting_schedules.is_adaptive(self.config):
             own["learning_rate"] = {"now": self.optimizer.learning_rate.clone(), "start": self.config.learning_rate}
         return own
 

@@ -16,7 +16,7 @@ from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learne
 from headrace.core.fused import fused
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
-from headrace.setting_schedules import ADAPTIVE
+from headrace.setting_schedules import is_adaptive
 
 KL = "approx_kl"
 METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss", "clip_fraction", KL)
@@ -155,7 +155,7 @@ def learn(
     }
     number = number_of_minibatches(len(valid), config.minibatch_size, unit, reduce)
     limit = (KL, 1.5 * config.target_kl) if config.target_kl else None
-    learn = learn_minibatches if config.schedule != ADAPTIVE else _learn_adaptively
+    learn = _learn_adaptively if is_adaptive(config) else learn_minibatches
     found = learn(loss or ppo_loss, policy, optimizer, columns, permutation, number, config, reduce, limit)
     metrics = {name: (x[-number:] if name == KL else x).mean() for name, x in found.items()}
     reduce(*metrics.values())

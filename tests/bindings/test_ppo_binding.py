@@ -212,7 +212,7 @@ def learn_more(learner):
             "the Adam of this package, not for Slower",
         ),
         (lambda p: setattr(p.optimizer, "beta1", 0.5), "not for 0.5, 0.999"),
-        (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {})), "not for Mine"),
+        (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {"scale": 1})), "not for Mine"),
         (lambda p: setattr(p.policy, "actor", torch.nn.Identity()), "its actor is of class Identity"),
         (
             lambda p: setattr(p.policy.encoder, "more", torch.nn.Linear(5, 5)),

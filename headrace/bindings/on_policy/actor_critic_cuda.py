@@ -36,7 +36,7 @@ from headrace.policies.examination import last_examined
 from headrace.policies.heads import CategoricalHead, GaussianHead
 from headrace.policies.networks import VectorEncoder
 from headrace.policies.numpy_io import batch_size
-from headrace.setting_schedules import ADAPTIVE
+from headrace.setting_schedules import is_adaptive
 
 # rows of a minibatch from which plain torch is faster for layers that a block has 32 rows of: on an H100 an iteration
 # of 2 x 128 takes 3.5 and 7.5 ms with minibatches of 2,048 rows, 47 and 36 with 131,072; this lies between
@@ -222,7 +222,7 @@ def serves_learning(
     loss: Loss | None = None,
 ) -> bool | str:
     """Whether the rollout is on a GPU, and the kernels know policy and optimizer; else the reason."""
-    if rollout.device.type != "cuda" or size_of(reduce) > 1 or loss is not None or config.schedule == ADAPTIVE:
+    if rollout.device.type != "cuda" or size_of(reduce) > 1 or loss is not None or is_adaptive(config):
         return False
     reason = why_not_adam(optimizer, any_beta1=True, any_beta2=True) or why_not_learn(policy, optimizer)
     reason = reason or known(policy).reason

@@ -27,7 +27,7 @@ from headrace.data.rollout import Rollout
 from headrace.kernels.learning.rollouts_arguments import CLIPPED_RATIO, Loss
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy
-from headrace.setting_schedules import ADAPTIVE
+from headrace.setting_schedules import is_adaptive
 
 _learners: Bound[RolloutLearner] = Bound()
 
@@ -43,7 +43,7 @@ def serves(
     loss: PlainLoss | None = None,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
-    if loss is not None or config.schedule == ADAPTIVE:
+    if loss is not None or is_adaptive(config):
         return False
     if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason

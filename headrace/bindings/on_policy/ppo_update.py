@@ -31,7 +31,7 @@ from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import is_kind
 from headrace.policies.examination import last_examined
 from headrace.policies.networks import VectorEncoder
-from headrace.setting_schedules import ADAPTIVE
+from headrace.setting_schedules import is_adaptive
 
 _STEPS = ("process", "learn", "permutation", "_explained_variance")  # of an update, which an object may have of its own
 
@@ -68,7 +68,7 @@ _updates: Bound[_Update | None] = Bound()
 
 def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
     """Whether this is PPO alone, on what its kernel reads. Where it is not, ppo.learn says why, if it is asked."""
-    if type(algorithm) is not PPO or algorithm.loss is not None or algorithm.config.schedule == ADAPTIVE:
+    if type(algorithm) is not PPO or algorithm.loss is not None or is_adaptive(algorithm.config):
         return False
     if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns:
         return False

@@ -220,7 +220,7 @@ def test_what_does_not_go_is_said(pools):
         return SyncVectorEnv([envs.factory("CartPole-v1")] * num_envs)
 
     asynchronous = {"num_steps": 4, "collection": "async"}
-    with pytest.raises(ValueError, match=r"of EnvPool, or actors: .* runs with the backend 'vector' on cpu"):
+    with pytest.raises(ValueError, match=r"of EnvPool or MuJoCo, or actors: .* runs with the backend 'vector' on cpu"):
         hr.Trainer("a2c", several, num_envs=2, **asynchronous)
     with pytest.raises(ValueError, match="'async' needs 2 environments or more, and there is 1"):
         hr.Trainer("a2c", NAME, num_envs=1, **asynchronous)
