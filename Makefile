@@ -39,10 +39,10 @@ demo: $(INSTALLED)
 	@$(BIN)/headrace play $(LATEST) --output $(LATEST)/play.gif
 	@$(BIN)/headrace export $(LATEST) --to numpy --output $(LATEST)/policy.py
 
-test: $(INSTALLED)  # mypy, which uses one core, beside the first tests
+test: $(INSTALLED)  # mypy, which uses one core, beside the first tests; three processes, since some tests wait
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 2 --dist loadfile && wait $$types
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 3 --dist loadfile && wait $$types
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 7200
