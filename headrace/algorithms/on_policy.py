@@ -42,8 +42,15 @@ Limit: TypeAlias = tuple[str, float]  # a metric, and the value above which no m
 C = TypeVar("C", bound=OnPolicyConfig)
 AnyActorCritic = ActorCritic | AsymmetricActorCritic | RecurrentActorCritic
 POLICY_SETTINGS = (
-    *("hidden", "activation", "shared", "distribution", "normalize_observation", "normalize_return", "layer_norm"),
-    *("images", "critic_hidden"),
+    "hidden",
+    "activation",
+    "shared",
+    "distribution",
+    "normalize_observation",
+    "normalize_return",
+    "layer_norm",
+    "images",
+    "critic_hidden",
 )  # fields of a config that go to the ActorCritic under the same name
 
 

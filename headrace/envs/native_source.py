@@ -12,12 +12,8 @@ from headrace.envs.sources import MUJOCO, EnvSpec
 
 PAYS = 8  # environments from which on compiled loops take less time than Gymnasium
 LIGHT = ("InvertedPendulum", "InvertedDoublePendulum", "Reacher")  # with so little physics that they do not pay
-OWN = (
-    "time_limit",
-    "env_kwargs",
-    "step_timeout",
-    "first_env",
-)  # options of make() that compiled loops have, or do not need
+# options of make() that compiled loops have, or do not need
+OWN = ("time_limit", "env_kwargs", "step_timeout", "first_env")
 
 
 def native(source: Source | None, num_envs: int, options: Settings) -> tuple[Any, Json, str]:

@@ -19,9 +19,21 @@ from headrace.policies.base import Policy
 from headrace.runs import checkpoint
 
 NETWORK = {  # settings of the algorithms that their usual networks alone read
-    *("hidden", "critic_hidden", "activation", "shared", "distribution", "layer_norm", "dueling", "images"),
-    *("normalize_observation", "normalize_return", "recurrent", "rnn_size", "initial_std"),
-    *("noise_autocorrelation", "critic_init_scale"),
+    "hidden",
+    "critic_hidden",
+    "activation",
+    "shared",
+    "distribution",
+    "layer_norm",
+    "dueling",
+    "images",
+    "normalize_observation",
+    "normalize_return",
+    "recurrent",
+    "rnn_size",
+    "initial_std",
+    "noise_autocorrelation",
+    "critic_init_scale",
 }
 
 

@@ -67,7 +67,7 @@ class Conditions:
         return self.reach.is_current() and self.given.change(arguments) is None and self._same_target(arguments)
 
     def _same_target(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether a call has about as many rows; a program for the CPU serves any number."""
+        """True if a call has about as many rows; a program for the CPU serves any number."""
         if not on_gpu(self.given.device):
             return True
         column = next(source for source in self.given.sources if source.kind == "column")
@@ -157,8 +157,8 @@ class Program:
     def _record(
         self, first: Conditions, arguments: tuple[Any, ...], name: str, again: bool
     ) -> tuple[Conditions, Record]:
-        """What is kept of the loss, or is made of it: with settings as inputs but for those by which its code chooses;
-        where that cannot be compiled, with all as constants."""
+        """Find the record of the loss, or make it. Settings are inputs, but for those by which its code chooses; where
+        that cannot be compiled, all are constants."""
         if (reason := first.altered()) is not None:
             raise NotRows(reason)
         seen = first
@@ -323,7 +323,7 @@ def made(lowered: Any, dtypes: list[str], rows: int, device: torch.device) -> tu
 
 
 def _recorded(seen: Conditions, make: Callable[[], Record], again: bool) -> Record | Constants:
-    """What is kept, or is made; Constants where it can only be made with further settings as constants."""
+    """Find a record, or make it. Returns Constants where that needs further settings as constants."""
 
     def made() -> Record | Constants:
         given = seen.given

@@ -17,7 +17,7 @@ LIBRARIES = ("mjlab", "playground", "brax", "maniskill", "isaaclab")  # modules 
 
 
 def of_name(name: str) -> Callable[..., Any] | None:
-    """What makes `num_envs` environments of LIBRARY/TASK, a Simulator (envs.vector.simulators); None for other names.
+    """The function of `num_envs` that makes a Simulator (envs.vector.simulators) of LIBRARY/TASK; None for other names.
 
     Raises ImportError, with what to install, where the library is missing; Misnamed for a task that it does not have,
     and for LIBRARY:TASK.

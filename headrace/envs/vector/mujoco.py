@@ -94,7 +94,7 @@ class MujocoSource:
 
 
 def is_own(task: EnvSpec) -> bool:
-    """Whether this is a task as Gymnasium registers it: not what a user has put in its place, or in wrappers."""
+    """True for a task as Gymnasium registers it: not for what a user has put in its place, or in wrappers."""
     own = str(task.entry_point).startswith("gymnasium.envs.mujoco.") and not task.additional_wrappers
     return own and task.id in IDS
 

@@ -213,6 +213,6 @@ def _silent() -> Native:
 
 @cache
 def _handlers() -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
-    """Where MuJoCo keeps the functions that it calls for a warning, and for a fatal error."""
+    """The places of the functions that MuJoCo calls for a warning, and for a fatal error."""
     warning, error = (ctypes.c_void_p.in_dll(_library(), f"mju_user_{kind}") for kind in ("warning", "error"))
     return warning, error

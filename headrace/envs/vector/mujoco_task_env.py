@@ -67,7 +67,7 @@ class MujocoTaskEnv(Env):
 
     @property
     def unstable(self) -> int:
-        """How many times MuJoCo found a simulation unstable."""
+        """Number of times that MuJoCo found a simulation unstable."""
         return self._simulations.unstable
 
     def _models(self) -> list[Any]:

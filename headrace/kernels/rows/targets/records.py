@@ -124,7 +124,7 @@ def recorded(
 
 
 def _find(key: Key, places: str) -> Found | None:
-    """What is kept of a trace that reads settings of these values."""
+    """Load the record of a trace that read settings of these values; None where there is none."""
     found = (_load(key.reading(names).digest, places) for names in _reads(key))
     return next((one for one in found if one is not None), None)
 

@@ -1,5 +1,5 @@
-"""What a trace reads besides tensors and floats: constants, sizes of containers, settings. Which settings a function
-reads is noted, since its program does not depend on the others."""
+"""Constants, sizes of containers and settings, which a trace reads besides tensors and floats. Settings are noted
+when they are read: a program does not depend on the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Size(NamedTuple):
         return cls(type(value), len(members), tuple(members))
 
     def holds(self, found: object) -> bool:
-        """Whether a container is like that."""
+        """True if a container has this size."""
         if type(found) is not self.kind:
             return False
         if isinstance(found, list | tuple):
@@ -44,8 +44,11 @@ class Size(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What the trace reads besides inputs. name: as a user would say it. value: what it was; of a container a Size.
-    setting: the attribute of a dataclass that it is, or is in: nothing depends on one that the trace did not read."""
+    """A value that the trace reads besides inputs.
+
+    name: as a user would say it. value: what it was; of a container a Size.
+    setting: the attribute of a dataclass that it is, or is in: nothing depends on one that the trace did not read.
+    """
 
     name: str
     find: Find
@@ -63,7 +66,7 @@ class Same(NamedTuple):
 
 
 def is_same(found: object, value: object) -> bool:
-    """Whether a constant is what it was: by its value where that is a plain one, else by being the same object."""
+    """True if a constant is what it was: a plain one has the same value, another is the same object."""
     if isinstance(value, Size):
         return value.holds(found)
     return found is value or (type(found) is type(value) and isinstance(value, CONSTANT) and found == value)
