@@ -32,8 +32,7 @@ from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.distributions import box_muller
-from headrace.policies.squashed_gaussian import sample
+from headrace.policies.distributions import box_muller, sample_squashed
 
 ACTOR_METRICS = ("actor_loss", "ent_coef_loss")
 BETA1 = 0.5  # of Adam, for actor and critics, as in the paper
@@ -127,7 +126,7 @@ def actor_loss(networks: Learned, batch: Rows, config: CrossQConfig) -> tuple[Te
     assert log_temperature is not None
     observation, weight = features(policy, batch), batch["weight"]
     normal = box_muller(batch["random"][:, policy.num_draws :].t(), policy.action_size)
-    action, log_prob = sample(policy.actor_out(policy.actor(observation, weight)), normal)
+    action, log_prob = sample_squashed(policy.actor_out(policy.actor(observation, weight)), normal)
     value = policy.critics(observation, action.t()).amin(0)
     loss = (log_temperature.detach().exp() * log_prob - value) @ weight
     return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)

@@ -17,13 +17,12 @@ from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import FARTHEST, Box, Space, bounds
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.critics import Critics, RenormCritics
-from headrace.policies.distributions import box_muller
+from headrace.policies.distributions import Tanh, box_muller, sample_squashed
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import is_masked
 from headrace.policies.networks import MLP, Readout, RenormMLP, make_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
-from headrace.policies.squashed_gaussian import Tanh, sample
 
 
 class ActorQ(Policy):
@@ -116,7 +115,7 @@ class ActorQ(Policy):
     def sample(self, encoded: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised actions [B, K] of a stochastic actor, from uniform draws `random` [B, num_draws], and their
         log-density [B]. Differentiable in the actor by reparameterisation: Haarnoja et al. 2018, appendix C."""
-        action, log_prob = sample(self.actor_output(encoded), self._normal(random))
+        action, log_prob = sample_squashed(self.actor_output(encoded), self._normal(random))
         return action.t(), log_prob
 
     def _normal(self, random: Tensor) -> Tensor:
@@ -169,7 +168,7 @@ class ActorQ(Policy):
         if self.deterministic:
             action = torch.addcmul(self.best_action(encoded), normal.t(), self.exploration).clamp(-1, 1)
         else:
-            action = sample(self.actor_output(encoded), normal)[0].t()
+            action = sample_squashed(self.actor_output(encoded), normal)[0].t()
         return torch.where(self.random > 0, uniform, action), rnn_state
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:

@@ -17,6 +17,7 @@ from headrace.core.types import Json
 from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
 from headrace.data.spaces import Space, alike, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
+from headrace.policies.unknown_members import delete, look_up
 
 P = TypeVar("P", bound=nn.Module)
 SPACES = ("observation_space", "action_space")
@@ -81,14 +82,11 @@ class Policy(nn.Module):
     wrapper_statistics: Sequence[Json] = ()  # of wrappers of the environments of its training: envs.gym.learned
     _arguments: dict[str, Any] | None = None  # of the constructor, for config()
 
-    def __getattr__(self, name: str) -> Any:
-        """A parameter, buffer or module, or what another library names so: see other_libraries.member()."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            from headrace.policies.other_libraries import member  # here, where no digest of a kernel reaches it
+    __delattr__ = delete
 
-            return member(self, name)
+    def __getattr__(self, name: str) -> Any:
+        """A parameter, buffer or module, or what another library names so: see unknown_members.look_up()."""
+        return look_up(self, name)
 
     def _keep(self, arguments: dict[str, Any]) -> None:
         """Keep the arguments of a constructor, given as its locals()."""

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.data.spaces import Box, Dict, Space, Tuple, channels_first, is_image
+from headrace.policies.unknown_members import explains_members
 
 NATURE_FROM = 36  # pixels per side: the smallest image that Nature's convolutions accept
 LARGE = 64 * 64  # pixels of an image from which all threads of torch pay; measured at 84 x 84 by generality.py
 
 
+@explains_members
 class ImageEncoder(nn.Module):
     """Images uint8 [N, H, W], [N, H, W, C] or [N, C, H, W] -> [N, size], by convolutions.
 

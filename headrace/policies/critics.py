@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from headrace.policies.networks import ACTIVATIONS
 from headrace.policies.normalization import BatchRenorm
+from headrace.policies.unknown_members import explains_members
 
 
+@explains_members
 class Critics(nn.Module):
     """C multi-layer perceptrons in one module: weights [C, inputs, outputs], biases [C, 1, outputs].
 

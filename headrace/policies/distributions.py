@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from headrace.core.fused import kept
 
 LOG_2PI = math.log(2 * math.pi)
 EDGE = 1 - 1e-6  # |tanh| of a squashed action at most: atanh of it is 7.25, which float32 still resolves
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # of SAC's actors, as in the authors' code
 QUADRATURE = 16  # nodes in the entropy of a squashed Gaussian
 
 
@@ -183,7 +184,7 @@ class SquashedGaussian:
         mean, log_std = self.normal.mean, self.normal.log_std
         nodes, weights = _quadrature(mean.dtype, mean.device)
         x = mean + log_std.exp() * nodes
-        log_slope = 2 * (math.log(2) - x - torch.nn.functional.softplus(-2 * x))
+        log_slope = 2 * (math.log(2) - x - functional.softplus(-2 * x))
         return self.normal.entropy() + ((log_slope * weights).sum(0) + self.half.log()).sum(0)
 
     def kl(self, other: SquashedGaussian) -> Tensor:
@@ -207,3 +208,41 @@ def box_muller(random: Tensor, count: int) -> Tensor:
     radius = (-2 * torch.log1p(-random[:pairs])).sqrt()
     angle = random[pairs:] * (2 * math.pi)
     return torch.cat((radius * angle.cos(), radius * angle.sin()))[:count]
+
+
+class Tanh(torch.autograd.Function):
+    """tanh of an actor's output, whose slope is 1 / cosh(x)^2 of the input.
+
+    1 - tanh(x)^2 of the output is rounding alone where |x| is 9 or more: 0, or twice the truth, and Adam, which divides
+    gradients by their size, takes whole steps of it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor) -> Tensor:
+        ctx.save_for_backward(output)
+        return output.tanh()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        (output,) = ctx.saved_tensors
+        return gradient * (1 / output.cosh()).square()
+
+
+def _split(parameters: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and log standard deviation, [K, B] each, of an actor's output [2 K, B]."""
+    mean, log_std = parameters.chunk(2)
+    return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+
+def sample_squashed(parameters: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions in [-1, 1], [K, B], and their log-density [B], of an actor's output [2 K, B] and standard normal draws
+    [K, B]. Haarnoja et al. 2018, arXiv:1812.05905, appendix C, eq. 21.
+
+    The log of tanh's derivative is 2 (log 2 - x - softplus(-2 x)): exact where 1 - tanh(x)^2 is 0 in float32.
+    """
+    mean, log_std = _split(parameters)
+    x = torch.addcmul(mean, log_std.exp(), normal)
+    log_slope = 2 * (math.log(2) - x - functional.softplus(-2 * x))
+    log_density = -0.5 * normal.square() - log_std - 0.5 * LOG_2PI
+    action: Tensor = Tanh.apply(x)  # type: ignore[no-untyped-call]
+    return action, (log_density - log_slope).sum(0)

@@ -21,10 +21,12 @@ from headrace.data.spaces import (
 )
 from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
 from headrace.policies.masks import forbid
+from headrace.policies.unknown_members import explains_members
 
 DISTRIBUTIONS = ("auto", "categorical", "gaussian", "unit_gaussian", "squashed")
 
 
+@explains_members
 class CategoricalHead(nn.Module):
     """Discrete actions: one logit for each choice. mask: bool [K, N], the choices that are allowed; None for all."""
 
@@ -36,6 +38,7 @@ class CategoricalHead(nn.Module):
         return Categorical(parameters if mask is None else forbid(parameters, mask), self.start)
 
 
+@explains_members
 class MultiCategoricalHead(nn.Module):
     """MultiDiscrete actions: one logit for each choice of each component. mask: as of a CategoricalHead."""
 
@@ -49,6 +52,7 @@ class MultiCategoricalHead(nn.Module):
         return MultiCategorical(logits, self.sizes, self.starts)
 
 
+@explains_members
 class BernoulliHead(nn.Module):
     """MultiBinary actions: one logit for each entry."""
 
@@ -60,6 +64,7 @@ class BernoulliHead(nn.Module):
         return Bernoulli(parameters)
 
 
+@explains_members
 class GaussianHead(nn.Module):
     """Box actions: means from the network, one learned log standard deviation per dimension, 0 at first.
 

@@ -27,10 +27,12 @@ from headrace.data.spaces import (
 from headrace.kernels.nn import activation_table
 from headrace.policies.convolutions import ImageEncoder
 from headrace.policies.normalization import BatchRenorm, ObservationNormalizer
+from headrace.policies.unknown_members import explains_members
 
 ACTIVATIONS = activation_table.FUNCTIONS  # name -> function, in place where the gradient needs the output only
 
 
+@explains_members
 class Dense(nn.Module):
     """A linear layer: orthogonal weight [outputs, inputs] times gain (Saxe et al. 2014), bias 0."""
 
@@ -53,6 +55,7 @@ def _linear(layer: Any, features: Tensor) -> Tensor:
     return functional.linear(features, parameters["weight"], parameters["bias"])
 
 
+@explains_members
 class MLP(nn.Module):
     """Hidden layers with an activation, gain sqrt 2: [N, inputs] -> [N, hidden[-1]]. The identity without any.
 
@@ -113,6 +116,7 @@ class Readout(Dense):
         return torch.addmm(self.bias.unsqueeze(1), self.weight, features.t())
 
 
+@explains_members
 class QuantileReadout(nn.Module):
     """A last layer of `quantiles` numbers for each output: [N, inputs] -> their means, [outputs, N]."""
 
@@ -138,6 +142,7 @@ class QuantileReadout(nn.Module):
         return self.of_all.bias.unflatten(0, (-1, self.number)).mean(1)
 
 
+@explains_members
 class VectorEncoder(nn.Module):
     """A Box of floats, flattened, optionally normalised: [N, *shape] -> [N, size]. Of a FlatDict without its mask."""
 
@@ -160,6 +165,7 @@ class VectorEncoder(nn.Module):
             self.normalizer.update(observation.reshape(len(observation), -1)[:, : self.size], valid)
 
 
+@explains_members
 class OneHotEncoder(nn.Module):
     """Discrete or MultiDiscrete: one-hot vectors, [N] or [N, K] -> [N, sum of choices]."""
 
@@ -186,6 +192,7 @@ class OneHotEncoder(nn.Module):
         """Nothing to do: zeros and ones are not normalised."""
 
 
+@explains_members
 class BinaryEncoder(nn.Module):
     """MultiBinary, flattened: zeros and ones, [N, *shape] -> [N, size]."""
 
@@ -200,6 +207,7 @@ class BinaryEncoder(nn.Module):
         """Nothing to do: zeros and ones are not normalised."""
 
 
+@explains_members
 class DictEncoder(nn.Module):
     """A Dict or a Tuple: its members' vectors, concatenated, without that of an action mask."""
 

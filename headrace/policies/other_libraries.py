@@ -1,4 +1,4 @@
-"""Members that policies of Stable-Baselines3 have: what they are here, or what to use instead."""
+"""Members of Stable-Baselines3's policies, actors and critics: what they are here, or what to use instead."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, distributions
+from torch import Tensor, distributions, nn
 
 from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical
 from headrace.policies.numpy_io import to_batch
 
 MADE_OF = "it is made from Headrace's settings: for parts of your own see docs/own-policy.md"
+ACTOR = "policy.actor_output(policy.encoder(tensor)) has means and log standard deviations"
+CRITICS = "policy.critics(policy.encoder(tensor), action) has the values of all critics, [C, N]"
 VECTOR = "torch.nn.utils.parameters_to_vector(policy.parameters()), and vector_to_parameters(), are PyTorch's"
-INSTEAD = {  # members of policies -> what to use instead
+INSTEAD = {  # members of policies and their parts -> what to use instead
     **dict.fromkeys(
         ("save", "load"), "model.save(path) writes all; torch.save(model.policy.state_dict(), path) this alone"
     ),
     "mlp_extractor": "the layers are policy.actor and policy.critic",
     "action_net": "the layer is policy.actor_out",
     "value_net": "the layer is policy.critic_out",
-    "log_std": "it is policy.head.log_std",
+    "log_std": "it is policy.head.log_std, where actions are of a Box",
     "optimizer": "it is model.algorithm.optimizer, or one of model.algorithm.optimizers",
     "activation_fn": "its name is policy.activation",
     **dict.fromkeys(("features_extractor", "pi_features_extractor", "vf_features_extractor"), "it is policy.encoder"),
@@ -30,14 +32,28 @@ INSTEAD = {  # members of policies -> what to use instead
     **dict.fromkeys(("q_net", "q_net_target"), "policy(tensor) has the Q-values [A, N]"),
     **dict.fromkeys(("critic", "critic_target", "actor_target"), "the critics are policy.critics"),
     "_predict": "policy.act(tensor, None, None).action has the actions without noise",
-    "action_dist": "policy.get_distribution(tensor) has the distribution over actions",
+    **dict.fromkeys(
+        ("action_dist", "_get_action_dist_from_latent"),
+        "policy.get_distribution(tensor) has the distribution over actions",
+    ),
     **dict.fromkeys(("parameters_to_vector", "load_from_vector"), VECTOR),
     "normalize_images": "the encoder takes images as bytes",
     **dict.fromkeys(("features_extractor_class", "features_extractor_kwargs", "share_features_extractor"), MADE_OF),
     **dict.fromkeys(("make_features_extractor", "make_actor", "make_critic", "make_q_net", "init_weights"), MADE_OF),
     **dict.fromkeys(("optimizer_class", "optimizer_kwargs", "ortho_init", "log_std_init", "net_args"), MADE_OF),
     **dict.fromkeys(("actor_kwargs", "critic_kwargs", "dist_kwargs", "reset_noise", "use_sde"), MADE_OF),
-    "squash_output": "policy.predict() gives actions within the bounds of the space",
+    **dict.fromkeys(("_build", "_build_mlp_extractor", "_get_constructor_parameters", "_dummy_schedule"), MADE_OF),
+    **dict.fromkeys(("_update_features_extractor", "sde_features_extractor", "use_expln", "full_std"), MADE_OF),
+    **dict.fromkeys(("squash_output", "_squash_output"), "policy.predict() gives actions within the space's bounds"),
+    **dict.fromkeys(("latent_pi", "mu", "get_action_dist_params", "clip_mean", "get_std"), ACTOR),
+    "action_log_prob": "policy.sample(policy.encoder(tensor), random) has actions and their log-densities",
+    **dict.fromkeys(("q1_forward", "q_networks", "qf0", "qf1"), CRITICS),
+    "n_critics": "it is policy.critics.number",
+    **dict.fromkeys(("forward_actor", "latent_dim_pi", "policy_net"), "the layers are policy.actor"),
+    **dict.fromkeys(("forward_critic", "latent_dim_vf"), "the layers are policy.critic"),
+    **dict.fromkeys(("_features_dim", "n_flatten"), "it is policy.encoder.size"),
+    "reset_parameters": "torch.nn.init.orthogonal_(layer.weight) draws new weights, as the policy did",
+    **dict.fromkeys(("in_features", "out_features"), "policy.actor_out.weight is of shape [outputs, inputs]"),
 }
 
 
@@ -114,14 +130,23 @@ METHODS: dict[str, Callable[..., Any]] = {
     "scale_action": _scale_action,
     "unscale_action": _unscale_action,
 }
+OF_POLICIES_ALONE = {"predict", "net_arch", "device", "observation_space", "action_space"}
 
 
-def member(policy: Any, name: str) -> Any:
-    """A member of a policy that Headrace has under another name. Raises AttributeError that says what to use instead
-    where that is known."""
-    if name in METHODS:
-        return partial(METHODS[name], policy)
-    if name == "net_arch":
-        return [*policy.hidden]
-    instead = f": {INSTEAD[name]}" if name in INSTEAD else ""
-    raise AttributeError(f"{type(policy).__name__} has no attribute {name!r}{instead}")
+def member(part: nn.Module, name: str) -> Any:
+    """A member of a policy, or of a part of one, that Headrace has under another name. Raises AttributeError that says
+    what to use instead where that is known."""
+    is_policy = hasattr(type(part), "predict")
+    if is_policy and name in METHODS:
+        return partial(METHODS[name], part)
+    if is_policy and name == "net_arch":
+        return [*part.hidden]  # type: ignore[misc]
+    raise AttributeError(missing(part, name))
+
+
+def missing(part: nn.Module, name: str) -> str:
+    """The message about a member that there is not."""
+    instead = INSTEAD.get(name, "")
+    if name in METHODS or name in OF_POLICIES_ALONE:
+        instead = f"these are layers alone, and policy.{name} is what the policy has"
+    return f"{type(part).__name__} has no attribute {name!r}" + (f": {instead}" if instead else "")

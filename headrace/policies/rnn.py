@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headrace.core.fused import fused
 from headrace.data.rollout import flatten
+from headrace.policies.unknown_members import explains_members
 
 GATES = {"gru": 3, "lstm": 4}
 STATES = {"gru": 1, "lstm": 2}  # vectors in the recurrent state: the output, and an LSTM's cell state
@@ -97,6 +98,7 @@ class RNNCell(nn.Module):
         return state.movedim(0, -2).flatten(-2)
 
 
+@explains_members
 class RecurrentEncoder(nn.Module):
     """An encoder and an RNN cell on its features; the output is the features and the cell's output, concatenated.
 

@@ -19,9 +19,10 @@ METHODS = {
     "replay_buffer": "save_replay_buffer(path) of the other model, and load_replay_buffer(path)",
 }
 ALIASES = {"lr_schedule": "learning_rate"}
-PARTS = {  # of policies of Stable-Baselines3 alone
+PARTS = {  # of policies, actors and critics of Stable-Baselines3 alone
     *("optimizer", "mlp_extractor", "action_net", "value_net", "log_std", "q_net", "q_net_target", "critic_target"),
     *("actor_target", "features_extractor", "pi_features_extractor", "vf_features_extractor"),
+    *("mu", "latent_pi", "q_networks", "qf0", "qf1", "action_dist", "policy_net"),
 }
 
 
@@ -82,8 +83,13 @@ def _change(model: Any, name: str, value: Any) -> None:
 
 
 def check_unread(policy: Policy) -> None:
-    """Raise ValueError where a policy was given a part that a policy of Stable-Baselines3 has, and that nothing reads
-    here."""
-    own: Mapping[str, Any] = {**vars(policy), **policy._modules, **policy._parameters}
-    for name in PARTS & own.keys():
-        raise ValueError(f"policy.{name} was set, and nothing reads it: {OF_POLICIES[name]}")
+    """Raise ValueError where a policy, or a part of one, was given a part that Stable-Baselines3 has there, and that
+    nothing reads here."""
+    for path, part in policy.named_modules():
+        if not type(part).__module__.startswith("headrace."):
+            continue  # layers of the user's own have members of any name
+        own: Mapping[str, Any] = {**vars(part), **part._modules, **part._parameters}
+        for name in PARTS & own.keys():
+            if name != "log_std" or not path.endswith("head"):
+                full = ".".join(filter(None, ("policy", path, name)))
+                raise ValueError(f"{full} was set, and nothing reads it: {OF_POLICIES[name]}")

@@ -30,7 +30,7 @@ from headrace.sb3.env_argument import Given, changed_since, given, spaces_of
 from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.learning import Learning, stepping
 from headrace.sb3.logger import Logger, new_folder
-from headrace.sb3.members import member
+from headrace.sb3.members import INSTEAD, member, missing
 from headrace.sb3.parameters import explore_from, without_replay
 from headrace.sb3.replay_buffer import put
 from headrace.sb3.schedules import Constant
@@ -97,6 +97,12 @@ class Model:
         """Arguments of the constructor that are set take effect from the next rollout on: see assignment."""
         if not assign(self, name, value):
             object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Delete an attribute of the object itself; for others see members."""
+        if name not in vars(self):
+            raise AttributeError(missing(type(self).__name__, name, INSTEAD))
+        object.__delattr__(self, name)
 
     # ---------------------------------------------------------------- environments
 

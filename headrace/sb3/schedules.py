@@ -23,10 +23,13 @@ class Constant(float):
 
 
 class Interpolated:
-    """A schedule by its values at some remaining fractions, in rising order, and straight lines between them."""
+    """A schedule by its values at some remaining fractions, in rising order, and straight lines between them.
 
-    def __init__(self, at: Sequence[float], values: Sequence[float]) -> None:
-        self.at, self.values = [*at], [*values]
+    name: of the function that it was, or of its class.
+    """
+
+    def __init__(self, at: Sequence[float], values: Sequence[float], name: str = "Interpolated") -> None:
+        self.at, self.values, self.__name__ = [*at], [*values], name
 
     def __call__(self, remaining: float) -> float:
         """The value at a remaining fraction."""
@@ -48,7 +51,8 @@ def interpolated(function: Callable[[float], float]) -> Interpolated | None:
         return None
     bent = np.abs(np.diff(values, 2)) > STRAIGHT * np.abs(values).max()
     kept = np.concatenate(([True], bent, [True]))
-    return Interpolated(at[kept].tolist(), values[kept].tolist())
+    name = getattr(function, "__name__", type(function).__name__)
+    return Interpolated(at[kept].tolist(), values[kept].tolist(), name)
 
 
 def of_text(text: str) -> Interpolated | float | None:

@@ -188,15 +188,17 @@ def _to_units(weights: Json, head: GaussianHead) -> None:
 
 def _plain_arguments(arguments: Json) -> Json:
     """Arguments as JSON. Of schedules the values; what else is no data is left out, and said."""
-    plain = {}
+    plain: Json = {}
     for name, value in arguments.items():
         if name == "device":
             continue
         if name in ("learning_rate", "clip_range") and callable(value):
             schedule = value if isinstance(value, Interpolated) else interpolated(value)
-            plain[name] = float(value(1.0)) if schedule is None else {SCHEDULE: [schedule.at, schedule.values]}
-            if schedule is None:
-                print(f"{name} is a function: the file keeps {plain[name]:g}, its first value", file=sys.stderr)
+            if schedule is not None:
+                plain[name] = {SCHEDULE: [schedule.at, schedule.values, schedule.__name__]}
+                continue
+            plain[name] = float(value(1.0))
+            print(f"{name} is a function: the file keeps {plain[name]:g}, its first value", file=sys.stderr)
             continue
         try:
             plain[name] = json.loads(json.dumps(value, default=_named))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headrace.policies.actor_q import InvertedTanh
-from headrace.policies.squashed_gaussian import Tanh, sample
+from headrace.policies.distributions import Tanh, sample_squashed
 
 OUTPUTS = torch.cat((torch.linspace(-25, 25, 401), torch.tensor([8.99, 9.01, -9.01, 40.0, -100.0, float("nan")])))
 
@@ -33,7 +33,7 @@ def test_slopes_hold_where_the_action_is_at_its_bound(sign):
 
 def test_a_squashed_samples_action_has_that_slope():
     parameters = torch.tensor([[9.3, -9.7, 12.0], [-20.0, -20.0, -20.0]], requires_grad=True)
-    action, _ = sample(parameters, torch.zeros(1, 3))
+    action, _ = sample_squashed(parameters, torch.zeros(1, 3))
     action.sum().backward()
     wanted = 1 / torch.tensor([9.3, -9.7, 12.0], dtype=torch.float64).cosh() ** 2
     torch.testing.assert_close(parameters.grad[0].double(), wanted, rtol=1e-5, atol=0)

@@ -129,8 +129,14 @@ def test_parts_that_cannot_be_set_say_what_to_do(name):
 
 def test_a_part_of_another_library_in_the_policy_is_refused():
     model = made("ppo")
+    model.policy.actor.own = torch.nn.Linear(1, 1)  # under a name that means nothing
+    model.learn(32)
     model.policy.optimizer = torch.optim.AdamW(model.policy.parameters())
     with pytest.raises(ValueError, match=r"policy\.optimizer was set, .*: it is model\.algorithm\.optimizer"):
+        model.learn(32)
+    model = made("sac")
+    model.policy.critics.qf0 = torch.nn.Linear(4, 1)
+    with pytest.raises(ValueError, match=r"policy\.critics\.qf0 was set, .*: policy\.critics\("):
         model.learn(32)
 
 

@@ -6,8 +6,10 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
 from headrace.policies.other_libraries import INSTEAD as OF_POLICIES
+from headrace.policies.other_libraries import METHODS, OF_POLICIES_ALONE
 from headrace.sb3 import DQN, PPO, SAC, make_vec_env
 from headrace.sb3.members import INSTEAD, OF_LOGGER
 
@@ -62,6 +64,42 @@ def test_other_members_say_what_to_use_instead(kind):
     for owner in (model, model.policy, model.logger):
         assert not hasattr(owner, "wrong_name") and not hasattr(owner, "__wrong__")
     assert copy.copy(model.policy).hidden == model.policy.hidden
+
+
+OF_THE_POLICY = (*METHODS, *OF_POLICIES_ALONE)  # which its parts have not
+PARTS = ("actor", "critic", "critics", "actor_out", "critic_out", "trunk", "out", "encoder", "head")
+
+
+@pytest.mark.parametrize("kind", [PPO, SAC, DQN])
+def test_parts_of_policies_say_what_to_use_instead(kind):
+    arguments = SMALL if kind is PPO else {"buffer_size": 100, "device": "cpu"}
+    policy = kind("MlpPolicy", "Pendulum-v1" if kind is SAC else "CartPole-v1", **arguments).policy
+    parts = [policy, *(policy._modules[name] for name in PARTS if policy._modules.get(name) is not None)]
+    assert len(parts) > 3
+    for part in parts:
+        for name in (*OF_POLICIES, *(OF_THE_POLICY if part is not policy else ())):
+            if name in dir(part):
+                continue
+            for reach in (getattr, delattr):
+                with pytest.raises(
+                    AttributeError, match=f"{type(part).__name__} has no attribute '{name}': "
+                ) as raised:
+                    reach(part, name)
+                assert OF_POLICIES.get(name, f"policy.{name} is what the policy has") in str(raised.value)
+        assert not hasattr(part, "wrong_name")
+    assert copy.deepcopy(policy).state_dict().keys() == policy.state_dict().keys()
+
+
+def test_what_is_deleted_is_gone_or_the_line_says_what_it_is_here():
+    model = SAC("MlpPolicy", "Pendulum-v1", buffer_size=100, device="cpu")
+    model.own = 1
+    del model.own
+    for name in ("actor", "critic_target"):
+        with pytest.raises(AttributeError, match=f"SAC has no attribute '{name}': model.policy is Headrace's own"):
+            delattr(model, name)
+    model.policy.own = torch.nn.Linear(1, 1)
+    del model.policy.own
+    assert not hasattr(model, "own") and not hasattr(model.policy, "own")
 
 
 def test_values_that_are_no_numbers_are_said_once(tmp_path, capsys):

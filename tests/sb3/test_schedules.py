@@ -63,7 +63,9 @@ def test_a_model_goes_on_with_its_schedules(capsys):
     loaded.save(again)
     assert capsys.readouterr().err == ""
     again.seek(0)
-    assert PPO.load(again).clip_range.values == loaded.clip_range.values
+    twice = PPO.load(again)
+    assert twice.clip_range.values == loaded.clip_range.values
+    assert twice.learning_rate.__name__ == loaded.learning_rate.__name__ == model.learning_rate.__name__ == "<lambda>"
 
 
 def test_schedules_of_stable_baselines3_are_read_by_their_texts():
