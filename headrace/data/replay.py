@@ -238,7 +238,7 @@ class Replay:
         times, env = self._rows(piece["start"].to(device), piece["stop"].to(device))
         rows = times % self.length * self.num_envs + env
         for name, column in self._stored():
-            column.flatten(0, 1).index_copy_(0, rows, piece[name].to(device))
+            column.flatten(0, 1).index_copy_(0, rows, piece[name].to(device, column.dtype))
 
     def _rows(self, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
         """The time and the environment of each row of a piece, int64 [R]."""

@@ -52,7 +52,7 @@ def observation_column(
     space: Space, path: str = "observation", instead: str | None = None, ignorable: bool = False
 ) -> Column | Columns:
     """Column of an observation, with a bootstrap row. Boxes are float32, vectors feature-major; images keep uint8 and
-    their layout; Discrete and MultiDiscrete are int32, MultiBinary is int8; a Dict is a group; a Tuple is a group of
+    their layout; Discrete and MultiDiscrete are int32, MultiBinary is uint8; a Dict is a group; a Tuple is a group of
     "0", "1" ...
 
     Whole numbers of a Box are exact up to 2^24, as float32 has them. ignorable: whether members of a Dict may be left
@@ -78,7 +78,7 @@ def observation_column(
             raise _refusal(space, path, "images are [H, W], [H, W, C] or [C, H, W]; stack frames as channels", "")
         dtype = torch.uint8 if is_image(space) else torch.float32
         return Column(shape, dtype, bootstrap=True, feature_major=len(shape) == 1)
-    dtype = torch.int8 if isinstance(space, MultiBinary) else torch.int32
+    dtype = torch.uint8 if isinstance(space, MultiBinary) else torch.int32
     return Column(shape, dtype, bootstrap=True, feature_major=len(shape) == 1)
 
 

@@ -19,6 +19,7 @@ from headrace.data.spaces import (
     observation_column,
     to_json,
 )
+from headrace.kernels.rows.tracing.inputs import DTYPES
 
 SPACES = [
     Box(-np.inf, np.array([1.0, np.inf], np.float32)),
@@ -42,7 +43,15 @@ def test_columns_of_observations():
     assert (image.shape, image.dtype, image.feature_major) == ((84, 84, 3), torch.uint8, False)
     assert (discrete.shape, discrete.dtype) == ((), torch.int32)
     assert observation_column(SPACES[4])["inside"]["kind"].shape == ()
-    assert (observation_column(SPACES[5])["1"].shape, observation_column(SPACES[5])["1"].dtype) == ((2, 2), torch.int8)
+    assert (observation_column(SPACES[5])["1"].shape, observation_column(SPACES[5])["1"].dtype) == ((2, 2), torch.uint8)
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_compiled_losses_read_every_column(space):
+    columns = [observation_column(space)]
+    for column in columns:
+        columns += column.values() if isinstance(column, dict) else ()
+    assert {column.dtype for column in columns if not isinstance(column, dict)} <= DTYPES.keys()
 
 
 def test_columns_of_actions():

@@ -266,6 +266,41 @@ def test_any_number_but_0_in_infos_allows_an_action():
     assert env.reset()[0]["action_mask"].tolist() == [1, 0]
 
 
+class Numbered(Row):
+    """Places by their numbers, which with a mask are no vector; the mask in a form of the user's."""
+
+    observation_space = Discrete(5)
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def seen(self):
+        return self.place, {"action_mask": self.form(super().seen()[1]["action_mask"])}
+
+
+FORMS = (
+    *(lambda mask, kind=kind: mask.astype(kind) for kind in (np.int8, bool, np.int64, np.float64, np.uint16)),
+    *(list, np.ndarray.tolist, torch.as_tensor),
+)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_masks_of_any_dtype_and_form_learn_the_same_without_a_line_about_dtypes(algorithm, capsys):
+    options = OPTIONS | {"num_steps": 8, "info_mask": True, "seed": 3, "total_steps": 200}
+    if algorithm == "dqn":
+        options |= {"learning_starts": 40, "buffer_size": 1000, "batch_size": 8}
+    learned = []
+    for form in FORMS:
+        trainer = hr.Trainer(algorithm, lambda form=form: Numbered(form), **options)
+        for _ in range(6):
+            trainer.iterate()
+        learned.append(torch.cat([x.detach().flatten() for x in trainer.policy.parameters()]))
+        trainer.close()
+    assert len(learned) == 8 and all(torch.equal(x, learned[0]) for x in learned)
+    assert "dtype" not in capsys.readouterr().err
+
+
 def test_a_state_without_an_allowed_action_is_an_error_that_names_the_environment():
     with pytest.raises(ValueError, match="allows no action in a state that is not final") as caught:
         hr.train("ppo", lambda: Row(closed=True), info_mask=True, **OPTIONS)
