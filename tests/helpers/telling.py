@@ -8,9 +8,13 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
+import subprocess
 import sys
 import time
 import warnings
+
+import numpy as np
 
 TELL = 0
 
@@ -37,6 +41,11 @@ def state():
         "raised": raised,
         "numbers": locale.setlocale(locale.LC_NUMERIC),
         "argument": sys.argv[-1],
+        "recursion": sys.getrecursionlimit(),
+        "digits": sys.get_int_max_str_digits(),
+        "waits": socket.getdefaulttimeout(),
+        "division": np.geterr()["divide"],
+        "nice": os.nice(0),
     }
 
 
@@ -57,7 +66,8 @@ class Telling:
             short.join()
             long = context.Process(target=time.sleep, args=(1000,), daemon=True)
             long.start()
-            self.facts["children"] = [long.pid]
+            program = subprocess.Popen(["sleep", "1000"])
+            self.facts["children"] = [long.pid, program.pid]
 
     def carry_out(self, what, where):
         return where

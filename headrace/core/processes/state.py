@@ -10,6 +10,7 @@ import locale
 import os
 import pickle
 import signal
+import socket
 import sys
 import time
 import warnings
@@ -18,6 +19,18 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+
+SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (  # of the interpreter and NumPy: get, set
+    (sys.getrecursionlimit, sys.setrecursionlimit),
+    (sys.getswitchinterval, sys.setswitchinterval),
+    (sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+    (socket.getdefaulttimeout, socket.setdefaulttimeout),
+    (np.geterr, lambda how: np.seterr(**how)),
+    (np.get_printoptions, lambda how: np.set_printoptions(**how)),
+    *([(lambda: os.nice(0), lambda nice: os.nice(nice - os.nice(0)))] if hasattr(os, "nice") else []),
+)
 
 
 class ProcessState(NamedTuple):
@@ -32,6 +45,7 @@ class ProcessState(NamedTuple):
     cores: tuple[int, ...]  # on which it may run; empty where the system does not say
     limits: Mapping[int, tuple[int, int]]  # soft and hard ones, of resources
     blocked: frozenset[int]  # signals
+    settings: tuple[Any, ...]  # of SETTINGS
     filters: tuple[Any, ...]  # of warnings; in what is sent, each is pickled
 
     @classmethod
@@ -51,6 +65,7 @@ class ProcessState(NamedTuple):
             cores=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (),
             limits=_limits(),
             blocked=_blocked(),
+            settings=tuple(get() for get, _ in SETTINGS),
             filters=tuple(warnings.filters),
         )
 
@@ -77,6 +92,10 @@ class ProcessState(NamedTuple):
                 os.sched_setaffinity(0, self.cores)
         _set_limits(self.limits)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.blocked)
+        for (get, put), value in zip(SETTINGS, self.settings, strict=True):
+            if get() != value:
+                with suppress(OSError):  # only root may be nicer to itself
+                    put(value)
         warnings.resetwarnings()
         for pickled in self.filters:
             with suppress(Exception):  # its category is of a module that cannot be imported here

@@ -156,7 +156,7 @@ class WorkerProcess:
         if self.process.is_alive():
             self.process.kill()
         self.process.join(GRACE)
-        if self.process.exitcode and self.process.pid is not None:
+        if self.process.exitcode is not None and self.process.pid is not None:
             lifetime.end_group(self.process.pid)
         self.orders.close()
         self.running = False
