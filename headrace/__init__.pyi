@@ -162,6 +162,10 @@ class PPOOptions(Options, total=False):
     sequence_length: int
     critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
+    ortho_init: bool
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
     epochs: int
     minibatch_size: int
     gae_lambda: float
@@ -173,7 +177,6 @@ class PPOOptions(Options, total=False):
     desired_kl: float
     layer_norm: bool
     shared: bool
-    initial_std: float
 
 class A2COptions(Options, total=False):
     num_steps: int
@@ -195,6 +198,10 @@ class A2COptions(Options, total=False):
     sequence_length: int
     critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
+    ortho_init: bool
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
     gae_lambda: float
     entropy_coef: float
     value_coef: float
@@ -220,6 +227,10 @@ class APPOOptions(Options, total=False):
     sequence_length: int
     critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
+    ortho_init: bool
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
     clip_rho: float
     clip_c: float
     epochs: int
@@ -233,7 +244,6 @@ class APPOOptions(Options, total=False):
     desired_kl: float
     layer_norm: bool
     shared: bool
-    initial_std: float
 
 class IMPALAOptions(Options, total=False):
     num_steps: int
@@ -255,6 +265,10 @@ class IMPALAOptions(Options, total=False):
     sequence_length: int
     critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
+    ortho_init: bool
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
     clip_rho: float
     clip_c: float
     gae_lambda: float
@@ -282,6 +296,10 @@ class ReinforceOptions(Options, total=False):
     sequence_length: int
     critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
+    ortho_init: bool
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
     baseline: bool
     entropy_coef: float
     value_coef: float
@@ -306,6 +324,10 @@ class TRPOOptions(Options, total=False):
     sequence_length: int
     critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
+    ortho_init: bool
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
     max_kl: float
     cg_steps: int
     damping: float
@@ -402,6 +424,10 @@ class SACOptions(Options, total=False):
     noise_autocorrelation: float
     critic_init_scale: float
     tau: float
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
+    use_sde_at_warmup: bool
     temperature: float
     learn_temperature: bool
     target_entropy: float | None
@@ -432,6 +458,10 @@ class TQCOptions(Options, total=False):
     noise_autocorrelation: float
     critic_init_scale: float
     tau: float
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
+    use_sde_at_warmup: bool
     temperature: float
     learn_temperature: bool
     target_entropy: float | None
@@ -464,6 +494,10 @@ class CrossQOptions(Options, total=False):
     critic_hidden: Sequence[int]
     noise_autocorrelation: float
     critic_init_scale: float
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
+    use_sde_at_warmup: bool
     temperature: float
     learn_temperature: bool
     target_entropy: float | None
@@ -591,6 +625,10 @@ class EveryOptions(Options, total=False):
     sequence_length: int
     critic_hidden: Sequence[int] | None
     critic_members: Sequence[str]
+    ortho_init: bool
+    initial_std: float | None
+    use_sde: bool
+    sde_sample_freq: int
     epochs: int
     minibatch_size: int
     gae_lambda: float
@@ -602,7 +640,6 @@ class EveryOptions(Options, total=False):
     desired_kl: float
     layer_norm: bool
     shared: bool
-    initial_std: float
     clip_rho: float
     clip_c: float
     baseline: bool
@@ -629,6 +666,7 @@ class EveryOptions(Options, total=False):
     target_noise: float
     target_noise_clip: float
     policy_delay: int
+    use_sde_at_warmup: bool
     temperature: float
     learn_temperature: bool
     target_entropy: float | None

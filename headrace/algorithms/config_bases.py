@@ -11,6 +11,7 @@ from headrace.core.setting_types import fit_fields
 from headrace.setting_schedules import Schedule
 
 Settings = TypeVar("Settings")
+MATRIX_STD = 0.05  # initial_std of use_sde's matrix: e^-3, as in Stable-Baselines3's SAC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,12 @@ class ActorCriticConfig:
     sequence_length: int = 0  # steps of backpropagation through time, a divisor of num_steps; 0: all of num_steps
     critic_hidden: tuple[int, ...] | None = None  # sizes of the critic's hidden layers; None: those of hidden
     critic_members: tuple[str, ...] = ()  # members of a Dict observation that the critic sees, and the actor does not
+    ortho_init: bool = True  # orthogonal initial weights; False: those of torch.nn.Linear
+    initial_std: float | None = (
+        None  # deviation of Box actions at the start, in half their range; None: 1, with use_sde 0.05
+    )
+    use_sde: bool = False  # noise on Box actions is a function of the state (gSDE, Raffin et al. 2021)
+    sde_sample_freq: int = -1  # steps for which use_sde's noise matrix holds, at most an episode; -1: num_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +69,6 @@ class ClippedConfig:
     desired_kl: float = 0.01  # of a minibatch, that the learning rate follows with schedule="adaptive", in nats
     layer_norm: bool = False  # layer normalisation before each activation
     shared: bool = False  # actor and critic share their hidden layers
-    initial_std: float = 1.0  # standard deviation of Box actions at the start, in half their range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +159,22 @@ class EntropyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StochasticActorConfig:
+    """Settings of the deviation of a stochastic actor's actions, before tanh."""
+
+    initial_std: float | None = None  # at the start, of use_sde's matrix where it is on; None: 1, of the matrix 0.05
+    use_sde: bool = False  # noise on actions is a function of the state (gSDE, Raffin et al. 2021)
+    sde_sample_freq: int = -1  # steps for which use_sde's matrix holds, at most an episode; -1: until it learns again
+    use_sde_at_warmup: bool = False  # actions before learning starts are the policy's too, in place of random ones
+
+    def deviation(self, steps: int) -> dict[str, Any]:
+        """These settings as those of an ActorQ. steps: of each environment from learning to learning."""
+        std = self.initial_std or (MATRIX_STD if self.use_sde else 1.0)
+        freq = steps if self.sde_sample_freq == -1 else self.sde_sample_freq
+        return {"use_sde": self.use_sde, "sde_sample_freq": freq, "initial_std": std}
+
+
+@dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyConfig:
     """Settings of epsilon-greedy exploration."""
 
@@ -181,10 +203,10 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight"), AT_LEAST_0),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     "renorm_warm_up": AT_LEAST_0,
-    **dict.fromkeys(
-        ("learning_rate", "max_grad_norm", "clip", "initial_std", "max_kl", "adam_eps", "desired_kl"), ABOVE_0
-    ),
+    **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "max_kl", "adam_eps", "desired_kl"), ABOVE_0),
+    "initial_std": (lambda x: x is None or x > 0, "be above 0"),
     "critic_init_scale": ABOVE_0,
+    "sde_sample_freq": (lambda x: x >= 1 or x == -1, "be 1 or more, or -1 for once a rollout"),
     **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),
     **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
     **dict.fromkeys(("exploration_initial", "exploration_final"), FRACTION),

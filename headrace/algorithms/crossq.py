@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig
+from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig, StochasticActorConfig
 from headrace.algorithms.objectives import (
     Learned,
     Objective,
@@ -39,7 +39,7 @@ BETA1 = 0.5  # of Adam, for actor and critics, as in the paper
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossQConfig(EntropyConfig, ActorQConfig, OffPolicyConfig):
+class CrossQConfig(EntropyConfig, StochasticActorConfig, ActorQConfig, OffPolicyConfig):
     """CrossQ's settings. Raises ValueError for one out of range."""
 
     policy_delay: int = 3  # gradient steps of the critics for one of the actor and the temperature
@@ -82,8 +82,8 @@ class CrossQ(OffPolicy[CrossQConfig]):
         return 2 * self.policy.num_draws
 
     def explore(self) -> None:
-        """Random actions until learning starts; then the policy's own."""
-        self.policy.random.fill_(self.rows < self.config.learning_starts)
+        """Random actions until learning starts, unless use_sde_at_warmup; then the policy's own."""
+        self.policy.random.fill_((self.rows < self.config.learning_starts) * (not self.config.use_sde_at_warmup))
 
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         actor, critics = self.policy.actor_parameters(), self.policy.critic_parameters()
@@ -126,7 +126,7 @@ def actor_loss(networks: Learned, batch: Rows, config: CrossQConfig) -> tuple[Te
     assert log_temperature is not None
     observation, weight = features(policy, batch), batch["weight"]
     normal = box_muller(batch["random"][:, policy.num_draws :].t(), policy.action_size)
-    action, log_prob = sample_squashed(policy.actor_out(policy.actor(observation, weight)), normal)
+    action, log_prob = sample_squashed(policy.actor_output(observation, weight), normal)
     value = policy.critics(observation, action.t()).amin(0)
     loss = (log_temperature.detach().exp() * log_prob - value) @ weight
     return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import OffPolicyConfig, fits_utd_ratio, gradient_steps
+from headrace.algorithms.config_bases import OffPolicyConfig, StochasticActorConfig, fits_utd_ratio, gradient_steps
 from headrace.algorithms.objectives import Learned, Objective, take_steps
 from headrace.algorithms.reduce import Reduce, merging, one_learner, rank_of, size_of
 from headrace.core import rng
@@ -365,6 +365,8 @@ def check_networks(
 def actor_q(config: Any, observation_space: Space, action_space: Space, seed: int, **own: Any) -> ActorQ:
     """The policy of a config that is both an ActorQConfig and an OffPolicyConfig. own: further settings of ActorQ."""
     of_both = {name: getattr(config, name) for name in ("noise_autocorrelation", "critic_init_scale", "critic_hidden")}
+    if isinstance(config, StochasticActorConfig):
+        own |= config.deviation(config.train_freq or config.num_steps)  # type: ignore[attr-defined]
     return ActorQ(observation_space, action_space, seed=seed, **policy_settings(config), **own, **of_both)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import BETA2, Adam
-from headrace.algorithms.config_bases import OnPolicyConfig, VTraceConfig
+from headrace.algorithms.config_bases import MATRIX_STD, OnPolicyConfig, VTraceConfig
 from headrace.algorithms.reduce import Reduce, explained, mean_weights, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
 from headrace.core.device import known
@@ -51,6 +51,8 @@ POLICY_SETTINGS = (
     "layer_norm",
     "images",
     "critic_hidden",
+    "ortho_init",
+    "use_sde",
 )  # fields of a config that go to the ActorCritic under the same name
 
 
@@ -271,6 +273,10 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
     named = {field.name: getattr(config, field.name) for field in fields(config)}
     settings = {name: named[name] for name in POLICY_SETTINGS if name in named}
     recurrent = named.get("recurrent", "none")
+    if settings.pop("use_sde", False):
+        settings |= {"use_sde": True, "sde_sample_freq": _sample_freq(named)}
+        if other := next((name for name in ("recurrent", "critic_members") if named.get(name) not in ("none", ())), ""):
+            raise ValueError(f"use_sde does not go with {other}={named[other]!r}: leave one of them out")
     policy: AnyActorCritic
     if members := named.get("critic_members", ()):
         if recurrent != "none" or settings.pop("shared", False):
@@ -292,8 +298,16 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
         sizes = (named["rnn_size"], named["sequence_length"] or config.num_steps)
         policy = RecurrentActorCritic(observation_space, action_space, recurrent, *sizes, seed=seed, **settings)
     if isinstance(policy.head, GaussianHead):
-        nn.init.constant_(policy.head.log_std, math.log(named.get("initial_std", 1.0)))
+        nn.init.constant_(
+            policy.head.log_std, math.log(named.get("initial_std") or (MATRIX_STD if named.get("use_sde") else 1.0))
+        )
     return policy
+
+
+def _sample_freq(settings: Mapping[str, Any]) -> int:
+    """Steps for which a noise matrix of state-dependent exploration holds: those of a rollout where it is -1."""
+    given = settings["sde_sample_freq"]
+    return int(settings["num_steps"] if given == -1 else given)
 
 
 def _check_members(policy: Policy, wanted: tuple[str, ...]) -> None:

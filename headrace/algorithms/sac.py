@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import ActorQConfig, EntropyConfig, OffPolicyConfig, TargetNetworkConfig
+from headrace.algorithms.config_bases import (
+    ActorQConfig,
+    EntropyConfig,
+    OffPolicyConfig,
+    StochasticActorConfig,
+    TargetNetworkConfig,
+)
 from headrace.algorithms.objectives import (
     Learned,
     Objective,
@@ -33,7 +39,7 @@ METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(EntropyConfig, TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
+class SACConfig(EntropyConfig, StochasticActorConfig, TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
     """SAC's settings. Raises ValueError for one out of range."""
 
     learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature, at the start of training
@@ -68,8 +74,8 @@ class SAC(OffPolicy[SACConfig]):
         return 2 * self.policy.num_draws
 
     def explore(self) -> None:
-        """Random actions until learning starts; then the policy's own."""
-        self.policy.random.fill_(self.rows < self.config.learning_starts)
+        """Random actions until learning starts, unless use_sde_at_warmup; then the policy's own."""
+        self.policy.random.fill_((self.rows < self.config.learning_starts) * (not self.config.use_sde_at_warmup))
 
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return self.networks.learned()

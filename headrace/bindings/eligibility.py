@@ -116,6 +116,8 @@ def why_not_adam(optimizer: Any, any_beta1: bool = False, any_beta2: bool = Fals
 def _why_not(policy: Policy) -> str | None:
     if is_kind(policy, RecurrentActorCritic):
         return AsChosen("recurrent policies learn by autograd; the steps of their GRU or LSTM are compiled")
+    if policy.use_sde:
+        return AsChosen("state-dependent exploration acts in torch, and is learned by programs made of its loss")
     roles = _ROLES.get(kind_of(policy))
     if roles is None:
         return f"it is written for the classes of Headrace, not for {type(policy).__name__}"

@@ -289,7 +289,7 @@ def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None)
     head = getattr(policy, "head", None)
     kind = "q_values" if isinstance(policy, QNetwork) else "mean" if isinstance(policy.action_space, Box) else "logits"
     if isinstance(head, GaussianHead) and not head.squash:
-        scores = head(scores).mean
+        scores = torch.addcmul(head.center, scores, head.half_range)
     outputs = {"action": action, kind: scores.t().numpy(), **_value(graph, policy, batch, before)}
     return outputs | ({} if after is None else {STATE: after.numpy()}), after
 

@@ -30,6 +30,7 @@ from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import kind_of
 from headrace.policies.examination import examine
+from headrace.policies.heads import SDE_LARGEST
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.policies.rnn import width
@@ -140,6 +141,9 @@ def _actor_q(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
     encoded = step(graph, policy.encoder, observation)
     output = layer(graph, policy.actor_out, layer(graph, policy.actor, encoded))
     mean = part(graph, output, 0, policy.action_size)
+    if policy.use_sde:
+        edges = {"low": np.full(mean.shape, -SDE_LARGEST), "high": np.full(mean.shape, SDE_LARGEST)}
+        mean = graph.add("clip", mean, shape=mean.shape, weights=edges)
     normalized = activation(graph, "tanh", mean)
     action = affine(graph, normalized, policy.half_range.cpu(), policy.center.cpu())
     graph.outputs |= {"action": to_bounds(graph, action), "mean": mean}

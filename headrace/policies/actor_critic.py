@@ -20,9 +20,9 @@ from headrace.data.spaces import Dict, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block, is_kind
 from headrace.policies.examination import examine
 from headrace.policies.flat_parameters import flatten as flatten_parameters
-from headrace.policies.heads import action_head
+from headrace.policies.heads import SDE_STATE, action_head, state_dependent
 from headrace.policies.masks import is_masked, mask_of
-from headrace.policies.networks import MLP, Readout, VectorEncoder, make_encoder
+from headrace.policies.networks import MLP, Readout, VectorEncoder, initialize_as_torch, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 
@@ -34,7 +34,8 @@ class ActorCritic(Policy):
     networks.MLP. distribution: see heads.action_head.
     images: see convolutions.ImageEncoder; actor and critic share its convolutions. Action masks: see masks.py.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
-    (Andrychowicz et al. 2021, arXiv:2006.05990). normalize_observation, normalize_return: see normalization.py.
+    (Andrychowicz et al. 2021, arXiv:2006.05990); ortho_init=False: those of torch.nn.Linear and its like.
+    normalize_observation, normalize_return: see normalization.py. use_sde, sde_sample_freq: see heads.py.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
 
@@ -52,6 +53,9 @@ class ActorCritic(Policy):
         layer_norm: bool = False,
         images: str = "auto",
         critic_hidden: Sequence[int] | None = None,
+        ortho_init: bool = True,
+        use_sde: bool = False,
+        sde_sample_freq: int = 64,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -61,7 +65,11 @@ class ActorCritic(Policy):
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.masked = is_masked(observation_space, action_space)
+        features = [self.encoder.size, *hidden][-1]
+        self.use_sde, self.state_width = use_sde, SDE_STATE * use_sde
         self.head = action_head(action_space, distribution)
+        if use_sde:
+            self.head = state_dependent(self.head, action_space, features, sde_sample_freq)
         self.num_draws = self.head.num_draws
         self.block = inference_block(observation_space)
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
@@ -75,26 +83,29 @@ class ActorCritic(Policy):
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
+        if not ortho_init:
+            initialize_as_torch(self, generator)
         flatten_parameters(self.parameters())  # kernels serve parameters in one buffer
 
     def forward(self, observation: Any) -> tuple[Any, Tensor]:
         """The distribution over actions, and the value [N] in units of return."""
         encoded = self.encoder(observation)
         features = self.actor(encoded)
-        distribution = self._distribution(self.actor_out(features), observation)
-        value = self.critic_out(features if self.shared else self.critic(encoded)).flatten()
-        return distribution, value if self.return_normalizer is None else self.return_normalizer(value)
+        return self._distribution(features, observation), self._value(features if self.shared else self.critic(encoded))
+
+    def _value(self, features: Tensor) -> Tensor:
+        value = self.critic_out(features).flatten()
+        return value if self.return_normalizer is None else self.return_normalizer(value)
 
     def distribution(self, observation: Any) -> Any:
         """The distribution over actions, without the value."""
-        return self._distribution(self.actor_out(self.actor(self.encoder(observation))), observation)
+        return self._distribution(self.actor(self.encoder(observation)), observation)
 
-    def _distribution(self, parameters: Tensor, observation: Any) -> Any:
-        return (
-            self.head(parameters, mask_of(self.observation_space, observation))
-            if self.masked
-            else self.head(parameters)
-        )
+    def _distribution(self, features: Tensor, observation: Any) -> Any:
+        parameters = self.actor_out(features)
+        if self.masked:
+            return self.head(parameters, mask_of(self.observation_space, observation))
+        return self.head(parameters, features) if self.use_sde else self.head(parameters)
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """Parameters of distribution()."""
@@ -110,9 +121,19 @@ class ActorCritic(Policy):
         rows = batch_size(observation)
         if needs_padding(rows, self.block):
             return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
+        if self.use_sde and rnn_state is not None and random is not None:
+            return self._explore(observation, rnn_state, random)
         distribution, value = self(observation)
         action = distribution.mode() if random is None else distribution.sample(random)
         return PolicyOutput(action, distribution.log_prob(action), value, rnn_state)
+
+    def _explore(self, observation: Any, state: Tensor, random: Tensor) -> PolicyOutput:
+        """Actions by the noise matrix of each environment. Without a state, act() draws one for each row."""
+        encoded = self.encoder(observation)
+        features = self.actor(encoded)
+        distribution, action, state = self.head.explore(self.actor_out(features), features, state, random)
+        value = self._value(features if self.shared else self.critic(encoded))
+        return PolicyOutput(action, distribution.log_prob(action), value, state)
 
     def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
         """As act(), by its kernel, or without value and log-likelihood, which take half of the time of one action."""
@@ -131,8 +152,10 @@ class ActorCritic(Policy):
         rows = batch_size(observation)
         if needs_padding(rows, self.block):
             return self.value(*pad(self.block, observation))[:rows]
-        value = self.critic_out(self.critic(self.encoder(observation))).flatten()
-        return value if self.return_normalizer is None else self.return_normalizer(value)
+        return self._value(self.critic(self.encoder(observation)))
+
+    def bootstrap_value(self, rollout: Rollout) -> Tensor:
+        return self.value(rollout.observation[-1])
 
     def value_scale(self) -> Tensor | float:
         return 1.0 if self.return_normalizer is None else self.return_normalizer.scale
@@ -169,6 +192,7 @@ class AsymmetricActorCritic(Policy):
         layer_norm: bool = False,
         images: str = "auto",
         critic_hidden: Sequence[int] | None = None,
+        ortho_init: bool = True,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -187,6 +211,8 @@ class AsymmetricActorCritic(Policy):
         self.actor_out = Readout(self.actor.outputs, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(self.critic.outputs, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
+        if not ortho_init:
+            initialize_as_torch(self, generator)
         self.register_buffer("_entries", _entries(observation_space, self.observation_space), persistent=False)
         flatten_parameters(self.parameters())
 

@@ -19,6 +19,7 @@ from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.critics import Critics, RenormCritics
 from headrace.policies.distributions import Tanh, box_muller, sample_squashed
 from headrace.policies.flat_parameters import flatten as flatten_parameters
+from headrace.policies.heads import SDE_STATE, NoiseMatrix, noise
 from headrace.policies.masks import is_masked
 from headrace.policies.networks import MLP, Readout, RenormMLP, make_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
@@ -37,7 +38,8 @@ class ActorQ(Policy):
     noise_autocorrelation: correlation of an environment's noise between consecutive steps, so that exploration is
     correlated in time (Lillicrap et al. 2016, arXiv:1509.02971, section 3).
     The last noise is part of the recurrent state.
-    critic_init_scale: factor of the critics' initial weights.
+    critic_init_scale: factor of the critics' initial weights. initial_std: standard deviation of a stochastic actor at
+    the start, before tanh. use_sde, sde_sample_freq: see heads.py; initial_std is that of the noise matrix then.
     critic_hidden: sizes of the critics' hidden layers; None: the actor's. quantiles: outputs of a critic, see Critics.
     batch_renorm: None, or for how many batches it is batch normalisation at the start: see normalization.BatchRenorm.
     Weights are a function of the seed, as ActorCritic's.
@@ -69,6 +71,9 @@ class ActorQ(Policy):
         critic_hidden: Sequence[int] | None = None,
         batch_renorm: int | None = None,
         critic_init_scale: float = 1.0,
+        initial_std: float = 1.0,
+        use_sde: bool = False,
+        sde_sample_freq: int = 1,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -85,10 +90,22 @@ class ActorQ(Policy):
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.encoder = make_recurrent(encoder, recurrent, rnn_size, burn_in, generator)
-        self.state_width = width(self.encoder) + self.action_size * (noise_autocorrelation > 0)
+        self.use_sde = use_sde
+        if use_sde and (deterministic or noise_autocorrelation):
+            other = "deterministic=True" if deterministic else f"noise_autocorrelation={noise_autocorrelation}"
+            raise ValueError(f"use_sde does not go with {other}: leave one of them out")
+        noise_width = SDE_STATE if use_sde else self.action_size * (noise_autocorrelation > 0)
+        self.state_width = width(self.encoder) + noise_width
         sizes, of_critics = (self.encoder.size, self.action_size), hidden if critic_hidden is None else critic_hidden
         self.actor = _actor(sizes[0], hidden, activation, generator, batch_renorm)
-        self.actor_out = Readout(self.actor.outputs, self.action_size * (1 if deterministic else 2), 0.01, generator)
+        outputs = self.action_size * (1 if deterministic or use_sde else 2)
+        self.actor_out = Readout(self.actor.outputs, outputs, 0.01, generator)
+        self.noise_matrix = NoiseMatrix(self.actor.outputs, self.action_size, sde_sample_freq) if use_sde else None
+        if not deterministic:
+            log_std = (
+                self.actor_out.bias[self.action_size :] if self.noise_matrix is None else self.noise_matrix.log_std
+            )
+            nn.init.constant_(log_std, math.log(initial_std))
         self.critics = _critics((critics, *sizes), of_critics, activation, generator, quantiles, batch_renorm)
         with torch.no_grad():
             for weight in self.critics.weights:
@@ -101,16 +118,19 @@ class ActorQ(Policy):
 
     def actor_parameters(self) -> list[nn.Parameter]:
         """Parameters trained by the actor loss."""
-        return [*self.actor.parameters(), *self.actor_out.parameters()]
+        of_noise = () if self.noise_matrix is None else self.noise_matrix.parameters()
+        return [*self.actor.parameters(), *self.actor_out.parameters(), *of_noise]
 
     def critic_parameters(self) -> list[nn.Parameter]:
         """Parameters trained by the critic loss: those of the encoder and the critics."""
         return [*self.encoder.parameters(), *self.critics.parameters()]
 
-    def actor_output(self, encoded: Tensor) -> Tensor:
-        """The actor's output for encoded observations [B, F]: [K, B], or [2 K, B] of a stochastic actor."""
-        output: Tensor = self.actor_out(self.actor(encoded))
-        return output
+    def actor_output(self, encoded: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The actor's output for encoded observations [B, F]: [K, B], or [2 K, B] of a stochastic actor. weight: of the
+        rows, to learn from them with batch renormalisation."""
+        features = self.actor(encoded) if weight is None else self.actor(encoded, weight)
+        output: Tensor = self.actor_out(features)
+        return output if self.noise_matrix is None else self.noise_matrix(output, features)  # type: ignore[no-any-return]
 
     def sample(self, encoded: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised actions [B, K] of a stochastic actor, from uniform draws `random` [B, num_draws], and their
@@ -157,9 +177,13 @@ class ActorQ(Policy):
         return sampling.act(observation, rnn_state, random)
 
     def _explore(self, encoded: Tensor, rnn_state: Tensor | None, random: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Normalised actions [N, K] with noise, and the recurrent state with that noise in its last K columns."""
+        """Normalised actions [N, K] with noise, and the next recurrent state, with that of the noise last."""
         normal, uniform = self._normal(random), random[:, : self.action_size] * 2 - 1
-        if rnn_state is not None and self.noise_autocorrelation:
+        if rnn_state is not None and self.noise_matrix is not None:
+            before, own = rnn_state.split((rnn_state.shape[1] - SDE_STATE, SDE_STATE), 1)
+            normal, own = noise(self.noise_matrix, self.actor(encoded), own, random)
+            rnn_state = torch.cat((before, own), 1)
+        elif rnn_state is not None and self.noise_autocorrelation:
             before, last = rnn_state.split((rnn_state.shape[1] - self.action_size, self.action_size), 1)
             fresh = math.sqrt(1 - self.noise_autocorrelation**2)  # so that the variance stays 1
             normal = self.noise_autocorrelation * last.t() + fresh * normal

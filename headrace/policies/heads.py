@@ -1,13 +1,33 @@
-"""From the outputs of a network to a distribution over an action space."""
+"""From the outputs of a network to a distribution over an action space.
+
+Generalised state-dependent exploration (gSDE), use_sde: Raffin et al. 2021, arXiv:2005.05719.
+
+The noise of an action is linear in the features z(s) of the actor's last hidden layer (section 3, eq. 4):
+
+    action = mean(s) + W' z(s),    W[l, k] ~ N(0, sigma[l, k]^2)
+
+W, the noise matrix, is drawn every `sde_sample_freq` steps, and in between the same state has the same noise. Over all
+matrices an action is normal, which is what is learned from (eq. 9 and 10):
+
+    action ~ N(mean(s), sum over l of sigma[l, k]^2 z_l(s)^2)
+
+sigma is learned. On-policy algorithms have no gradient of z through the variance, SAC and its like have one, as in
+Stable-Baselines3. The matrix of an environment is a function of two draws: its recurrent state has these, and the
+number of steps for which they hold.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headrace.core import rng
+from headrace.core.fused import is_traced
+from headrace.core.text import shown
 from headrace.data.spaces import (
     FARTHEST,
     Box,
@@ -19,11 +39,22 @@ from headrace.data.spaces import (
     bounds,
     unit_bounds,
 )
-from headrace.policies.distributions import Bernoulli, Categorical, Gaussian, MultiCategorical, SquashedGaussian
+from headrace.policies.distributions import (
+    LOG_2PI,
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    MultiCategorical,
+    SquashedGaussian,
+    box_muller,
+)
 from headrace.policies.masks import forbid
 from headrace.policies.unknown_members import explains_members
 
 DISTRIBUTIONS = ("auto", "categorical", "gaussian", "unit_gaussian", "squashed")
+SDE_STATE = 3  # numbers in the state of use_sde: steps for which a matrix still holds, and its two draws
+SDE_LARGEST = 2.0  # mean of a squashed actor, before tanh
+SDE_LEAST = 1e-6  # variance that is added, as in Stable-Baselines3
 
 
 @explains_members
@@ -88,7 +119,7 @@ class GaussianHead(nn.Module):
             raise TypeError(f"every dimension of an action needs low < high, got {space}")
         if own_units:
             low, high = np.full_like(low, -1.0), np.ones_like(high)
-        self.squash = squash
+        self.squash, self.own_units = squash, own_units
         self.num_parameters = space.shape[0]
         self.num_draws = self.num_parameters + self.num_parameters % 2
         self.log_std = nn.Parameter(torch.zeros(self.num_parameters))
@@ -100,6 +131,117 @@ class GaussianHead(nn.Module):
         if self.squash:
             return SquashedGaussian(parameters, log_std, self.center, self.half_range)
         return Gaussian(torch.addcmul(self.center, parameters, self.half_range), log_std + self.half_range.log())
+
+
+@explains_members
+class NoiseMatrix(nn.Module):
+    """The deviations of the noise of a squashed actor. log_std: [features, K]; sample_freq: steps for which a matrix
+    holds."""
+
+    def __init__(self, features: int, actions: int, sample_freq: int) -> None:
+        super().__init__()
+        self.log_std = nn.Parameter(torch.zeros(features, actions))
+        self.sample_freq = sample_freq
+
+    def forward(self, mean: Tensor, features: Tensor) -> Tensor:
+        """Means [K, N], clipped as in Stable-Baselines3, and log standard deviations over all matrices: [2 K, N]."""
+        return torch.cat((mean.clamp(-SDE_LARGEST, SDE_LARGEST), log_std_of(self.log_std, features)))
+
+
+class StateDependentGaussian(Gaussian):
+    """Independent normals, each row with deviations of its own: mean and log_std [K, N]."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        distance = (action.t() - self.mean) * (-self.log_std).exp()
+        return ((distance * distance) * -0.5 - self.log_std).sum(0) - 0.5 * LOG_2PI * len(self.mean)
+
+    def entropy(self) -> Tensor:
+        return self.log_std.sum(0) + 0.5 * (1 + LOG_2PI) * len(self.mean)
+
+
+@explains_members
+class StateDependentHead(GaussianHead):
+    """Box actions whose noise is linear in the features: see the top of this file. log_std: of the noise matrix,
+    [features, K], in the units that a GaussianHead has it in. sample_freq: steps for which a matrix holds."""
+
+    def __init__(self, space: Box, squash: bool, own_units: bool, features: int, sample_freq: int) -> None:
+        super().__init__(space, squash, own_units)
+        self.log_std = nn.Parameter(torch.zeros(features, self.num_parameters))
+        self.sample_freq = sample_freq
+
+    def forward(self, parameters: Tensor, features: Tensor) -> StateDependentGaussian | SquashedGaussian:  # type: ignore[override]
+        """The distribution of mean [K, N] and features [N, L], over all matrices."""
+        log_std = log_std_of(self.log_std, features.detach())
+        if not self.squash:
+            mean = torch.addcmul(self.center, parameters, self.half_range)
+            return StateDependentGaussian(mean, log_std + self.half_range.log())
+        squashed = SquashedGaussian(parameters, log_std, self.center, self.half_range)
+        squashed.normal = StateDependentGaussian(parameters, log_std)
+        return squashed
+
+    def explore(
+        self, parameters: Tensor, features: Tensor, state: Tensor, random: Tensor
+    ) -> tuple[StateDependentGaussian | SquashedGaussian, Tensor, Tensor]:
+        """The distribution, actions by each environment's matrix, and the state after them."""
+        distribution = self(parameters, features)
+        normal, state = noise(self, features, state, random)
+        squashed = isinstance(distribution, SquashedGaussian)
+        own = distribution.normal if squashed else distribution
+        x = torch.addcmul(own.mean, normal, own.log_std.exp())
+        return distribution, distribution._stretch(x) if squashed else x.t(), state
+
+
+def state_dependent(head: Any, space: Any, features: int, sample_freq: int) -> StateDependentHead:
+    """A head of the same distribution with state-dependent exploration. Raises ValueError for actions of another space
+    than a Box."""
+    if not isinstance(head, GaussianHead):
+        raise ValueError(f"use_sde is for actions of a Box, and these are {shown(space)}: leave it out")
+    return StateDependentHead(space, head.squash, head.own_units, features, sample_freq)
+
+
+def log_std_of(log_std: Tensor, features: Tensor) -> Tensor:
+    """Log standard deviation [K, N] of the noise over all matrices, for features [N, L]. log_std: [L, K]."""
+    return 0.5 * ((2 * log_std).exp().t() @ features.t().square() + SDE_LEAST).log()
+
+
+def noise(
+    matrix: StateDependentHead | NoiseMatrix, features: Tensor, state: Tensor, random: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The noise [K, N] by each environment's matrix, in standard deviations, and the next state [N, SDE_STATE].
+
+    state: [N, SDE_STATE]; zeros at the start of an episode, where a matrix is drawn. random: uniform draws,
+    [N, 2 or more].
+    """
+    left, seeds = state[:, :1], state[:, 1:]
+    begins = left < 1
+    seeds = torch.where(begins, random[:, :2], seeds)
+    left = torch.where(begins, float(matrix.sample_freq), left) - 1
+    weights = matrix.log_std.exp().unsqueeze(-1) * _normals(seeds, *matrix.log_std.shape)  # [L, K, N]
+    found = (features.t().unsqueeze(1) * weights).sum(0)
+    return found * (-log_std_of(matrix.log_std, features)).exp(), torch.cat((left, seeds), 1)
+
+
+def _normals(seeds: Tensor, features: int, actions: int) -> Tensor:
+    """normals(), which are kept from step to step on the CPU, where making them takes half of one."""
+    if seeds.device.type != "cpu" or is_traced():
+        return normals(seeds, features, actions)
+    return _kept_normals(seeds.numpy().tobytes(), features, actions)
+
+
+@lru_cache(4)
+def _kept_normals(seeds: bytes, features: int, actions: int) -> Tensor:
+    return normals(torch.frombuffer(bytearray(seeds), dtype=torch.float32).view(-1, 2), features, actions)
+
+
+def normals(seeds: Tensor, features: int, actions: int) -> Tensor:
+    """Standard normals [features, actions, N] from two draws of each environment, [N, 2]. The same draws give the same
+    numbers on every device."""
+    number = features * actions + features * actions % 2
+    keys = (seeds * 2.0**24).long()  # draws have 24 bits
+    lane = torch.arange(-(-number // 4), device=seeds.device).unsqueeze(1).expand(-1, len(seeds))
+    none = torch.zeros_like(lane)
+    words = torch.cat(rng.philox((keys[:, 0], keys[:, 1]), (lane, none, none, none + rng.Purpose.ACTION)))[:number]
+    return box_muller(rng.to_uniform(words), features * actions).unflatten(0, (features, actions))
 
 
 def action_head(space: Space, distribution: str = "auto") -> Any:

@@ -116,6 +116,15 @@ class Readout(Dense):
         return torch.addmm(self.bias.unsqueeze(1), self.weight, features.t())
 
 
+def initialize_as_torch(module: nn.Module, generator: torch.Generator) -> None:
+    """Give layers the initial weights of torch.nn.Linear and torch.nn.Conv2d: uniform, up to 1 / sqrt(inputs)."""
+    for layer in module.modules():
+        if isinstance(layer, Dense | nn.Linear | nn.Conv2d):
+            limit = layer.weight[0].numel() ** -0.5
+            for parameter in layer.parameters():
+                nn.init.uniform_(parameter, -limit, limit, generator)
+
+
 @explains_members
 class QuantileReadout(nn.Module):
     """A last layer of `quantiles` numbers for each output: [N, inputs] -> their means, [outputs, N]."""

@@ -41,7 +41,7 @@ INSTEAD = {  # members of policies and their parts -> what to use instead
     **dict.fromkeys(("features_extractor_class", "features_extractor_kwargs", "share_features_extractor"), MADE_OF),
     **dict.fromkeys(("make_features_extractor", "make_actor", "make_critic", "make_q_net", "init_weights"), MADE_OF),
     **dict.fromkeys(("optimizer_class", "optimizer_kwargs", "ortho_init", "log_std_init", "net_args"), MADE_OF),
-    **dict.fromkeys(("actor_kwargs", "critic_kwargs", "dist_kwargs", "reset_noise", "use_sde"), MADE_OF),
+    **dict.fromkeys(("actor_kwargs", "critic_kwargs", "dist_kwargs", "reset_noise"), MADE_OF),
     **dict.fromkeys(("_build", "_build_mlp_extractor", "_get_constructor_parameters", "_dummy_schedule"), MADE_OF),
     **dict.fromkeys(("_update_features_extractor", "sde_features_extractor", "use_expln", "full_std"), MADE_OF),
     **dict.fromkeys(("squash_output", "_squash_output"), "policy.predict() gives actions within the space's bounds"),

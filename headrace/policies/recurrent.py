@@ -14,7 +14,7 @@ from headrace.data.spaces import Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
 from headrace.policies.masks import is_masked, mask_of
-from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.networks import MLP, Readout, initialize_as_torch, make_encoder
 from headrace.policies.normalization import ReturnNormalizer
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import RNNCell
@@ -43,6 +43,7 @@ class RecurrentActorCritic(Policy):
         normalize_return: bool = False,
         seed: int = 0,
         images: str = "auto",
+        ortho_init: bool = True,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -63,6 +64,8 @@ class RecurrentActorCritic(Policy):
         self.actor_out = Readout(rnn_size, self.head.num_parameters, 0.01, generator)
         self.critic_out = Readout(rnn_size, 1, 1.0, generator)
         self.return_normalizer = ReturnNormalizer() if normalize_return else None
+        if not ortho_init:
+            initialize_as_torch(self, generator)
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)

@@ -27,7 +27,7 @@ ACTORS = {  # where the actor's layers are, by algorithm
 # all tensors of MlpPolicy's networks; those of target networks are not read
 READ = re.compile(
     r"(?:(?:mlp_extractor\.(?:policy|value)_net|q_net\.q_net|actor\.latent_pi|actor\.mu|critic\.qf\d+)\.\d+\.|"
-    r"(?:action_net|value_net|actor\.mu|actor\.log_std)\.)(?:weight|bias)|log_std|(?:actor|critic|q_net)_target\..*"
+    r"(?:action_net|value_net|actor\.mu|actor\.log_std)\.)(?:weight|bias)|(?:actor\.)?log_std|(?:actor|critic|q_net)_target\..*"
 )
 FOLDERS = {  # of sb3_contrib.* -> the algorithm, and what there is in its place
     "tqc": ("TQC", 'headrace.train("tqc", ...)'),
@@ -43,8 +43,6 @@ FOLDERS = {  # of sb3_contrib.* -> the algorithm, and what there is in its place
 def kind_of(weights: Weights, data: Json) -> str:
     """The algorithm whose policy these are. Raises ValueError for one without counterpart."""
     _check_class(data)
-    if data.get("use_sde"):
-        raise ValueError("use_sde=True has no counterpart: there is no state-dependent exploration")
     if any("features_extractor.cnn" in name or "lstm" in name for name in weights):
         raise ValueError("the file has a convolutional or recurrent policy, and only MlpPolicy is read")
     if unknown := [name for name in weights if not READ.fullmatch(name)]:
@@ -52,8 +50,9 @@ def kind_of(weights: Weights, data: Json) -> str:
         raise ValueError(f"the file has a policy of another kind, with {names}: only networks of MlpPolicy are read")
     if "action_net.weight" in weights:
         return "ppo" if "n_epochs" in data else "a2c"
-    firsts = {"dqn": "q_net.q_net.0.weight", "sac": "actor.log_std.weight", "td3": "actor.mu.0.weight"}
-    found = next((name for name, first in firsts.items() if first in weights), None)
+    firsts = {"q_net.q_net.0.weight": "dqn", "actor.log_std.weight": "sac", "actor.log_std": "sac"}
+    firsts["actor.mu.0.weight"] = "td3"
+    found = next((name for first, name in firsts.items() if first in weights), None)
     if found is None:
         raise ValueError(f"the file has a policy of another kind: its first tensors are {', '.join(list(weights)[:4])}")
     return found
@@ -136,6 +135,8 @@ def _actor_q(algorithm: str, weights: Weights) -> Weights:
     hidden = layers(weights, ACTORS[algorithm])
     if algorithm == "td3":
         *hidden, out = hidden
+    elif "actor.log_std" in weights:
+        out = weights["actor.mu.0.weight"], weights["actor.mu.0.bias"]
     else:
         parts = [[weights[f"actor.{name}.{kind}"] for name in ("mu", "log_std")] for kind in ("weight", "bias")]
         out = torch.cat(parts[0]), torch.cat(parts[1])
@@ -145,6 +146,8 @@ def _actor_q(algorithm: str, weights: Weights) -> Weights:
         print(f"the file has {number} critics (n_critics), and there are two here: {which}", file=sys.stderr)
     critics: list[Any] = [layers(weights, f"critic.qf{k % number}") for k in range(2)]
     named = _mlp("actor", hidden) | _layer("actor_out", out)
+    if "actor.log_std" in weights:
+        named["noise_matrix.log_std"] = weights["actor.log_std"]
     for k, pair in enumerate(zip(*critics, strict=True)):
         named[f"critics.weights.{k}"] = torch.stack([weight.t() for weight, _ in pair])
         named[f"critics.biases.{k}"] = torch.stack([bias.unsqueeze(0) for _, bias in pair])

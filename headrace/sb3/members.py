@@ -110,7 +110,7 @@ def _lr_schedule(model: Any) -> Callable[[float], float]:
 
 
 GIVEN: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("use_sde", "use_sde_at_warmup"), lambda _: False),
+    **dict.fromkeys(("use_sde", "use_sde_at_warmup"), lambda _: False),  # of models without these arguments
     "sde_sample_freq": lambda _: -1,
     "action_noise": lambda _: None,  # of models without that argument
     "_dump_logs": lambda model: model.dump_logs,

@@ -122,9 +122,6 @@ class Model:
         if self._trainer is None and self.arguments["seed"] is not None:
             found.vec_env.action_space.seed(self.seed)  # some environments draw from it, in their first reset() too
         trainer = self._make_trainer(found)
-        if self.translation.log_std is not None:
-            head: Any = trainer.algorithm.policy.head
-            torch.nn.init.constant_(head.log_std, self.translation.log_std)
         if before is not None:
             try:
                 check_spaces(before.policy, trainer.env.spaces, trainer.env.name)

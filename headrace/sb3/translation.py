@@ -27,11 +27,9 @@ from headrace.training.config import TrainConfig, default_of
 Schedule = Callable[[float], float]  # of the remaining fraction of the training, 1 .. 0
 
 SAME = {"gamma", "gae_lambda", "max_grad_norm", "normalize_advantage", "buffer_size", "learning_starts", "tau"}
+SAME |= {"use_sde", "sde_sample_freq", "use_sde_at_warmup"}
 SAME |= {"n_steps", "policy_delay", "exploration_fraction", "target_noise_clip"}  # of algorithms with a replay buffer
 WITHOUT_COUNTERPART = {  # argument -> what there is instead
-    "use_sde": "there is no state-dependent exploration",
-    "sde_sample_freq": "there is no state-dependent exploration",
-    "use_sde_at_warmup": "there is no state-dependent exploration",
     "rollout_buffer_class": "the rollout is Headrace's own",
     "rollout_buffer_kwargs": "the rollout is Headrace's own",
     "replay_buffer_class": "the replay buffer is Headrace's own",
@@ -62,7 +60,6 @@ class Translation(NamedTuple):
     config: Any  # of the algorithm's dataclass
     learning_rate: Schedule | None  # None where it is constant
     clip: Schedule | None  # likewise, of PPO's clipping
-    log_std: float | None = None  # of A2C's Box actions at the start
 
 
 def translate(
@@ -83,7 +80,6 @@ def translate(
     for name in SAME & given.keys():
         settings[name] = given[name]
     settings |= {setting: given[name] for name, setting in SB3_NAMES.items() if name in given}
-    log_std = settings.pop("log_std", None)
     rate, settings["learning_rate"] = _schedule("learning_rate", given["learning_rate"])
     clip = None
     if algorithm in ON_POLICY:
@@ -96,7 +92,7 @@ def translate(
         config = algorithm_classes(algorithm).config(**settings)
     except ValueError as error:
         raise ArgumentError(str(error)) from error
-    return Translation(config, rate, clip, log_std)
+    return Translation(config, rate, clip)
 
 
 def refuse(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -233,15 +229,26 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
         settings |= _hidden(algorithm, arch)
     if (function := kwargs.pop("activation_fn", None)) is not None:
         settings["activation"] = _activation(function)
-    if algorithm in ON_POLICY and isinstance(spaces[1], Box):
-        log_std = kwargs.pop("log_std_init", 0.0)
-        settings |= {"distribution": "unit_gaussian"}
-        settings |= {"initial_std": math.exp(log_std)} if algorithm == "ppo" else {"log_std": log_std}
-    harmless = {"log_std_init": 0.0, "ortho_init": True, "normalize_images": True, "use_sde": False, "n_critics": 2}
+    settings |= _deviation(algorithm, kwargs, given, spaces[1])
+    if algorithm in ON_POLICY:
+        settings["ortho_init"] = kwargs.pop("ortho_init", True)
+    harmless = {"normalize_images": True, "use_sde": given.get("use_sde", False), "n_critics": 2}
     for key, value in kwargs.items():
         if key not in harmless or value != harmless[key]:
             raise ValueError(f"policy_kwargs has {key}={shown(value, 60)}, which has no counterpart: leave it out")
     return settings
+
+
+def _deviation(algorithm: str, kwargs: Json, given: Mapping[str, Any], space: Space) -> Json:
+    """The deviation of Box actions at the start, by log_std_init. Takes that out of kwargs."""
+    log_std = kwargs.pop("log_std_init", None)
+    if algorithm in ON_POLICY and isinstance(space, Box):
+        return {"distribution": "unit_gaussian", "initial_std": math.exp(log_std or 0.0)}
+    if given.get("use_sde"):
+        return {"initial_std": math.exp(-3.0 if log_std is None else log_std)}
+    if log_std is not None:
+        print(f"log_std_init={log_std} is without effect, as in Stable-Baselines3: leave it out", file=sys.stderr)
+    return {}
 
 
 def _hidden(algorithm: str, arch: Any) -> Json:

@@ -141,8 +141,8 @@ def say_unused_by_spaces(own: Any, env: Env) -> None:
         space = shown(env.observation_space)
         images = "images are Boxes of uint8 in 2 or 3 dimensions"
         tell(f"images={own.images!r} is without effect: {images}, got {space}. Leave it out")
-    std = getattr(own, "initial_std", 1.0)
-    if std != 1.0 and not is_continuous(env.action_space):
+    std = getattr(own, "initial_std", None)
+    if std is not None and not is_continuous(env.action_space):
         space = shown(env.action_space)
         tell(f"initial_std={std!r} is without effect: it is for Box actions, and these are {space}. Leave it out")
 

@@ -101,7 +101,7 @@ def test_wrong_values_leave_the_model_as_it_was():
     model = made("ppo")
     for name, value, message in (
         ("gamma", 2.0, "gamma"),
-        ("use_sde", True, "state-dependent"),
+        ("rollout_buffer_class", dict, "rollout_buffer_class"),
         ("n_epochs", 0, "epochs"),
     ):
         before = getattr(model, name)

@@ -102,7 +102,7 @@ class NormalActionNoise:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: small(use_sde=True), "use_sde=True has no counterpart"),
+        (lambda: small(use_sde=True), "use_sde is for actions of a Box"),
         (lambda: small(rollout_buffer_class=dict), "rollout_buffer_class"),
         (lambda: small(clip_range_vf=lambda left: 0.1), "clip_range_vf is a function"),
         (lambda: small(learning_rate="0.1"), "learning_rate must be a number"),

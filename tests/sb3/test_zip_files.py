@@ -166,7 +166,6 @@ def test_files_without_hidden_layers_are_read(name):
             DQN,
             "features_extractor.linear",
         ),
-        (lambda: changed("sac", {"use_sde": True}), SAC, "use_sde=True"),
         (lambda: changed("td3"), SAC, r"a model of TD3, not SAC: use TD3.load\(\)"),
     ],
 )
