@@ -15,9 +15,10 @@ from torch import Tensor
 
 from headrace.checks.finding import Finding, another_seed, findings_of
 from headrace.checks.random_rollout import StepTimes, same
-from headrace.data.rollout import Group, Rollout, Value
+from headrace.data.rollout import Column, Group, Rollout, Value
 from headrace.data.spaces import drawable, leaves
 from headrace.envs.base import Env
+from headrace.envs.gym.unread import collected
 
 ROWS = 8
 
@@ -44,13 +45,14 @@ def check(build: Callable[[], Env], steps: int, seconds: float, seed: int) -> tu
 
     The check ends after `steps` steps of each environment or `seconds` for all, whichever is reached first.
     """
-    with closing(build()) as env:
+    with collected() as unread, closing(build()) as env:
         if env.backend in ("cpu", "cuda", "torch"):
             recorded(env, 1, 0.0, seed)  # compiles, which is not part of a reset's time
         seen, spent = recorded(env, steps, seconds, seed)
         again, _ = recorded(env, len(seen) * ROWS, float("inf"), seed)
         other, _ = recorded(env, len(seen) * ROWS, float("inf"), seed + 1, action_seed=seed)
         findings = [*_values(env.observation_space, seen), _endings(seen), *_seeding(seen, again, other)]
+        findings += [Finding("info", "note", *one) for one in unread]
         return findings, StepTimes.of([second / env.num_envs for second in spent[1:]], spent[:1])
 
 
@@ -58,7 +60,7 @@ def recorded(
     env: Env, steps: int, seconds: float, seed: int, action_seed: int | None = None
 ) -> tuple[list[Recorded], list[float]]:
     """The columns of each rollout by random actions; seconds of the reset, and of each step."""
-    rollout = env.rollout(ROWS, env.columns())
+    rollout = env.rollout(ROWS, {**env.columns(), "value": Column()})  # as a training's: infos are looked at
     fill(env.action_space, rollout.action, seed if action_seed is None else action_seed)
     began = perf_counter()
     env.reset(rollout, seed)

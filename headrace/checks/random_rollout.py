@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -50,7 +50,7 @@ class RandomRollout:
     resets: list[float] = field(default_factory=list)
     endings: list[str] = field(default_factory=list)  # "terminated", "truncated" of each episode
     errors: dict[str, str] = field(default_factory=dict)  # check -> the first error
-    unread: list[Unread] = field(default_factory=list)  # in infos, at the first reset and the first end
+    unread: dict[Unread, None] = field(default_factory=dict)  # in infos, until the first episode has ended
     remarks: dict[str, str] = field(default_factory=dict)  # check -> the first value that only Headrace may understand
 
     def read(self, check: str, what: str, value: Sample, usual: tuple[type, ...]) -> float:
@@ -72,6 +72,13 @@ class RandomRollout:
         if found and check not in self.errors:
             self.errors[check] = f"{found} (step {len(self.steps)}, episode {len(self.endings)})"
 
+    def look(self, env: gymnasium.Env, info: Any, ended: Sequence[str] = ()) -> None:
+        """Keep what an info has that nothing reads. ended: names of flags, at the end of an episode."""
+        if self.endings or not isinstance(info, dict):
+            return
+        found = unread_mask(info, env.observation_space, env.action_space)
+        self.unread |= dict.fromkeys(found + (unread_end(info, "truncated" in ended) if ended else []))
+
 
 def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRollout:
     """Run for `steps` steps or `seconds`, whichever is reached first. An exception of the environment is re-raised with
@@ -88,8 +95,7 @@ def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRoll
             if not (isinstance(outcome, tuple) and len(outcome) == 2):
                 raise TypeError(f"reset() returned {shown(outcome)}: it must return (observation, info)")
             seen.note("reset()", _wrong_info(outcome[1]))
-            if len(seen.resets) == 1 and isinstance(outcome[1], dict):
-                seen.unread += unread_mask(outcome[1], env.observation_space, env.action_space)
+            seen.look(env, outcome[1])
             seen.note("observations", mismatch(env.observation_space, outcome[0], "the observation of reset()"))
             _episode(env, actions, seen, steps, began + seconds)
             reset_seed = None
@@ -116,9 +122,8 @@ def _episode(env: gymnasium.Env, actions: Space, seen: RandomRollout, steps: int
         flags = {"terminated": terminated, "truncated": truncated}
         ended = [name for name, flag in flags.items() if seen.read("endings", name, flag, (bool, np.bool_))]
         seen.note("info", _wrong_info(info))
+        seen.look(env, info, ended)
         if ended:
-            if not seen.endings and isinstance(info, dict):
-                seen.unread += unread_end(info, "truncated" in ended)
             seen.endings.append(ended[0])
             return
 

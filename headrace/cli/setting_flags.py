@@ -92,7 +92,7 @@ def typed_arguments(arguments: Sequence[str], config_class: type) -> list[str]:
     known = {setting.name for config in (TrainConfig, config_class) for setting in fields(config)}
     for flag in sorted(given_settings(arguments) - known):
         if name_here(flag, known):
-            raise ValueError(no_setting(flag, known).replace("_", "-"))
+            raise ValueError(no_setting(flag, known, flags=True))
     optional = takes_none(TrainConfig) | takes_none(config_class)
     return [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
 

@@ -25,48 +25,81 @@ SB3_NAMES = {  # arguments of Stable-Baselines3's models -> settings
     "exploration_initial_eps": "exploration_initial",
     "exploration_final_eps": "exploration_final",
 }
-OTHER_NAMES = {  # names in other libraries -> settings that mean the same
+OTHER_NAMES = {  # names in other libraries, and words that people type -> settings that mean the same
     **SB3_NAMES,
-    **dict.fromkeys(("total_timesteps", "timesteps"), "total_steps"),
-    **dict.fromkeys(("n_steps", "rollout_length", "unroll_length"), "num_steps"),
+    **dict.fromkeys(("total_timesteps", "timesteps", "num_timesteps", "max_timesteps"), "total_steps"),
+    **dict.fromkeys(("n_envs", "nenvs", "n_env"), "num_envs"),
+    **dict.fromkeys(("n_steps", "nsteps", "rollout_length", "unroll_length"), "num_steps"),
     **dict.fromkeys(("clip_range", "clip_coef", "clip_eps"), "clip"),
-    **dict.fromkeys(("net_arch", "hidden_sizes"), "hidden"),
+    **dict.fromkeys(("net_arch", "hidden_sizes", "hidden_size", "hidden_dim", "hidden_layers"), "hidden"),
     **dict.fromkeys(("num_epochs", "update_epochs"), "epochs"),
-    **dict.fromkeys(("tensorboard_log", "log_dir", "save_dir"), "log_folder"),
-    **dict.fromkeys(("replay_size", "buffer_capacity"), "buffer_size"),
+    **dict.fromkeys(("tensorboard_log", "log_dir", "logdir", "save_dir", "output_dir", "save_path"), "log_folder"),
+    **dict.fromkeys(("replay_size", "buffer_capacity", "memory_size"), "buffer_size"),
+    **dict.fromkeys(("entropy_coeff", "ent_coeff"), "entropy_coef"),
+    **dict.fromkeys(("value_loss_coef", "vf_loss_coeff", "vf_coeff"), "value_coef"),
+    **dict.fromkeys(("lam", "lambda", "gae_lam"), "gae_lambda"),
+    **dict.fromkeys(("discount", "discount_factor"), "gamma"),
+    **dict.fromkeys(("num_workers", "n_workers", "num_processes", "n_jobs"), "workers"),
+    **dict.fromkeys(("grad_clip", "clip_grad", "max_grad"), "max_grad_norm"),
+    **dict.fromkeys(("checkpoint_freq", "checkpoint_interval"), "save_freq"),
     "activation_fn": "activation",
     "alpha": "temperature",
     "batch_size": "minibatch_size",
     "clip_range_vf": "value_clip",
     "lr": "learning_rate",
-    "num_workers": "workers",
     "policy_freq": "policy_delay",
+    "polyak": "tau",
     "verbose": "progress",
 }
 KINDS = (int, float, bool, str, tuple, dict)  # of Headrace's own settings
-INSTEAD = {  # names in other libraries, or of other algorithms' settings -> what there is instead
-    **dict.fromkeys(("callback", "callbacks"), "a loop of your own has the place for callbacks, see docs/own-loop.md"),
-    **dict.fromkeys(("lstm", "use_lstm"), "recurrent policies are made by --recurrent lstm"),
-    **dict.fromkeys(("use_gpu", "gpu", "cuda", "num_gpus", "use_cuda"), "a GPU is chosen by --device cuda"),
-    "critic_members": "critics that see more than their actors are those of ppo, a2c, appo, impala, reinforce and trpo",
-    "policy_kwargs": "settings of the network have names of their own, such as hidden and activation",
+RECURRENT, DEVICE = "recurrent policies are made by {}", "the device is chosen by {}"
+INSTEAD: dict[str, tuple[str, str, Any]] = {  # the same names -> what there is instead, and for {} a setting and value
+    **dict.fromkeys(
+        ("callback", "callbacks"), ("a loop of your own has the place for callbacks, see docs/own-loop.md", "", "")
+    ),
+    **dict.fromkeys(("lstm", "use_lstm", "rnn", "use_rnn"), (RECURRENT, "recurrent", "lstm")),
+    **dict.fromkeys(("gru", "use_gru"), (RECURRENT, "recurrent", "gru")),
+    **dict.fromkeys(("use_gpu", "gpu", "cuda", "num_gpus", "use_cuda"), (DEVICE, "device", "cuda")),
+    **dict.fromkeys(("cpu", "use_cpu", "no_cuda", "no_gpu"), (DEVICE, "device", "cpu")),
+    **dict.fromkeys(("wandb", "use_wandb"), ("rows are sent by {}", "track", "wandb")),
+    "critic_members": (
+        "critics that see more than their actors are those of ppo, a2c, appo, impala, reinforce and trpo",
+        "",
+        "",
+    ),
+    "policy_kwargs": ("settings of the network have names of their own, such as {}", "hidden", (64, 64)),
+    "render": ("a policy is shown by `headrace play RUN`, once it is trained", "", ""),
+    "render_mode": ("it is an argument of the environment: {}", "env_kwargs", {"render_mode": "human"}),
 }
 
 
-def no_setting(name: str, known: Collection[str]) -> str:
-    """A message for a name that is no setting: Headrace's name for it, or the known names closest to it."""
+def no_setting(name: str, known: Collection[str], flags: bool = False) -> str:
+    """A message for a name that is no setting: Headrace's name for it, or the known names closest to it. flags: as they
+    are written on the command line."""
     of_env = (
         f"; is it an argument of the environment? give env_kwargs={{{name!r}: ...}}" if "env_kwargs" in known else ""
     )
-    return f"there is no setting {name!r}{name_here(name, known) or did_you_mean(name, known) or of_env}"
+    known_as = name_here(name, known, flags) or did_you_mean(name, known) or of_env
+    return f"there is no setting {_flag(name) if flags else repr(name)}{known_as}"
 
 
-def name_here(name: str, known: Collection[str]) -> str:
+def name_here(name: str, known: Collection[str], flags: bool = False) -> str:
     """ "; Headrace's name is 'x'" for a setting's name in another library; empty where there is none in `known`."""
     if name in INSTEAD:
-        return f"; {INSTEAD[name]}"
+        text, setting, value = INSTEAD[name]
+        return f"; {text.format(_words(setting, value) if flags else f'{setting}={value!r}')}"
     here = OTHER_NAMES.get(name, "")
-    return f"; Headrace's name is {here!r}" if here in known else ""
+    return f"; Headrace's name is {_flag(here) if flags else repr(here)}" if here in known else ""
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _words(name: str, value: Any) -> str:
+    """A setting on the command line."""
+    parts = [f"{key}={x}" for key, x in value.items()] if isinstance(value, dict) else value
+    return " ".join((_flag(name), *map(str, parts if isinstance(parts, list | tuple) else (parts,))))
 
 
 @cache

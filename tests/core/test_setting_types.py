@@ -81,11 +81,17 @@ def test_a_config_of_ones_own_may_have_fields_of_any_type():
 def test_names_of_other_libraries_lead_to_settings():
     known = {name for algorithm in ("ppo", "sac", "td3", "dqn") for name in _settings(algorithm)}
     of_some = {"critic_members"}  # algorithms, and refused with their names by the others
-    assert set(OTHER_NAMES.values()) <= known
+    assert {*OTHER_NAMES.values(), *(setting for _, setting, _ in INSTEAD.values() if setting)} <= known
     assert (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo") == of_some and not of_some & _settings("sac")
     with pytest.raises(TypeError, match=r"no setting 'critic_members'.* are those of ppo, a2c"):
         hr.Trainer("sac", "Pendulum-v1", critic_members=("angle",))
-    for name, hint in {"total_timesteps": "'total_steps'", "n_steps": "'num_steps'", "callback": "own-loop"}.items():
+    hints = {"total_timesteps": "'total_steps'", "n_steps": "'num_steps'", "callback": "own-loop"}
+    hints |= {
+        "lstm": "recurrent='lstm'",
+        "render_mode": r"env_kwargs=\{'render_mode': 'human'\}",
+        "nenvs": "'num_envs'",
+    }
+    for name, hint in hints.items():
         with pytest.raises(TypeError, match=f"no setting '{name}'; .*{hint}"):
             hr.Trainer("ppo", "CartPole-v1", **{name: 5})
 
@@ -112,9 +118,13 @@ def test_what_is_no_policy_is_refused_with_what_to_give(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "ppo", "CartPole-v1", "--lr", "1e-3"], "no setting 'lr'; Headrace's name is 'learning-rate'"),
-        (["train", "ppo", "CartPole-v1", "--n-steps=5"], "no setting 'n-steps'; Headrace's name is 'num-steps'"),
-        (["train", "dqn", "CartPole-v1", "--callback", "x"], "no setting 'callback'; a loop of your own"),
+        (["train", "ppo", "CartPole-v1", "--lr", "1e-3"], "no setting --lr; Headrace's name is --learning-rate"),
+        (["train", "ppo", "CartPole-v1", "--n-steps=5"], "no setting --n-steps; Headrace's name is --num-steps"),
+        (["train", "ppo", "CartPole-v1", "--nenvs", "4"], "no setting --nenvs; Headrace's name is --num-envs"),
+        (["train", "sac", "Pendulum-v1", "--gru"], "recurrent policies are made by --recurrent gru"),
+        (["train", "sac", "Pendulum-v1", "--policy-kwargs", "{}"], "names of their own, such as --hidden 64 64"),
+        (["train", "ppo", "CartPole-v1", "--render-mode", "human"], ": --env-kwargs render_mode=human"),
+        (["train", "dqn", "CartPole-v1", "--callback", "x"], "no setting --callback; a loop of your own"),
     ],
 )
 def test_flags_of_other_libraries_lead_to_settings(words, message, capsys):

@@ -274,14 +274,17 @@ class InlineEnv(Env):
         observation, info = began(self.envs[index].reset(**seed))
         if (own_rewards := self._own_rewards[index]) is not None:
             own_rewards.take(0.0)  # those of steps that wrappers take before an episode
-        if not self._looked and index == 0:
-            self._tell_of_masks(info)
+        self._look(index, info)
         return observation
 
-    def _tell_of_masks(self, info: Any) -> None:
-        """Say where an info has an action mask that is not read."""
-        if isinstance(info, Mapping):
-            tell_unread(self.name, unread_mask(info, self.observation_space, self.action_space))
+    def _look(self, index: int, info: Any, ended: bool = False, truncated: bool = False) -> None:
+        """Say what infos of the first environment have that is not read, up to the end of its first episode."""
+        if self._looked or index or not isinstance(info, Mapping):
+            return
+        self._looked = ended
+        tell_unread(self.name, unread_mask(info, self.observation_space, self.action_space))
+        if ended:
+            tell_unread(self.name, unread_end(info, truncated, [*self._infos, *self._logged_elsewhere()]))
 
     def _begin_next(self, index: int, row: int) -> None:
         """Begin the episode after one that has ended. In a round there is none, except for one that could not go on."""
@@ -305,9 +308,7 @@ class InlineEnv(Env):
         self._observe(t + 1, index, observation, terminated or truncated)
         if self._infos and (terminated or truncated):
             self._last_infos[index] = self._end_numbers.of(info, self._infos)
-        if not self._looked and index == 0 and not self._valid[t + 1, index] and isinstance(info, Mapping):
-            self._looked = True
-            tell_unread(self.name, unread_end(info, truncated, [*self._infos, *self._logged_elsewhere()]))
+        self._look(index, info, terminated or truncated, truncated)
         self._lengths[index] += 1
 
     def _logged_elsewhere(self) -> Sequence[str]:

@@ -114,6 +114,7 @@ class PettingZooEnv(InlineEnv):
                 joins = place.agent in here and place.agent not in self._died[index]
                 self._valid[t + 1, place.first + index] = joins
                 self._see(place, index, t + 1, seen, must=joins)
+        self._look(index, outcome[4], ended=not here)
         self._lengths[index] += 1
 
     def _took_part(self, number: int, index: int, t: int, outcome: tuple[Mapping, ...], stays: bool) -> None:
@@ -151,11 +152,12 @@ class PettingZooEnv(InlineEnv):
             self._valid[row, place.first + index] = place.agent in here
             self._see(place, index, row, seen, must=place.agent in here)
 
-    def _tell_of_masks(self, info: Any) -> None:
-        infos = info if isinstance(info, Mapping) else {}
+    def _look(self, index: int, info: Any, ended: bool = False, truncated: bool = False) -> None:
+        if self._looked or index or not isinstance(info, Mapping):
+            return
+        self._looked = ended
         for group, (observation, action) in self.spaces.items():
-            own = infos.get(self.groups[group][0])
-            if isinstance(own, Mapping):
+            for own in filter(None, map(info.get, self.groups[group])):
                 tell_unread(self.name, unread_mask(own, observation, action, IN_OBSERVATIONS))
 
     def _rest(self, index: int, row: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from gymnasium.spaces import Discrete, MultiDiscrete, Space
@@ -27,6 +29,20 @@ class Unread(NamedTuple):
     advice: str
 
 
+_collecting: ContextVar[dict[Unread, None] | None] = ContextVar("collecting", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[dict[Unread, None]]:
+    """Within it, what nothing reads is put here, each once and in order, and is not printed."""
+    kept: dict[Unread, None] = {}
+    token = _collecting.set(kept)
+    try:
+        yield kept
+    finally:
+        _collecting.reset(token)
+
+
 def unread_mask(info: Mapping[str, Any], observation: Space, action: Space, instead: str = INFO_MASK) -> list[Unread]:
     """An action mask in an info, where observations have none. instead: how to have it read."""
     seen = ACTION_MASK in getattr(observation, "spaces", getattr(observation, "slices", ()))
@@ -49,7 +65,11 @@ def unread_end(info: Mapping[str, Any], truncated: bool, logs: Collection[str] =
 
 
 def tell_unread(name: str, found: Collection[Unread]) -> None:
-    """Print a line about each, once in this process."""
+    """Print a line about each, once in this process; within collected() they are kept."""
+    kept = _collecting.get()
+    if kept is not None:
+        kept.update(dict.fromkeys(found))
+        return
     for one in found:
         if (name, one.found) not in _told:
             _told.add((name, one.found))

@@ -128,3 +128,41 @@ def test_vectors_and_agents_are_told_to_give_masks_as_observations(tmp_path, cap
 
     trained(lambda: Masked({"a": 2, "b": 3}), tmp_path)
     assert "'action_mask', which is not read: give it as a member" in capfd.readouterr().err
+
+
+class Later(Tells):
+    """Has a mask in the infos of its steps, and none in those of its resets."""
+
+    def __init__(self):
+        super().__init__()
+
+    def step(self, action):
+        *outcome, _ = super().step(action)
+        return *outcome, MASK
+
+
+def test_masks_of_steps_alone_are_said_as_well(tmp_path, capfd):
+    trained(Later, tmp_path)
+    assert capfd.readouterr().err.count("info has 'action_mask', which is not read: with info_mask=True") == 1
+    found = environment.check(Later, steps=20, measure=0).findings
+    assert [one.advice for one in found if one.check == "info"] == [unread.INFO_MASK]
+
+    found = environment.check(lambda num_envs: gymnasium.vector.SyncVectorEnv([Later] * num_envs), measure=0).findings
+    assert [one.advice for one in found if one.check == "info"] == [unread.IN_OBSERVATIONS]
+    pytest.importorskip("pettingzoo")
+    from helpers.relay import Relay
+
+    class Agents(Relay):
+        def step(self, actions):
+            *outcome, infos = super().step(actions)
+            return *outcome, {agent: {**infos.get(agent, {}), **MASK} for agent in actions if agent != "a"}
+
+    def agents():
+        return Agents({"a": 2, "b": 3})
+
+    capfd.readouterr()
+    found = environment.check(agents, steps=20, measure=0).findings
+    assert [one.advice for one in found if one.check == "info"] == [unread.IN_OBSERVATIONS]
+    assert "action_mask" not in capfd.readouterr().err
+    trained(agents, tmp_path)
+    assert capfd.readouterr().err.count("'action_mask', which is not read: give it as a member") == 1
