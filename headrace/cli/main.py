@@ -111,8 +111,21 @@ def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
     except Exception as error:
         if show_traceback or not is_message(error):
             raise
-        return _complain("\n".join([str(error), *getattr(error, "__notes__", []), *_command(verb, arguments, error)]))
+        return _complain(
+            "\n".join([_as_flags(error), *getattr(error, "__notes__", []), *_command(verb, arguments, error)])
+        )
     return 0
+
+
+def _as_flags(error: Exception) -> str:
+    """An error's message, with settings as they are written on a command line: `--backend inline`."""
+    from headrace.training.config import TrainConfig
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        return f"--{name.replace('_', '-')} {value}" if name in TrainConfig.__dataclass_fields__ else found[0]
+
+    return re.sub(r"\b([a-z_]+)='([\w.]+)'", flag, str(error))
 
 
 def _command(verb: str, arguments: Sequence[str], error: Exception) -> list[str]:

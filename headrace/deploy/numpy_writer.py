@@ -32,6 +32,7 @@ action: {action}, the most likely one
 import numpy as np
 
 {inputs}
+MEMBERS = {members}  # of a dict that is one vector here, in this order
 STATE_SIZE = {state_size}  # numbers in the recurrent state of an environment
 
 
@@ -48,6 +49,8 @@ class Policy:
         """Action and next state, of one observation or of a batch. state: the one that the previous call returned; None
         at the start of an episode{no_state}.
         """
+        if MEMBERS and isinstance(observation, dict):
+            observation = np.concatenate([np.asarray(observation[name], np.float32) for name in MEMBERS], -1)
         parts = []
         for keys, dtype, shape in INPUTS:
             part = observation
@@ -96,6 +99,7 @@ def write(graph: Graph) -> bytes:
         state=f"state: float32 (N, {graph.state_size}), zeros at the start of an episode\n" if recurrent else "",
         imports="import base64\n" + ("import math\n" if "math." in functions else ""),
         inputs=_inputs(graph),
+        members=tuple(graph.observation_space.members) if isinstance(graph.observation_space, FlatDict) else (),
         state_size=graph.state_size,
         no_state="" if recurrent else ", and always here",
         arguments=", ".join([*(part.value.name for part in graph.inputs), "state=None"]),
@@ -125,7 +129,8 @@ def _described(part: Input) -> str:
 
 def _observed(graph: Graph) -> str:
     lines = "\n".join(map(_described, graph.inputs))
-    return f"{lines}: {graph.observation_space.order()}" if isinstance(graph.observation_space, FlatDict) else lines
+    space = graph.observation_space
+    return f"{lines}: {space.order()}, or a dict of these" if isinstance(space, FlatDict) else lines
 
 
 def _inputs(graph: Graph) -> str:

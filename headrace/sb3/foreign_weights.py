@@ -81,20 +81,21 @@ def layers(weights: Weights, prefix: str) -> list[tuple[Tensor, Tensor]]:
     return [(weights[f"{prefix}.{number}.weight"], weights[f"{prefix}.{number}.bias"]) for number in numbers]
 
 
-def hidden_sizes(algorithm: str, weights: Weights) -> tuple[int, ...]:
-    """Sizes of the actor's hidden layers. Raises ValueError where the critic's differ."""
-    has_output = algorithm in ("dqn", "td3")
-    sizes = tuple(len(bias) for _, bias in layers(weights, ACTORS[algorithm]))
-    sizes = sizes[:-1] if has_output else sizes
+def net_arch(algorithm: str, weights: Weights) -> list[int] | dict[str, list[int]]:
+    """Sizes of the hidden layers, those of actor and critic by name where they differ."""
+    actor = _sizes(weights, ACTORS[algorithm], has_output=algorithm in ("dqn", "td3"))
+    if algorithm == "dqn":
+        return actor
     if algorithm in ("ppo", "a2c"):
-        others = tuple(len(bias) for _, bias in layers(weights, "mlp_extractor.value_net"))
-    elif algorithm == "dqn":
-        others = sizes
+        name, critic = "vf", _sizes(weights, "mlp_extractor.value_net")
     else:
-        others = tuple(len(bias) for _, bias in layers(weights, "critic.qf0"))[:-1]
-    if others != sizes:
-        raise ValueError(f"actor and critic have hidden layers of different sizes, {sizes} and {others}: not supported")
-    return sizes
+        name, critic = "qf", _sizes(weights, "critic.qf0", has_output=True)
+    return actor if actor == critic else {"pi": actor, name: critic}
+
+
+def _sizes(weights: Weights, prefix: str, has_output: bool = False) -> list[int]:
+    sizes = [len(bias) for _, bias in layers(weights, prefix)]
+    return sizes[:-1] if has_output else sizes
 
 
 def converted(algorithm: str, weights: Weights, policy: Policy) -> Weights:

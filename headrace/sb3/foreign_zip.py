@@ -19,7 +19,7 @@ from torch import nn
 
 from headrace.core.types import Json
 from headrace.sb3 import schedules
-from headrace.sb3.foreign_weights import hidden_sizes, kind_of
+from headrace.sb3.foreign_weights import kind_of, net_arch
 
 MEMBERS = ("data", "policy.pth")
 KINDS = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "MultiBinary": MultiBinary}
@@ -36,7 +36,7 @@ def parse(members: dict[str, bytes]) -> tuple[Any, ...]:
     weights = torch.load(io.BytesIO(members["policy.pth"]), map_location="cpu", weights_only=True)
     algorithm = kind_of(weights, data)
     arguments = _arguments(data)
-    arguments["policy_kwargs"] = {"net_arch": list(hidden_sizes(algorithm, weights)), **_policy_kwargs(data)}
+    arguments["policy_kwargs"] = {"net_arch": net_arch(algorithm, weights), **_policy_kwargs(data)}
     spaces = [_space(data.get(name)) for name in ("observation_space", "action_space")]
     pair = None if None in spaces else tuple(spaces)
     steps, num_envs = int(data.get("num_timesteps", 0)), int(data.get("n_envs", 1))

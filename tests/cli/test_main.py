@@ -116,6 +116,11 @@ def test_help_of_train_shows_the_environments_own_defaults(capsys):
         ("train ppo nowhere.py:MyEnv", "nowhere.py"),
         ("train", "ALGORITHM"),
         ("train --resume nowhere", "there is no file or folder nowhere"),
+        ("train ppo Acrobot-v1 --env-kwargs gravity=3", "takes no gravity: use params, or --backend inline"),
+        (
+            "train ppo CartPole-v1 --collection double_buffered --actors 2",
+            "--collection double_buffered is for workers",
+        ),
         ("eval nowhere", "there is no file or folder nowhere"),
         ("eval nowhere --load-best --load-last", "exclude each other"),
         ("play nowhere", "there is no file or folder nowhere"),

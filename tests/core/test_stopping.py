@@ -93,3 +93,26 @@ def test_a_vector_that_cannot_be_closed_is_none_worse(tmp_path):
 
     run = hr.train("ppo", lambda num_envs: Vector([Locked] * num_envs), log_folder=str(tmp_path), **SMALL)
     assert run.steps >= 48
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_environment_of_make_vec_is_closed(fails):
+    closed = []
+
+    class Counted(Locked):
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    def last():
+        if fails:
+            raise ValueError("no licence is left")
+        return Counted()
+
+    with pytest.warns(UserWarning, match=WORDS):
+        if fails:
+            with pytest.raises(ValueError, match="no licence is left"):
+                hr.make_vec([Counted, Counted, last])
+        else:
+            hr.make_vec([Counted, Counted, last]).close()
+    assert len({*map(id, closed)}) == len(closed) == (2 if fails else 3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import pickle
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 
 from headrace import sb3
 from headrace.sb3 import foreign_zip
+from headrace.sb3.foreign_weights import net_arch
 
 FILES = Path(__file__).parent / "files"
 EXPECTED = json.loads((FILES / "expected.json").read_text())
@@ -38,6 +41,42 @@ def test_models_act_and_value_as_in_stable_baselines3(name):
         if name == "ppo":
             distribution, _ = model.policy(batch)
             np.testing.assert_allclose(distribution.log_std.exp().flatten()[0], expected["std"][0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "sac", "td3"])
+@pytest.mark.parametrize("sizes", [(9, 7), (5,), ()])
+def test_critics_may_have_layers_of_other_sizes_than_the_actor(name, sizes, tmp_path):
+    with zipfile.ZipFile(FILES / f"{name}.zip") as file:
+        data, weights = file.read("data"), torch.load(io.BytesIO(file.read("policy.pth")), weights_only=True)
+    generator, observations = torch.Generator().manual_seed(1), torch.tensor(EXPECTED[name]["observations"])
+    value = name in ("ppo", "a2c")
+    folders = ["mlp_extractor.value_net"] if value else ["critic.qf0", "critic.qf1"]
+    weights = {key: x for key, x in weights.items() if not key.startswith((*folders, "value_net"))}
+    inputs = observations if value else torch.cat((observations, torch.full((len(observations), 1), 0.3)), 1)
+    expected = []
+    for folder in folders:
+        shapes = [*pairwise((inputs.shape[1], *sizes, 1))]
+        layers = [(torch.randn(b, a, generator=generator), torch.randn(b, generator=generator)) for a, b in shapes]
+        for k, (weight, bias) in enumerate(layers):
+            key = "value_net" if value and k == len(sizes) else f"{folder}.{2 * k}"
+            weights |= {f"{key}.weight": weight, f"{key}.bias": bias}
+        expected.append(inputs)
+        for k, (weight, bias) in enumerate(layers):
+            expected[-1] = expected[-1] @ weight.t() + bias
+            expected[-1] = expected[-1].relu() if k < len(sizes) else expected[-1].flatten()
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
+        buffer = io.BytesIO()
+        torch.save(weights, buffer)
+        file.writestr("data", data)
+        file.writestr("policy.pth", buffer.getvalue())
+    activation = {"policy_kwargs": {"activation_fn": torch.nn.ReLU, "net_arch": net_arch(name, weights)}}
+    model = getattr(sb3, name.upper()).load(tmp_path / "other", **activation)
+    actions, _ = model.predict(observations.numpy(), deterministic=True)
+    np.testing.assert_allclose(actions.shape, np.shape(EXPECTED[name]["actions"]))
+    with torch.no_grad():
+        policy = model.policy
+        found = policy.value(observations) if value else policy.critics(observations, inputs[:, -1:])
+    torch.testing.assert_close(found.view(len(expected), -1), torch.stack(expected), rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_goes_on_learning():

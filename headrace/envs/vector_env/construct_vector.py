@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,11 +95,16 @@ def make_vec(
         single = factory(source, wrappers=wrappers, env_kwargs=kwargs, **wrapping)  # type: ignore[arg-type]
         made = Made(known.name)
 
-        def new(number: int) -> gymnasium.Env:
-            return StepNumbers(made.new(factory_of(single, number)()), episode_statistics)
+        with ExitStack() as there_so_far:
 
-        functions = [partial(new, number) for number in range(num_envs)]
-        vector = SyncVectorEnv(functions, copy, autoreset_mode=autoreset_mode)
+            def new(number: int) -> gymnasium.Env:
+                env = StepNumbers(made.new(factory_of(single, number)()), episode_statistics)
+                there_so_far.callback(env.close)
+                return env
+
+            functions = [partial(new, number) for number in range(num_envs)]
+            vector = SyncVectorEnv(functions, copy, autoreset_mode=autoreset_mode)
+            there_so_far.pop_all()
     else:
         from headrace.envs.vector_env.worker_vector import WorkerVectorEnv
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 
+from headrace.core.stopping import close
 from headrace.core.types import Json
 from headrace.envs.gym.attributes import set_attribute
 from headrace.envs.gym.columns import copied, outcome_of
@@ -52,3 +53,7 @@ class StepNumbers(gymnasium.Wrapper):
         if force:
             set_attribute(self.env, name, value)
         return force or self.env.set_wrapper_attr(name, value, force=False)
+
+    def close(self) -> None:
+        """Close the environment. What that raises is a warning: a vector closes one after the other."""
+        close(self.env, f"an environment {self.env}")
