@@ -175,6 +175,8 @@ algorithm = hr.PPO(hr.ActorCritic(hr.Box(-1, 1, (2,)), hr.Discrete(2)), hr.PPOCo
 hr.train(algorithm, hr.make("CartPole-v1", 8), num_envs=8)
 class Net(hr.QNetwork): ...
 class Other(hr.ActorQ): ...
+class Own(hr.OnPolicy): ...
+class Replaying(hr.OffPolicy): ...
 hr.train("dqn", "CartPole-v1", policy=Net)
 envs = hr.make_vec("CartPole-v1", 8, autoreset_mode="SameStep", output="numpy")
 reveal_type(run.path)
@@ -201,9 +203,9 @@ clip({"utd_ratio": 1})
 @pytest.mark.slow  # mypy reads the package and torch
 def test_a_type_checker_finds_each_mistake_and_nothing_else(tmp_path):
     (tmp_path / "script.py").write_text(RIGHT + WRONG)
-    command = [sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports", "script.py"]
+    command = [sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports", "--disallow-any-generics"]
     settings = {**os.environ, "MYPYPATH": str(PACKAGE.parent)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=settings)
+    done = subprocess.run([*command, "script.py"], cwd=tmp_path, capture_output=True, text=True, env=settings)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
     first, last = RIGHT.count("\n") + 1, (RIGHT + WRONG).count("\n")
     assert {int(line.split(":")[1]) for line in errors} == {*range(first, last + 1)}, "\n".join(errors)

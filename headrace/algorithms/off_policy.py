@@ -11,10 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import Adam
@@ -35,7 +36,7 @@ from headrace.policies.base import Policy, check_policy
 from headrace.policies.examination import Examination, examine
 from headrace.policies.flat_parameters import flatten
 
-C = TypeVar("C", bound=OffPolicyConfig)
+C = TypeVar("C", bound=OffPolicyConfig, default=OffPolicyConfig)
 P = TypeVar("P", bound=Policy)
 POLICY_SETTINGS = (
     *("hidden", "activation", "normalize_observation", "images", "recurrent", "rnn_size", "sequence_length", "burn_in"),

@@ -12,11 +12,12 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias
 
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import BETA2, Adam
@@ -39,7 +40,7 @@ from headrace.policies.recurrent import RecurrentActorCritic
 Batch: TypeAlias = dict[str, Any]
 Loss: TypeAlias = Callable[[Any, Batch, Any], tuple[Tensor, dict[str, Tensor]]]  # of (policy, batch, config)
 Limit: TypeAlias = tuple[str, float]  # a metric, and the value above which no more steps are taken
-C = TypeVar("C", bound=OnPolicyConfig)
+C = TypeVar("C", bound=OnPolicyConfig, default=OnPolicyConfig)
 AnyActorCritic = ActorCritic | AsymmetricActorCritic | RecurrentActorCritic
 POLICY_SETTINGS = (
     "hidden",

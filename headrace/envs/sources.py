@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
@@ -304,7 +305,7 @@ def _no_class(module: ModuleType, place: str, name: str) -> Misnamed:
     wrong = f"there is no environment {name!r} in {place}" if name else f"{place} does not say which class in it to use"
     if is_module(inside := f"{place}.{name}"):
         return Misnamed(f"{wrong}: it is a module; {in_module(inside)}", given)
-    found = _environments_of(module)
+    found = _functions_near(name, module) or _environments_of(module)
     if not found and is_module(inside := f"{place}.envs"):  # where many packages register their ids
         found = _environments_of(importlib.import_module(inside))
         place = inside
@@ -313,6 +314,12 @@ def _no_class(module: ModuleType, place: str, name: str) -> Misnamed:
         return Misnamed(f"{wrong}: {has}", given)
     names = [f"{place}:{one}" for one in found]
     return Misnamed(f"{wrong}: use {' or '.join(names[:MOST])}", given, names[0] if len(names) == 1 else "")
+
+
+def _functions_near(name: str, module: ModuleType) -> list[str]:
+    """Functions of a module by which one may be meant, which may make environments: `parallel_env` of PettingZoo's."""
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
+    return get_close_matches(name, functions, n=1, cutoff=0.8)
 
 
 def _environments_of(module: ModuleType) -> list[str]:
