@@ -220,6 +220,7 @@ def folder(tmp_path_factory) -> Path:
     (folder / "herd.py").write_text(blocks(ROOT / "docs/entities.md")[0])
     for path in ("drift.py", "my_kernel.py", "train.py"):
         (folder / path).write_text("")
+    (folder / "ppo.yml").write_text("CartPole-v1: {policy: MlpPolicy, n_envs: 2, n_steps: 16, batch_size: 32}")
     (folder / "ppo-LunarLander-v3.toml").write_text('algorithm = "ppo"\nenv = "LunarLander-v3"\n')
     for env in ("CartPole-v1", "Pursuit"):
         words = f"train ppo {env} --log-folder {folder / 'runs'} {SMALL['train']}"

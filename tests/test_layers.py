@@ -72,7 +72,7 @@ FLOORS = (
     "diagnose.record",
     "diagnose.verdict",
     "diagnose.report",
-    "sb3",
+    *("sb3", "sb3.zoo"),
     "diagnose",
     "cli",
     "",  # the package itself: public names

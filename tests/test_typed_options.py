@@ -53,7 +53,8 @@ class Training(_Training):
 """
 OVERLOAD = """@overload
 def {name}(
-    {first}algorithm: {kind}, env: EnvArgument = None, *, config: str | Path | None = None, {more}**options: {options}
+    {first}algorithm: {kind}, env: EnvArgument = None, *, config: str | Path | None = None,
+    zoo: str | Path | None = None, {more}**options: {options}
 ) -> {result}: ...
 """
 WIDER = {  # what settings take besides the type that they are kept as

@@ -39,7 +39,7 @@ from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
-from headrace.training.plan import settings_of
+from headrace.training.plan import of_zoo, settings_of
 from headrace.training.resuming import saved_settings
 from headrace.training.scaling import settings_for
 from headrace.training.torchrun import started_by_torchrun
@@ -56,6 +56,7 @@ FINAL_EPISODES = 100
 Each = Callable[[Training, IterationResult], None]
 FLAGS: dict[str, Flag] = {  # that are no settings
     "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml"),
+    "zoo": (Path | None, "FILE", None, "a YAML file of rl_zoo3, such as ppo.yml: the settings of its entry ENV"),
     "resume": (Path | None, "RUN", None, "resume this run; flags may change its limits"),
     "trust": (
         FlagCreatePairsOff[bool],
@@ -106,6 +107,9 @@ def _trained(
     saved = _saved_settings(resume) if resume else {}
     typed = positionals(arguments)
     file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
+    if (zoo := path_after("--zoo", arguments)) and not {"-h", "--help"} & set(arguments):
+        named_of_zoo = {"algorithm": None, "env": None, **file, **typed}
+        file = {**of_zoo(zoo, named_of_zoo["algorithm"], named_of_zoo["env"]), **file}
     of_file = {name: file.pop(name, None) for name in ("algorithm", "env")}
     named = {name: typed.get(name) or given or saved.get(name) for name, given in of_file.items()}
     saved = {name: value for name, value in saved.items() if name not in named}

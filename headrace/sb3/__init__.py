@@ -1,5 +1,11 @@
 """The interface of Stable-Baselines3 on Headrace: `from headrace.sb3 import PPO`. Names only."""
 
+from headrace.sb3.contrib import DDPG as DDPG
+from headrace.sb3.contrib import QRDQN as QRDQN
+from headrace.sb3.contrib import TQC as TQC
+from headrace.sb3.contrib import TRPO as TRPO
+from headrace.sb3.contrib import CrossQ as CrossQ
+from headrace.sb3.contrib import RecurrentPPO as RecurrentPPO
 from headrace.sb3.models import A2C as A2C
 from headrace.sb3.models import DQN as DQN
 from headrace.sb3.models import PPO as PPO

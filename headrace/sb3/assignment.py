@@ -90,6 +90,6 @@ def check_unread(policy: Policy) -> None:
             continue  # layers of the user's own have members of any name
         own: Mapping[str, Any] = {**vars(part), **part._modules, **part._parameters}
         for name in PARTS & own.keys():
-            if name != "log_std" or not path.endswith("head"):
+            if name != "log_std" or not path.endswith(("head", "noise_matrix")):
                 full = ".".join(filter(None, ("policy", path, name)))
                 raise ValueError(f"{full} was set, and nothing reads it: {OF_POLICIES[name]}")

@@ -1,4 +1,4 @@
-"""One call of learn(): rollouts and updates, with callbacks, schedules, statistics of episodes and logs."""
+"""One call of learn(): rollouts and updates, with callbacks, schedules, statistics of episodes, logs and its limit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,43 @@ from typing import Any
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Rollout, each_column
 from headrace.sb3.callback_calls import COST, Callbacks
-from headrace.sb3.learn_limits import LearnLimits
 from headrace.sb3.steps import SteppedEnv, Steps
 from headrace.sb3.translation import ON_POLICY
 from headrace.sb3.watched import successes
 from headrace.training.episodes import Episodes
+from headrace.training.limits import Limits
 from headrace.training.trainer import Trainer
 
 TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
     *("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"),
     *("explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"),
 }
+
+
+class LearnLimits(Limits):
+    """Ends a training after `more` further steps. num_timesteps: the model's count of steps so far, which begins again
+    with each learn() unless that is to go on; the trainer's own never does."""
+
+    def __init__(self, trainer: Trainer, num_timesteps: int, more: int) -> None:
+        super().__init__(trainer.config)
+        self._difference = trainer.steps - num_timesteps
+        self.total = num_timesteps + more
+
+    def counted(self, steps: int) -> int:
+        """The model's count of steps, by the trainer's."""
+        return steps - self._difference
+
+    def remaining(self, num_timesteps: int) -> float:
+        """The fraction of the training that remains, for schedules: 1 .. 0."""
+        return 1.0 - num_timesteps / self.total
+
+    def progress(self, steps: int, episodes: int, seconds: float) -> float:
+        """Fraction of the training done, 0 .. 1."""
+        return min(self.counted(steps) / self.total, 1.0)
+
+    def reached(self, steps: int, episodes: Episodes, seconds: float) -> str:
+        """The name of the limit where it is reached."""
+        return "total_steps" if self.counted(steps) >= self.total else ""
 
 
 class Learning:

@@ -27,8 +27,7 @@ from headrace.sb3 import parameters, zip_files
 from headrace.sb3.assignment import assign, check_unread
 from headrace.sb3.callback_calls import Callbacks
 from headrace.sb3.env_argument import Given, changed_since, given, spaces_of
-from headrace.sb3.learn_limits import LearnLimits
-from headrace.sb3.learning import Learning, stepping
+from headrace.sb3.learning import Learning, LearnLimits, stepping
 from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.members import INSTEAD, member, missing
 from headrace.sb3.parameters import explore_from, without_replay
@@ -41,6 +40,7 @@ from headrace.sb3.translation import (
     Translation,
     present,
     train_settings,
+    trained_as,
     translate,
     warn_of_minibatches,
 )
@@ -61,6 +61,7 @@ class Model:
     def __init__(self, policy: Any, env: Any, arguments: Mapping[str, Any]) -> None:
         hidden = ("self", "policy", "env", "__class__")
         self.arguments = {name: value for name, value in arguments.items() if name not in hidden}
+        self.arguments.setdefault("stats_window_size", 100)  # which DDPG has not
         self.arguments["device"] = present(self.arguments["device"])
         self.policy_argument = policy
         self.verbose: int = self.arguments["verbose"]
@@ -162,7 +163,7 @@ class Model:
             num_envs=found.num_envs,
         )
         try:
-            return Trainer(self.algorithm_name, env, **own)
+            return Trainer(trained_as(self.algorithm_name), env, **own)
         except (ValueError, TypeError) as error:
             raise ArgumentError(str(error)) from error
 
@@ -174,6 +175,9 @@ class Model:
 
     def _take(self, algorithm: Algorithm, num_envs: int) -> None:
         self.algorithm, self.n_envs = algorithm, num_envs
+        for optimizer in parameters.optimizers(algorithm):
+            for name, value in self.translation.optimizer.items():
+                setattr(optimizer, name, value)
         self.policy: Policy = algorithm.policy
         self.device = next(self.policy.parameters()).device
         self.observation_space, self.action_space = self.policy.observation_space, self.policy.action_space
@@ -261,8 +265,7 @@ class Model:
         self._current_progress_remaining = remaining
         if self.translation.learning_rate is not None:
             rate = float(self.translation.learning_rate(remaining))
-            algorithm: Any = self.algorithm
-            for optimizer in getattr(algorithm, "optimizers", {"": getattr(algorithm, "optimizer", None)}).values():
+            for optimizer in parameters.optimizers(self.algorithm):
                 optimizer.learning_rate.fill_(rate)
         if self.translation.clip is not None:
             self.algorithm.config = replace(self.algorithm.config, clip=float(self.translation.clip(remaining)))

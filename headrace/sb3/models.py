@@ -162,12 +162,44 @@ class TD3(Model):
         super().__init__(policy, env, locals())
 
 
-class DQN(Model):
+class EpsilonGreedy:
+    """What models of Q-networks have besides Model's members."""
+
+    _rate_is_set = False
+    policy: Any
+    num_timesteps: int
+    action_space: Any
+    _generator: torch.Generator
+
+    @property
+    def exploration_rate(self) -> float:
+        """The fraction of random actions of predict(deterministic=False): that of the training, 0 before it; or the one
+        that was set, until learn() begins."""
+        return float(self.policy.exploration.mean()) if self.num_timesteps or self._rate_is_set else 0.0
+
+    @exploration_rate.setter
+    def exploration_rate(self, rate: float) -> None:
+        self.policy.exploration.fill_(rate)
+        self._rate_is_set = True
+
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, Any]:
+        """As that of the other models; unless deterministic, random actions by exploration_rate, drawn once for a
+        batch."""
+        action, after = super().predict(observation, state, episode_start, deterministic)  # type: ignore[misc]
+        if deterministic or torch.rand(1, generator=self._generator).item() >= self.exploration_rate:
+            return action, after
+        space = self.action_space
+        drawn = torch.randint(int(space.n), action.shape, generator=self._generator).numpy() + space.start
+        return drawn.astype(action.dtype), after
+
+
+class DQN(EpsilonGreedy, Model):
     """Deep Q-learning: headrace.DQN, without its later additions, as Stable-Baselines3's."""
 
     algorithm_name = "dqn"
     log_interval = 4
-    _rate_is_set = False
 
     def __init__(
         self,
@@ -199,28 +231,3 @@ class DQN(Model):
         _init_setup_model: bool = True,
     ) -> None:
         super().__init__(policy, env, locals())
-
-    @property
-    def exploration_rate(self) -> float:
-        """The fraction of random actions of predict(deterministic=False): that of the training, 0 before it; or the one
-        that was set, until learn() begins."""
-        exploration: Any = self.policy.exploration
-        return float(exploration.mean()) if self.num_timesteps or self._rate_is_set else 0.0
-
-    @exploration_rate.setter
-    def exploration_rate(self, rate: float) -> None:
-        exploration: Any = self.policy.exploration
-        exploration.fill_(rate)
-        self._rate_is_set = True
-
-    def predict(
-        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
-    ) -> tuple[Any, Any]:
-        """As that of the other models; unless deterministic, random actions by exploration_rate, drawn once for a
-        batch."""
-        action, after = super().predict(observation, state, episode_start, deterministic)
-        if deterministic or torch.rand(1, generator=self._generator).item() >= self.exploration_rate:
-            return action, after
-        space: Any = self.action_space
-        drawn = torch.randint(int(space.n), action.shape, generator=self._generator).numpy() + space.start
-        return drawn.astype(action.dtype), after

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.algorithms.adam import Adam
 from headrace.algorithms.base import Algorithm
-from headrace.algorithms.dqn import DQN
 from headrace.algorithms.off_policy import OffPolicy
+from headrace.core.text import shown
+from headrace.core.types import Json
 
 EXPLORATION = {"exploration", "random"}  # buffers of a policy that belong to its training, see policies.base.Policy
 
@@ -15,9 +18,30 @@ EXPLORATION = {"exploration", "random"}  # buffers of a policy that belong to it
 def explore_from(algorithm: Algorithm, progress: float) -> None:
     """Explore as at this fraction of a training, 0 .. 1, which begins or goes on."""
     if isinstance(algorithm, OffPolicy):
-        if isinstance(algorithm, DQN):
+        if hasattr(algorithm, "progress"):  # of epsilon-greedy exploration
             algorithm.progress = progress
         algorithm.explore()
+
+
+def optimizers(algorithm: Any) -> list[Adam]:
+    """The optimizers of an algorithm."""
+    return [*algorithm.optimizers.values()] if hasattr(algorithm, "optimizers") else [algorithm.optimizer]
+
+
+def optimizer_of(algorithm: str, kwargs: Mapping[str, Any]) -> Json:
+    """Adam's eps and betas, by optimizer_class and optimizer_kwargs. Raises ValueError for another optimizer."""
+    kind, own = kwargs.get("optimizer_class"), dict(kwargs.get("optimizer_kwargs") or {})
+    name = getattr(kind, "__name__", str(kind))
+    if algorithm == "a2c" and name == "RMSpropTFLike":  # of A2C by default, too
+        print("optimizer_class=RMSpropTFLike: the optimizer of A2C is Adam here", file=sys.stderr)
+        return {}
+    if name not in ("Adam", "None") or (own.keys() - {"eps", "betas"}):
+        text = shown(own, 60)
+        raise ValueError(
+            f"optimizer_class={name!r}, optimizer_kwargs={text}: the optimizer is Adam, by its eps and betas"
+        )
+    betas = dict(zip(("beta1", "beta2"), own.pop("betas", ()), strict=False))
+    return {**betas, **own}
 
 
 def without_replay(algorithm: Algorithm) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from headrace.data.flat_dict import FlatDict
 from headrace.data.minibatches import count
 from headrace.data.spaces import is_image
 from headrace.kernels.nn.activation_table import name_of
+from headrace.sb3.parameters import optimizer_of
 from headrace.training.config import TrainConfig, default_of
 
 Schedule = Callable[[float], float]  # of the remaining fraction of the training, 1 .. 0
@@ -32,10 +33,9 @@ SAME |= {"n_steps", "policy_delay", "exploration_fraction", "target_noise_clip"}
 WITHOUT_COUNTERPART = {  # argument -> what there is instead
     "rollout_buffer_class": "the rollout is Headrace's own",
     "rollout_buffer_kwargs": "the rollout is Headrace's own",
-    "replay_buffer_class": "the replay buffer is Headrace's own",
-    "replay_buffer_kwargs": "the replay buffer is Headrace's own",
     "optimize_memory_usage": "the replay buffer stores each observation once already",
     "rms_prop_eps": "the optimizer is Adam",
+    "sub_sampling_factor": "the Fisher matrix is that of all rows of a rollout",
     "_init_setup_model": "the model is always set up",
 }
 NETWORKS = {  # algorithm -> sizes and activation of MlpPolicy's hidden layers
@@ -43,11 +43,31 @@ NETWORKS = {  # algorithm -> sizes and activation of MlpPolicy's hidden layers
     "a2c": ((64, 64), "tanh"),
     "sac": ((256, 256), "relu"),
     "td3": ((400, 300), "relu"),
+    "ddpg": ((400, 300), "relu"),
+    "tqc": ((256, 256), "relu"),
+    "crossq": ((256, 256), "relu"),
+    "trpo": ((64, 64), "tanh"),
+    "recurrent_ppo": ((64, 64), "tanh"),
     "dqn": ((64, 64), "relu"),
+    "qrdqn": ((64, 64), "relu"),
 }
+CRITIC_HIDDEN = {"tqc": (256, 256), "crossq": (1024, 1024)}  # of critics, where Headrace's own are others
 POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 POLICY_CLASSES = {"ActorCriticPolicy", "SACPolicy", "TD3Policy", "DQNPolicy"}  # what MlpPolicy is an alias of
-ON_POLICY = ("ppo", "a2c")
+POLICY_CLASSES |= {"TQCPolicy", "CrossQPolicy", "QRDQNPolicy", "RecurrentActorCriticPolicy"}
+ON_POLICY = ("ppo", "a2c", "trpo", "recurrent_ppo")
+DISCRETE, DETERMINISTIC = ("dqn", "qrdqn"), ("td3", "ddpg")
+OF_CONTRIB = {  # arguments of sb3-contrib's models -> settings
+    **{"cg_max_steps": "cg_steps", "cg_damping": "damping", "line_search_shrinking_factor": "backtrack_coef"},
+    **{"line_search_max_iter": "backtracks", "n_critic_updates": "critic_epochs"},
+    "top_quantiles_to_drop_per_net": "dropped_quantiles",
+}
+HARMLESS = {  # values of policy_kwargs that nothing depends on
+    **{"use_expln": False, "full_std": True, "squash_output": False, "clip_mean": 2.0, "n_lstm_layers": 1},
+    **{"batch_norm": True, "batch_norm_momentum": 0.01, "batch_norm_eps": 0.001, "lstm_kwargs": None},
+    **{"share_features_extractor": True, "features_extractor_kwargs": None},
+}
+CRITICS = {"sac": 2, "td3": 2, "ddpg": 1, "crossq": 2}  # that an algorithm has, and n_critics may not change
 
 
 class ArgumentError(ValueError, TypeError, AssertionError):
@@ -60,6 +80,7 @@ class Translation(NamedTuple):
     config: Any  # of the algorithm's dataclass
     learning_rate: Schedule | None  # None where it is constant
     clip: Schedule | None  # likewise, of PPO's clipping
+    optimizer: Json  # attributes of Adam that differ from Headrace's
 
 
 def translate(
@@ -79,20 +100,42 @@ def translate(
     settings: Json = {"normalize_observation": False, **_policy(algorithm, policy, given, spaces)}
     for name in SAME & given.keys():
         settings[name] = given[name]
-    settings |= {setting: given[name] for name, setting in SB3_NAMES.items() if name in given}
+    settings |= {setting: given[name] for name, setting in {**SB3_NAMES, **OF_CONTRIB}.items() if name in given}
     rate, settings["learning_rate"] = _schedule("learning_rate", given["learning_rate"])
     clip = None
     if algorithm in ON_POLICY:
         settings |= {"num_steps": given["n_steps"], "normalize_return": False}
         settings.pop("n_steps")
-        clip = _ppo(given, settings, num_envs) if algorithm == "ppo" else None
+        settings["minibatch_size"] = min(given.get("batch_size", 0), given["n_steps"] * num_envs)
+        clip = _ppo(given, settings, num_envs) if "clip_range" in given else None
+        settings |= {"max_kl": given["target_kl"], "max_grad_norm": math.inf} if algorithm == "trpo" else {}
+        settings |= _sequences(given) if algorithm == "recurrent_ppo" else {}
+        if algorithm == "a2c":
+            del settings["minibatch_size"]
     else:
         _off_policy(algorithm, given, settings, num_envs)
     try:
-        config = algorithm_classes(algorithm).config(**settings)
+        config = algorithm_classes(trained_as(algorithm)).config(**settings)
     except ValueError as error:
         raise ArgumentError(str(error)) from error
-    return Translation(config, rate, clip)
+    return Translation(config, rate, clip, optimizer_of(algorithm, given["policy_kwargs"] or {}))
+
+
+def class_name(algorithm: str) -> str:
+    """The name of the class of a model."""
+    return {"crossq": "CrossQ", "recurrent_ppo": "RecurrentPPO"}.get(algorithm, algorithm.upper())
+
+
+def trained_as(algorithm: str) -> str:
+    """The algorithm of Headrace that trains a model."""
+    return "ppo" if algorithm == "recurrent_ppo" else algorithm
+
+
+def _sequences(given: Mapping[str, Any]) -> Json:
+    """RecurrentPPO's sequences: as long as a minibatch, or the longest divisor of n_steps below that."""
+    steps = given["n_steps"]
+    longest = min(given["batch_size"], steps)
+    return {"sequence_length": next(n for n in range(longest, 0, -1) if steps % n == 0), "recurrent": "lstm"}
 
 
 def refuse(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -125,7 +168,6 @@ def _ppo(given: Mapping[str, Any], settings: Json, num_envs: int) -> Schedule | 
             "a rollout of one step has no variance: give n_steps=2 or more, or normalize_advantage=False"
         )
     clip, settings["clip"] = _schedule("clip_range", given["clip_range"])
-    settings["minibatch_size"] = min(given["batch_size"], given["n_steps"] * num_envs)
     settings["target_kl"] = given["target_kl"] or 0.0
     if callable(given["clip_range_vf"]):
         raise ValueError("clip_range_vf is a function, and only a number has a counterpart: give its value")
@@ -152,7 +194,8 @@ def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_en
     settings |= {"gradient_steps": max(given["gradient_steps"], 0), "utd_ratio": 1.0}
     if given["gradient_steps"] == 0:
         raise ValueError("gradient_steps=0 would learn nothing: give 1 or more, or -1 for one in each step")
-    if algorithm == "dqn":
+    settings |= _replay(given)
+    if algorithm in DISCRETE:
         each_step = max(given["gradient_steps"], 0) / (settings["num_steps"] * num_envs) or 1.0
         settings["target_interval"] = max(1, round(given["target_update_interval"] * each_step))
         if num_envs > given["target_update_interval"]:
@@ -161,17 +204,39 @@ def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_en
                 f"{given['target_update_interval']}): the target network is updated at each gradient step",
                 stacklevel=2,
             )
-        settings["double"] = False
-        settings["schedule"] = "constant"
-    if algorithm == "sac":
+        settings |= {"double": False} if algorithm == "dqn" else {}
+        settings |= {"schedule": "constant", "max_grad_norm": given["max_grad_norm"] or math.inf}
+    if "ent_coef" in given:
         settings.pop("entropy_coef")
         settings |= _temperature(given["ent_coef"])
         target = given["target_entropy"]
         settings["target_entropy"] = None if target == "auto" else float(target)
-    if algorithm == "td3":
-        settings["exploration"] = _noise(given["action_noise"])
-    elif given.get("action_noise") is not None and _noise(given["action_noise"]):
-        raise ValueError(f"action_noise={given['action_noise']!r} has no counterpart in SAC, which explores by itself")
+    if algorithm in DETERMINISTIC:
+        settings |= _noise(given["action_noise"])
+    elif given.get("action_noise") is not None and _noise(given["action_noise"])["exploration"]:
+        noise = f"action_noise={given['action_noise']!r}"
+        raise ValueError(f"{noise} has no counterpart in {class_name(algorithm)}, which explores by itself")
+
+
+def _replay(given: Mapping[str, Any]) -> Json:
+    """Hindsight, of a HerReplayBuffer. Raises ValueError for other classes and arguments of replay buffers."""
+    kind, kwargs = given["replay_buffer_class"], dict(given["replay_buffer_kwargs"] or {})
+    name = getattr(kind, "__name__", str(kind))
+    if kind is None and not kwargs:
+        return {}
+    if name != "HerReplayBuffer":
+        text = shown(kind or kwargs, 60)
+        raise ValueError(
+            f"replay_buffer_class: {text} has no counterpart: the replay buffer is Headrace's own; leave it out"
+        )
+    number, strategy = kwargs.pop("n_sampled_goal", 4), kwargs.pop("goal_selection_strategy", "future")
+    if str(getattr(strategy, "name", strategy)).lower() != "future":
+        raise ValueError(
+            f"goal_selection_strategy={strategy!r}: goals are those of later steps of an episode, 'future'"
+        )
+    if kwargs.keys() - {"copy_info_dict", "online_sampling", "max_episode_length"}:
+        raise ValueError(f"replay_buffer_kwargs has {', '.join(kwargs)}, without counterpart: leave it out")
+    return {"hindsight": number}
 
 
 def _steps_of(train_freq: Any) -> int:
@@ -193,21 +258,32 @@ def _temperature(ent_coef: str | float) -> Json:
     return {"learn_temperature": False, "temperature": float(ent_coef)}
 
 
-def _noise(noise: Any) -> float:
-    """Standard deviation of TD3's exploration, of actions scaled to [-1, 1], as NormalActionNoise has it."""
+def _noise(noise: Any) -> Json:
+    """The exploration of TD3 and DDPG, by NormalActionNoise or OrnsteinUhlenbeckActionNoise of actions in [-1, 1]."""
     if noise is None:
-        return 0.0
+        return {"exploration": 0.0}
     mean, sigma = (np.atleast_1d(getattr(noise, name, math.nan)) for name in ("_mu", "_sigma"))
-    if type(noise).__name__ != "NormalActionNoise" or mean.any() or (sigma != sigma[0]).any():
+    kind = type(noise).__name__
+    if kind not in ("NormalActionNoise", "OrnsteinUhlenbeckActionNoise") or mean.any() or (sigma != sigma[0]).any():
         raise ValueError(
-            f"action_noise={noise!r} has no counterpart: use NormalActionNoise of mean 0 and one standard deviation"
+            f"action_noise={noise!r} has no counterpart: use NormalActionNoise or "
+            "OrnsteinUhlenbeckActionNoise of mean 0 and one standard deviation"
         )
-    return float(sigma[0])
+    if kind == "NormalActionNoise":
+        return {"exploration": float(sigma[0])}
+    return ornstein_uhlenbeck(float(sigma[0]), float(noise._theta), float(noise._dt))
+
+
+def ornstein_uhlenbeck(sigma: float, theta: float = 0.15, dt: float = 1e-2) -> Json:
+    """x' = (1 - theta dt) x + sigma sqrt(dt) normal, from 0, as noise of one deviation and autocorrelation."""
+    keeps = 1 - theta * dt
+    return {"exploration": sigma * math.sqrt(dt / (1 - keeps**2)), "noise_autocorrelation": keeps}
 
 
 def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple[Space, Space]) -> Json:
     """The networks of a policy's name and policy_kwargs."""
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", repr(policy))
+    name = name.replace("LstmPolicy", "Policy") if algorithm == "recurrent_ppo" else name
     if name not in POLICIES and name not in POLICY_CLASSES:
         raise ValueError(
             f"policy must be {', '.join(POLICIES)}, got {name!r}; for your own network use headrace.Trainer"
@@ -223,8 +299,9 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
     hidden, activation = NETWORKS[algorithm]
     kwargs = dict(given["policy_kwargs"] or {})
     settings: Json = {"hidden": hidden, "activation": activation}
+    settings |= {"critic_hidden": CRITIC_HIDDEN[algorithm]} if algorithm in CRITIC_HIDDEN else {}
     if name == "CnnPolicy":
-        settings |= {"images": "nature"} | ({"hidden": ()} if algorithm in (*ON_POLICY, "dqn") else {})
+        settings |= {"images": "nature"} | ({"hidden": ()} if algorithm in (*ON_POLICY, *DISCRETE) else {})
     if (arch := kwargs.pop("net_arch", None)) is not None:
         settings |= _hidden(algorithm, arch)
     if (function := kwargs.pop("activation_fn", None)) is not None:
@@ -232,11 +309,35 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
     settings |= _deviation(algorithm, kwargs, given, spaces[1])
     if algorithm in ON_POLICY:
         settings["ortho_init"] = kwargs.pop("ortho_init", True)
-    harmless = {"normalize_images": True, "use_sde": given.get("use_sde", False), "n_critics": 2}
+    settings |= _of_class(algorithm, kwargs)
+    for name in ("optimizer_class", "optimizer_kwargs"):  # see optimizer_of()
+        kwargs.pop(name, None)
+    harmless = {"normalize_images": True, "use_sde": given.get("use_sde", False), **HARMLESS}
     for key, value in kwargs.items():
         if key not in harmless or value != harmless[key]:
             raise ValueError(f"policy_kwargs has {key}={shown(value, 60)}, which has no counterpart: leave it out")
     return settings
+
+
+def _of_class(algorithm: str, kwargs: Json) -> Json:
+    """What policy_kwargs of some algorithms alone have. Takes that out of kwargs."""
+    if algorithm == "tqc":
+        return {"critics": kwargs.pop("n_critics", 2), "quantiles": kwargs.pop("n_quantiles", 25)}
+    if algorithm == "qrdqn":
+        return {"quantiles": kwargs.pop("n_quantiles", 200)}
+    found: Json = {"renorm_warm_up": kwargs.pop("renorm_warmup_steps", 100_000)} if algorithm == "crossq" else {}
+    if algorithm == "recurrent_ppo":
+        found = {"rnn_size": kwargs.pop("lstm_hidden_size", 256), "shared": kwargs.pop("shared_lstm", False)}
+        own = kwargs.pop("enable_critic_lstm", True)
+        if own == found["shared"]:
+            raise ValueError(
+                f"policy_kwargs has enable_critic_lstm={own}, shared_lstm={found['shared']}: the critic has an LSTM of "
+                "its own, or with shared_lstm the actor's"
+            )
+    number = kwargs.pop("n_critics", CRITICS.get(algorithm))
+    if number != CRITICS.get(algorithm):
+        raise ValueError(f"policy_kwargs has n_critics={number}: {algorithm} has {CRITICS.get(algorithm, 'none')} here")
+    return found
 
 
 def _deviation(algorithm: str, kwargs: Json, given: Mapping[str, Any], space: Space) -> Json:
@@ -264,9 +365,11 @@ def _hidden(algorithm: str, arch: Any) -> Json:
     if not all(isinstance(size, int) for own in sizes.values() for size in own):
         raise ValueError(f"net_arch must be a list of sizes, or a dict of such lists, got {arch!r}")
     alike = sizes["pi"] == sizes[critic]
-    if not alike and algorithm == "dqn":
-        raise ValueError(f"net_arch={arch!r}: a Q-network has one list of sizes")
-    return {"hidden": sizes["pi"]} | ({} if alike else {"critic_hidden": sizes[critic]})
+    if not alike and algorithm in (*DISCRETE, "recurrent_ppo"):
+        raise ValueError(f"net_arch={arch!r}: {algorithm} has one list of sizes")
+    return {"hidden": sizes["pi"]} | (
+        {} if alike and algorithm not in CRITIC_HIDDEN else {"critic_hidden": sizes[critic]}
+    )
 
 
 def _activation(function: Any) -> str:

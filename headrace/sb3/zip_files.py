@@ -25,7 +25,7 @@ from headrace.policies.heads import GaussianHead
 from headrace.sb3 import foreign_zip
 from headrace.sb3.foreign_weights import converted
 from headrace.sb3.schedules import Interpolated, interpolated
-from headrace.sb3.translation import ON_POLICY
+from headrace.sb3.translation import ON_POLICY, class_name, trained_as
 
 ABOUT, STATE = "headrace.json", "state.pth"  # members of Headrace's own files
 SCHEDULE = "schedule"  # the key of the values of one
@@ -52,7 +52,7 @@ class Saved:
     def check(self, algorithm: str, path: File) -> None:
         """Raise ValueError where it is of another algorithm."""
         if self.algorithm != algorithm:
-            kinds = self.algorithm.upper(), algorithm.upper()
+            kinds = class_name(self.algorithm), class_name(algorithm)
             raise ValueError(f"{path} is a model of {kinds[0]}, not {kinds[1]}: use {kinds[0]}.load()")
 
     def spaces(self) -> tuple[Space, Space]:
@@ -64,7 +64,7 @@ class Saved:
     def make(self, config: Any, spaces: tuple[Space, Space], seed: int, device: torch.device) -> Algorithm:
         """The algorithm, on a device. Networks of Stable-Baselines3 become target networks too, and the moments of
         its optimizers are not taken over."""
-        kind: Any = algorithm_classes(self.algorithm).algorithm
+        kind: Any = algorithm_classes(trained_as(self.algorithm)).algorithm
         policy = kind.make_policy(config, *spaces, seed)
         if self.state is None:
             policy.load_state_dict(self.policy_for(policy))

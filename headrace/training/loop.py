@@ -40,8 +40,8 @@ def train(
 ) -> Run:
     """Train until a limit is met, and write everything to a run's folder, `runs/<algorithm>/<env>_<n>/`.
 
-    algorithm, env, config, options: see Trainer. resume: a run's folder, or a checkpoint in one, to continue with the
-    settings it had; options may change its limits.
+    algorithm, env, config, zoo, options: see Trainer. resume: a run's folder, or a checkpoint in one, to continue with
+    the settings it had; options may change its limits.
     On Ctrl-C, SIGTERM and SIGHUP it finishes the iteration (gives up a rollout of environments that are not compiled),
     and saves. on_interrupt: what follows: "raise" KeyboardInterrupt, or for the other signals SystemExit, so that
     a loop over seeds ends too; or "return" the run.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,14 @@ def settings_of(config: str | Path, given: Container[str]) -> Json:
     return file
 
 
+def of_zoo(file: str | Path, algorithm: Any, env: Any) -> Json:
+    """The settings of a file of rl_zoo3: see sb3.zoo.entries. Its floor is above this one, as those of bindings are."""
+    if not isinstance(algorithm, str):
+        raise TypeError(f"zoo is for an algorithm given by its name, got {algorithm!r}: give 'ppo' or another")
+    found: Json = import_module("headrace.sb3.zoo.entries").settings(file, algorithm, env)
+    return found
+
+
 @dataclass(frozen=True)
 class TrainPlan:
     """The settings of a training, complete and checked. build() makes its parts."""
@@ -96,7 +105,11 @@ def settle(
     options: Settings,
 ) -> TrainPlan:
     """The plan for what Trainer() was given. Raises TypeError, ValueError for settings that are wrong."""
+    zoo = options.get("zoo")
+    options = {name: value for name, value in options.items() if name != "zoo"}
     file = settings_of(config, {*options, *(() if env is None else ("env",))}) if config else {}
+    if zoo is not None:
+        file = {**of_zoo(zoo, algorithm or file.get("algorithm"), env or file.get("env")), **file}
     named = {name: file.pop(name, None) for name in ("algorithm", "env", "agent_info")}
     agent_info = named["agent_info"] if agent_info is None else agent_info
     algorithm = named["algorithm"] if algorithm is None else algorithm

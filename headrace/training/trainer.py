@@ -48,9 +48,9 @@ class Trainer:
     """A training that the caller steps: `trainer.iterate()` collects one rollout and learns from it. Writes no files.
 
     algorithm: "ppo", `file.py:Class`, or an Algorithm made by you. env: what make() takes, or environments made by you:
-    an Env, a gymnasium.vector.VectorEnv, a simulator. config: a TOML file; options: fields of TrainConfig or of the
-    algorithm's config; workers may be Workers, which are not closed with this. agent_info: a conditioning input for
-    each agent, see headrace.envs.wrappers.conditioning.
+    an Env, a gymnasium.vector.VectorEnv, a simulator. config: a TOML file; zoo: a YAML file of rl_zoo3, of which
+    the entry of env is taken; options: fields of TrainConfig or of the algorithm's config; workers may be Workers,
+    which are not closed with this. agent_info: a conditioning input for each agent, see envs.wrappers.conditioning.
     Raises TypeError, ValueError for settings that are wrong.
     """
 

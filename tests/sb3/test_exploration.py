@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from headrace.sb3 import A2C, PPO, SAC
+from headrace.sb3.assignment import check_unread
 
 FILES = Path(__file__).parent / "files"
 
@@ -52,5 +53,6 @@ def test_files_with_a_noise_matrix_are_read(name, kind):
         archive.writestr("data", json.dumps(data))
         archive.writestr("policy.pth", tensors.getvalue())
     model = kind.load(file, env="Pendulum-v1")
+    check_unread(model.policy)
     found = model.policy.head if name == "ppo" else model.policy.noise_matrix
     assert torch.equal(found.log_std, matrix) and found.sample_freq == 4

@@ -37,7 +37,7 @@ class VecEnv(sb3.VecEnv):
 def pytest_configure() -> None:
     """Replace the classes, before a test imports them."""
     if REPLACE == "models":
-        for name in ("PPO", "A2C", "SAC", "TD3", "DQN"):
+        for name in ("PPO", "A2C", "SAC", "TD3", "DQN", "DDPG"):
             setattr(stable_baselines3, name, getattr(sb3, name))
     else:
         vec_env.DummyVecEnv = env_util.DummyVecEnv = VecEnv
