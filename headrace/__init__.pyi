@@ -166,6 +166,7 @@ class PPOOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     epochs: int
     minibatch_size: int
     gae_lambda: float
@@ -202,6 +203,7 @@ class A2COptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     gae_lambda: float
     entropy_coef: float
     value_coef: float
@@ -231,6 +233,7 @@ class APPOOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     clip_rho: float
     clip_c: float
     epochs: int
@@ -269,6 +272,7 @@ class IMPALAOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     clip_rho: float
     clip_c: float
     gae_lambda: float
@@ -300,6 +304,7 @@ class ReinforceOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     baseline: bool
     entropy_coef: float
     value_coef: float
@@ -328,6 +333,7 @@ class TRPOOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     max_kl: float
     cg_steps: int
     damping: float
@@ -427,6 +433,7 @@ class SACOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     use_sde_at_warmup: bool
     temperature: float
     learn_temperature: bool
@@ -461,6 +468,7 @@ class TQCOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     use_sde_at_warmup: bool
     temperature: float
     learn_temperature: bool
@@ -497,6 +505,7 @@ class CrossQOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     use_sde_at_warmup: bool
     temperature: float
     learn_temperature: bool
@@ -629,6 +638,7 @@ class EveryOptions(Options, total=False):
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
+    use_expln: bool
     epochs: int
     minibatch_size: int
     gae_lambda: float

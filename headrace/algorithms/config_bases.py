@@ -52,6 +52,7 @@ class ActorCriticConfig:
     )
     use_sde: bool = False  # noise on Box actions is a function of the state (gSDE, Raffin et al. 2021)
     sde_sample_freq: int = -1  # steps for which use_sde's noise matrix holds, at most an episode; -1: num_steps
+    use_expln: bool = False  # deviations of use_sde's matrix that are above 1 grow as a logarithm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,13 +166,14 @@ class StochasticActorConfig:
     initial_std: float | None = None  # at the start, of use_sde's matrix where it is on; None: 1, of the matrix 0.05
     use_sde: bool = False  # noise on actions is a function of the state (gSDE, Raffin et al. 2021)
     sde_sample_freq: int = -1  # steps for which use_sde's matrix holds, at most an episode; -1: until it learns again
+    use_expln: bool = False  # deviations of use_sde's matrix that are above 1 grow as a logarithm
     use_sde_at_warmup: bool = False  # actions before learning starts are the policy's too, in place of random ones
 
     def deviation(self, steps: int) -> dict[str, Any]:
         """These settings as those of an ActorQ. steps: of each environment from learning to learning."""
         std = self.initial_std or (MATRIX_STD if self.use_sde else 1.0)
         freq = steps if self.sde_sample_freq == -1 else self.sde_sample_freq
-        return {"use_sde": self.use_sde, "sde_sample_freq": freq, "initial_std": std}
+        return {"use_sde": self.use_sde, "sde_sample_freq": freq, "use_expln": self.use_expln, "initial_std": std}
 
 
 @dataclass(frozen=True, kw_only=True)

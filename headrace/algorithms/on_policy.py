@@ -275,7 +275,7 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
     settings = {name: named[name] for name in POLICY_SETTINGS if name in named}
     recurrent = named.get("recurrent", "none")
     if settings.pop("use_sde", False):
-        settings |= {"use_sde": True, "sde_sample_freq": _sample_freq(named)}
+        settings |= {"use_sde": True, "sde_sample_freq": _sample_freq(named), "use_expln": named["use_expln"]}
         if other := next((name for name in ("recurrent", "critic_members") if named.get(name) not in ("none", ())), ""):
             raise ValueError(f"use_sde does not go with {other}={named[other]!r}: leave one of them out")
     policy: AnyActorCritic

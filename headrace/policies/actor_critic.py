@@ -35,7 +35,8 @@ class ActorCritic(Policy):
     images: see convolutions.ImageEncoder; actor and critic share its convolutions. Action masks: see masks.py.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
     (Andrychowicz et al. 2021, arXiv:2006.05990); ortho_init=False: those of torch.nn.Linear and its like.
-    normalize_observation, normalize_return: see normalization.py. use_sde, sde_sample_freq: see heads.py.
+    normalize_observation, normalize_return: see normalization.py. use_sde, sde_sample_freq, use_expln: see
+    heads.py.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
 
@@ -56,6 +57,7 @@ class ActorCritic(Policy):
         ortho_init: bool = True,
         use_sde: bool = False,
         sde_sample_freq: int = 64,
+        use_expln: bool = False,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -69,7 +71,7 @@ class ActorCritic(Policy):
         self.use_sde, self.state_width = use_sde, SDE_STATE * use_sde
         self.head = action_head(action_space, distribution)
         if use_sde:
-            self.head = state_dependent(self.head, action_space, features, sde_sample_freq)
+            self.head = state_dependent(self.head, action_space, features, sde_sample_freq, use_expln)
         self.num_draws = self.head.num_draws
         self.block = inference_block(observation_space)
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)

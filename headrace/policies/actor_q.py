@@ -39,7 +39,8 @@ class ActorQ(Policy):
     correlated in time (Lillicrap et al. 2016, arXiv:1509.02971, section 3).
     The last noise is part of the recurrent state.
     critic_init_scale: factor of the critics' initial weights. initial_std: standard deviation of a stochastic actor at
-    the start, before tanh. use_sde, sde_sample_freq: see heads.py; initial_std is that of the noise matrix then.
+    the start, before tanh. use_sde, sde_sample_freq, use_expln: see heads.py; initial_std is that of the noise
+    matrix then.
     critic_hidden: sizes of the critics' hidden layers; None: the actor's. quantiles: outputs of a critic, see Critics.
     batch_renorm: None, or for how many batches it is batch normalisation at the start: see normalization.BatchRenorm.
     Weights are a function of the seed, as ActorCritic's.
@@ -74,6 +75,7 @@ class ActorQ(Policy):
         initial_std: float = 1.0,
         use_sde: bool = False,
         sde_sample_freq: int = 1,
+        use_expln: bool = False,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -100,7 +102,8 @@ class ActorQ(Policy):
         self.actor = _actor(sizes[0], hidden, activation, generator, batch_renorm)
         outputs = self.action_size * (1 if deterministic or use_sde else 2)
         self.actor_out = Readout(self.actor.outputs, outputs, 0.01, generator)
-        self.noise_matrix = NoiseMatrix(self.actor.outputs, self.action_size, sde_sample_freq) if use_sde else None
+        of_noise = (self.actor.outputs, self.action_size, sde_sample_freq, use_expln)
+        self.noise_matrix = NoiseMatrix(*of_noise) if use_sde else None
         if not deterministic:
             log_std = (
                 self.actor_out.bias[self.action_size :] if self.noise_matrix is None else self.noise_matrix.log_std

@@ -78,6 +78,7 @@ class Policy(nn.Module):
     sequence_length: int = 1  # consecutive steps of one environment that follow each other in rows()
     block: int = 1  # act() and value() pad a batch to a multiple of this number of rows
     recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
+    use_expln: bool = False  # see heads.py
     use_sde: bool = False  # whether its noise is a function of the state: see heads.py
     state_width: int = 0  # numbers in the recurrent state of an environment
     wrapper_statistics: Sequence[Json] = ()  # of wrappers of the environments of its training: envs.gym.learned

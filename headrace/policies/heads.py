@@ -138,14 +138,14 @@ class NoiseMatrix(nn.Module):
     """The deviations of the noise of a squashed actor. log_std: [features, K]; sample_freq: steps for which a matrix
     holds."""
 
-    def __init__(self, features: int, actions: int, sample_freq: int) -> None:
+    def __init__(self, features: int, actions: int, sample_freq: int, use_expln: bool = False) -> None:
         super().__init__()
         self.log_std = nn.Parameter(torch.zeros(features, actions))
-        self.sample_freq = sample_freq
+        self.sample_freq, self.use_expln = sample_freq, use_expln
 
     def forward(self, mean: Tensor, features: Tensor) -> Tensor:
         """Means [K, N], clipped as in Stable-Baselines3, and log standard deviations over all matrices: [2 K, N]."""
-        return torch.cat((mean.clamp(-SDE_LARGEST, SDE_LARGEST), log_std_of(self.log_std, features)))
+        return torch.cat((mean.clamp(-SDE_LARGEST, SDE_LARGEST), log_std_of(deviation_of(self), features)))
 
 
 class StateDependentGaussian(Gaussian):
@@ -164,14 +164,16 @@ class StateDependentHead(GaussianHead):
     """Box actions whose noise is linear in the features: see the top of this file. log_std: of the noise matrix,
     [features, K], in the units that a GaussianHead has it in. sample_freq: steps for which a matrix holds."""
 
-    def __init__(self, space: Box, squash: bool, own_units: bool, features: int, sample_freq: int) -> None:
+    def __init__(
+        self, space: Box, squash: bool, own_units: bool, features: int, sample_freq: int, use_expln: bool
+    ) -> None:
         super().__init__(space, squash, own_units)
         self.log_std = nn.Parameter(torch.zeros(features, self.num_parameters))
-        self.sample_freq = sample_freq
+        self.sample_freq, self.use_expln = sample_freq, use_expln
 
     def forward(self, parameters: Tensor, features: Tensor) -> StateDependentGaussian | SquashedGaussian:  # type: ignore[override]
         """The distribution of mean [K, N] and features [N, L], over all matrices."""
-        log_std = log_std_of(self.log_std, features.detach())
+        log_std = log_std_of(deviation_of(self), features.detach())
         if not self.squash:
             mean = torch.addcmul(self.center, parameters, self.half_range)
             return StateDependentGaussian(mean, log_std + self.half_range.log())
@@ -191,17 +193,25 @@ class StateDependentHead(GaussianHead):
         return distribution, distribution._stretch(x) if squashed else x.t(), state
 
 
-def state_dependent(head: Any, space: Any, features: int, sample_freq: int) -> StateDependentHead:
+def state_dependent(head: Any, space: Any, features: int, sample_freq: int, use_expln: bool) -> StateDependentHead:
     """A head of the same distribution with state-dependent exploration. Raises ValueError for actions of another space
     than a Box."""
     if not isinstance(head, GaussianHead):
         raise ValueError(f"use_sde is for actions of a Box, and these are {shown(space)}: leave it out")
-    return StateDependentHead(space, head.squash, head.own_units, features, sample_freq)
+    return StateDependentHead(space, head.squash, head.own_units, features, sample_freq, use_expln)
 
 
-def log_std_of(log_std: Tensor, features: Tensor) -> Tensor:
-    """Log standard deviation [K, N] of the noise over all matrices, for features [N, L]. log_std: [L, K]."""
-    return 0.5 * ((2 * log_std).exp().t() @ features.t().square() + SDE_LEAST).log()
+def deviation_of(matrix: StateDependentHead | NoiseMatrix) -> Tensor:
+    """sigma, [L, K]: e^log_std; with use_expln 1 + log(1 + log_std) where log_std is above 0."""
+    if not matrix.use_expln:
+        return matrix.log_std.exp()
+    above = (matrix.log_std.clamp(min=0.0) + SDE_LEAST).log1p() + 1
+    return torch.where(matrix.log_std > 0, above, matrix.log_std.clamp(max=0.0).exp())
+
+
+def log_std_of(deviation: Tensor, features: Tensor) -> Tensor:
+    """Log standard deviation [K, N] of the noise over all matrices, for features [N, L]. deviation: [L, K]."""
+    return 0.5 * (deviation.square().t() @ features.t().square() + SDE_LEAST).log()
 
 
 def noise(
@@ -216,9 +226,10 @@ def noise(
     begins = left < 1
     seeds = torch.where(begins, random[:, :2], seeds)
     left = torch.where(begins, float(matrix.sample_freq), left) - 1
-    weights = matrix.log_std.exp().unsqueeze(-1) * _normals(seeds, *matrix.log_std.shape)  # [L, K, N]
+    deviation = deviation_of(matrix)
+    weights = deviation.unsqueeze(-1) * _normals(seeds, *deviation.shape)  # [L, K, N]
     found = (features.t().unsqueeze(1) * weights).sum(0)
-    return found * (-log_std_of(matrix.log_std, features)).exp(), torch.cat((left, seeds), 1)
+    return found * (-log_std_of(deviation, features)).exp(), torch.cat((left, seeds), 1)
 
 
 def _normals(seeds: Tensor, features: int, actions: int) -> Tensor:

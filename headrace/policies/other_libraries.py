@@ -43,7 +43,7 @@ INSTEAD = {  # members of policies and their parts -> what to use instead
     **dict.fromkeys(("optimizer_class", "optimizer_kwargs", "ortho_init", "log_std_init", "net_args"), MADE_OF),
     **dict.fromkeys(("actor_kwargs", "critic_kwargs", "dist_kwargs", "reset_noise"), MADE_OF),
     **dict.fromkeys(("_build", "_build_mlp_extractor", "_get_constructor_parameters", "_dummy_schedule"), MADE_OF),
-    **dict.fromkeys(("_update_features_extractor", "sde_features_extractor", "use_expln", "full_std"), MADE_OF),
+    **dict.fromkeys(("_update_features_extractor", "sde_features_extractor", "full_std"), MADE_OF),
     **dict.fromkeys(("squash_output", "_squash_output"), "policy.predict() gives actions within the space's bounds"),
     **dict.fromkeys(("latent_pi", "mu", "get_action_dist_params", "clip_mean", "get_std"), ACTOR),
     "action_log_prob": "policy.sample(policy.encoder(tensor), random) has actions and their log-densities",

@@ -63,7 +63,7 @@ OF_CONTRIB = {  # arguments of sb3-contrib's models -> settings
     "top_quantiles_to_drop_per_net": "dropped_quantiles",
 }
 HARMLESS = {  # values of policy_kwargs that nothing depends on
-    **{"use_expln": False, "full_std": True, "squash_output": False, "clip_mean": 2.0, "n_lstm_layers": 1},
+    **{"full_std": True, "squash_output": False, "clip_mean": 2.0, "n_lstm_layers": 1},
     **{"batch_norm": True, "batch_norm_momentum": 0.01, "batch_norm_eps": 0.001, "lstm_kwargs": None},
     **{"share_features_extractor": True, "features_extractor_kwargs": None},
 }
@@ -342,14 +342,19 @@ def _of_class(algorithm: str, kwargs: Json) -> Json:
 
 def _deviation(algorithm: str, kwargs: Json, given: Mapping[str, Any], space: Space) -> Json:
     """The deviation of Box actions at the start, by log_std_init. Takes that out of kwargs."""
-    log_std = kwargs.pop("log_std_init", None)
+    log_std, sde = kwargs.pop("log_std_init", None), given.get("use_sde")
+    found: Json = {"use_expln": kwargs.pop("use_expln", False)} if "use_sde" in given else {}
     if algorithm in ON_POLICY and isinstance(space, Box):
-        return {"distribution": "unit_gaussian", "initial_std": math.exp(log_std or 0.0)}
-    if given.get("use_sde"):
-        return {"initial_std": math.exp(-3.0 if log_std is None else log_std)}
+        squash = kwargs.pop("squash_output", False)
+        if squash and not sde:
+            raise ArgumentError("squash_output=True is for use_sde=True: leave one out, or give the other")
+        found["distribution"] = "squashed" if squash else "unit_gaussian"
+        return found | {"initial_std": math.exp(log_std or 0.0)}
+    if sde:
+        return found | {"initial_std": math.exp(-3.0 if log_std is None else log_std)}
     if log_std is not None:
         print(f"log_std_init={log_std} is without effect, as in Stable-Baselines3: leave it out", file=sys.stderr)
-    return {}
+    return found
 
 
 def _hidden(algorithm: str, arch: Any) -> Json:

@@ -37,6 +37,7 @@ NETWORK = {  # settings of the algorithms that their usual networks alone read
     "ortho_init",
     "use_sde",
     "sde_sample_freq",
+    "use_expln",
 }
 
 

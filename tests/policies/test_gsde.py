@@ -40,19 +40,23 @@ def gradients(of, parameters):
     return torch.autograd.grad(of, parameters, retain_graph=True, allow_unused=True)
 
 
+@pytest.mark.parametrize("use_expln", [False, True])
 @pytest.mark.parametrize("origin", ["torch", "stable_baselines3"])
-def test_density_entropy_and_gradients_are_those_of_the_paper(origin):
+def test_density_entropy_and_gradients_are_those_of_the_paper(origin, use_expln):
     """Eq. 9 and 10: a normal of variance sum (sigma z)^2, through which the features have no gradient."""
-    policy, (seen, action) = actor_critic(), rows()
+    policy, (seen, action) = actor_critic(use_expln=use_expln), rows()
     parameters = [policy.head.log_std, policy.actor_out.weight, policy.actor.layers[0].weight]
     features = policy.actor(seen)
     mean = policy.actor_out(features).t()
     if origin == "torch":
-        variance = features.detach() ** 2 @ policy.head.log_std.exp() ** 2
+        log_std = policy.head.log_std
+        deviation = torch.where(log_std > 0, log_std.relu().add(1e-6).log1p() + 1, log_std.exp())
+        variance = features.detach() ** 2 @ (deviation if use_expln else log_std.exp()) ** 2
         normal = torch.distributions.Normal(mean, (variance + 1e-6).sqrt())
         wanted = normal.log_prob(action).sum(1), normal.entropy().sum(1)
     else:
-        theirs = pytest.importorskip("stable_baselines3.common.distributions").StateDependentNoiseDistribution(3)
+        theirs = pytest.importorskip("stable_baselines3.common.distributions").StateDependentNoiseDistribution
+        theirs = theirs(3, use_expln=use_expln)
         theirs.latent_sde_dim = 8
         theirs.proba_distribution(mean, policy.head.log_std, features)
         wanted = theirs.log_prob(action), theirs.entropy()

@@ -20,12 +20,15 @@ FILES = Path(__file__).parent / "files"
 def test_arguments_are_settings():
     config = SAC("MlpPolicy", "Pendulum-v1", use_sde=True, sde_sample_freq=4, use_sde_at_warmup=True).algorithm.config
     assert (config.use_sde, config.sde_sample_freq, config.use_sde_at_warmup) == (True, 4, True)
-    assert config.initial_std == pytest.approx(math.exp(-3))
-    kwargs = {"log_std_init": -2, "ortho_init": False}
+    assert config.initial_std == pytest.approx(math.exp(-3)) and not config.use_expln
+    kwargs = {"log_std_init": -2, "ortho_init": False, "use_expln": True, "squash_output": True}
     for kind in (PPO, A2C):
         config = kind("MlpPolicy", "Pendulum-v1", use_sde=True, policy_kwargs=kwargs).algorithm.config
         assert (config.use_sde, config.sde_sample_freq, config.ortho_init) == (True, -1, False)
         assert config.initial_std == pytest.approx(math.exp(-2))
+        assert config.use_expln and config.distribution == "squashed"
+    with pytest.raises(AssertionError, match="squash_output=True is for use_sde=True"):
+        PPO("MlpPolicy", "Pendulum-v1", policy_kwargs={"squash_output": True})
 
 
 def test_a_deviation_that_nothing_reads_is_said(capsys):

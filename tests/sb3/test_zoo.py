@@ -120,7 +120,7 @@ def test_ornstein_uhlenbeck_noise_is_that_of_stable_baselines3(tmp_path):
         ("ppo", "callback: rl_zoo3.callbacks.ParallelTrainCallback", "ParallelTrainCallback' has no counterpart"),
         ("ppo", "normalize: dict(clip_obs=5)", "normalize has clip_obs, without counterpart"),
         ("ppo", "policy_kwargs: dict(features_extractor_class=Mine)", "'Mine' is not among numbers"),
-        ("ppo", "policy_kwargs: dict(use_expln=True)", "use_expln=True, which has no counterpart"),
+        ("ppo", "policy_kwargs: dict(full_std=False)", "full_std=False, which has no counterpart"),
         ("sac", "normalize: true", "rows of a replay buffer stay as they are"),
         ("sac", "noise_type: normal\n  noise_std: 0.1", "sac explores by itself"),
         ("td3", "train_freq: [1, episode]", "not of episodes"),
