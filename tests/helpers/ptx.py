@@ -35,14 +35,18 @@ def to_ptx(monkeypatch, function, signature):
     return ptx
 
 
-def assert_lean(ptx, tmp_path):
+def assert_lean(ptx, tmp_path, of_python=False):
     """No doubles, no calls, no spills, no instruction that rounds or treats NaN otherwise than the simulator's Python.
 
+    of_python: of functions that Python runs as well, whose min(1.0, nan) is 1.0.
     Returns what ptxas says of registers and memory, "" without ptxas."""
     assert ".f32" in ptx and ".entry" in ptx
     assert not re.findall(r"\.f64", ptx)
     assert not re.findall(r"\bcall\b", ptx)  # every function is inlined
     assert not re.findall(r"\b(?:div|sqrt|rcp)\.(?:approx|full)\S*", ptx)
+    constant = "" if of_python else "|0f[0-9A-F]+"
+    dropping = rf"\b(?:min|max)\.(?:ftz\.)?f32\s+%f\d+, %f\d+, (?:%f\d+{constant})"
+    assert not re.findall(dropping, ptx)  # their forms with .NaN keep it
     ptxas = shutil.which("ptxas")
     if ptxas is None:
         return ""

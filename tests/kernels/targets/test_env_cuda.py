@@ -264,7 +264,7 @@ def compile_ptx(monkeypatch):
     ],
 )
 def test_ptx_has_no_doubles_and_spills_nothing(compile_ptx, tmp_path, cls, kernel):
-    said = assert_lean(compile_ptx(read(cls), kernel), tmp_path)
+    said = assert_lean(compile_ptx(read(cls), kernel), tmp_path, of_python=True)
     if cls is Ring and said:  # its fields, 16 parts of a sum of floats, and how a step ended
         assert f"{4 * (5 + 10 + 5 + 5) + 4 * 16 + 8} bytes smem" in said
 
