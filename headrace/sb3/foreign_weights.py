@@ -1,4 +1,5 @@
-"""The tensors of Stable-Baselines3's policies as those of Headrace's: MLPs of PPO, A2C, DQN, SAC, TD3."""
+"""The tensors of Stable-Baselines3's policies as those of Headrace's: MLPs of PPO, A2C, DQN, SAC, TD3, DDPG,
+and of sb3-contrib's TRPO, TQC and QRDQN."""
 
 from __future__ import annotations
 
@@ -21,51 +22,59 @@ ACTORS = {  # where the actor's layers are, by algorithm
     "dqn": "q_net.q_net",
     "sac": "actor.latent_pi",
     "td3": "actor.mu",
+    "ddpg": "actor.mu",
+    "trpo": "mlp_extractor.policy_net",
+    "tqc": "actor.latent_pi",
+    "qrdqn": "quantile_net.quantile_net",
 }
+ON_POLICY, DISCRETE, DETERMINISTIC = ("ppo", "a2c", "trpo"), ("dqn", "qrdqn"), ("td3", "ddpg")
 
 
 # all tensors of MlpPolicy's networks; those of target networks are not read
 READ = re.compile(
-    r"(?:(?:mlp_extractor\.(?:policy|value)_net|q_net\.q_net|actor\.latent_pi|actor\.mu|critic\.qf\d+)\.\d+\.|"
-    r"(?:action_net|value_net|actor\.mu|actor\.log_std)\.)(?:weight|bias)|(?:actor\.)?log_std|(?:actor|critic|q_net)_target\..*"
+    r"(?:(?:mlp_extractor\.(?:policy|value)_net|q_net\.q_net|quantile_net\.quantile_net|actor\.latent_pi|actor\.mu|critic\.qf\d+)\.\d+\.|"
+    r"(?:action_net|value_net|actor\.mu|actor\.log_std)\.)(?:weight|bias)|(?:actor\.)?log_std|(?:actor|critic|q_net|quantile_net)_target\..*"
 )
-FOLDERS = {  # of sb3_contrib.* -> the algorithm, and what there is in its place
-    "tqc": ("TQC", 'headrace.train("tqc", ...)'),
-    "crossq": ("CrossQ", 'headrace.train("crossq", ...)'),
-    "trpo": ("TRPO", 'headrace.train("trpo", ...)'),
-    "recurrent": ("RecurrentPPO", 'headrace.train("ppo", ..., recurrent="lstm")'),
+READ_OF_CONTRIB = ("tqc", "qrdqn")  # folders of sb3_contrib whose networks are read
+FOLDERS = {  # of others -> the algorithm, and what there is in its place
+    "crossq": ("CrossQ", "headrace.sb3.CrossQ(...)"),
+    "recurrent": ("RecurrentPPO", "headrace.sb3.RecurrentPPO(...), whose layers come before the lstm,"),
     "maskable": ("MaskablePPO", 'headrace.train("ppo", ...) with a member action_mask of observations'),
-    "qrdqn": ("QRDQN", 'headrace.train("dqn", ...)'),
     "ars": ("ARS", 'headrace.train("ppo", ...)'),
 }
 
 
 def kind_of(weights: Weights, data: Json) -> str:
     """The algorithm whose policy these are. Raises ValueError for one without counterpart."""
-    _check_class(data)
+    folder = _check_class(data)
     if any("features_extractor.cnn" in name or "lstm" in name for name in weights):
         raise ValueError("the file has a convolutional or recurrent policy, and only MlpPolicy is read")
     if unknown := [name for name in weights if not READ.fullmatch(name)]:
         names = ", ".join(unknown[:4])
         raise ValueError(f"the file has a policy of another kind, with {names}: only networks of MlpPolicy are read")
+    if folder:
+        return folder
     if "action_net.weight" in weights:
-        return "ppo" if "n_epochs" in data else "a2c"
+        return "trpo" if "cg_max_steps" in data else "ppo" if "n_epochs" in data else "a2c"
     firsts = {"q_net.q_net.0.weight": "dqn", "actor.log_std.weight": "sac", "actor.log_std": "sac"}
-    firsts["actor.mu.0.weight"] = "td3"
+    firsts["actor.mu.0.weight"] = "td3" if "critic.qf1.0.weight" in weights else "ddpg"
     found = next((name for first, name in firsts.items() if first in weights), None)
     if found is None:
         raise ValueError(f"the file has a policy of another kind: its first tensors are {', '.join(list(weights)[:4])}")
     return found
 
 
-def _check_class(data: Json) -> None:
-    """Raise ValueError for policies of other packages, whose code may do anything with the same tensors."""
+def _check_class(data: Json) -> str:
+    """The folder of sb3_contrib that a policy is from; empty for Stable-Baselines3's. Raises ValueError for policies of
+    other packages, whose code may do anything with the same tensors."""
     module = str((data.get("policy_class") or {}).get("__module__", "stable_baselines3"))
-    if module.startswith("sb3_contrib") or "cg_max_steps" in data:
-        folder = next((part for part in module.split(".") if part in FOLDERS), "trpo")
-        name, instead = FOLDERS[folder]
+    if module.startswith("sb3_contrib"):
+        parts = module.split(".")
+        if found := next((part for part in parts if part in READ_OF_CONTRIB), ""):
+            return found
+        name, instead = next((FOLDERS[part] for part in parts if part in FOLDERS), (module, "headrace.train(...)"))
         raise ValueError(
-            f"the file is a model of sb3_contrib's {name}, and PPO, A2C, SAC, TD3, DDPG and DQN are read: load it with "
+            f"the file is a model of sb3_contrib's {name}, whose networks are not read: load it with "
             f"sb3_contrib; {instead} trains another"
         )
     if not module.startswith("stable_baselines3"):
@@ -73,6 +82,7 @@ def _check_class(data: Json) -> None:
             f"the file has a policy class of the module {module}, whose code is not in the file: only networks of "
             "Stable-Baselines3's own MlpPolicy are read"
         )
+    return ""
 
 
 def layers(weights: Weights, prefix: str) -> list[tuple[Tensor, Tensor]]:
@@ -83,10 +93,10 @@ def layers(weights: Weights, prefix: str) -> list[tuple[Tensor, Tensor]]:
 
 def net_arch(algorithm: str, weights: Weights) -> list[int] | dict[str, list[int]]:
     """Sizes of the hidden layers, those of actor and critic by name where they differ."""
-    actor = _sizes(weights, ACTORS[algorithm], has_output=algorithm in ("dqn", "td3"))
-    if algorithm == "dqn":
+    actor = _sizes(weights, ACTORS[algorithm], has_output=algorithm in (*DISCRETE, *DETERMINISTIC))
+    if algorithm in DISCRETE:
         return actor
-    if algorithm in ("ppo", "a2c"):
+    if algorithm in ON_POLICY:
         name, critic = "vf", _sizes(weights, "mlp_extractor.value_net")
     else:
         name, critic = "qf", _sizes(weights, "critic.qf0", has_output=True)
@@ -101,13 +111,13 @@ def _sizes(weights: Weights, prefix: str, has_output: bool = False) -> list[int]
 def converted(algorithm: str, weights: Weights, policy: Policy) -> Weights:
     """The state_dict of a policy of Headrace that acts as these weights do. Raises ValueError for another shape."""
     own: Weights = dict(policy.state_dict())
-    if algorithm in ("ppo", "a2c"):
+    if algorithm in ON_POLICY:
         named = _actor_critic(weights, policy)
-    elif algorithm == "dqn":
-        *hidden, out = layers(weights, ACTORS["dqn"])
-        named = _mlp("trunk", hidden) | _layer("out", out)
+    elif algorithm in DISCRETE:
+        *hidden, out = layers(weights, ACTORS[algorithm])
+        named = _mlp("trunk", hidden) | _q_values(out, getattr(policy, "quantiles", 1))
     else:
-        named = _actor_q(algorithm, weights)
+        named = _actor_q(algorithm, weights, policy)
     for name, tensor in named.items():
         if name not in own or own[name].shape != tensor.shape:
             shape = list(own[name].shape) if name in own else "none"
@@ -123,6 +133,27 @@ def _mlp(name: str, hidden: list[tuple[Tensor, Tensor]]) -> Weights:
     return {key: x for k, layer in enumerate(hidden) for key, x in _layer(f"{name}.layers.{k}", layer).items()}
 
 
+def quantiles_of(algorithm: str, weights: Weights, data: Json) -> Json:
+    """Numbers of critics and quantiles, as policy_kwargs."""
+    if algorithm == "qrdqn":
+        return {"n_quantiles": int(data["n_quantiles"])}
+    if algorithm != "tqc":
+        return {}
+    return {"n_critics": _critics(weights), "n_quantiles": len(layers(weights, "critic.qf0")[-1][1])}
+
+
+def _critics(weights: Weights) -> int:
+    return next(k for k in range(len(weights)) if f"critic.qf{k}.0.weight" not in weights)
+
+
+def _q_values(out: tuple[Tensor, Tensor], quantiles: int) -> Weights:
+    """The last layer of a Q-network: quantile by quantile in the file, action by action here."""
+    if quantiles == 1:
+        return _layer("out", out)
+    weight, bias = (x.unflatten(0, (quantiles, -1)).transpose(0, 1).flatten(0, 1) for x in out)
+    return _layer("out.of_all", (weight, bias))
+
+
 def _actor_critic(weights: Weights, policy: Policy) -> Weights:
     named = _mlp("actor", layers(weights, ACTORS["ppo"])) | _mlp("critic", layers(weights, "mlp_extractor.value_net"))
     action = weights["action_net.weight"], weights["action_net.bias"]
@@ -132,20 +163,21 @@ def _actor_critic(weights: Weights, policy: Policy) -> Weights:
     return named | _layer("actor_out", action) | _layer("critic_out", critic)
 
 
-def _actor_q(algorithm: str, weights: Weights) -> Weights:
+def _actor_q(algorithm: str, weights: Weights, policy: Any) -> Weights:
     hidden = layers(weights, ACTORS[algorithm])
-    if algorithm == "td3":
+    if algorithm in DETERMINISTIC:
         *hidden, out = hidden
     elif "actor.log_std" in weights:
         out = weights["actor.mu.0.weight"], weights["actor.mu.0.bias"]
     else:
         parts = [[weights[f"actor.{name}.{kind}"] for name in ("mu", "log_std")] for kind in ("weight", "bias")]
         out = torch.cat(parts[0]), torch.cat(parts[1])
-    number = next(k for k in range(len(weights)) if f"critic.qf{k}.0.weight" not in weights)
-    if number != 2:
-        which = "both begin as that one" if number == 1 else "the first two are taken"
-        print(f"the file has {number} critics (n_critics), and there are two here: {which}", file=sys.stderr)
-    critics: list[Any] = [layers(weights, f"critic.qf{k % number}") for k in range(2)]
+    number, wanted = _critics(weights), policy.critics.number
+    if number != wanted:
+        which = "both begin as that one" if number == 1 else f"the first {'two are' if wanted == 2 else 'is'} taken"
+        there = {1: "there is one", 2: "there are two"}[wanted]
+        print(f"the file has {number} critics (n_critics), and {there} here: {which}", file=sys.stderr)
+    critics: list[Any] = [layers(weights, f"critic.qf{k % number}") for k in range(wanted)]
     named = _mlp("actor", hidden) | _layer("actor_out", out)
     if "actor.log_std" in weights:
         named["noise_matrix.log_std"] = weights["actor.log_std"]

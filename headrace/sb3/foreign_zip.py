@@ -19,7 +19,7 @@ from torch import nn
 
 from headrace.core.types import Json
 from headrace.sb3 import schedules
-from headrace.sb3.foreign_weights import kind_of, net_arch
+from headrace.sb3.foreign_weights import kind_of, net_arch, quantiles_of
 
 MEMBERS = ("data", "policy.pth")
 KINDS = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "MultiBinary": MultiBinary}
@@ -37,6 +37,7 @@ def parse(members: dict[str, bytes]) -> tuple[Any, ...]:
     algorithm = kind_of(weights, data)
     arguments = _arguments(data)
     arguments["policy_kwargs"] = {"net_arch": net_arch(algorithm, weights), **_policy_kwargs(data)}
+    arguments["policy_kwargs"] |= quantiles_of(algorithm, weights, data)
     spaces = [_space(data.get(name)) for name in ("observation_space", "action_space")]
     pair = None if None in spaces else tuple(spaces)
     steps, num_envs = int(data.get("num_timesteps", 0)), int(data.get("n_envs", 1))

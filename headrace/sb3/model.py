@@ -369,8 +369,7 @@ class Model:
         """
         if print_system_info:
             print(f"Headrace {version('headrace')}, torch {torch.__version__}, Python {platform.python_version()}")
-        saved = zip_files.read(path)
-        saved.check(cls.algorithm_name, path)
+        saved = zip_files.read(path).of(cls.algorithm_name, path)
         known = signature(cls.__init__).parameters.keys() - {"self", "policy", "env"}
         arguments = {name: value for name, value in saved.arguments.items() if name in known}
         arguments |= {name: value for name, value in (custom_objects or {}).items() if name in known}

@@ -8,7 +8,7 @@ import os
 import sys
 import zipfile
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,11 +49,14 @@ class Saved:
     weights: Json | None
     exploration_rate: float | None = None
 
-    def check(self, algorithm: str, path: File) -> None:
-        """Raise ValueError where it is of another algorithm."""
-        if self.algorithm != algorithm:
+    def of(self, algorithm: str, path: File) -> Saved:
+        """What is for this algorithm: TD3's and DDPG's files of Stable-Baselines3 differ by critics alone. Raises
+        ValueError where it is of another one."""
+        alike = self.weights is not None and {self.algorithm, algorithm} <= {"td3", "ddpg"}
+        if self.algorithm != algorithm and not alike:
             kinds = class_name(self.algorithm), class_name(algorithm)
             raise ValueError(f"{path} is a model of {kinds[0]}, not {kinds[1]}: use {kinds[0]}.load()")
+        return replace(self, algorithm=algorithm)
 
     def spaces(self) -> tuple[Space, Space]:
         """The spaces of observations and actions. Raises ValueError where the file has no readable ones."""

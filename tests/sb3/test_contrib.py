@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import math
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from headrace.core.fused import plain_only
-from headrace.sb3 import DDPG, PPO, QRDQN, SAC, TQC, TRPO, CrossQ, RecurrentPPO
+from headrace.sb3 import DDPG, PPO, QRDQN, SAC, TD3, TQC, TRPO, CrossQ, RecurrentPPO
 from headrace.sb3.parameters import optimizers
 
+FILES = Path(__file__).parent / "files"
 OFF = {"learning_starts": 8, "batch_size": 8, "buffer_size": 100, "policy_kwargs": {"net_arch": [8]}, "train_freq": 4}
 MODELS = {
     DDPG: ("Pendulum-v1", OFF),
@@ -88,3 +92,85 @@ def test_adams_settings_by_optimizer_kwargs():
 def test_what_has_no_counterpart_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def rewritten(name, change, **data):
+    """A file of tests/sb3/files with other tensors and other data."""
+    with zipfile.ZipFile(FILES / f"{name}.zip") as archive:
+        about = json.loads(archive.read("data")) | data
+        weights = torch.load(io.BytesIO(archive.read("policy.pth")), weights_only=True)
+    tensors, file = io.BytesIO(), io.BytesIO()
+    torch.save(change(weights), tensors)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("data", json.dumps(about))
+        archive.writestr("policy.pth", tensors.getvalue())
+    return file
+
+
+def of_contrib(folder):
+    return {"__module__": f"sb3_contrib.{folder}.policies"}
+
+
+def sequential(weights, prefix, x, function):
+    """The output of an MLP of a file, [B, outputs]."""
+    numbers = sorted(int(k.split(".")[-2]) for k in weights if k.startswith(prefix) and k.endswith("weight"))
+    for number in numbers:
+        x = torch.nn.functional.linear(x, weights[f"{prefix}{number}.weight"], weights[f"{prefix}{number}.bias"])
+        x = x if number == numbers[-1] else function(x)
+    return x
+
+
+def test_files_of_ddpg_and_trpo_act_as_those_that_they_are_like():
+    seen = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    one = rewritten("td3", lambda w: {k: x for k, x in w.items() if "qf1" not in k})
+    actions = [kind.load(file).predict(seen)[0] for kind, file in ((DDPG, one), (TD3, one), (TD3, FILES / "td3.zip"))]
+    assert np.array_equal(actions[0], actions[2]) and np.array_equal(actions[1], actions[2])
+    like = rewritten("ppo", dict, cg_max_steps=12, target_kl=0.02, batch_size=128)
+    model = TRPO.load(like, env="Pendulum-v1")
+    expected = PPO.load(FILES / "ppo.zip").predict(seen, deterministic=True)[0]
+    assert np.array_equal(model.predict(seen, deterministic=True)[0], expected)
+    assert (model.algorithm.config.cg_steps, model.algorithm.config.max_kl) == (12, 0.02)
+
+
+def test_quantiles_of_a_qrdqn_are_those_of_the_file():
+    generator = torch.Generator().manual_seed(0)
+
+    def change(weights):
+        named = {
+            k.replace("q_net.q_net", "quantile_net.quantile_net"): x for k, x in weights.items() if "target" not in k
+        }
+        last = max(named, key=lambda k: int(k.split(".")[2])).rpartition(".")[0]
+        for part in ("weight", "bias"):
+            shape = named[f"{last}.{part}"].shape
+            named[f"{last}.{part}"] = torch.randn(5 * shape[0], *shape[1:], generator=generator)
+        change.made = named
+        return named
+
+    file = rewritten("dqn", change, n_quantiles=5, policy_class=of_contrib("qrdqn"))
+    model, seen = QRDQN.load(file), torch.randn(6, change.made["quantile_net.quantile_net.0.weight"].shape[1])
+    found = model.policy.quantile_values(model.policy.encoder(seen))  # [A, M, B]
+    function = {"relu": torch.relu, "tanh": torch.tanh}[model.algorithm.config.activation]
+    wanted = sequential(change.made, "quantile_net.quantile_net.", seen, function)
+    torch.testing.assert_close(found.permute(2, 1, 0), wanted.unflatten(1, (5, -1)))
+
+
+def test_critics_of_a_tqc_are_those_of_the_file():
+    def change(weights):
+        named = {k: x for k, x in weights.items() if "target" not in k}
+        last = max(int(k.split(".")[2]) for k in named if k.startswith("critic.qf0"))
+        for critic in range(3):
+            for k in [k for k in named if k.startswith("critic.qf0")]:
+                named[k.replace("qf0", f"qf{critic}")] = torch.randn_like(named[k])
+            for part in ("weight", "bias"):
+                old = named[f"critic.qf{critic}.{last}.{part}"]
+                named[f"critic.qf{critic}.{last}.{part}"] = torch.randn(7, *old.shape[1:])
+        change.made = named
+        return named
+
+    model = TQC.load(rewritten("sac", change, policy_class=of_contrib("tqc"), top_quantiles_to_drop_per_net=1))
+    seen, action = torch.randn(6, 3), torch.rand(6, 1)
+    found = model.policy.critics(model.policy.encoder(seen), action)
+    function = {"relu": torch.relu, "tanh": torch.tanh}[model.algorithm.config.activation]
+    both = torch.cat((seen, action), 1)
+    wanted = torch.stack([sequential(change.made, f"critic.qf{k}.", both, function) for k in range(3)])
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

@@ -154,8 +154,8 @@ def test_files_without_hidden_layers_are_read(name):
             PPO,
             "RecurrentPPO.*lstm",
         ),
-        (lambda: changed("sac", {"policy_class": {"__module__": "sb3_contrib.tqc.policies"}}), SAC, 'TQC.*"tqc"'),
-        (lambda: changed("a2c", {"cg_max_steps": 15}), A2C, 'TRPO.*"trpo"'),
+        (lambda: changed("sac", {"policy_class": {"__module__": "sb3_contrib.crossq.policies"}}), SAC, "CrossQ"),
+        (lambda: changed("a2c", {"cg_max_steps": 15}), A2C, r"a model of TRPO, not A2C: use TRPO.load\(\)"),
         (
             lambda: changed("dqn", {"policy_class": {"__module__": "my_project.nets"}}),
             DQN,
