@@ -374,7 +374,7 @@ class Model:
         arguments = {name: value for name, value in saved.arguments.items() if name in known}
         arguments |= {name: value for name, value in (custom_objects or {}).items() if name in known}
         model = cls(saved.policy, None, **arguments | kwargs | {"device": device})
-        spaces = saved.spaces() if env is None else spaces_of(env)
+        spaces = saved.spaces() if env is None or saved.state is not None else spaces_of(env)
         model.translation = model._translate(spaces, 1)
         where = resolve("cpu" if str(device) == "auto" else str(model.arguments["device"]))
         model._take(saved.make(model.translation.config, spaces, model.seed, where), saved.n_envs)

@@ -224,7 +224,7 @@ def _replay(given: Mapping[str, Any]) -> Json:
     name = getattr(kind, "__name__", str(kind))
     if kind is None and not kwargs:
         return {}
-    if name != "HerReplayBuffer":
+    if name != "HerReplayBuffer" and not (kind is None and "n_sampled_goal" in kwargs):  # a file has no classes
         text = shown(kind or kwargs, 60)
         raise ValueError(
             f"replay_buffer_class: {text} has no counterpart: the replay buffer is Headrace's own; leave it out"

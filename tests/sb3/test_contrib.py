@@ -8,11 +8,13 @@ import math
 import zipfile
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 from headrace.core.fused import plain_only
+from headrace.data.hindsight import GoalReplay
 from headrace.sb3 import DDPG, PPO, QRDQN, SAC, TD3, TQC, TRPO, CrossQ, RecurrentPPO
 from headrace.sb3.parameters import optimizers
 
@@ -73,6 +75,48 @@ def test_adams_settings_by_optimizer_kwargs():
         found = [(one.eps, one.beta1, one.beta2) for one in optimizers(model.algorithm)]
         assert set(found) == {(1e-6, 0.8, 0.99)}
     assert optimizers(PPO("MlpPolicy", "CartPole-v1").algorithm)[0].eps == 1e-5
+
+
+class HerReplayBuffer:
+    """The class of Stable-Baselines3, which is known by its name."""
+
+
+class Goals(gymnasium.Env):
+    """Goals at random, in episodes of ten steps."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (2,))
+    observation_space = gymnasium.spaces.Dict(
+        {name: gymnasium.spaces.Box(-1, 1, (2,)) for name in ("observation", "achieved_goal", "desired_goal")}
+    )
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.observation_space.sample(), -1.0, False, self.steps == 10, {}
+
+    def compute_reward(self, achieved, desired, info):
+        return -np.linalg.norm(achieved - desired, axis=-1).astype(np.float32)
+
+
+def test_hindsight_by_its_replay_buffer(tmp_path):
+    kwargs = {"n_sampled_goal": 3, "goal_selection_strategy": "future"}
+    with plain_only():
+        model = SAC(
+            *("MultiInputPolicy", Goals()),
+            **{"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": kwargs, **OFF, "train_freq": 1},
+        ).learn(40)
+        assert isinstance(model.algorithm.replay, GoalReplay) and model.algorithm.config.hindsight == 3
+        model.save(tmp_path / "model")
+        model.save_replay_buffer(tmp_path / "replay")
+        other = SAC.load(tmp_path / "model", env=Goals())
+        other.load_replay_buffer(tmp_path / "replay")
+    assert other.algorithm.config.hindsight == 3 and other.replay_buffer.size() == model.replay_buffer.size() > 20
+    with pytest.raises(ValueError, match="goals are those of later steps"):
+        SAC("MultiInputPolicy", Goals(), replay_buffer_kwargs=kwargs | {"goal_selection_strategy": "final"})
 
 
 @pytest.mark.parametrize(
