@@ -107,7 +107,10 @@ def _trained(
     saved = _saved_settings(resume) if resume else {}
     typed = positionals(arguments)
     file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
-    if (zoo := path_after("--zoo", arguments)) and not {"-h", "--help"} & set(arguments):
+    zoo = path_after("--zoo", arguments)
+    if zoo and resume:
+        raise ValueError(f"--zoo {zoo} is for a new run: a resumed one has its settings; leave it out")
+    if zoo and not {"-h", "--help"} & set(arguments):
         named_of_zoo = {"algorithm": None, "env": None, **file, **typed}
         file = {**of_zoo(zoo, named_of_zoo["algorithm"], named_of_zoo["env"]), **file}
     of_file = {name: file.pop(name, None) for name in ("algorithm", "env")}

@@ -85,6 +85,10 @@ class Training:
     ) -> None:
         if on_interrupt not in ("raise", "return"):
             raise ValueError(f"on_interrupt must be 'raise' or 'return', got {on_interrupt!r}")
+        if resume is not None and "zoo" in options:
+            raise ValueError(
+                f"zoo={str(options['zoo'])!r} is for a new run: a resumed one has its settings; leave it out"
+            )
         self._arguments = (algorithm, env, config, options)
         self._resume, self._on_interrupt = resume, on_interrupt
         self.state: Json = {}

@@ -24,7 +24,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
 found = {}
-for name in ("PPO", "A2C", "SAC", "TD3", "DQN"):
+for name in ("PPO", "A2C", "SAC", "TD3", "DQN", "DDPG"):
     theirs, ours = (inspect.signature(getattr(m, name).__init__).parameters for m in (stable_baselines3, sb3))
     same = [a.default == b.default for a, b in zip(theirs.values(), ours.values())]
     found[name] = list(theirs) == list(ours) and all(same)

@@ -144,6 +144,10 @@ def test_files_that_have_no_entry(tmp_path):
         found(tmp_path, "CartPole-v1: !!python/object/apply:os.getcwd []", "ppo", "CartPole-v1")
     with pytest.raises(ValueError, match="there is no model of ars"):
         found(tmp_path, "CartPole-v1: {policy: LinearPolicy}", "ars", "CartPole-v1")
+    with pytest.raises(FileNotFoundError, match="there is no file nowhere"):
+        hr.Trainer("ppo", "CartPole-v1", zoo="nowhere.yml")
+    with pytest.raises(ValueError, match="is for a new run"):
+        hr.Training(resume="run", zoo="ppo.yml")
     with pytest.raises(TypeError, match="give an id"):
         hr.Trainer("ppo", lambda: gymnasium.make("CartPole-v1"), zoo=tmp_path / "ppo.yml")
 

@@ -65,6 +65,8 @@ def read(file: str | Path) -> Json:
         raise ImportError('zoo needs PyYAML, which is not installed: pip install "headrace[zoo]"') from error
     try:
         found = yaml.safe_load(check_file(Path(file)).read_text())
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no file {file} of hyperparameters") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is not valid YAML: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
