@@ -8,7 +8,6 @@ is linked and optimised once.
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -20,6 +19,7 @@ from numba.core import event  # noqa: TID253
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen  # noqa: TID253
 from numba.core.compiler_lock import global_compiler_lock  # noqa: TID253
 from numba.core.registry import cpu_target  # noqa: TID253
+from numba.core.runtime.context import NRTContext  # noqa: TID253
 
 from headrace.kernels.runtime.native import ENTRY, Argument, target_machine
 
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
     from numba.core.environment import Environment
     from numba.core.types import Type
-
-
-# Numba counts an array's references by these functions, in each function that takes one, which it does not inline.
-# Arguments are not counted, and there are no other arrays: they do nothing.
-_COUNTS = re.compile(r"(define linkonce_odr void @NRT_(?:incref|decref)\(ptr %[^)]*\))[^{]*\{.*?\n\}", re.DOTALL)
 
 
 def object_code(function: Dispatcher, arguments: tuple[Argument, ...]) -> bytes:
@@ -54,7 +49,7 @@ def optimized(function: Dispatcher, types: tuple[Type, ...]) -> llvm.ModuleRef:
         function.compile(types)
     compiled = function.overloads[types]
     name = compiled.fndesc.llvm_func_name
-    module = llvm.parse_assembly(_COUNTS.sub(r"\1 alwaysinline { ret void }", str(compiled.library.linked())))
+    module = compiled.library.linked()
     module.link_in(llvm.parse_assembly(_entry(name, module.get_function(name))))
     _optimize(module)
     return module
@@ -65,6 +60,10 @@ class _Linked(JITCodeLibrary):
 
     def finalize(self) -> None:
         self._finalized = True
+
+    def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
+        """Leave each function as it is: the whole is optimised at the end."""
+        ll_module.data_layout = self._codegen._data_layout
 
     def linked(self) -> llvm.ModuleRef:
         """The function with all that it calls, each once."""
@@ -115,12 +114,13 @@ def _linking() -> Iterator[None]:
     """Within this, Numba only translates what it compiles. Other threads cannot compile meanwhile.
 
     Nor does it time its calls of LLVM, which it does for each function that is being compiled, thus ten times what is
-    ten calls deep.
+    ten calls deep; nor count references to arrays: all are arguments, which are not counted.
     Python looks for garbage rarely: to go through all that is in memory each time is a fifth of the time.
     """
     changed = [
         (cpu_target.target_context, "_internal_codegen", _linker()),
         (event, "install_timer", lambda *arguments: nullcontext()),
+        (NRTContext, "_call_incref_decref", lambda *arguments: None),
     ]
     with global_compiler_lock:
         thresholds = gc.get_threshold()

@@ -25,14 +25,14 @@ from headrace.kernels.rows.targets.cpu_arguments import (
 )
 from headrace.kernels.rows.targets.cpu_threads import do_task
 from headrace.kernels.rows.targets.slots import FIRST, PARTS
-from headrace.kernels.runtime.jit import ENTRY, MERGED, njit
+from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
 U = np.uint64
 _FIRST, _PARTS = U(FIRST), U(PARTS)
 
 
-@njit(**MERGED)
+@njit(**INNER)  # not merged: a call runs tasks of three kinds, and threads serve them
 def _do(part, worker, learning):
     task = learning.now[TASK]
     if task == PROGRAM:
