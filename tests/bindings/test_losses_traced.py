@@ -217,13 +217,13 @@ def test_writes_in_place_are_seen_by_whoever_sees_them(loss: Callable[..., Tenso
 def test_no_more_is_traced_than_is_needed(
     loss: Callable[..., Tensor], traces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, count = trace_loss.make_fx, [0]
+    made, count = trace_loss.record, [0]
 
     def counted(*given: Any, **settings: Any) -> Any:
         count[0] += 1
         return made(*given, **settings)
 
-    monkeypatch.setattr(trace_loss, "make_fx", counted)
+    monkeypatch.setattr(trace_loss, "record", counted)
     net, x = nn.Linear(3, 2), torch.randn(20, 3)
     trace(loss, (net, x), given(loss, (net, x)))
     assert count[0] == traces

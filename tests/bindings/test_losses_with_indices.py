@@ -196,7 +196,7 @@ REFUSED = {
     largest_of_chosen: "max of what truth values choose",
     chosen_by_two: "truth values",
     returns_chosen: "size depends on the data",
-    takes_first_of_chosen: "depends on the data",
+    takes_first_of_chosen: "takes some of the rows",
 }
 
 

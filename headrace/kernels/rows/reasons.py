@@ -69,13 +69,6 @@ def place_of(trace: TracebackType | None) -> str:
     return shown(found[-1].filename, found[-1].lineno or 0) if found else ""
 
 
-_ERRORS = {
-    "DataDependentOutputException": "reads a number of a tensor (such as by .item() or float())",
-    "GuardOnDataDependentSymNode": "chooses by the data (such as `if` on a tensor)",
-    "DynamicOutputShapeException": "makes a tensor whose size depends on the data (such as by boolean indexing)",
-}
-
-
 _PASSING = (OSError, MemoryError, ImportError)  # what another process may not meet
 
 
@@ -89,17 +82,12 @@ def of_compiler(error: Exception) -> NotRows:
 
 def of_error(error: Exception) -> NotRows:
     """The reason for which a loss could not be traced."""
-    place, kind, text = place_of(error.__traceback__), type(error).__name__, str(error)
-    reason = _ERRORS.get(kind)
-    if reason is None and "local_scalar_dense" in text:
-        reason = _ERRORS["DataDependentOutputException"]
-    if reason is None and ("numpy" in text.lower() or "data pointer" in text.lower()):
+    place, text = place_of(error.__traceback__), str(error)
+    if "numpy" in text.lower() or "data pointer" in text.lower():
         reason = "leaves PyTorch (such as by .numpy())"
-    if reason is None and "convert all Tensors to FakeTensors" in text:
-        reason = "uses a tensor that is not the loss' to see: give it, or the object that holds it, as an argument"
-    if reason is None and "functorch" in text and "autograd.Function" in text:
+    elif "functorch" in text and "autograd.Function" in text:
         reason = "uses an autograd.Function"
-    if reason is None:
+    else:
         reason = f"cannot be traced: {_first_line(error)}"
     return NotRows(reason, place, passing=isinstance(error, _PASSING))
 

@@ -33,7 +33,7 @@ from headrace.kernels.rows.lowering.views import cut, joined
 from headrace.kernels.rows.row_plan import inlined
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Constant, Count, Map, View
 from headrace.kernels.rows.tracing.nodes import given
-from headrace.kernels.rows.tracing.selections import symbols
+from headrace.kernels.rows.tracing.selections import marks
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -299,10 +299,10 @@ def index_put(lowering: Lowering, node: Node) -> Lowered:
     if adds and base.dtype == BOOL:
         raise Unsupported("adds truth values")
     if any(tensor.dtype == BOOL for _, tensor in places):
-        if any(n.rows for n in new.sizes) and not symbols(values):
+        if any(n.rows for n in new.sizes) and not marks(values):
             raise Unsupported("writes all rows' numbers to those that truth values choose")
         return _put_chosen(lowering, base, places, new, adds)
-    if any(symbols(i) for _, i in nodes) and not adds:
+    if any(marks(i) for _, i in nodes) and not adds:
         raise Unsupported("writes at indices of rows that truth values choose")
     if adds:
         new = cast(lowering, masked(lowering, values), base.dtype)

@@ -16,7 +16,7 @@ from headrace.kernels.rows.lowering.rules import Lowering, Unsupported
 from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_program import Input, Output, Program, View
-from headrace.kernels.rows.tracing.selections import symbols
+from headrace.kernels.rows.tracing.selections import marks
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -77,7 +77,7 @@ def _refusing(traced: Traced, node: Node) -> Iterator[None]:
 
 def _result(lowering: Lowering, node: Node) -> View:
     tensor = lowering.tensor(node, node)
-    if symbols(node):
+    if marks(node):
         raise lowering.traced.refusal(node, "returns a tensor whose size depends on the data")
     inside = [dim for dim in tensor.dims if ROWS in dim]
     if tensor.rows and (not inside or tensor.dims[0][:1] != (ROWS,)):

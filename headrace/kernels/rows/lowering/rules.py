@@ -9,7 +9,7 @@ from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.lowering.tensors import ROWS, Size, Tensor, of_value
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input
 from headrace.kernels.rows.tracing.nodes import operation_name
-from headrace.kernels.rows.tracing.selections import symbols
+from headrace.kernels.rows.tracing.selections import marks
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -82,11 +82,11 @@ class Lowering:
         name = operation_name(node)
         if name not in RULES:
             raise Unsupported(f"uses {name}, which is not compiled")
-        marks = {symbol for one in (node, *node.all_input_nodes) for symbol in symbols(one)}
-        if marks:
+        found = {mark for one in (node, *node.all_input_nodes) for mark in marks(one)}
+        if found:
             if name not in CHOSEN:
                 raise Unsupported(f"computes {name} of what truth values choose, whose size depends on the data")
-            masks = {self.traced.selections.masks.get(mark) for mark in marks}
+            masks = {self.traced.selections.masks.get(mark) for mark in found}
             if len(masks) > 1 or None in masks:
                 raise Unsupported("computes with what different truth values choose, whose size depends on the data")
         return RULES[name](self, node)

@@ -1,17 +1,13 @@
-"""Rows that truth values choose: masks over tensors of all rows, and rules of how many there are."""
+"""Rows that truth values choose, as masks over tensors of all rows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.kernels.rows.lowering.pointwise import apply, cast, number
-from headrace.kernels.rows.lowering.rules import Lowered, Lowering, Unsupported, rule
+from headrace.kernels.rows.lowering.rules import Lowering, Unsupported
 from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, Tensor, rebuilt
-from headrace.kernels.rows.row_program import BOOL, F32
-from headrace.kernels.rows.tracing.nodes import operation_name
-
-if TYPE_CHECKING:
-    from torch.fx import Node
+from headrace.kernels.rows.row_program import BOOL
 
 
 def chosen(lowering: Lowering, node: Any) -> Tensor | None:
@@ -40,14 +36,3 @@ def masked(lowering: Lowering, node: Any, neutral: float = 0.0) -> Tensor:
     x = lowering.tensor(node, node)
     mask = chosen(lowering, node)
     return x if mask is None else apply(lowering, "where", mask, x, number(lowering, neutral, x.dtype))
-
-
-_ARITHMETIC = {"sym_truediv": "div", "sym_mul": "mul", "sym_add": "add", "sym_sub": "sub", "sym_float": ""}
-
-
-@rule(*_ARITHMETIC, chosen=True)
-def arithmetic(lowering: Lowering, node: Node) -> Lowered:
-    """Python's arithmetic with how many numbers were chosen."""
-    values = [cast(lowering, lowering.tensor(node, argument), F32) for argument in node.args]
-    function = _ARITHMETIC[operation_name(node)]
-    return apply(lowering, function, *values) if function else values[0]

@@ -54,16 +54,20 @@ def reduction(lowering: Lowering, node: Node) -> Lowered:
     return found
 
 
-@rule("sym_size", "sym_numel", chosen=True)
-def size(lowering: Lowering, node: Node) -> Lowered:
-    """How many numbers were chosen, or a multiple of that."""
-    found = lowering.traced.selections.factor(node)
-    if found is None:
-        raise Unsupported("uses a size that depends on the data")
-    factor, mask = found
-    ones = cast(lowering, lowering.tensor(mask, mask), F32)
-    count = reduced(lowering, "sum", ones, list(range(len(ones.dims))), False)
-    return apply(lowering, "mul", count, number(lowering, float(factor)))
+@rule("chosen_count", chosen=True)
+def chosen_count(lowering: Lowering, node: Node) -> Lowered:
+    """A number that is computed of how many numbers were chosen."""
+    mask, factor, power, less, plus = node.args
+    ones = cast(lowering, lowering.tensor(node, mask), F32)
+    found = reduced(lowering, "sum", ones, list(range(len(ones.dims))), False)
+    if less:
+        found = apply(lowering, "sub", found, number(lowering, float(less)))  # type: ignore[arg-type]
+    if power == 2 or power == -2:
+        found = apply(lowering, "mul", found, found)
+    if power < 0:  # type: ignore[operator]
+        found = apply(lowering, "reciprocal", found)
+    found = apply(lowering, "mul", found, number(lowering, float(factor)))  # type: ignore[arg-type]
+    return apply(lowering, "add", found, number(lowering, float(plus))) if plus else found  # type: ignore[arg-type]
 
 
 def _of_chosen(lowering: Lowering, node: Node, x: Tensor, dims: list[int], keep: bool) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from typing import TYPE_CHECKING
 
 from headrace.kernels.rows.lowering.rules import RULES, Lowered, Lowering, Unsupported, rule
@@ -77,6 +78,9 @@ def slice_(lowering: Lowering, node: Node) -> Lowered:
     dim, start, step = given(node, "dim", 0) % len(tensor.dims), given(node, "start") or 0, given(node, "step", 1)
     wanted = lowering.sizes(node)[dim]
     if wanted == tensor.sizes[dim] and step == 1:
+        end = given(node, "end")
+        if ROWS in tensor.dims[dim] and end is not None and end < sys.maxsize:
+            _first(lowering, node, tensor.sizes[dim], end)  # of more rows than that it would not be all
         return tensor
     if start < 0 or ROWS in tensor.dims[dim]:
         first = _first(lowering, node, tensor.sizes[dim], start)

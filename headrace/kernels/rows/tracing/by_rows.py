@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from headrace.kernels.rows.row_program import Count
 
 PRIMES = (1009, 3, 65537)  # far from each other: a loss that chooses by the number of rows is one that differs
+MARKS = (100_003, 10_007, 3_000_017)  # counts of rows that truth values choose are primes from here on
 LESS = 64  # what is taken from the number of rows, at most
 
 
-def of_rows(numbers: list[float]) -> Count | None:
-    """How numbers depend on the rows of their traces: c * rows^k, or plus + c / (rows - less); None where otherwise."""
+def of_rows(numbers: Sequence[float], rows: Sequence[int] = PRIMES) -> Count | None:
+    """How numbers depend on the rows of their traces: c * rows^k, or plus + c / (rows - less); None where otherwise.
+    rows: or another count, in each trace."""
     for power in (1, -1, 2, -2):
-        factors = [number / float(rows) ** power for number, rows in zip(numbers, PRIMES, strict=True)]
+        factors = [number / float(count) ** power for number, count in zip(numbers, rows, strict=True)]
         if max(factors) - min(factors) <= 2e-7 * abs(factors[0]) and (factor := _simple(factors)) is not None:
             return Count(factor, power)
     first, second, _ = numbers
     if first != second:
-        slope = (first - second) / (PRIMES[0] - PRIMES[1])
-        before = PRIMES[0] - first / slope
-        if before == round(before) and all(n == slope * (r - before) for n, r in zip(numbers, PRIMES, strict=True)):
-            return Count(slope, 1, before)
+        slope = (first - second) / (rows[0] - rows[1])
+        more = first - slope * rows[0]
+        if more == round(more) and all(n == slope * r + more for n, r in zip(numbers, rows, strict=True)):
+            return Count(slope, 1, -more / slope)
     for plus in (0.0, 1.0):
         first, second, _ = (number - plus for number in numbers)
         if first == second:
             continue
-        less = Fraction((first * PRIMES[0] - second * PRIMES[1]) / (first - second)).limit_denominator(256)
+        less = Fraction((first * rows[0] - second * rows[1]) / (first - second)).limit_denominator(256)
         if abs(less) > LESS:
             continue
-        factors = [(number - plus) * float(rows - less) for number, rows in zip(numbers, PRIMES, strict=True)]
+        factors = [(number - plus) * float(count - less) for number, count in zip(numbers, rows, strict=True)]
         if max(factors) - min(factors) <= 2e-7 * abs(factors[0]) and (factor := _simple(factors)) is not None:
             return Count(factor, -1, float(less), plus)
     return None

@@ -47,7 +47,7 @@ ALSO = (
 
 @cache
 def table() -> dict[Any, Callable[..., Any]]:
-    """Operation -> the function that takes it apart, for make_fx."""
+    """Operation -> the function that takes it apart."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     aten = torch.ops.aten

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 from headrace.kernels.rows.reasons import NotRows
@@ -13,11 +12,13 @@ if TYPE_CHECKING:
 
 
 def operation_name(node: Node) -> str:
-    """The name of a node's operation, without its overload: "add", "mm"; of Python's with sizes, "sym_add"."""
-    packet: Any = getattr(node.target, "_overloadpacket", node.target)
-    name: str = packet.__name__
-    if packet.__module__ == operator.add.__module__ and packet is not operator.getitem:
-        return f"sym_{name}"
+    """The name of a node's operation, without its overload: "add", "mm"."""
+    return name_of(node.target)
+
+
+def name_of(operation: Any) -> str:
+    """The name of an operation, without its overload."""
+    name: str = getattr(operation, "_overloadpacket", operation).__name__
     return name.removesuffix("_copy")
 
 

@@ -1,68 +1,90 @@
 """Rows chosen by truth values, x[mask]: a tensor whose size depends on the data.
 
 In a row program all rows are computed, and what is not chosen is left out of sums and of writes. So the size of a
-dimension with chosen numbers is that of the mask, with a mark: torch's symbol of the count of numbers that are chosen.
+dimension with chosen numbers is that of the mask, with a mark: a prime number that the recorder takes for their count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import SymInt, Tensor
+
+from headrace.kernels.rows.tracing.by_rows import of_rows
 
 if TYPE_CHECKING:
     from torch.fx import Graph, Node
 
 
 class Selections:
-    """Which mask each symbol of a graph belongs to."""
+    """Which mask each mark of a graph belongs to."""
 
     def __init__(self, graph: Graph) -> None:
-        self.masks: dict[Any, Node] = {}
+        self.masks: dict[int, Node] = {}
         for node in graph.nodes:
             if node.target is torch.ops.aten.index.Tensor:
                 for mask in node.args[1]:
                     if mask is not None and mask.meta["val"].dtype == torch.bool:
-                        for symbol in symbols(node):
-                            self.masks.setdefault(symbol, mask)
+                        for mark in marks(node):
+                            self.masks.setdefault(mark, mask)
 
-    def size(self, size: int | SymInt) -> int | None:
-        """A dimension's size, of all numbers instead of the chosen ones; None of a size that is no multiple of their
-        count."""
-        if not isinstance(size, SymInt):
-            return size
-        factor, symbol = _multiple(size)
-        mask = self.masks.get(symbol)
-        return None if mask is None or factor is None else factor * mask.meta["val"].numel()
+    def size(self, size: int) -> int:
+        """A dimension's size, of all numbers instead of the chosen ones."""
+        for mark, mask in self.masks.items():
+            if size % mark == 0 and size:
+                return int(size // mark * mask.meta["val"].numel())
+        return size
 
     def of(self, node: Node) -> Node | None:
         """The mask by which numbers of a node's result were chosen."""
-        found = {self.masks.get(symbol) for symbol in symbols(node)}
+        found = {self.masks.get(mark) for mark in marks(node)}
         return found.pop() if len(found) == 1 else None
 
     def dimension(self, node: Any) -> int | None:
         """The dimension of a node's result in which numbers were chosen."""
         shape = getattr(node.meta.get("val"), "shape", ())
-        return next((d for d, size in enumerate(shape) if isinstance(size, SymInt)), None)
-
-    def factor(self, node: Node) -> tuple[float, Node] | None:
-        """How often the count of chosen numbers a node's number is, and the mask."""
-        factor, symbol = _multiple(node.meta["val"])
-        mask = self.masks.get(symbol)
-        return None if factor is None or mask is None else (factor, mask)
+        return next((d for d, n in enumerate(shape) if n and any(n % mark == 0 for mark in marks(node))), None)
 
 
-def symbols(node: Node) -> set[Any]:
-    """The symbols in the sizes of a node's results."""
-    value = node.meta.get("val")
-    values = value if isinstance(value, list | tuple) else [value]
-    sizes: list[Any] = [size for one in values if isinstance(one, Tensor) for size in one.shape]
-    sizes += [one for one in values if isinstance(one, SymInt)]
-    return {symbol for size in sizes if isinstance(size, SymInt) for symbol in size.node.expr.free_symbols}
+def marks(node: Node) -> frozenset[int]:
+    """The marks in the sizes of a node's results."""
+    return node.meta["chosen"]  # type: ignore[no-any-return]
 
 
-def _multiple(size: SymInt) -> tuple[int | None, Any]:
-    """(c, u) of a size c * u."""
-    factor, symbol = size.node.expr.as_coeff_Mul()
-    return (int(factor), symbol) if symbol.is_Symbol and factor.is_Integer else (None, None)
+def chosen_count(mask: Node, factor: float, power: int, less: float, plus: float) -> None:
+    """The target of a node whose number is plus + factor * (count - less)^power, of the count that a mask chooses."""
+
+
+def name_counts(graphs: Sequence[Graph], selections: Sequence[Selections]) -> None:
+    """Put nodes in place of arguments that are computed of how many numbers a mask chooses."""
+    masks = list(zip(*(one.masks.items() for one in selections), strict=True))
+    if not masks:
+        return
+    for nodes in zip(*(list(graph.nodes) for graph in graphs), strict=True):
+        for i in _numbers(nodes[0]):
+            given = [node.args[i] for node in nodes]
+            if len(set(given)) == 1:
+                continue
+            for pairs in masks:
+                count = of_rows([float(n) for n in given], [mark for mark, _ in pairs])
+                if count is None:
+                    continue
+                for node, (_, mask) in zip(nodes, pairs, strict=True):
+                    with node.graph.inserting_before(node):
+                        arguments = (mask, count.factor, count.power, count.less, count.plus)
+                        named = node.graph.call_function(chosen_count, arguments)
+                    named.meta = {**node.meta, "val": torch.empty((), device="meta"), "chosen": frozenset()}
+                    node.update_arg(i, named)
+                break
+
+
+def _numbers(node: Node) -> list[int]:
+    """The places of a node's arguments that are numbers to compute with."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    kinds = [argument.type.kind() for argument in arguments]
+    return [
+        i
+        for i, (value, kind) in enumerate(zip(node.args, kinds, strict=False))
+        if type(value) in (int, float) and kind in ("NumberType", "TensorType")
+    ]

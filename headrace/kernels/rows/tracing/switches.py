@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp.decompositions import _rnn_helper, gather_params, one_layer_lstm
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
@@ -28,11 +26,6 @@ class _Validation:
 
     def __get__(self, owner: object, kind: type) -> bool:
         return self.usual and not getattr(_here, "traces", False)
-
-
-def _is_others(_: logging.LogRecord) -> bool:
-    """Whether a log record is of another thread; of this one, what stops a trace is said in one line."""
-    return not getattr(_here, "traces", False)
 
 
 class AsTraced(TorchFunctionMode):
@@ -85,8 +78,8 @@ _lock, _tracing = threading.Lock(), 0
 
 @contextmanager
 def as_traced() -> Iterator[AsTraced]:
-    """Inside, in this thread: distributions do not check their arguments, which asks about the data, and fake tensors
-    log nothing; an LSTM is its steps, and what `.item()` returns a tensor."""
+    """Inside, in this thread: distributions do not check their arguments, which asks about the data; an LSTM is its
+    steps, and what `.item()` returns a tensor."""
     before = getattr(_here, "traces", False)
     _count(1)
     _here.traces = True
@@ -101,15 +94,11 @@ def as_traced() -> Iterator[AsTraced]:
 def _count(change: int) -> None:
     """One more thread that traces, or one less: the first and the last change what all threads share."""
     global _tracing
-    logger = logging.getLogger(FakeTensor.__module__)
     with _lock:
         _tracing += change
         own = vars(Distribution)["_validate_args"]
         if change > 0:
             if not isinstance(own, _Validation):
                 Distribution._validate_args = _Validation(own)  # type: ignore[assignment]
-            logger.addFilter(_is_others)
-        elif not _tracing:
-            if isinstance(own, _Validation):  # else somebody has called set_default_validate_args()
-                Distribution._validate_args = own.usual
-            logger.removeFilter(_is_others)
+        elif not _tracing and isinstance(own, _Validation):  # else somebody has called set_default_validate_args()
+            Distribution._validate_args = own.usual

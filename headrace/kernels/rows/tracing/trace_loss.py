@@ -1,6 +1,6 @@
 """From a loss in plain PyTorch to a graph of torch's operations, with its gradients.
 
-The loss is traced on fake tensors, which have shapes and no numbers, so nothing of the user's is computed. It is traced
+The loss is traced on tensors that have shapes and no numbers, so nothing of the user's is computed. It is traced
 three times, with prime numbers of rows: what differs between the traces depends on the number of rows, and must be
 c * rows or c / (rows - d) of whole c and d.
 """
@@ -10,28 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch import config
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headrace.core.fused import traced
-from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_error, place_in, stack_here
+from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_error, place_in
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.tracing.asked import Asked
-from headrace.kernels.rows.tracing.by_rows import PRIMES, of_rows
+from headrace.kernels.rows.tracing.by_rows import MARKS, PRIMES, of_rows
 from headrace.kernels.rows.tracing.decompositions import table, writing
 from headrace.kernels.rows.tracing.inputs import CONSTANT, DTYPES, Given, Source
 from headrace.kernels.rows.tracing.nodes import given as argument_of
 from headrace.kernels.rows.tracing.nodes import leave_out, operation_name
-from headrace.kernels.rows.tracing.selections import Selections
+from headrace.kernels.rows.tracing.recorder import places, record, replay
+from headrace.kernels.rows.tracing.selections import Selections, name_counts
 from headrace.kernels.rows.tracing.side_effects import Watch
 from headrace.kernels.rows.tracing.stand_ins import METRIC, NUMBER, StandIns, is_buffer, replacing, standing_in
 from headrace.kernels.rows.tracing.switches import as_traced
@@ -75,14 +72,16 @@ class Traced:
     def __init__(self, graphs: list[Graph], inputs: list[Source], results: list[Result], spec: Any) -> None:
         self.graphs, self.inputs, self.outputs, self.spec = graphs, inputs, results, spec
         self.graph = graphs[0]
+        self._selections = [Selections(graph) for graph in graphs]
+        self.selections = self._selections[0]
         nodes = [list(graph.nodes) for graph in graphs]
         if len({tuple(map(_text, own)) for own in nodes}) != 1:
             raise NotRows(
                 "computes something else for another number of rows, or at each call (such as by random numbers)"
             )
+        name_counts(graphs, self._selections)
+        nodes = [list(graph.nodes) for graph in graphs]
         self._alike = dict(zip(nodes[0], zip(*nodes, strict=True), strict=True))
-        self._selections = [Selections(graph) for graph in graphs]
-        self.selections = self._selections[0]
 
     def refusal(self, node: Node, sentence: str) -> NotRows:
         """Why a node cannot be compiled, with the user's line that made it."""
@@ -95,10 +94,7 @@ class Traced:
             shapes.append([selections.size(size) for size in _value(own, result).shape])
         return [self._size(node, sizes) for sizes in zip(*shapes, strict=True)]
 
-    def _size(self, node: Node, found: tuple[int | None, ...]) -> tuple[int, int]:
-        sizes = [size for size in found if size is not None]
-        if len(sizes) != len(found):
-            raise self.refusal(node, "has a dimension whose size depends on the data in no simple way")
+    def _size(self, node: Node, sizes: tuple[int, ...]) -> tuple[int, int]:
         if len(set(sizes)) == 1:
             return sizes[0], 0
         times = {Fraction(size, rows) for size, rows in zip(sizes, PRIMES, strict=True)}
@@ -120,7 +116,7 @@ class Traced:
 
     def constant(self, node: Node) -> tuple[list[float | Count], list[int]] | None:
         """The numbers, and the shape, of a tensor that the loss makes of numbers; None of 0, 1, 2 ... over the rows."""
-        values: list[Tensor] = [getattr(own.graph.owning_module, str(own.target)) for own in self._alike[node]]
+        values: list[Tensor] = [own.meta["constant"] for own in self._alike[node]]
         if all(v.shape == (n,) and v.equal(torch.arange(n)) for v, n in zip(values, PRIMES, strict=True)):
             return None
         value = values[0]
@@ -202,8 +198,7 @@ class _Work:
     ) -> None:
         self.function, self.arguments, self.found, self.gradients = function, arguments, found, gradients
         self.rows, self.asked = rows, set[str]()
-        with _fake_mode():
-            self.examples = [_example(s, v, rows) for s, v in zip(found.sources, found.values, strict=True)]
+        self.shapes = [_shape(s, v, rows) for s, v in zip(found.sources, found.values, strict=True)]
         self.results: list[tuple[str, Source | None, Source | None]] = []
         self.spec: Any = None
         self._numbers: dict[int, Tensor] = {}
@@ -213,35 +208,34 @@ class _Work:
         with as_traced() as mode:
             self._numbers = mode.numbers
             one = self._at_once() if at_once else None
-            _refuse_random((made := one or self._in_two()).graph)
+            _refuse_random(made := one or self._in_two())
         _simplify(made)
-        return made.graph, one is not None
+        return made, one is not None
 
-    def _at_once(self) -> GraphModule | None:
+    def _at_once(self) -> Graph | None:
         """The graph by one trace; None where others see writes, or for what has no such trace, of which two say why."""
         try:
-            made = make_fx(self.run, table(), "fake")(*self.examples)
+            made = record(self.run, self.shapes, table(), MARKS[PRIMES.index(self.rows)])
         except Exception as error:
             if isinstance(error, NotRows) and error.where:
                 raise
             return None
-        return made if replaced_writes(made.graph) else None
+        return made if replaced_writes(made) else None
 
-    def _in_two(self) -> GraphModule:
+    def _in_two(self) -> Graph:
         """The graph by two traces: the second has no writes, and operations taken apart."""
         self._numbers.clear()
-        made = make_fx(self.run, writing(), "fake")(*self.examples)
-        _refuse_random(made.graph)
-        functional = torch.func.functionalize(_WithStacks(made), remove="mutations_and_views")
-        with torch.fx.traceback.preserve_node_meta():
-            return make_fx(functional, tracing_mode="fake", decomposition_table=table())(*self.examples)
+        made = record(self.run, self.shapes, writing(), MARKS[PRIMES.index(self.rows)])
+        _refuse_random(made)
+        functional = torch.func.functionalize(partial(replay, made), remove="mutations_and_views")
+        return record(functional, self.shapes, table(), MARKS[PRIMES.index(self.rows)])
 
     def run(self, *values: Tensor) -> list[Tensor]:
         """The loss, its gradients, and the metrics."""
         made = standing_in(
             self.function, self.arguments, self.found, self.found.values, values, floats=True, gradients=self.gradients
         )
-        with made as used, _Places(), torch.enable_grad(), traced():
+        with made as used, places(), torch.enable_grad(), traced():
             versions = {key: tensor._version for key, tensor in used.tensors.items()}
             with Asked({} if self.rows else used.numbers) as asking:
                 returned = self.function(*used.arguments)
@@ -284,55 +278,10 @@ class _Work:
         return [(sources[key], used.tensors[key]) for key in buffers]
 
 
-class _Places(TorchDispatchMode):
-    """Inside, each node of the graph that is being made gets the user's line, as a stack."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        mode = get_proxy_mode()
-        if mode is not None:
-            for node in reversed(mode.tracer.graph.nodes):
-                if "stack_trace" in node.meta:
-                    break
-                node.meta["stack_trace"] = stack_here()
-        return found
-
-
-class _WithStacks(torch.nn.Module):
-    """A graph that is run node by node, so that what is made of a node has its stack."""
-
-    def __init__(self, made: GraphModule) -> None:
-        super().__init__()
-        self.made = made
-
-    def forward(self, *values: Tensor) -> Any:
-        naming = _Naming(self.made)
-        naming.extra_traceback = False
-        return naming.run(*values)
-
-
-class _Naming(torch.fx.Interpreter):
-    """Runs a graph; an error names the user's line that made the node."""
-
-    def run_node(self, n: Node) -> Any:
-        try:
-            return super().run_node(n)
-        except NotRows as error:
-            raise error if error.where else NotRows(error.reason, _place(n)) from None
-        except Exception as error:
-            raise NotRows(of_error(error).reason, _place(n)) from None
-
-
-def _example(source: Source, value: Tensor, rows: int) -> Tensor:
-    """A tensor like one that is given, of so many rows."""
+def _shape(source: Source, value: Tensor, rows: int) -> Tensor:
+    """A tensor like one that is given, of so many rows, without numbers."""
     shape = (rows, *value.shape[1:]) if source.kind == "column" else value.shape
-    return torch.zeros(shape, dtype=value.dtype)
-
-
-def _fake_mode() -> FakeTensorMode:
-    """As make_fx makes one: of many rows of images, tensors with numbers would fill the memory."""
-    with config.patch(fake_tensor_allow_unsafe_data_ptr_access=False):
-        return FakeTensorMode(allow_fallback_kernels=True, shape_env=ShapeEnv(), static_shapes=True)
+    return torch.empty(shape, dtype=value.dtype, device="meta")
 
 
 def _refuse_random(graph: Graph) -> None:
@@ -342,10 +291,10 @@ def _refuse_random(graph: Graph) -> None:
             raise NotRows("draws random numbers: give them as a column of the minibatch", _place(node))
 
 
-def _simplify(made: GraphModule) -> None:
+def _simplify(graph: Graph) -> None:
     """Remove copies; of equal nodes leave one; what nothing reads is dropped."""
     known: dict[object, Node] = {}
-    for node in list(made.graph.nodes):
+    for node in list(graph.nodes):
         if node.op != "call_function":
             continue
         name = getattr(getattr(node.target, "_overloadpacket", None), "__name__", "").removesuffix("_copy")
@@ -353,8 +302,8 @@ def _simplify(made: GraphModule) -> None:
         same = node.args[0] if name in COPIES else known.setdefault(key, node)
         if same is not node:
             node.replace_all_uses_with(same)
-            made.graph.erase_node(node)
-    made.graph.eliminate_dead_code()
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
 
 
 def _text(node: Node) -> str:

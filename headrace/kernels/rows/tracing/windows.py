@@ -24,7 +24,7 @@ MOST = 16_384
 
 
 def table() -> dict[Any, Callable[..., Any]]:
-    """Operation -> the function that takes it apart, for make_fx."""
+    """Operation -> the function that takes it apart."""
     aten = torch.ops.aten
     return {
         aten.convolution.default: _convolution,
