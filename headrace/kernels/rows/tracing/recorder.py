@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from headrace.kernels.rows.reasons import NotRows, of_error, place_in, stack_here
 from headrace.kernels.rows.tracing.nodes import name_of
+from headrace.kernels.rows.tracing.quick_shapes import quick_shape
 from headrace.kernels.rows.tracing.symbols import CHOOSES, CPU, DEVICE, READS, Marked, Symbol
 
 SIZE = "makes a tensor whose size depends on the data, by {}; rows that a boolean index chooses are compiled"
@@ -140,6 +141,8 @@ class Recorder(TorchDispatchMode):
     def _of_shapes(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """The results of an operation, as tensors of torch's meta device."""
         likes, others = (_mapped(x, lambda symbol: symbol.like) for x in (args, {**kwargs, **_on_meta(func)}))
+        if (found := quick_shape(func, likes, kwargs)) is not None:
+            return found
         if func in _INDEXING:
             likes = (likes[0], [part for index in args[1] for part in self._indices(index)], *likes[2:])
         elif torch.Tag.dynamic_output_shape in func.tags:
