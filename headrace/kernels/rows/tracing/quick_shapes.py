@@ -17,7 +17,7 @@ from torch import Tensor
 ONE = "neg exp log tanh relu sigmoid abs sqrt rsqrt reciprocal square sin cos log1p expm1 erf sign clamp masked_fill"
 TWO = "add sub mul div pow maximum minimum rsub"
 ALIKE = "threshold_backward tanh_backward sigmoid_backward"
-OVERLOADS = {"default", "Tensor", "Scalar", "self", "Tensor_Scalar", "Tensor_Tensor", "dim", "dim_IntList"}
+OVERLOADS = "default Tensor Scalar self Tensor_Scalar Tensor_Tensor dim dim_IntList"
 REDUCED = "sum mean amax amin"
 TRUTHS = "eq ne lt le gt ge logical_and logical_or logical_not isnan isfinite isinf"
 
@@ -86,7 +86,7 @@ def _kinds() -> dict[Any, str]:
     for kind, names in kinds.items():
         for name in names.split():
             packet = getattr(torch.ops.aten, name)
-            found |= {getattr(packet, overload): kind for overload in OVERLOADS & {*packet.overloads()}}
+            found |= {getattr(packet, o): kind for o in OVERLOADS.split() if o in packet.overloads()}
     unlike = torch.ops.aten.where.Scalar, torch.ops.aten.where.default, torch.ops.aten.clamp.Tensor
     of_tensors = [key for key in found if key._schema.arguments[0].type.kind() == "TensorType"]
     return {operation: found[operation] for operation in of_tensors if operation not in unlike}
