@@ -110,6 +110,15 @@ class RowsCall:
         for slot, output in zip(self._outputs, outputs, strict=False):
             call.point(slot, output.data_ptr())
 
+    def move(self, columns: list[Tensor], random: Tensor) -> np.ndarray:
+        """Point it at the first row of [T, F, N] observations and [T, K, N] actions, and of [T, draws, N] draws.
+
+        Returns int64 [3, 3]: slots of addresses, what they are in the first row, and bytes from row to row."""
+        seen, action = columns
+        self.point(seen[0], random[0], action[0])
+        places = zip((self._seen, self._draws, self._outputs[0]), (seen, random, action), strict=True)
+        return np.array([self.call.moving(slot, x.data_ptr(), x.stride(0) * x.element_size()) for slot, x in places])
+
 
 class ActCall(RowsCall):
     """An actor and critic's: actions, log_prob, value."""

@@ -33,6 +33,7 @@ from headrace.policies.q_network import QNetwork
 CLASSES = (ActorQ, QNetwork, PolicyOutput, MLP, Readout, VectorEncoder, ObservationNormalizer)
 Acts: TypeAlias = ActorQ | QNetwork
 NO_CHOICE, NO_NUMBER = np.empty(0, np.int32), np.empty(0, np.float32)
+SOME_CHOICE, SOME_NUMBER = np.empty(1, np.int32), np.empty(1, np.float32)  # in place of what a call is pointed at
 
 
 class Actor:
@@ -96,9 +97,13 @@ class Actor:
         """The number of cores where acting for so many rows is worth waking other threads, else 1."""
         return min(kernel_threads(), WORKERS) if 2 * self.weights * rows > acting.WORTH_HELP else 1
 
-    def _call(self) -> acting.RowsCall:
-        some, choice = np.empty(1, np.float32), np.empty(1, np.int32)  # the sizes say what is written
-        columns = (choice, NO_NUMBER, some) if self.choices else (NO_CHOICE, some, NO_NUMBER)
+    def actions_call(self) -> acting.RowsCall:
+        """A call that writes actions alone."""
+        return self._call(NO_NUMBER)
+
+    def _call(self, value: np.ndarray = SOME_NUMBER) -> acting.RowsCall:
+        """value: its size says whether values of choices are written."""
+        columns = (SOME_CHOICE, NO_NUMBER, value) if self.choices else (NO_CHOICE, SOME_NUMBER, NO_NUMBER)
         return acting.RowsCall("off_policy.off_policy_act", self.arguments, columns, self.scratch())
 
 

@@ -203,10 +203,8 @@ def learn(algorithm: OffPolicy[Any], number: int) -> dict[str, Tensor]:
     assert algorithm.replay is not None
     depends_on = (last_examined(algorithm.policy), *_depends_on(algorithm), algorithm.replay, number)
 
-    def make() -> Loop:
-        return Loop(algorithm, LearningCall(algorithm, number), acting.actor_of(algorithm.policy))  # type: ignore[arg-type]
-
-    return _learning.get(make, algorithm, *depends_on).learn(algorithm)
+    made = _learning.get(lambda: Loop(algorithm, LearningCall(algorithm, number)), algorithm, *depends_on)
+    return made.learn(algorithm)
 
 
 def serves_steps(collector: LearningCollector, random: Tensor) -> bool:

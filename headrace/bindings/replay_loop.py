@@ -85,13 +85,13 @@ class Loop:
     """The compiled loop of one algorithm, its replay buffer and (or None, to learn alone) one rollout.
 
     learning: the gradient steps after every `every` environment steps. step: the environments', if compiled. actor: of
-    the policy; of any other where `acts` acts in its place."""
+    the policy; None where `acts` acts, or nothing does."""
 
     def __init__(
         self,
         algorithm: OffPolicy[Any],
         learning: AnyLearningCall,
-        actor: acting.Actor,
+        actor: acting.Actor | None = None,
         rollout: Rollout | None = None,
         every: int = 1,
         step: Any = None,
@@ -103,21 +103,31 @@ class Loop:
         self.span, self.spent = np.zeros(4, np.int64), np.zeros(slots.PARTS, np.uint64)
         source: Any = replay.ring[:1] if rollout is None else rollout
         self.random = np.zeros((source.num_steps, policy.num_draws, source.num_envs), np.float32)
+        entered, actor_words, moving = self._acting(actor, rollout)
         address, words = (0, _NO_WORDS) if step is None else (step.function.address, step.slots)
         if step is not None:
             words[-3:-1] = 0, source.num_envs
         ring = _ring(replay, learning.drawn)
         arguments = (
-            *(0, queue_state(), actor.arguments),
-            *(_columns(source), ring, self.learning.batch, self.learning.learning),
+            *(0, queue_state(), _columns(source), ring, self.learning.batch, self.learning.learning),
             Steps(
-                *(self.span, np.int64(every), np.uint64(policy.num_draws), self.random.reshape(-1)),
-                *(np.uint64(address), words, actor.scratch()[0], self.spent),
+                *(self.span, np.int64(every), np.uint64(entered), actor_words, moving),
+                *(np.uint64(address), words, self.spent),
             ),
         )
         self.call = Call(entry("off_policy.off_policy_run", "run_steps", arguments, ANNOUNCEMENT), arguments)
         self.every, self.num_steps = every, source.num_steps
         self.work_queue, self.compiled, self.in_python = WorkQueue(), step is not None, 0.0  # s in environments
+
+    def _acting(self, actor: acting.Actor | None, rollout: Rollout | None) -> tuple[int, np.ndarray, np.ndarray]:
+        """The call that acts for one row after another: its address, its slots, and which of them move."""
+        if actor is None or rollout is None:
+            return 0, _NO_WORDS, np.empty((0, 3), np.int64)
+        self._actor = call = actor.actions_call()  # kept, because the loop has its address
+        random, seen = torch.from_numpy(self.random), rollout.observation
+        action = rollout.action if rollout.action.dim() == 3 else rollout.action[..., None]
+        moving = call.move([seen.transpose(1, 2), action.transpose(1, 2)], random)
+        return call.call.function.address, call.call.slots, moving
 
     def run(self, first: int, last: int, flags: int, threads: int = 1) -> None:
         """Do what the flags say for steps first .. last - 1. threads: for the learning calls among them."""

@@ -5,7 +5,6 @@ The loop of Headrace's own networks and losses (headrace.bindings.off_policy_loo
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ from headrace.bindings.replay_loop import NOTHING, Acts, Loop, collects, compile
 from headrace.core import rng
 from headrace.core.fused import kernel_of, register
 from headrace.data.replay import Batch
-from headrace.data.spaces import Box, Discrete
 from headrace.kernels.nn.layout import BLOCK, WORKERS, Normalizer
 from headrace.kernels.off_policy.off_policy_arguments import Batches
 from headrace.kernels.off_policy.off_policy_run_arguments import Learning, Minibatches
@@ -229,13 +227,6 @@ _learning: Bound[Loop] = Bound()
 _loops: Bound[Loop] = Bound()
 
 
-@cache
-def _any_actor() -> off_policy_acting.Actor:
-    """An actor in the place of one, where the policy acts itself."""
-    policy = QNetwork(Box(0, 1, (1,)), Discrete(2), hidden=(1,))
-    return off_policy_acting.Actor(policy)
-
-
 def serves(algorithm: OffPolicy[Any], number: int) -> bool:
     """Whether minibatches of this algorithm's replay buffer are drawn and learned by programs of its losses."""
     return _can_be_called(algorithm, number) and _call(algorithm, number) is not None
@@ -246,7 +237,7 @@ def serves(algorithm: OffPolicy[Any], number: int) -> bool:
 def learn(algorithm: OffPolicy[Any], number: int) -> dict[str, Tensor]:
     """headrace.algorithms.off_policy.learn_from_replay: the same rows, and results within rounding."""
     call = _calls.last(algorithm)
-    return _learning.get(lambda: Loop(algorithm, call, _any_actor()), algorithm, call).learn(algorithm)
+    return _learning.get(lambda: Loop(algorithm, call), algorithm, call).learn(algorithm)
 
 
 def serves_steps(collector: LearningCollector, random: Tensor) -> bool:
@@ -264,7 +255,7 @@ def collect(collector: LearningCollector, random: Tensor) -> None:
     algorithm, rollout, step = collector.algorithm, collector.rollout, compiled_step(collector)
     policy, call = algorithm.policy, _calls.last(algorithm)
     kernel = _kernel_acts(policy, collector)
-    actor = off_policy_acting.actor_of(policy) if kernel else _any_actor()  # type: ignore[arg-type]
+    actor = off_policy_acting.actor_of(policy) if kernel else None  # type: ignore[arg-type]
     acts = None if kernel else _acts_of(collector)
 
     def make() -> Loop:

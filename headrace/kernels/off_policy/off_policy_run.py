@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.off_policy import off_policy_run_arguments as slots
-from headrace.kernels.off_policy.off_policy_act import act_block
 from headrace.kernels.off_policy.replay_rows import append, fill
 from headrace.kernels.off_policy.sum_tree import set_from_errors
 from headrace.kernels.runtime.atomics import rest
@@ -17,18 +15,15 @@ from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 from headrace.kernels.runtime.work_queue import close, is_open, take_threads
 
 F, U = np.float32, np.uint64
-_0, _1 = U(0), U(1)
+_0 = U(0)
 
 
 @njit(**INNER)
-def _act(actor, columns, ring, steps, t):
+def _act(steps, t):
     """Row t's actions."""
-    envs = ring.envs
-    observation, random = (columns.observation, columns.plane), (steps.draws, steps.random, envs)
-    output = (columns.choice, columns.action, columns.action_plane, columns.reward[:0])
-    for first in range(_0, envs, BLOCK):
-        rows = t * envs + first, t * steps.draws * envs + first, t * envs + first
-        act_block(actor, observation, random, rows, first, min(BLOCK, envs - first), output, steps.scratch)
+    for i in range(len(steps.moving)):
+        steps.actor_words[steps.moving[i, 0]] = U(steps.moving[i, 1] + t * steps.moving[i, 2])
+    run(steps.actor, steps.actor_words, _0)
 
 
 @njit(**INNER)
@@ -69,11 +64,11 @@ def _add_metrics(batch, learning):
 
 
 @njit(**INNER)
-def _one_step(actor, columns, ring, batch, learning, steps, t):
+def _one_step(columns, ring, batch, learning, steps, t):
     """Step t, as far as the flags say."""
     flags, spent, began = steps.span[slots.FLAGS], steps.spent, ticks()
     if flags & slots.ACT:
-        _act(actor, columns, ring, steps, U(t))
+        _act(steps, np.int64(t))
     acted = ticks()
     if flags & slots.STEP:
         steps.words[len(steps.words) - 1] = U(t)
@@ -90,7 +85,7 @@ def _one_step(actor, columns, ring, batch, learning, steps, t):
 
 
 @njit(**ENTRY)
-def run_steps(worker, state, actor, columns, ring, batch, learning, steps):
+def run_steps(worker, state, columns, ring, batch, learning, steps):
     """Steps span[FIRST] .. span[LAST] - 1, or as much of them as span[FLAGS] say: see
     kernels.off_policy.off_policy_run_arguments.
 
@@ -98,7 +93,7 @@ def run_steps(worker, state, actor, columns, ring, batch, learning, steps):
     if worker == 0:
         take_threads(learning.state, state)
         for t in range(steps.span[slots.FIRST], steps.span[slots.LAST]):
-            _one_step(actor, columns, ring, batch, learning, steps, t)
+            _one_step(columns, ring, batch, learning, steps, t)
         close(state)
         return
     while is_open(state):

@@ -148,15 +148,16 @@ class Learning(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """T steps. span: int64 [4], see above. every: steps from learning to learning. random: float32 [T, draws, N].
-    entry, words: of the environments' step, whose last argument slot is the time. scratch: of the policy. spent: uint64
-    [PARTS], see above."""
+    """T steps. span: int64 [4], see above. every: steps from learning to learning. actor, actor_words: entry point and
+    argument slots of the call that acts for a row of environments; moving: int64 [n, 3], a slot of it, the address that
+    it has in the first row, and bytes from row to row. entry, words: of the environments' step, whose last slot is the
+    time. spent: uint64 [PARTS], see above."""
 
     span: np.ndarray
     every: np.int64
-    draws: np.uint64
-    random: np.ndarray
+    actor: np.uint64
+    actor_words: np.ndarray
+    moving: np.ndarray
     entry: np.uint64
     words: np.ndarray
-    scratch: np.ndarray
     spent: np.ndarray

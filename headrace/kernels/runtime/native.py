@@ -93,6 +93,10 @@ class Call:
         """Replace the address of the array whose slots begin at `slot`. The caller keeps that array alive."""
         self.slots[slot + _ADDRESS] = address
 
+    def moving(self, slot: int, address: int, step: int) -> tuple[int, int, int]:
+        """(slot, address, step): where point() writes, for who writes it there; and what else it needs."""
+        return slot + _ADDRESS, address, step
+
     def array_address(self, slot: int) -> int:
         """The address of the array whose slots begin at `slot`."""
         return int(self.slots[slot + _ADDRESS])

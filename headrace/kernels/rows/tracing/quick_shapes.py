@@ -49,6 +49,8 @@ def _in_order(x: Tensor) -> bool:
 
 def _dtype(kind: str, args: Any) -> torch.dtype | None:
     """That of a result with fractions, of one operand or two."""
+    first: Any
+    second: Any
     first, second = args[1:3] if kind == "where" else (args[0], None if kind == "one" else args[1])
     if kind == "alike" and first.dtype != second.dtype:
         return None
