@@ -156,7 +156,7 @@ REFUSED = {
 def test_what_depends_on_the_data_is_refused_with_its_line(
     loss: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.kernels.rows.tracing.recorder.LONGEST", 2_000)
+    monkeypatch.setattr("headrace.kernels.rows.tracing.graph_recorder.LONGEST", 2_000)
     reason = str(hr.compile(loss).why_not(nn.Linear(6, 3), batch()))
     assert REFUSED[loss] in reason
     assert reason.startswith("test_losses_recorded.py:")

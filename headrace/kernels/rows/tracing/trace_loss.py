@@ -24,10 +24,10 @@ from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.tracing.asked import Asked
 from headrace.kernels.rows.tracing.by_rows import MARKS, PRIMES, of_rows
 from headrace.kernels.rows.tracing.decompositions import table, writing
+from headrace.kernels.rows.tracing.graph_recorder import places, record, replay
 from headrace.kernels.rows.tracing.inputs import CONSTANT, DTYPES, Given, Source
 from headrace.kernels.rows.tracing.nodes import given as argument_of
 from headrace.kernels.rows.tracing.nodes import leave_out, operation_name
-from headrace.kernels.rows.tracing.recorder import places, record, replay
 from headrace.kernels.rows.tracing.selections import Selections, name_counts
 from headrace.kernels.rows.tracing.side_effects import Watch
 from headrace.kernels.rows.tracing.stand_ins import METRIC, NUMBER, StandIns, is_buffer, replacing, standing_in
