@@ -170,7 +170,7 @@ def test_threads_may_save_to_one_folder(tmp_path):
 
     def contents(number):
         def write(path):
-            both.wait(10)  # each is in the middle of its save
+            both.wait()  # each is in the middle of its save
             path.write_bytes(b"%d" % number)
             return hashlib.sha256(b"%d" % number).hexdigest()
 

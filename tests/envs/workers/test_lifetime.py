@@ -29,7 +29,7 @@ class Starting(Counter):
 
     def close(self):
         self.program.terminate()
-        self.program.wait(10)
+        self.program.wait()
 
 
 def status(pid, what):
