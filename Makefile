@@ -4,6 +4,9 @@
 #                          options that pytorch.org gives get the CPU build (190 MB)
 #   RUNS=runs/demo         where the demo writes
 
+# where it is set, each process would translate the package, and each of pytest the tests, anew
+export PYTHONDONTWRITEBYTECODE :=
+
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
