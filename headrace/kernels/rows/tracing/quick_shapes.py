@@ -14,12 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ONE = "neg exp log tanh relu sigmoid abs sqrt rsqrt reciprocal square sin cos log1p expm1 erf sign clamp masked_fill"
-TWO = "add sub mul div pow maximum minimum rsub"
-ALIKE = "threshold_backward tanh_backward sigmoid_backward"
+KINDS = {
+    "one": "neg exp log tanh relu sigmoid abs sqrt rsqrt reciprocal square sin cos log1p expm1 erf sign clamp "
+    "masked_fill",
+    "two": "div pow",
+    "whole": "add sub mul maximum minimum rsub",  # also of whole numbers
+    "alike": "threshold_backward tanh_backward sigmoid_backward",
+    "bits": "bitwise_and bitwise_or bitwise_xor bitwise_not",  # of truth values
+    "truths": "eq ne lt le gt ge logical_and logical_or logical_not isnan isfinite isinf",
+    "where": "where",
+    "reduced": "sum mean amax amin",
+    "product": "mm addmm",
+}
+WRITTEN = "one", "two", "whole"  # these also in place
 OVERLOADS = "default Tensor Scalar self Tensor_Scalar Tensor_Tensor dim dim_IntList"
-REDUCED = "sum mean amax amin"
-TRUTHS = "eq ne lt le gt ge logical_and logical_or logical_not isnan isfinite isinf"
 
 
 def quick_shape(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
@@ -37,6 +45,8 @@ def quick_shape(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Tensor | Non
     dtype = torch.bool if kind == "truths" else _dtype(kind, args)
     if dtype is None:
         return None
+    if func._schema.is_mutable:
+        return tensors[0] if dtype == tensors[0].dtype and _fit(tensors) else None
     shape = tensors[0].shape if len(tensors) == 1 else torch.broadcast_tensors(*tensors)[0].shape
     return torch.empty(shape, dtype=dtype, device="meta")
 
@@ -51,11 +61,19 @@ def _dtype(kind: str, args: Any) -> torch.dtype | None:
     """That of a result with fractions, of one operand or two."""
     first: Any
     second: Any
-    first, second = args[1:3] if kind == "where" else (args[0], None if kind == "one" else args[1])
+    first, second = args[1:3] if kind == "where" else (args[0], None if kind == "one" or len(args) < 2 else args[1])
     if kind == "alike" and first.dtype != second.dtype:
         return None
     dtype = first.dtype if second is None else torch.result_type(first, second)
-    return dtype if dtype.is_floating_point and not isinstance(second, complex) else None
+    if kind == "bits":
+        return dtype if dtype == torch.bool == first.dtype else None
+    known = dtype.is_floating_point or (kind == "whole" and not dtype.is_complex and dtype != torch.bool)
+    return dtype if known else None
+
+
+def _fit(tensors: list[Tensor]) -> bool:
+    """Whether the first has the shape of all together."""
+    return torch.broadcast_tensors(*tensors)[0].shape == tensors[0].shape
 
 
 def _product(*args: Any) -> Tensor | None:
@@ -82,13 +100,11 @@ def _reduced(x: Tensor, dims: Any = None, keepdim: bool = False) -> Tensor | Non
 
 @cache
 def _kinds() -> dict[Any, str]:
-    found = dict[Any, str]()
-    kinds = {"one": ONE, "two": TWO, "alike": ALIKE, "truths": TRUTHS, "reduced": REDUCED}
-    kinds |= {"where": "where", "product": "mm addmm"}
-    for kind, names in kinds.items():
-        for name in names.split():
-            packet = getattr(torch.ops.aten, name)
+    aten, found = torch.ops.aten, dict[Any, str]()
+    for kind, names in KINDS.items():
+        every = [(name, f"{name}_") if kind in WRITTEN else (name,) for name in names.split()]
+        for packet in (getattr(aten, name) for pair in every for name in pair if hasattr(aten, name)):
             found |= {getattr(packet, o): kind for o in OVERLOADS.split() if o in packet.overloads()}
-    unlike = torch.ops.aten.where.Scalar, torch.ops.aten.where.default, torch.ops.aten.clamp.Tensor
+    unlike = aten.where.Scalar, aten.where.default, aten.clamp.Tensor, aten.clamp_.Tensor
     of_tensors = [key for key in found if key._schema.arguments[0].type.kind() == "TensorType"]
     return {operation: found[operation] for operation in of_tensors if operation not in unlike}
