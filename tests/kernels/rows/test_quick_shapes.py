@@ -88,6 +88,7 @@ def test_of_products_and_choices() -> None:
     left, right, bias = (torch.empty(n, device="meta") for n in ((5, 4), (4, 3), (3,)))
     assert check(aten.mm.default, left, right)
     assert check(aten.mm.default, right.t(), left.t())
+    assert check(aten.dot.default, bias, bias)
     assert check(aten.addmm.default, bias, left, right, beta=2)
     assert quick_shape(aten.mm.default, (left, left), {}) is None
     with pytest.raises(RuntimeError):

@@ -24,7 +24,7 @@ KINDS = {
     "truths": "eq ne lt le gt ge logical_and logical_or logical_not isnan isfinite isinf",
     "where": "where",
     "reduced": "sum mean amax amin",
-    "product": "mm addmm",
+    "product": "mm addmm dot",
 }
 WRITTEN = "one", "two", "whole"  # these also in place
 OVERLOADS = "default Tensor Scalar self Tensor_Scalar Tensor_Tensor dim dim_IntList"
@@ -80,6 +80,8 @@ def _product(*args: Any) -> Tensor | None:
     """[bias +] left @ right."""
     left, right = args[-2:]
     alike = all(isinstance(x, Tensor) and x.dtype == left.dtype for x in args)
+    if alike and left.dim() == 1 and left.shape == right.shape:
+        return torch.empty((), dtype=left.dtype, device="meta")
     if not alike or left.dim() != 2 or right.dim() != 2 or left.shape[1] != right.shape[0]:
         return None
     made = torch.empty((left.shape[0], right.shape[1]), dtype=left.dtype, device="meta")
