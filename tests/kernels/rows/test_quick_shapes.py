@@ -44,6 +44,8 @@ def others(operation: torch._ops.OpOverload, shape: tuple[int, ...], dtype: torc
     if name.startswith("aten::masked_fill"):
         mask = torch.empty(shape, dtype=torch.bool, device="meta")
         return [[mask, torch.empty((), device="meta") if kinds[1] == "Tensor" else 1.0]]
+    if name.startswith("aten::cumsum"):
+        return [[0]]
     if name.startswith("aten::clamp"):
         return [[0.0], [None, 2]]
     if name == "aten::threshold_backward":

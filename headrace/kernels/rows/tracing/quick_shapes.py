@@ -16,7 +16,7 @@ from torch import Tensor
 
 KINDS = {
     "one": "neg exp log tanh relu sigmoid abs sqrt rsqrt reciprocal square sin cos log1p expm1 erf sign clamp "
-    "masked_fill",
+    "masked_fill cumsum",
     "two": "div pow",
     "whole": "add sub mul maximum minimum rsub",  # also of whole numbers
     "alike": "threshold_backward tanh_backward sigmoid_backward",
