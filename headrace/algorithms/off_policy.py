@@ -11,11 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar, Generic, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import TypeVar
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import Adam
@@ -36,7 +35,12 @@ from headrace.policies.base import Policy, check_policy
 from headrace.policies.examination import Examination, examine
 from headrace.policies.flat_parameters import flatten
 
-C = TypeVar("C", bound=OffPolicyConfig, default=OffPolicyConfig)
+if TYPE_CHECKING:  # a default, which typing's own have from Python 3.13 on
+    from typing_extensions import TypeVar as _TypeVar
+
+    C = _TypeVar("C", bound=OffPolicyConfig, default=OffPolicyConfig)
+else:
+    C = TypeVar("C", bound=OffPolicyConfig)
 P = TypeVar("P", bound=Policy)
 POLICY_SETTINGS = (
     *("hidden", "activation", "normalize_observation", "images", "recurrent", "rnn_size", "sequence_length", "burn_in"),

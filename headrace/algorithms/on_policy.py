@@ -12,12 +12,11 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch import Tensor, nn
-from typing_extensions import TypeVar
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import BETA2, Adam
@@ -40,7 +39,12 @@ from headrace.policies.recurrent import RecurrentActorCritic
 Batch: TypeAlias = dict[str, Any]
 Loss: TypeAlias = Callable[[Any, Batch, Any], tuple[Tensor, dict[str, Tensor]]]  # of (policy, batch, config)
 Limit: TypeAlias = tuple[str, float]  # a metric, and the value above which no more steps are taken
-C = TypeVar("C", bound=OnPolicyConfig, default=OnPolicyConfig)
+if TYPE_CHECKING:  # a default, which typing's own have from Python 3.13 on
+    from typing_extensions import TypeVar as _TypeVar
+
+    C = _TypeVar("C", bound=OnPolicyConfig, default=OnPolicyConfig)
+else:
+    C = TypeVar("C", bound=OnPolicyConfig)
 AnyActorCritic = ActorCritic | AsymmetricActorCritic | RecurrentActorCritic
 POLICY_SETTINGS = (
     "hidden",

@@ -39,8 +39,8 @@ class ActorQ(Policy):
     correlated in time (Lillicrap et al. 2016, arXiv:1509.02971, section 3).
     The last noise is part of the recurrent state.
     critic_init_scale: factor of the critics' initial weights. initial_std: standard deviation of a stochastic actor at
-    the start, before tanh. use_sde, sde_sample_freq, use_expln: see heads.py; initial_std is that of the noise
-    matrix then.
+    the start, before tanh; None for 1. use_sde, sde_sample_freq, use_expln: see heads.py; initial_std is that of the
+    noise matrix then.
     critic_hidden: sizes of the critics' hidden layers; None: the actor's. quantiles: outputs of a critic, see Critics.
     batch_renorm: None, or for how many batches it is batch normalisation at the start: see normalization.BatchRenorm.
     Weights are a function of the seed, as ActorCritic's.
@@ -72,7 +72,7 @@ class ActorQ(Policy):
         critic_hidden: Sequence[int] | None = None,
         batch_renorm: int | None = None,
         critic_init_scale: float = 1.0,
-        initial_std: float = 1.0,
+        initial_std: float | None = None,
         use_sde: bool = False,
         sde_sample_freq: int = 1,
         use_expln: bool = False,
@@ -108,7 +108,7 @@ class ActorQ(Policy):
             log_std = (
                 self.actor_out.bias[self.action_size :] if self.noise_matrix is None else self.noise_matrix.log_std
             )
-            nn.init.constant_(log_std, math.log(initial_std))
+            nn.init.constant_(log_std, math.log(initial_std or 1.0))
         self.critics = _critics((critics, *sizes), of_critics, activation, generator, quantiles, batch_renorm)
         with torch.no_grad():
             for weight in self.critics.weights:

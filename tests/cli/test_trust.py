@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -50,8 +51,8 @@ def strangers_run(tmp_path, monkeypatch) -> Path:
     run = tmp_path / "runs" / "ppo" / "Line_1"
     (theirs / "line.py").rename(run / "line.py")
     os.utime(run / "line.py", (0, 0))  # not the file that this process has loaded
-    (theirs / "it_ran").unlink()
-    theirs.rmdir()
+    assert (theirs / "it_ran").is_file()
+    shutil.rmtree(theirs)
     return run.rename(theirs)
 
 

@@ -8,6 +8,7 @@ is linked and optimised once.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from numba.core.dispatcher import Dispatcher
     from numba.core.environment import Environment
     from numba.core.types import Type
+
+
+# Numba counts an array's references by these functions, in each function that it has compiled before, as usual.
+# Arguments are not counted, and there are no other arrays: they do nothing.
+_COUNTS = re.compile(r"(define linkonce_odr void @NRT_(?:incref|decref)\(ptr %[^)]*\))[^{]*\{.*?\n\}", re.DOTALL)
 
 
 def object_code(function: Dispatcher, arguments: tuple[Argument, ...]) -> bytes:
@@ -50,6 +56,8 @@ def optimized(function: Dispatcher, types: tuple[Type, ...]) -> llvm.ModuleRef:
     compiled = function.overloads[types]
     name = compiled.fndesc.llvm_func_name
     module = compiled.library.linked()
+    if any(function.name in ("NRT_incref", "NRT_decref") for function in module.functions):
+        module = llvm.parse_assembly(_COUNTS.sub(r"\1 alwaysinline { ret void }", str(module)))
     module.link_in(llvm.parse_assembly(_entry(name, module.get_function(name))))
     _optimize(module)
     return module
@@ -60,10 +68,6 @@ class _Linked(JITCodeLibrary):
 
     def finalize(self) -> None:
         self._finalized = True
-
-    def _optimize_functions(self, ll_module: llvm.ModuleRef) -> None:
-        """Leave each function as it is: the whole is optimised at the end."""
-        ll_module.data_layout = self._codegen._data_layout
 
     def linked(self) -> llvm.ModuleRef:
         """The function with all that it calls, each once."""

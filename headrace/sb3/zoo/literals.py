@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from headrace.core.source_text import parse_expression
+
 
 class Name:
     """A class of another library that is known by its name alone."""
@@ -36,7 +38,7 @@ def parse(text: str, where: str) -> Any:
     where: what has it, for errors. Raises ValueError for anything else.
     """
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
+        return _value(parse_expression(text.strip()))
     except (SyntaxError, ValueError) as error:
         problem = str(error) if isinstance(error, ValueError) else f"it is no expression: {error.msg}"
         raise ValueError(f"{where} is {text!r}, and is read but not evaluated: {problem}") from error
