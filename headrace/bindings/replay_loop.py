@@ -108,13 +108,18 @@ class Loop:
         if step is not None:
             words[-3:-1] = 0, source.num_envs
         ring = _ring(replay, learning.drawn)
-        arguments = (
-            *(0, queue_state(), _columns(source), ring, self.learning.batch, self.learning.learning),
-            Steps(
-                *(self.span, np.int64(every), np.uint64(entered), actor_words, moving),
-                *(np.uint64(address), words, self.spent),
-            ),
+        steps = Steps(
+            span=self.span,
+            every=np.int64(every),
+            actor=np.uint64(entered),
+            actor_words=actor_words,
+            moving=moving,
+            entry=np.uint64(address),
+            words=words,
+            spent=self.spent,
         )
+        columns = _columns(source)
+        arguments = (0, queue_state(), columns, ring, learning.batch, learning.learning, steps)
         self.call = Call(entry("off_policy.off_policy_run", "run_steps", arguments, ANNOUNCEMENT), arguments)
         self.every, self.num_steps = every, source.num_steps
         self.work_queue, self.compiled, self.in_python = WorkQueue(), step is not None, 0.0  # s in environments

@@ -163,7 +163,7 @@ class TD3(Model):
 
 
 class EpsilonGreedy:
-    """What models of Q-networks have besides Model's members."""
+    """Members that models of Q-networks have besides Model's."""
 
     _rate_is_set = False
     policy: Any

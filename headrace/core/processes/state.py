@@ -29,8 +29,9 @@ SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (  # of t
     (socket.getdefaulttimeout, socket.setdefaulttimeout),
     (np.geterr, lambda how: np.seterr(**how)),
     (np.get_printoptions, lambda how: np.set_printoptions(**how)),
-    *([(lambda: os.nice(0), lambda nice: os.nice(nice - os.nice(0)))] if hasattr(os, "nice") else []),
 )
+if hasattr(os, "nice"):  # not on Windows
+    SETTINGS = (*SETTINGS, (lambda: os.nice(0), lambda nice: os.nice(nice - os.nice(0))))
 
 
 class ProcessState(NamedTuple):

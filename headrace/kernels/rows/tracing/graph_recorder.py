@@ -113,7 +113,7 @@ class Recorder(TorchDispatchMode):
         return made
 
     def _number(self, func: Any, args: Any, kwargs: Mapping[str, Any], symbols: list[Any]) -> Any:
-        """What Python reads of a tensor: of a number that does not depend on what is given."""
+        """A number that Python reads of a tensor. Raises NotRows where it depends on what is given."""
         if any(x.known is None for x in symbols):
             chooses = symbols[0].dtype == torch.bool
             raise NotRows(CHOOSES if chooses else READS, place_in(self.place))
@@ -161,7 +161,7 @@ class Recorder(TorchDispatchMode):
     def _written(
         self, func: Any, args: Any, kwargs: Mapping[str, Any], node: Node, found: Any, symbols: list[Any]
     ) -> Any:
-        """What an operation returns that writes to its arguments: these, where they are what it returns."""
+        """The results of an operation that writes to its arguments: the same tensors where it returns these."""
         if torch.Tag.inplace_view in func.tags:  # also the sizes of the tensor itself
             with torch._C._DisableTorchDispatch():
                 func(*args, **kwargs)
@@ -182,7 +182,7 @@ class Recorder(TorchDispatchMode):
         return self._symbol(self.graph.call_function(operator.getitem, (node, i)), like, own=own)
 
     def _symbol(self, node: Node, like: Tensor, known: Tensor | None = None, own: Symbol | None = None) -> Symbol:
-        """What a node computes. own: the tensor that was written to."""
+        """The tensor that a node computes. own: the one that was written to."""
         self._describe(node, like)
         if own is not None:
             own.node = node
@@ -244,18 +244,18 @@ def replay(graph: Graph, *values: Tensor) -> list[Tensor]:
 
 
 def _storage(symbol: Symbol) -> int:
-    """What a tensor, and its views, have in common."""
+    """A number that a tensor and its views have in common."""
     return symbol.like.untyped_storage()._cdata
 
 
 def _of_known(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """What an operation gives for numbers that do not depend on what is given."""
+    """The result of an operation on numbers that do not depend on what is given."""
     return func(*_mapped(args, lambda x: x.known), **_mapped(kwargs, lambda x: x.known))
 
 
 @cache
 def _is_composite(func: Any) -> bool:
-    """Whether torch has a rule of its own that takes an operation apart."""
+    """True if torch has a rule of its own that takes an operation apart."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return isinstance(func, torch._ops.OpOverload) and (key in func.py_kernels or func.has_kernel_for_dispatch_key(key))
 
@@ -268,7 +268,7 @@ def _on_meta(func: Any) -> dict[str, Any]:
 
 
 def _flat(values: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dicts."""
+    """The members of lists, tuples and dicts, of all depths."""
     if isinstance(values, list | tuple):
         for value in values:
             yield from _flat(value)

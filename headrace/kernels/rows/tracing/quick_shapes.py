@@ -31,7 +31,7 @@ OVERLOADS = "default Tensor Scalar self Tensor_Scalar Tensor_Tensor dim dim_IntL
 
 
 def quick_shape(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
-    """What an operation gives for tensors of torch's meta device; None where torch's rule has to tell."""
+    """The result of an operation on tensors of torch's meta device; None where torch's own rule is needed."""
     kind = _kinds().get(func)
     if kind is None or kwargs.keys() - {"alpha", "beta", "keepdim"}:
         return None
@@ -52,7 +52,7 @@ def quick_shape(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Tensor | Non
 
 
 def _in_order(x: Tensor) -> bool:
-    """Whether dimensions lie in memory in the order that they have."""
+    """True if dimensions lie in memory in the order that they have."""
     steps = [step for n, step in zip(x.shape, x.stride(), strict=True) if n != 1 and step]
     return all(one > other for one, other in pairwise(steps))
 
@@ -72,7 +72,7 @@ def _dtype(kind: str, args: Any) -> torch.dtype | None:
 
 
 def _fit(tensors: list[Tensor]) -> bool:
-    """Whether the first has the shape of all together."""
+    """True if the first has the shape of all together."""
     return torch.broadcast_tensors(*tensors)[0].shape == tensors[0].shape
 
 
@@ -91,7 +91,7 @@ def _product(*args: Any) -> Tensor | None:
 
 
 def _reduced(x: Tensor, dims: Any = None, keepdim: bool = False) -> Tensor | None:
-    """What is left of a tensor with fractions without some dimensions, or without all."""
+    """A reduction of a tensor with fractions over some dimensions, or over all."""
     count = x.dim()
     over = {d % count for d in dims if -count <= d < count} if dims else {*range(count)}
     if not x.dtype.is_floating_point or not count or len(over) != len(dims or over) or not x.numel():
