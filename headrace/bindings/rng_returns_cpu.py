@@ -15,7 +15,7 @@ from headrace.core import rng
 from headrace.core.device import Device
 from headrace.core.fused import register
 from headrace.core.rng import MASK, word
-from headrace.kernels.language.ops import prelude
+from headrace.kernels.language.ops import INNER, prelude
 from headrace.kernels.learning.rollouts_arguments import SHUFFLE_WORDS
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.entry_points import entry
@@ -23,9 +23,9 @@ from headrace.kernels.runtime.native import Argument, SharedCall, float_slot
 
 KEPT = 64  # shapes of arrays, of which each function keeps the call
 MOST_SHUFFLED = 2**32 // 20  # entries from which torch draws words of 64 bits
-INLINE = '@njit(error_model="numpy", forceinline=True)'
-KERNELS = '''
-@njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+INLINE = f'@njit(error_model="numpy", forceinline=True, {INNER})'
+KERNELS = f'''
+@njit(error_model="numpy", nogil=True, {INNER})
 def fill(out, blocks, alone, seed, purpose, first_high, first_low, first_env):
     """Rows 0 .. 4 * blocks - 1 of out [T, D, N]: all four words of each Philox block. alone: 1 for one more row, with
     the first word of the next block alone, which costs less to keep and a little less to compute."""
@@ -47,7 +47,7 @@ def fill(out, blocks, alone, seed, purpose, first_high, first_low, first_env):
                 out[t, d, n] = to_uniform(_philox(seed, purpose, env, high, step, U32(blocks))[0])
 
 
-@njit(error_model="numpy", forceinline=True)
+{INLINE}
 def to_uniform(word):
     return F32(I32(word >> U32(8))) * F32(5.9604644775390625e-8)
 '''

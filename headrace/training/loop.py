@@ -188,7 +188,8 @@ class Training:
         except Stopped:
             return None
         finally:
-            interrupts.caught = interrupts.caught or trainer.caught
+            if caught := trainer.caught:  # else nothing is written: a handler may have just written it
+                interrupts.caught = interrupts.caught or caught
 
     def _restart(self, recorder: Recorder, error: RankLost) -> None:
         """Go on from last/ after the loss of a learner. Raises the error where that was one too many."""

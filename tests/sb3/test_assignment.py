@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from functools import cache
 from typing import Any
 
 import pytest
@@ -59,15 +60,22 @@ def weights(model: Any) -> torch.Tensor:
     return torch.cat([x.detach().flatten() for x in model.policy.parameters()])
 
 
+@cache
+def usual(name: str) -> tuple[Any, torch.Tensor]:
+    """A model of which nothing is set, and the weights that it has learned."""
+    model = made(name).learn(100)
+    return model, weights(model)
+
+
 @pytest.mark.parametrize(("name", "argument", "value"), SET)
 def test_an_argument_that_is_set_means_what_it_means_in_the_constructor(name, argument, value):
-    usual, given, later = made(name), made(name, **{argument: value}), made(name)
-    assert getattr(usual, argument) == getattr(later, argument) != value
+    given, later, (other, others) = made(name, **{argument: value}), made(name), usual(name)
+    assert getattr(other, argument) == getattr(later, argument) != value
     setattr(later, argument, value)
     assert getattr(later, argument) == value
-    for model in (usual, given, later):
+    for model in (given, later):
         model.learn(100)
-    assert torch.equal(weights(given), weights(later)) and not torch.equal(weights(usual), weights(later))
+    assert torch.equal(weights(given), weights(later)) and not torch.equal(others, weights(later))
 
 
 @pytest.mark.parametrize(("name", "argument", "value"), LATE)

@@ -22,6 +22,7 @@ from headrace.policies.actor_critic import ActorCritic
 from headrace.runs import checkpoint, signals
 from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings, read_toml, to_toml
+from headrace.training.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -248,6 +249,12 @@ def test_a_signal_finishes_the_iteration_saves_and_restores_handlers(number, cap
     assert "the last rollout is not part of the run" in said and f"ended by {number.name}" in said
     assert "to go on: headrace.train(resume='runs/ppo/Walk_1', env=...)" in said
     assert hr.load(run.path, which="last") is not None
+
+
+def test_a_signal_that_comes_while_another_learners_is_asked_for_is_not_lost(monkeypatch):
+    monkeypatch.setattr(Trainer, "caught", property(lambda trainer: signal.raise_signal(signal.SIGINT) or ""))
+    run = hr.train("ppo", Walk(), total_steps=2000, on_interrupt="return", **TINY)
+    assert run.reason == "SIGINT" and run.metrics["iteration"] == 1
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])

@@ -51,9 +51,11 @@ def array(dtype: type[np.generic], *shape: int) -> Array:
     return Array(dtype, shape)
 
 
-CPU = """\
+# of functions that other kernels call, and Python does not: half the time to compile a small one is its wrappers
+INNER = "no_cpython_wrapper=True, no_cfunc_wrapper=True"
+CPU = f"""\
 from numba import njit
-@njit(error_model="numpy", fastmath=False, forceinline=True)
+@njit(error_model="numpy", fastmath=False, forceinline=True, {INNER})
 def _product(a, b):
     return a * b
 """

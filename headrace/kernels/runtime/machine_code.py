@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 from numba import typeof  # noqa: TID253
-from numba.core import event  # noqa: TID253
+from numba.core import errors, event  # noqa: TID253
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen  # noqa: TID253
 from numba.core.compiler_lock import global_compiler_lock  # noqa: TID253
 from numba.core.registry import cpu_target  # noqa: TID253
@@ -108,6 +108,13 @@ class _Linker(JITCPUCodegen):
         pass
 
 
+class _NoColours:
+    """Numba's marks in its error messages, which are none."""
+
+    def __getattr__(self, name: str) -> Callable[[str], str]:
+        return lambda message: message
+
+
 @cache
 def _linker() -> _Linker:
     return _Linker("headrace")
@@ -119,11 +126,13 @@ def _linking() -> Iterator[None]:
 
     Nor does it time its calls of LLVM, which it does for each function that is being compiled, thus ten times what is
     ten calls deep; nor count references to arrays: all are arguments, which are not counted.
+    Colours of error messages, which it makes of each type that does not fit, take a twentieth of the time: none here.
     Python looks for garbage rarely: to go through all that is in memory each time is a fifth of the time.
     """
     changed = [
         (cpu_target.target_context, "_internal_codegen", _linker()),
         (event, "install_timer", lambda *arguments: nullcontext()),
+        (errors, "_termcolor_inst", _NoColours()),
         (NRTContext, "_call_incref_decref", lambda *arguments: None),
     ]
     with global_compiler_lock:

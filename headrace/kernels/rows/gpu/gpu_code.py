@@ -6,9 +6,10 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from headrace.kernels.rows.targets.cpu_code import optimised
+from headrace.kernels.rows.targets.cpu_code import parsed
 
 TRIPLE = "nvptx64-nvidia-cuda"
+LEVEL = 2  # of optimisation
 VERSION = "+ptx85"  # which drivers from CUDA 12.5 on read
 
 
@@ -23,4 +24,9 @@ def ptx(text: str) -> bytes:
     """PTX of a module, whose first line is the GPU's architecture, "sm_90"; later GPUs take it too."""
     architecture, text = text.split("\n", 1)
     machine = _machine(architecture)
-    return str(machine.emit_assembly(optimised(text, machine))).encode()
+    module = parsed(text, machine)
+    options = llvm.create_pipeline_tuning_options(speed_level=LEVEL)
+    options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return str(machine.emit_assembly(module)).encode()

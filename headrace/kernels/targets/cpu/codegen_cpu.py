@@ -12,13 +12,13 @@ Pixel observations are drawn by another module (codegen_pixels_cpu).
 from __future__ import annotations
 
 from headrace.kernels.language.ir import EnvIR
-from headrace.kernels.language.ops import prelude
+from headrace.kernels.language.ops import INNER, prelude
 from headrace.kernels.language.typed import pure
 from headrace.kernels.targets.cpu.state_layout import CpuText, envs_per_block, plane
 from headrace.kernels.targets.episode_text import block, constants, decorated, function, of_agent, title
 
-INLINE = '@njit(error_model="numpy", fastmath={"contract"}, forceinline=True)'
-KERNEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)'
+INLINE = f'@njit(error_model="numpy", fastmath={{"contract"}}, forceinline=True, {INNER})'
+KERNEL = f'@njit(error_model="numpy", fastmath={{"contract"}}, nogil=True, {INNER})'
 PARALLEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True, parallel=True)'
 WRITTEN = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 LOOP = "for i in range(np.uint64(hi - lo))"

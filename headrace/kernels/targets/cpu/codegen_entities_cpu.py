@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 
 from headrace.core.rng import Purpose
 from headrace.kernels.language.ir import EnvIR, Field, Phase
-from headrace.kernels.language.ops import prelude
+from headrace.kernels.language.ops import INNER, prelude
 from headrace.kernels.targets.cpu.codegen_cpu import ENVS_AT_ONCE, WRITTEN, module_text
 from headrace.kernels.targets.cpu.codegen_envs_cpu import env_lane_functions, envs_step
 from headrace.kernels.targets.cpu.grid_text import (
@@ -33,7 +33,7 @@ from headrace.kernels.targets.random_actions import no_action
 LANES = (1, 2, 4, 8, 16)
 ACROSS = ("entities", "environments")
 FEW_ENTITIES = 16  # up to so many, lanes across environments are faster
-EXACT = '@njit(error_model="numpy", forceinline=True)'
+EXACT = f'@njit(error_model="numpy", forceinline=True, {INNER})'
 COLUMN_PARTS = ("action", *WRITTEN)
 
 

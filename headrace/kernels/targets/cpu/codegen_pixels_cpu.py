@@ -5,13 +5,13 @@ from __future__ import annotations
 from textwrap import indent
 
 from headrace.kernels.language.ir import EnvIR
-from headrace.kernels.language.ops import prelude
+from headrace.kernels.language.ops import INNER, prelude
 from headrace.kernels.targets.cpu.state_layout import CpuText
 from headrace.kernels.targets.episode_text import constants, decorated, title
 from headrace.kernels.targets.pixel_text import gray_levels
 
-EXACT = '@njit(error_model="numpy", forceinline=True)'
-KERNEL = '@njit(error_model="numpy", nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)'
+EXACT = f'@njit(error_model="numpy", forceinline=True, {INNER})'
+KERNEL = f'@njit(error_model="numpy", nogil=True, {INNER})'
 PARALLEL = '@njit(error_model="numpy", nogil=True, cache=True, parallel=True)'
 
 # Environment 0 of a block that begins at lo.
