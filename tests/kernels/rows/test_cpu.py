@@ -214,7 +214,7 @@ def test_numbers_at_indices() -> None:
     same(Program("pick", (x, index), (table,), tuple(outputs)))
 
 
-@pytest.mark.parametrize("count", [1, 2, 9])
+@pytest.mark.parametrize("count", [1, 2, 9, 50])
 def test_sorting(count: int) -> None:
     build, (x,), (w,) = Builder(), columns((2, count)), uniforms((count,))
     rounded = build.packed(build.map("round", whole(x)), always=True)

@@ -278,40 +278,70 @@ def pick_step(step: Step, value: Pick) -> None:
 
 
 def sort_step(step: Step, value: Sort) -> None:
-    """By exchanging neighbours, for all lanes at once: as many passes as there are numbers. Equals stay in order, NaN
-    comes last."""
+    """By a network of exchanges, the same for all lanes. Equals stay in order, NaN comes last."""
     b, count = step.body, value.shape[-1]
     numbers = b.new(f"alloca [{count} x {b.f32}], align 64")
-    places = b.new(f"alloca [{count} x {b.i32}], align 64")
+    places = b.new(f"alloca [{count} x {b.i32}], align 64") if value.places else None
+    pairs = network(count)
+    lows, highs = (step.module.constant([str(pair[k]) for pair in pairs], "i32") for k in (0, 1))
     with step.each(value.shape[:-1], value.rows) as (index, lane):
         with b.loop(count) as i:
             x = Reader(step, [*index, i], lane).value(Node(value.source))
             if value.source.value.dtype == I32:
                 x = b.new(f"sitofp {b.i32} {x} to {b.f32}")
             b.store(x, numbers, b.times(i, b.width))
-            one = b.integer(int(i)) if i.isdecimal() else b.broadcast(b.new(f"trunc i64 {i} to i32"), "i32")
-            b.store(one, places, b.times(i, b.width), "i32")
-        if count > 1:
-            with b.loop(count - 1), b.loop(count - 1) as j:
-                _exchange(b, numbers, places, j)
+            if places is not None:
+                one = b.integer(int(i)) if i.isdecimal() else b.broadcast(b.new(f"trunc i64 {i} to i32"), "i32")
+                b.store(one, places, b.times(i, b.width), "i32")
+        if pairs:
+            with b.loop(len(pairs)) as k:
+                low, high = (b.times(_number(b, table, k), b.width) for table in (lows, highs))
+                _exchange(b, numbers, places, low, high)
         with b.loop(count) as i:
-            found = b.load(places, b.times(i, b.width), "i32") if value.places else b.load(numbers, b.times(i, b.width))
+            found = b.load(numbers if places is None else places, b.times(i, b.width), "i32" if places else "float")
             if not value.places and value.dtype == I32:
                 found = b.new(f"fptosi {b.f32} {found} to {b.i32}")
             at = b.plus(*(b.times(k, s) for k, s in zip([*index, i], contiguous(value.shape), strict=True)), 0)
             store(step, value, at, lane, found)
 
 
-def _exchange(b: Body, numbers: str, places: str, j: str) -> None:
-    low, high = b.times(j, b.width), b.plus(b.times(j, b.width), b.width)
+def network(count: int) -> list[tuple[int, int]]:
+    """Pairs of places whose numbers are exchanged where the first is larger, one pair after the other: then so many
+    numbers are in order. Batcher's merge exchange: Knuth, The Art of Computer Programming, section 5.2.2, algorithm M."""
+    pairs: list[tuple[int, int]] = []
+    half = 1 << max(count - 1, 1).bit_length() - 1
+    p = half
+    while p and count > 1:
+        q, r, d = half, 0, p
+        while True:
+            pairs += [(i, i + d) for i in range(count - d) if i & p == r]
+            if q == p:
+                break
+            d, q, r = q - p, q // 2, p
+        p //= 2
+    return pairs
+
+
+def _number(b: Body, table: str, k: str) -> str:
+    """A whole number of a constant table, as an index."""
+    found = b.new(f"load i32, ptr {b.at(table, k, 'i32')}, align 4")
+    return b.new(f"zext i32 {found} to i64")
+
+
+def _exchange(b: Body, numbers: str, places: str | None, low: str, high: str) -> None:
     x, y = b.load(numbers, low), b.load(numbers, high)
-    p, q = b.load(places, low, "i32"), b.load(places, high, "i32")
     nan = b.new(f"and {b.i1} {compare(b, 'uno', x, x)}, {compare(b, 'ord', y, y)}")
     later = b.new(f"or {b.i1} {compare(b, 'ogt', x, y)}, {nan}")
+    if places is not None:
+        p, q = b.load(places, low, "i32"), b.load(places, high, "i32")
+        nans = b.new(f"and {b.i1} {compare(b, 'uno', x, x)}, {compare(b, 'uno', y, y)}")
+        equal = b.new(f"or {b.i1} {compare(b, 'oeq', x, y)}, {nans}")
+        turned = b.new(f"and {b.i1} {equal}, {b.new(f'icmp ugt {b.i32} {p}, {q}')}")
+        later = b.new(f"or {b.i1} {later}, {turned}")
+        b.store(select(b, later, q, p, b.i32), places, low, "i32")
+        b.store(select(b, later, p, q, b.i32), places, high, "i32")
     b.store(select(b, later, y, x), numbers, low)
     b.store(select(b, later, x, y), numbers, high)
-    b.store(select(b, later, q, p, b.i32), places, low, "i32")
-    b.store(select(b, later, p, q, b.i32), places, high, "i32")
 
 
 GATHERED = {"float32": ("float", ""), "int32": ("i32", ""), "int64": ("i64", "trunc i64 {} to i32")} | {
