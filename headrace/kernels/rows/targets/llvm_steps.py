@@ -307,7 +307,7 @@ def sort_step(step: Step, value: Sort) -> None:
 
 def network(count: int) -> list[tuple[int, int]]:
     """Pairs of places whose numbers are exchanged where the first is larger, one pair after the other: then so many
-    numbers are in order. Batcher's merge exchange: Knuth, The Art of Computer Programming, section 5.2.2, algorithm M."""
+    numbers are in order. Batcher's merge exchange: Knuth, The Art of Computer Programming, 5.2.2, algorithm M."""
     pairs: list[tuple[int, int]] = []
     half = 1 << max(count - 1, 1).bit_length() - 1
     p = half
