@@ -27,6 +27,7 @@ from headrace.kernels.rows.row_program import (
 
 LONGEST = 24  # functions of an expression
 CHEAP = 3  # functions that are rather computed twice than stored and loaded
+GROWN, CHEAP_GROWN = 8, 8  # the same of a value with so many times the numbers of whatever it is computed from
 
 
 def stored(program: Program) -> set[Value]:
@@ -40,6 +41,7 @@ def stored(program: Program) -> set[Value]:
         readers[output.view.value].append((None, output.view))
     found: set[Value] = set()
     cost: dict[Value, int] = {}  # functions that computing a Map takes, with those of the unstored ones that it reads
+    reads: dict[Value, int] = {}  # the numbers of the largest value in memory that it is computed from
     expensive: set[Value] = set()
     for value in values:
         if isinstance(value, Constant | Input):
@@ -49,9 +51,11 @@ def stored(program: Program) -> set[Value]:
             continue
         within = [view.value for view in value.operands if view.value in cost and view.value not in found]
         cost[value] = 1 + sum(cost[inner] for inner in within)
+        reads[value] = max(reads[x.value] if x.value in within else x.value.size for x in value.operands)
         if value.function in EXPENSIVE or not expensive.isdisjoint(within):
             expensive.add(value)
-        costly = value in expensive or cost[value] > CHEAP
+        cheap = CHEAP_GROWN if value.size >= GROWN * reads[value] else CHEAP
+        costly = value in expensive or cost[value] > cheap
         if not value.rows or cost[value] > LONGEST or _needed(value, readers[value], costly):
             found.add(value)
     return found
@@ -60,6 +64,8 @@ def stored(program: Program) -> set[Value]:
 def _needed(value: Map, readers: list[tuple[Value | None, View]], costly: bool) -> bool:
     """Whether readers need a Map in memory, or would compute it more often than once where that is costly."""
     if costly and (len(readers) > 1 or any(view.size > value.size for _, view in readers)):
+        return True
+    if any(view.size >= GROWN * value.size for _, view in readers) and any(x.value.rows for x in value.operands):
         return True
     from_inputs = all(isinstance(view.value, Input | Constant) or not view.value.rows for view in value.operands)
     for reader, view in readers:

@@ -67,14 +67,25 @@ def from_bits(b: Body, x: str) -> str:
 
 def maximum(b: Body, x: str, y: str) -> str:
     """The larger; NaN where one is."""
-    larger = select(b, compare(b, "ogt", x, y), x, y)
-    return select(b, compare(b, "uno", x, x), x, larger)
+    return _extreme(b, "ogt", x, y)
 
 
 def minimum(b: Body, x: str, y: str) -> str:
     """The smaller; NaN where one is."""
-    smaller = select(b, compare(b, "olt", x, y), x, y)
-    return select(b, compare(b, "uno", x, x), x, smaller)
+    return _extreme(b, "olt", x, y)
+
+
+def _extreme(b: Body, how: str, x: str, y: str) -> str:
+    if _is_number(x) or _is_number(y):  # one instruction: where the other is NaN, the comparison is false
+        number, other = (x, y) if _is_number(x) else (y, x)
+        return select(b, compare(b, how, number, other), number, other)
+    found = select(b, compare(b, how, x, y), x, y)
+    return select(b, compare(b, "uno", x, x), x, found)
+
+
+def _is_number(x: str) -> bool:
+    """Whether an operand is a constant, and not NaN."""
+    return not x.startswith("%") and "0x7FF8" not in x
 
 
 def clamp(b: Body, x: str, low: float, high: float) -> str:
