@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from headrace.core.packages import installed, located
 from headrace.core.source_text import bare_text, imports, tree_text
-from headrace.core.value_text import Changing, describe
+from headrace.core.value_text import AllUnchanged, Changing, describe
 
 Space: TypeAlias = Mapping[str, object]  # of a module or class: name -> value
 OWN = "headrace"
@@ -66,7 +66,7 @@ class Reach:
         self._defaults = [x for function in self._defaulting for x in _defaults(function)]
         self._cells = walk.cells
         self._contents = [*map(_contents, walk.cells)]
-        self._changing, self.unseen = walk.changing, sorted(walk.unseen)
+        self._changing, self.unseen = AllUnchanged(walk.changing), sorted(walk.unseen)
         self.text = self._hash(_texts, bare_text)
 
     @functools.cached_property
@@ -88,7 +88,7 @@ class Reach:
                 and [*map(_code, self.functions)] == self._codes
                 and all(map(is_, chain.from_iterable(map(_defaults, self._defaulting)), self._defaults))
                 and all(map(is_, map(_contents, self._cells), self._contents))
-                and all(part.holds() for part in self._changing)
+                and self._changing.hold()
             )
         except (KeyError, RuntimeError, ValueError):  # gone; changed by another thread; a cell that was emptied
             return False
@@ -107,7 +107,7 @@ class Reach:
         for function, code in zip(self.functions, self._codes, strict=True):
             if function.__code__ is not code:
                 return f"{function.__qualname__}()"
-        for part in self._changing:
+        for part in self._changing.changing:
             if not part.holds():
                 return f"an object of the class {type(part.part).__name__} that the code reads"
         return "a variable of the enclosing function, or a default of an argument"

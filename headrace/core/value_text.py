@@ -12,10 +12,10 @@ import contextlib
 import functools
 import operator
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from enum import Enum
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, repeat
 from types import (
     BuiltinFunctionType,
     EllipsisType,
@@ -71,22 +71,65 @@ class Changing:
     def __init__(self, part: Any, text: str, parts: list[object]) -> None:
         kind = type(part)
         self.part, self.text, self.parts = part, text, parts
-        self.read, self.numbers = _READ.get(kind), None
+        self.read = _READ.get(kind)
+        self.numbers: tuple[Any, ...] | None = None
         if self.read is None and _has_attributes_alone(kind):  # type: ignore[arg-type]
             self.read, self.parts = _attribute_items, _attribute_items(part)
         if _is(kind, "numpy", "ndarray") and part.nbytes <= _SHORT and not part.dtype.hasobject:
-            self.numbers = part.dtype, part.shape, part.tobytes()
+            self.numbers = _array_numbers(part)
 
     def holds(self) -> bool:
         """Whether it still is what it was. Takes a microsecond for most."""
         if self.numbers is not None:
-            return (self.part.dtype, self.part.shape, self.part.tobytes()) == self.numbers
+            return _array_numbers(self.part) == self.numbers
         if self.read is None:
             text, parts, _ = _content(type(self.part), self.part)
             now = [*parts]
         else:
             text, now = self.text, self.read(self.part)
         return text == self.text and len(now) == len(self.parts) and all(map(operator.is_, now, self.parts))
+
+
+class AllUnchanged:
+    """Whether parts that can be changed are what they were: those that are read quickly all at once, in C."""
+
+    def __init__(self, changing: Sequence[Changing]) -> None:
+        self.changing = changing
+        parts = [*{id(own.part): own for own in changing}.values()]
+        arrays = [own for own in parts if own.numbers is not None]
+        kinds = [(own, own.read) for own in parts if own.numbers is None]
+        lists = [own for own, read in kinds if read is _READ[list]]
+        dicts = [own for own, read in kinds if read is _READ[dict]]
+        objects = [own for own, read in kinds if read is _attribute_items]
+        self._others = [own for own, read in kinds if read not in (*_READ.values(), _attribute_items)]
+        self._arrays, self._lists, self._dicts, self._objects = (
+            [own.part for own in each] for each in (arrays, lists, dicts, objects)
+        )
+        members = [own.parts for own in lists] + [own.parts[::2] for own in (*dicts, *objects)]
+        values = chain.from_iterable(own.parts[1::2] for own in (*dicts, *objects))
+        self._members, self._values = [*chain.from_iterable(members)], [*values]
+        self._sizes, self._numbers = [*map(len, members)], [own.numbers for own in arrays]
+
+    def hold(self) -> bool:
+        """Whether all still are what they were."""
+        try:
+            return self._quick_hold() and all(part.holds() for part in self._others)
+        except RuntimeError:  # another thread changes one
+            return False
+
+    def _quick_hold(self) -> bool:
+        named = [*self._dicts, *map(object.__getattribute__, self._objects, repeat("__dict__"))]
+        spaces = [*self._lists, *named]
+        return (
+            [*map(len, spaces)] == self._sizes
+            and all(map(operator.is_, chain.from_iterable(spaces), self._members))
+            and all(map(operator.is_, chain.from_iterable(map(dict.values, named)), self._values))
+            and [*map(_array_numbers, self._arrays)] == self._numbers
+        )
+
+
+def _array_numbers(array: Any) -> tuple[Any, ...]:
+    return array.dtype, array.shape, array.tobytes()
 
 
 class Description(NamedTuple):

@@ -7,7 +7,7 @@ computes the gradients. examine() sees all of these, and says in words what it s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSet, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -87,7 +87,8 @@ def _of_all_modules() -> frozenset[str]:
 
 
 _examinations: WeakKeyDictionary[nn.Module, Examination] = WeakKeyDictionary()
-_unchanged: ContextVar[nn.Module | None] = ContextVar("unchanged", default=None)  # of each thread; see unchanged()
+# modules that are not looked at again, of each thread: a set, that grows, within examined_once()
+_settled: ContextVar[Set[nn.Module]] = ContextVar("settled", default=frozenset())
 
 
 @contextmanager
@@ -95,18 +96,30 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     """Inside, examine() does not look at this module again: for a copy of a policy that nothing else holds, or where
     none of the user's code runs."""
     examine(module)
-    before = _unchanged.set(module)
+    before = _settled.set(frozenset({*_settled.get(), module}))
     try:
         yield
     finally:
-        _unchanged.reset(before)
+        _settled.reset(before)
+
+
+@contextmanager
+def examined_once() -> Iterator[None]:
+    """Inside, examine() looks at each module once: where none of the user's code runs."""
+    before = _settled.set({*_settled.get()})
+    try:
+        yield
+    finally:
+        _settled.reset(before)
 
 
 def examine(module: nn.Module) -> Examination:
     """What is to be seen of a module now. The same object as before where nothing has changed."""
-    found = _examinations.get(module)
-    if found is None or (module is not _unchanged.get() and not found.holds(module)):
+    found, settled = _examinations.get(module), _settled.get()
+    if found is None or (module not in settled and not found.holds(module)):
         found = _examinations[module] = Examination(module)
+    if isinstance(settled, MutableSet):
+        settled.add(module)
     return found
 
 

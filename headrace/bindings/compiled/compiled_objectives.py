@@ -23,6 +23,7 @@ from headrace.core.fused import register
 from headrace.data.replay import Batch
 from headrace.data.rollout import tree_map
 from headrace.kernels.rows.targets.cpu_program import CpuProgram
+from headrace.policies.examination import examined_once
 
 if TYPE_CHECKING:
     from headrace.bindings.compiled.loss_program import Program
@@ -100,14 +101,15 @@ def programs_of(
     """The programs of the losses, each with what its loss gives to those that follow; or why there are none."""
     programs: list[Program] = []
     columns: list[Rows] = []
-    for objective in objectives:
-        compiled = _of(objective, networks.policy.sequence_length)
-        program, values = compiled.find((networks, rows, config))
-        if isinstance(program, str):
-            return program
-        programs.append(program)
-        columns.append(compiled.columns(program, values))
-        rows = rows | columns[-1]
+    with examined_once():
+        for objective in objectives:
+            compiled = _of(objective, networks.policy.sequence_length)
+            program, values = compiled.find((networks, rows, config))
+            if isinstance(program, str):
+                return program
+            programs.append(program)
+            columns.append(compiled.columns(program, values))
+            rows = rows | columns[-1]
     return programs, columns
 
 

@@ -88,10 +88,11 @@ class _Minibatches:
             in_blocks=np.uint64(0),
             choice=choice,
         )
+        # the first two minibatches, as losses are given them
+        self.first, self.second = (self._rows(g) for g in (0, min(1, steps - 1)))
         self._fill(algorithm)
 
-    def rows(self, g: int) -> Rows:
-        """Minibatch g, as losses are given it."""
+    def _rows(self, g: int) -> Rows:
         return {name: column[g, : self.shape[1]] for name, column in self.columns.items()}
 
     def _fill(self, algorithm: OffPolicy[Any]) -> None:
@@ -170,7 +171,7 @@ class CompiledLearningCall:
     def begin(self, algorithm: OffPolicy[Any]) -> None:
         """See AnyLearningCall."""
         objectives, networks = algorithm.objectives()
-        given = [self._minibatches.rows(g) for g in (0, min(1, self.steps - 1))]
+        given = self._minibatches.first, self._minibatches.second
         arguments = arguments_of(networks, given, self._columns, algorithm.config)
         parts = zip(self._parts, objectives, arguments, strict=True)
         self._kept = [part.begin(objective, own, self._threads) for part, objective, own in parts]
@@ -209,7 +210,7 @@ def _call(algorithm: OffPolicy[Any], steps: int) -> CompiledLearningCall | None:
     if compiled_objectives.why_not(objectives, algorithm.config.batch_size) is not None:
         return None
     minibatches = _memory.get(lambda: _Minibatches(algorithm, steps), algorithm, algorithm.replay, steps)
-    found = programs_of(objectives, networks, minibatches.rows(0), algorithm.config)
+    found = programs_of(objectives, networks, minibatches.first, algorithm.config)
     if isinstance(found, str):
         return None
     programs, columns = found

@@ -118,8 +118,9 @@ class Program:
     are those of the arguments, where these were looked at.
 
     sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to. learned, written:
-    numbers of results that are gradients, or new numbers of buffers; each with that of the input.
-    traced: whether this process traced it. again: trace it whatever is on disk. learns: see rows.tracing.inputs.Given.
+    numbers of results that are gradients, or new numbers of buffers; each with that of the input. looked_up: numbers
+    of inputs that may be another tensor at each call. traced: whether this process traced it.
+    again: trace it whatever is on disk. learns: see rows.tracing.inputs.Given.
     """
 
     def __init__(
@@ -143,6 +144,12 @@ class Program:
         self.given.leave_out()
         self.sources, self.modules, self.spec = self.given.sources, self.given.modules, record.returned
         self._numbers = [leaf is NUMBER for leaf in self.spec[1] if isinstance(leaf, Metric)]
+        pairs = [*zip(self.sources, self.given.values, strict=True)]
+        # a parameter or buffer stays what it is, as long as `conditions` hold; others are looked up
+        self._registered = [value if source.registered else None for source, value in pairs]
+        self._others = [(i, source.find) for i, source in enumerate(self.sources) if not source.registered]
+        self.looked_up = [i for i, _ in self._others]
+        self._tensors: dict[int, tuple[float, Tensor]] = {}  # of numbers
         self.columns = [i for i, source in enumerate(self.sources) if source.kind == "column"]
         self.uniforms = [i for i, source in enumerate(self.sources) if source.kind != "column"]
         self.device, self.work = self.given.device, record.work
@@ -245,9 +252,19 @@ class Program:
         return torch.utils._pytree.tree_unflatten(leaves, spec)
 
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:
-        """The inputs of a call."""
-        found = [source.find(arguments) for source in self.sources]
-        return [x if isinstance(x, Tensor) else torch.full((), x, device=self.device) for x in found]
+        """The inputs of a call, while `conditions` hold: the same tensors as before where nothing is new."""
+        found: list[Any] = [*self._registered]
+        for i, find in self._others:
+            x = find(arguments)
+            found[i] = x if isinstance(x, Tensor) else self._tensor(i, x)
+        return found
+
+    def _tensor(self, i: int, number: float) -> Tensor:
+        """A number that is input i."""
+        known = self._tensors.get(i)
+        if known is None or known[0] is not number:
+            known = self._tensors[i] = number, torch.full((), number, device=self.device)
+        return known[1]
 
     def compute(self, values: Sequence[Tensor], into: Sequence[Tensor | None] = ()) -> list[Tensor]:
         """All outputs, of these inputs. into: tensors for some of them."""

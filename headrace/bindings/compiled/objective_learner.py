@@ -74,28 +74,45 @@ class Part:
         pairs += [(NOTHING, NOTHING)] * (2 - len(pairs))
         first, second = [*self.optimizers, NO_OPTIMIZER][:2]
         targets, tau = (pairs[0], pairs[1]), self.tau.numpy()
+        self._lie: list[int] = []  # the addresses that the slots were written for
+        self._kept: dict[int, Tensor] = {}
         self.stage = Stage(np.int64(self.every), self.workers.work, self.moving, first, second, targets, tau)
 
     def begin(self, objective: Objective, arguments: Sequence[tuple[Any, ...]], threads: int) -> dict[int, Tensor]:
         """Take over what changes from call to call. arguments: of the first minibatch, and of the second.
 
         Returns the inputs that the call reads."""
+        program, values = self.program, self.program.values(arguments[0])
+        following = [program.sources[i].find(arguments[1]) for i in program.columns]
+        gradients: list[Any] = [values[i].grad for _, i in program.learned]  # which the optimizers made
+        given = [*(values[i] for i in program.looked_up), *following, *gradients]
+        lie = [threads, *(x.data_ptr() for x in given)]
+        if lie != self._lie:
+            self._kept = self._point(values, following, gradients, threads)
+            own = all(x.data_ptr() == values[i].data_ptr() for i, x in self._kept.items())
+            self._lie = lie if own else []  # of what is copied, the numbers may be others next time
+        self.tau.copy_(torch.as_tensor(objective.tau if objective.targets else 0.0))
+        for written, optimizer in zip(self.optimizers, objective.optimizers, strict=True):
+            write_settings(written, optimizer, objective.max_norm)
+            optimizer.gradient.zero_()  # of parameters that the loss does not depend on
+        return self._kept
+
+    def _point(
+        self, values: Sequence[Tensor], following: Sequence[Tensor], gradients: Sequence[Tensor], threads: int
+    ) -> dict[int, Tensor]:
+        """Write where inputs, columns of the second minibatch, gradients and outputs lie."""
         program, words = self.program, self.memory.words
         self.memory.prepare(self._rows, threads)
-        values = program.values(arguments[0])
-        for number, i in program.learned:
-            gradient = values[i].grad
-            assert gradient is not None, "which the optimizer made"
+        for (number, _), gradient in zip(program.learned, gradients, strict=True):
             self.found[number] = gradient
         for number, output in enumerate(self.found):
             program.point_output(words, number, output)
         kept = program.point(words, values)
-        columns = [(slots.column(n), program.sources[i]) for n, i in enumerate(program.columns)]
         assert all(kept[i].data_ptr() == values[i].data_ptr() for i in program.columns), "not copied"
-        for row, (slot, source) in enumerate(columns):
-            first, second = (source.find(given).data_ptr() for given in arguments)
-            self.moving[row] = slot, words[slot], second - first
-        for row, i in enumerate(self._numbers, len(columns)):
+        for row, i in enumerate(program.columns):
+            slot = slots.column(row)
+            self.moving[row] = slot, words[slot], following[row].data_ptr() - values[i].data_ptr()
+        for row, i in enumerate(self._numbers, len(program.columns)):
             slot, own = slots.result(i, *program.code.sizes), self.found[i]
             if i in self.metrics.values():
                 apart = own.stride(0) * own.element_size()
@@ -103,10 +120,6 @@ class Part:
                 apart = self.errors.stride(0) * 4 if i == self._error and self.errors is not None else 0
             self.moving[row] = slot, words[slot], apart
         self.workers.take(words, threads)
-        self.tau.copy_(torch.as_tensor(objective.tau if objective.targets else 0.0))
-        for written, optimizer in zip(self.optimizers, objective.optimizers, strict=True):
-            write_settings(written, optimizer, objective.max_norm)
-            optimizer.gradient.zero_()  # of parameters that the loss does not depend on
         return kept
 
     def write(self, values: Sequence[Tensor], kept: dict[int, Tensor]) -> None:

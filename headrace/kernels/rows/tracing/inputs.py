@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core.closure import Reach, reach
-from headrace.core.value_text import Changing, describe
+from headrace.core.value_text import AllUnchanged, Changing, describe
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.tracing.captured import Find, Space, captured, has_parts, holders, roots, within
 from headrace.kernels.rows.tracing.held import CONSTANT, Held, Same, Size, are_settings, is_same, parts_of
@@ -22,6 +22,7 @@ from headrace.kernels.rows.tracing.held import CONSTANT, Held, Same, Size, are_s
 Shape: TypeAlias = tuple[int, ...]
 Kind: TypeAlias = Literal["column", "uniform"]
 _training = attrgetter("training")
+_appearance = attrgetter("dtype", "device", "requires_grad", "shape", "_backward_hooks", "_post_accumulate_grad_hooks")
 DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.uint8: "i32", torch.bool: "bool"}
 
 
@@ -30,7 +31,7 @@ class Source:
     """An input of a traced loss. name: as a user would say it. learned: whether the loss has a gradient of it.
 
     find: gives what it is now, of the arguments of a call. of_module: whether it is a tensor of a module's; then the
-    arguments do not count. number: whether it is a Python float.
+    arguments do not count. registered: whether it is a parameter or buffer there. number: whether it is a Python float.
     """
 
     kind: Kind
@@ -38,6 +39,7 @@ class Source:
     learned: bool
     find: Find = field(compare=False)
     of_module: bool = False
+    registered: bool = False
     number: bool = False
 
 
@@ -70,9 +72,11 @@ class Given:
     def __post_init__(self) -> None:
         self.settings: dict[str, str] = {}  # by their names, their values as text
         self._own: list[tuple[Source, Shape, torch.dtype, bool]] = []
+        self._looks: list[Any] = []  # of these, at the last call
         self._parts: list[nn.Module] = []
         self._training: list[bool] = []
         self._changing: list[tuple[str, Changing]] = []
+        self._unchanged = AllUnchanged(())
         self._reaches: list[tuple[str, Reach]] = []
         self._state = state()
         self._lines: list[str] = []
@@ -119,7 +123,7 @@ class Given:
                 self._reaches += [(name, reach(function)) for function in found.functions]
                 classes |= dict.fromkeys(found.classes)
                 self._lines.append(f"{name} = {found.lines}")
-        self.classes = tuple(classes)
+        self.classes, self._unchanged = tuple(classes), AllUnchanged([part for _, part in self._changing])
 
     def _note(self, line: str, setting: str | None) -> None:
         if setting is None:
@@ -162,9 +166,8 @@ class Given:
             return "whether modules are in training mode"
         if state() != self._state:
             return "a setting of torch's, such as the default dtype"
-        for name, changing in self._changing:
-            if not changing.holds():
-                return name
+        if not self._unchanged.hold():
+            return next((name for name, part in self._changing if not part.holds()), "an object that is changing")
         for name, found in self._reaches:
             if not found.is_current():
                 return name
@@ -180,10 +183,19 @@ class Given:
         for name, find, value, _ in self.held:
             if not is_same(find(arguments), value):
                 return name
+        tensors = [source.find(arguments) for source, *_ in self._own]
+        looks = [*map(_appearance, tensors)]
+        if looks != self._looks and (change := self._change_of(tensors)) is not None:
+            return change
+        self._looks = looks
+        others = (s.name for s in self.sources if s.number and type(s.find(arguments)) is not float)
+        return next(others, None)
+
+    def _change_of(self, tensors: list[Any]) -> str | None:
+        """What keeps tensors, other than those of modules, from being such inputs."""
         rows = 0
-        for source, shape, dtype, learned in self._own:
-            found = source.find(arguments)
-            if not isinstance(found, Tensor) or found.dtype != dtype or _tail(source, found) != shape:
+        for (source, shape, dtype, learned), found in zip(self._own, tensors, strict=True):
+            if not isinstance(found, Tensor) or found.dtype != dtype or found.shape[source.kind == "column" :] != shape:
                 return f"the shape or dtype of {source.name}"
             if found.requires_grad is not learned or found.device != self.device:
                 return f"the device of {source.name}, or whether it is learned"
@@ -193,8 +205,7 @@ class Given:
                 rows = rows or len(found)
                 if len(found) != rows:
                     return f"the number of rows of {source.name}"
-        others = (s.name for s in self.sources if s.number and type(s.find(arguments)) is not float)
-        return next(others, None)
+        return None
 
 
 def state() -> tuple[str, ...]:
@@ -369,5 +380,6 @@ def _add_module(found: Given, seen: dict[int, tuple[str, Find]], name: str, modu
         seen[id(value)] = f"{name}.{own}", find
         found.check(f"{name}.{own}", value)
         learned = isinstance(value, nn.Parameter) and found.is_learned(value)
-        found.sources.append(Source("uniform", f"{name}.{own}", learned, find, of_module=True))
+        is_own = id(value) in registered
+        found.sources.append(Source("uniform", f"{name}.{own}", learned, find, of_module=True, registered=is_own))
         found.values.append(value)
