@@ -214,8 +214,6 @@ def _call(algorithm: OffPolicy[Any], steps: int) -> CompiledLearningCall | None:
     if isinstance(found, str):
         return None
     programs, columns = found
-    if any(program.written for program in programs):  # new numbers of buffers are written in Python
-        return None
     depends_on = (*programs, *compiled_objectives.buffers_of(objectives), algorithm.replay, steps)
     return _calls.get(
         lambda: CompiledLearningCall(algorithm, minibatches, programs, columns), algorithm, minibatches, *depends_on

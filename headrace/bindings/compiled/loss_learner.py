@@ -49,11 +49,13 @@ class LossLearner:
         self._memory = Memory(program.cpu)
         self._workers = Workers(program.cpu, self._memory.count)
         self._arguments = optimizer_arguments(optimizer)
+        self._writes = np.zeros((2 * len(program.written), 4), np.int64)
         learning = Learning(
             self._workers.work,
             self._now,
             np.array([epochs, number, self._size, rows]),
             np.array(self._moving()),
+            self._writes,
             self._arguments,
             np.array([math.inf if limit is None else limit[1]]),
             self._measured,
@@ -83,13 +85,13 @@ class LossLearner:
         optimizer: that which it was made for; it is not kept here, so that it goes with its algorithm. values: the
         program's inputs, all rows of the columns. shares: float32, that of each minibatch.
         """
-        program, several = self._program, size_of(reduce) > 1
+        program = self._program
         threads = program.threads(self._size)
         kept = self._point([shares if i == self._share else x for i, x in enumerate(values)], threads)
         self._memory.words[slots.ORDER] = order.data_ptr()
         self._workers.take(self._memory.words, threads)
         self._now[:] = 0
-        self._now[PAUSES] = several or bool(program.written)
+        self._now[PAUSES] = size_of(reduce) > 1
         write_settings(self._arguments, optimizer, max_norm)
         optimizer.gradient.zero_()  # of parameters that the loss does not depend on
         own = list[float]()
@@ -98,9 +100,6 @@ class LossLearner:
             done = int(self._now[DONE]) - 1
             own.append(float(self._measured[done]))
             reduce(optimizer.gradient, torch.from_numpy(self._measured[done : done + 1]))
-            for number, i in program.written:
-                values[i].copy_(self._found[number])
-                kept[i].copy_(self._found[number])  # where it is of another dtype than the buffer
             self._queue.run(self._call, threads)
         self._measured[: len(own)] = own
         del kept
@@ -120,7 +119,10 @@ class LossLearner:
             self._found[number] = gradient
         for number, output in enumerate(self._found):
             program.point_output(words, number, output)
-        return program.point(words, values)
+        kept = program.point(words, values)
+        writes = program.writes(values, kept, self._found)
+        self._writes[: len(writes)] = writes
+        return kept
 
 
 def optimizer_arguments(optimizer: Adam) -> Optimizer:

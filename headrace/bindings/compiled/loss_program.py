@@ -5,7 +5,7 @@ Tracing is left out where its result is on disk, and so are the modules that tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from headrace.core.device import kernel_threads
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram, target
 from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_compiler
 from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.cpu_arguments import BYTES, FLAGS, LONGS, WORDS
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout, parts_of
 from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, keep, recorded
 from headrace.kernels.rows.tracing.inputs import DTYPES, Given, Source, argument_names, given
@@ -27,6 +28,7 @@ from headrace.kernels.runtime.native import Native
 from headrace.policies.examination import Examination, examine
 
 NUMPY = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
+_BUFFERS = {torch.int64: LONGS, torch.uint8: BYTES, torch.bool: FLAGS}  # others are of words
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
 
 
@@ -160,6 +162,9 @@ class Program:
         self.results = [Result(o.name, inputs[o.learned], inputs[o.written], o) for o in record.outcomes]
         self.learned = [(n, o.learned) for n, o in enumerate(record.outcomes) if o.learned is not None]
         self.written = [(n, o.written) for n, o in enumerate(record.outcomes) if o.written is not None]
+        for _, i in self.written:
+            if not self.given.values[i].is_contiguous():
+                raise NotRows(f"writes to {self.sources[i].name}, whose numbers do not lie one after the other")
 
     def _record(
         self, first: Conditions, arguments: tuple[Any, ...], name: str, again: bool
@@ -311,6 +316,15 @@ class Program:
         """Write the address of an output's memory into its argument slots."""
         first = slots.result(position, *self.code.sizes)
         words[first : first + 3] = own.data_ptr(), own[0].numel() if self.with_rows[position] else 0, 1
+
+    def writes(self, values: Sequence[Tensor], kept: Mapping[int, Tensor], found: Sequence[Tensor]) -> np.ndarray:
+        """What a learning call writes back: see kernels.rows.targets.cpu_arguments.Learning. values: the inputs. kept:
+        what point() gave. found: the outputs."""
+        rows = list[tuple[int, int, int, int]]()
+        for number, i in self.written:
+            for own in {x.data_ptr(): x for x in (kept[i], values[i])}.values():
+                rows.append((found[number].data_ptr(), own.data_ptr(), own.numel(), _BUFFERS.get(own.dtype, WORDS)))
+        return np.array(rows, np.int64).reshape(-1, 4)
 
     def threads(self, rows: int) -> int:
         """As many threads as there are parts, one for little work."""

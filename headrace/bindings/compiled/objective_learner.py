@@ -76,7 +76,10 @@ class Part:
         targets, tau = (pairs[0], pairs[1]), self.tau.numpy()
         self._lie: list[int] = []  # the addresses that the slots were written for
         self._kept: dict[int, Tensor] = {}
-        self.stage = Stage(np.int64(self.every), self.workers.work, self.moving, first, second, targets, tau)
+        self.writes = np.zeros((2 * len(program.written), 4), np.int64)
+        self.stage = Stage(
+            np.int64(self.every), self.workers.work, self.moving, self.writes, first, second, targets, tau
+        )
 
     def begin(self, objective: Objective, arguments: Sequence[tuple[Any, ...]], threads: int) -> dict[int, Tensor]:
         """Take over what changes from call to call. arguments: of the first minibatch, and of the second.
@@ -119,14 +122,10 @@ class Part:
             else:
                 apart = self.errors.stride(0) * 4 if i == self._error and self.errors is not None else 0
             self.moving[row] = slot, words[slot], apart
+        writes = program.writes(values, kept, self.found)
+        self.writes[: len(writes)] = writes
         self.workers.take(words, threads)
         return kept
-
-    def write(self, values: Sequence[Tensor], kept: dict[int, Tensor]) -> None:
-        """Write new numbers to the buffers that they are of."""
-        for number, i in self.program.written:
-            values[i].copy_(self.found[number])
-            kept[i].copy_(self.found[number])  # where it is of another dtype than the buffer
 
     def end(self, objective: Objective, since: int) -> dict[str, Tensor]:
         """Note the steps. Returns the metrics of the minibatches that measured them."""
@@ -164,18 +163,17 @@ class ObjectiveLearner:
         threads = self.threads()
         pairs = list(zip(self.parts, objectives, strict=True))
         begun = zip(self.parts, objectives, arguments, strict=True)
-        kept = [part.begin(objective, given, threads) for part, objective, given in begun]
+        kept = [part.begin(objective, given, threads) for part, objective, given in begun]  # as long as it is read
         self._now[:] = 0
-        self._now[PAUSES] = size_of(reduce) > 1 or any(part.program.written for part in self.parts)
+        self._now[PAUSES] = size_of(reduce) > 1
         self.call.slots[self.since] = since
         self._queue.run(self.call, threads)
         while self._now[PAUSED]:
-            number = int(self._now[STAGE])
-            part, objective = pairs[number]
+            _, objective = pairs[int(self._now[STAGE])]
             reduce(*(optimizer.gradient for optimizer in objective.optimizers))
-            part.write(part.program.values(arguments[number][0]), kept[number])
             self._queue.run(self.call, threads)
         assert self._now[DONE] == len(self.parts[0].tau)
+        del kept
         found = dict[str, Tensor]()
         for part, objective in pairs:
             found |= {name: x for name, x in part.end(objective, since).items() if len(x)}

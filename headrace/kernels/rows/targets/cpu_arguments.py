@@ -9,6 +9,7 @@ import numpy as np
 U = np.uint64
 PROGRAM, SQUARES, STEP, FOLLOW = range(4)  # tasks of a learning call
 TASK, DONE, STOPPED, PAUSES, PAUSED, STAGE = (U(i) for i in range(6))  # indices in `now` of a learning call
+WORDS, LONGS, BYTES, FLAGS = range(4)  # what a buffer consists of that is written to: int64, uint8, bool; else words
 EPOCHS, NUMBER, SIZE, ROWS = (U(i) for i in range(4))  # indices in Learning.sizes
 STEPS, RATE, EPS, BETA1, BETA2, NORM = (U(i) for i in range(6))  # indices in Optimizer.settings
 
@@ -43,14 +44,16 @@ class Learning(NamedTuple):
 
     work: the program. now: int64, the current task; minibatches done; whether steps are no longer taken; whether the
     call pauses, and whether it has. sizes: int64, epochs, minibatches of one, rows of one, and rows of an epoch.
-    moving: int64 [n, 2], argument slots, and how much they grow from one minibatch to the next. measured: float32
-    [minibatches]; no step is taken where one is larger than limit, float64 [1].
+    moving: int64 [n, 2], argument slots, and how much they grow from one minibatch to the next. writes: int64 [n, 4],
+    of a buffer that the loss writes to: the addresses of its new numbers and of its own, their count and what they are.
+    measured: float32 [minibatches]; no step is taken where one is larger than limit, float64 [1].
     """
 
     work: Work
     now: np.ndarray
     sizes: np.ndarray
     moving: np.ndarray
+    writes: np.ndarray
     optimizer: Optimizer
     limit: np.ndarray
     measured: np.ndarray
@@ -61,13 +64,15 @@ class Stage(NamedTuple):
     follow.
 
     every: gradient steps for one of these. moving: int64 [n, 3], an argument slot, its number in the first minibatch,
-    and how much it grows from one to the next. second: without parameters where there is one optimizer. targets: pairs
-    of buffers, float32, a target network's and the one that it moves to by tau, float32 [minibatches]; empty for none.
+    and how much it grows from one to the next. writes: see Learning. second: without parameters where there is one
+    optimizer. targets: pairs of buffers, float32, a target network's and the one that it moves to by tau, float32
+    [minibatches]; empty for none.
     """
 
     every: np.int64
     work: Work
     moving: np.ndarray
+    writes: np.ndarray
     optimizer: Optimizer
     second: Optimizer
     targets: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -24,6 +24,7 @@ from headrace.kernels.rows.targets.cpu_arguments import (
     TASK,
 )
 from headrace.kernels.rows.targets.cpu_threads import do_task
+from headrace.kernels.rows.targets.cpu_writes import write_back
 from headrace.kernels.rows.targets.slots import FIRST, PARTS
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
@@ -73,6 +74,7 @@ def _differentiate(state, learning):
         _run_task(state, work.slots[_PARTS], learning)
         work.task[0] += 1
         do_task(U(0), U(0), work)
+    write_back(learning.writes)
     learning.now[DONE] += 1
 
 

@@ -22,6 +22,7 @@ from headrace.kernels.rows.targets.cpu_arguments import (
     TASK,
 )
 from headrace.kernels.rows.targets.cpu_threads import do_task
+from headrace.kernels.rows.targets.cpu_writes import write_back
 from headrace.kernels.rows.targets.slots import PARTS
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
@@ -81,6 +82,7 @@ def _differentiate(state, learning, stage, g):
         _run_task(state, work.slots[_PARTS], learning)
         work.task[0] += 1
         do_task(_0, _0, work)
+    write_back(stage.writes)
 
 
 @njit(**MERGED)
