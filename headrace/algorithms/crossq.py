@@ -23,13 +23,10 @@ from headrace.algorithms.objectives import (
     Rows,
     features,
     keep_features,
-    take_steps,
 )
 from headrace.algorithms.off_policy import OffPolicy, actor_q, check_networks
 from headrace.algorithms.sac import with_temperature
-from headrace.core.fused import fused
 from headrace.core.types import Json
-from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller, sample_squashed
@@ -92,12 +89,6 @@ class CrossQ(OffPolicy[CrossQConfig]):
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
         return objectives(self.policy, self.optimizers, self.config, self.critic_loss, self.actor_loss)
 
-    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        if self.critic_loss or self.actor_loss:
-            return super().learn(batches, random)
-        since = self.since(len(random), [self.config.policy_delay])
-        return learn(self.policy, self.optimizers, batches, random, since, self.config)
-
 
 def critic_loss(networks: Learned, batch: Rows, config: CrossQConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of the critics and the encoder: half the squared error of each critic.
@@ -132,25 +123,6 @@ def actor_loss(networks: Learned, batch: Rows, config: CrossQConfig) -> tuple[Te
     return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)
 
 
-@fused("crossq.learn", "headrace.bindings.crossq", quiet=True)
-def learn(
-    policy: ActorQ,
-    optimizers: dict[str, Adam],
-    batches: Batch,
-    random: Tensor,
-    since: int,
-    config: CrossQConfig,
-) -> dict[str, Tensor]:
-    """One gradient step on each of G batches [G, B]: figure 2 of the paper. Returns the means of the metrics;
-    ACTOR_METRICS are means over the actor's gradient steps, and missing where it took none.
-
-    optimizers: "actor", "critics" and "temperature", that of its logarithm. since: gradient steps since the actor's
-    last. random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
-    """
-    of_all, given = objectives(policy, optimizers, config)
-    return take_steps(of_all, given, batches, random, config, since)[0]
-
-
 def objectives(
     policy: ActorQ,
     optimizers: dict[str, Adam],
@@ -158,9 +130,10 @@ def objectives(
     of_critics: OffPolicyLoss | None = None,
     of_actor: OffPolicyLoss | None = None,
 ) -> tuple[Sequence[Objective], Learned]:
-    """The losses of a gradient step, and their networks.
+    """The losses of a gradient step, and their networks: figure 2 of the paper.
 
-    of_critics, of_actor: in place of critic_loss() and actor_loss().
+    optimizers: "actor", "critics" and "temperature", that of its logarithm. of_critics, of_actor: in place of
+    critic_loss() and actor_loss().
     """
     temperature = optimizers["temperature"]
     (log_temperature,) = temperature.parameters

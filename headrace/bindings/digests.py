@@ -14,7 +14,6 @@ DIGESTS = {
     "actor_critic.value": Digest("042326dca2412c4b", "cdb261c1edbfd02d"),
     "actor_q.act": Digest("40eaada34e9307c2", "9a72659d0e1b5146"),
     "collector.steps": Digest("07dd3d46f2ef02e9", "8301eb52ed5af95e"),
-    "crossq.learn": Digest("dbd12b663c67d90e", "f074b982b39d0e8e"),
     "ddpg.learn": Digest("5fe400b0863f37e5", "2913796b32fab7a5"),
     "dqn.learn": Digest("a92b2db751d588ee", "df521bb9fbeabe4c"),
     "off_policy.learn_from_replay": Digest("c23dd0a24df48d4e", "a9d6b8d3833abd7b"),

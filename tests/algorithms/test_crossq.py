@@ -23,7 +23,8 @@ from helpers.off_policy_oracle import (
 )
 
 import headrace as hr
-from headrace.algorithms.crossq import CrossQ, CrossQConfig, learn
+from headrace.algorithms.crossq import CrossQ, CrossQConfig
+from headrace.algorithms.objectives import take_steps
 from headrace.core.device import torch_threads
 from headrace.policies.normalization import BatchRenorm
 
@@ -55,7 +56,8 @@ def norms_of(module):
 
 
 def steps(crossq, batches, random, since=0):
-    return learn(crossq.policy, crossq.optimizers, batches, random, since, crossq.config)
+    objectives, networks = crossq.objectives()
+    return take_steps(objectives, networks, batches, random, crossq.config, since)[0]
 
 
 class Norm:

@@ -3,7 +3,7 @@
 import torch
 
 from headrace import envs
-from headrace.algorithms import a2c, crossq, ddpg, dqn, ppo, pqn, reinforce, sac, td3, tqc, trpo
+from headrace.algorithms import a2c, ddpg, dqn, ppo, pqn, reinforce, sac, td3, tqc, trpo
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets, process_and_learn
 from headrace.core.returns import explained_variance, gae
@@ -138,10 +138,6 @@ def call(name):
     if name == "ddpg.learn":
         algorithm, batches = off_policy(ddpg, "DDPG", BOX)
         return ddpg.learn, [algorithm.networks, batches, algorithm.config]
-    if name == "crossq.learn":
-        algorithm, batches = off_policy(crossq, "CrossQ", BOX)
-        random = torch.rand(STEPS, ROWS, algorithm.num_draws())
-        return crossq.learn, [algorithm.policy, algorithm.optimizers, batches, random, 0, algorithm.config]
     module = {"sac.learn": sac, "tqc.learn": tqc, "td3.learn": td3}[name]
     algorithm, batches = off_policy(module, module.__name__.rpartition(".")[2].upper(), BOX)
     random = torch.rand(STEPS, ROWS, algorithm.num_draws())

@@ -22,7 +22,6 @@ from headrace.bindings.compiled.compiled_objectives import arguments_of, program
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import renormalizes
 from headrace.bindings.off_policy_loop import CLASSES, STEPS_CLASSES
 from headrace.bindings.replay_batches import count
 from headrace.bindings.replay_loop import NOTHING, Acts, Loop, collects, compiled_step, draws
@@ -194,8 +193,6 @@ LEFT_OUT = ("append_and_learn", "batch_rows", "add_metrics")  # methods that the
 def _can_be_called(algorithm: OffPolicy[Any], number: int) -> bool:
     """Whether the compiled loop can do what the algorithm's methods do for learning."""
     kind = type(algorithm)
-    if renormalizes(algorithm.policy):  # see _call(): what is compiled for that would not be used
-        return False
     if any(getattr(kind, name) is not getattr(OffPolicy, name) for name in LEFT_OUT):
         return False
     if vars(algorithm).keys() & {"learn", *LEFT_OUT} or not kind.learn.__module__.startswith("headrace.algorithms."):
