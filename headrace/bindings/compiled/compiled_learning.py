@@ -86,7 +86,7 @@ def loss_gradient(
     """headrace.algorithms.on_policy.loss_gradient, within rounding."""
     count = columns["valid"].sum()
     reduce(count)
-    program = _program(loss, policy, columns, len(columns["valid"]), config)
+    program = compiled(loss, policy.sequence_length).last  # which serves_gradient() has found
     given = (policy, _units(columns, policy.sequence_length), config, 1 / count.clamp(min=1))
     return dict(program.run(program.values(given))[1])
 
@@ -144,7 +144,7 @@ def learn_minibatches(
     """headrace.algorithms.on_policy.learn_minibatches, within rounding."""
     unit = policy.sequence_length
     size = _size(order, number, unit)
-    program = _program(loss, policy, columns, size, config)
+    program = compiled(loss, unit).last  # which serves() has found
     rows = order if unit == 1 else (order[:, ::unit] // unit).contiguous()
     shares = _shares(columns["valid"], order, number, size, reduce)
     values = program.values((policy, _units(columns, unit), config, shares[0]))

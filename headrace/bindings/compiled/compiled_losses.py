@@ -42,6 +42,7 @@ class CompiledLoss:
         self._said: set[str] = set()
         self._never: str | None = None  # why it is not compiled, whatever its arguments are
         self._calls = self._tries = 0
+        self._last = threading.local()
 
     def __call__(self, *arguments: Any) -> Any:
         program, values = self.find(arguments)
@@ -73,13 +74,16 @@ class CompiledLoss:
             if (values := program.inputs(arguments)) is not None:
                 if program is not self._programs[0]:
                     self._add(program)
+                self._last.found = program
                 return self._again(program, arguments), values
         for conditions, why in self._refused:
             if conditions.hold(arguments):
                 return why, []
         with self._lock:
             if self._never is None and (change := self._gives_up(arguments)) is not None:
-                self._never = f"it is traced again at one call in {self._calls // self._tries}, because of {change}"
+                often = self._calls // self._tries
+                when = "each call" if often < 2 else f"one call in {often}"
+                self._never = f"it is traced again at {when}, because of {change}"
             return (self._never, []) if self._never is not None else self._make(arguments)
 
     def _make(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
@@ -107,7 +111,13 @@ class CompiledLoss:
             self._refuse(program.conditions, reason)
             return reason, []
         self._add(program)
+        self._last.found = program
         return program, program.values(arguments)
+
+    @property
+    def last(self) -> Program:
+        """The program that find() gave this thread last: for who has asked it about the same arguments."""
+        return self._last.found  # type: ignore[no-any-return]
 
     def _program(self, arguments: tuple[Any, ...], again: bool = False) -> Program:
         """A program for these arguments; again: traced whatever is on disk."""
