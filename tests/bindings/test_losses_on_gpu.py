@@ -7,7 +7,7 @@ import torch
 
 import headrace as hr
 from headrace.algorithms.adam import Adam
-from headrace.bindings.compiled import gpu_collecting, gpu_learning, loss_program
+from headrace.bindings.compiled import gpu_collecting, gpu_learning, loss_conditions
 from headrace.core import fused
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram
@@ -21,7 +21,7 @@ from tests.bindings.test_compiled_losses_kept import agrees
 
 @pytest.fixture(autouse=True)
 def as_on_gpu(monkeypatch):
-    monkeypatch.setattr(loss_program, "on_gpu", lambda device: True)
+    monkeypatch.setattr(loss_conditions, "on_gpu", lambda device: True)
     monkeypatch.setattr(fused, "_said", set())
 
 

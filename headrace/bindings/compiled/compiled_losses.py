@@ -17,7 +17,8 @@ from torch import Tensor
 from headrace.core.terminal import tell
 
 if TYPE_CHECKING:
-    from headrace.bindings.compiled.loss_program import Conditions, Program
+    from headrace.bindings.compiled.loss_conditions import Conditions
+    from headrace.bindings.compiled.loss_program import Program
 
 DEVICES = ("cpu", "cuda")  # whose losses are compiled
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one

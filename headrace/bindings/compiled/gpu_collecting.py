@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.bindings.compiled import loss_program
+from headrace.bindings.compiled import loss_conditions
 from headrace.bindings.compiled.compiled_acting import acting, evaluate_last, sample
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS
@@ -19,7 +19,7 @@ from headrace.parallel.collector import InlineCollector, acts_as_written, output
 def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
     """True if the rollout is on a GPU and the policy's act() is compiled; else the reason."""
     policy, rollout = collector.policy, collector.rollout
-    if not loss_program.on_gpu(rollout.device) or not acts_as_written(collector) or torch.is_grad_enabled():
+    if not loss_conditions.on_gpu(rollout.device) or not acts_as_written(collector) or torch.is_grad_enabled():
         return False
     if not isinstance(collector.rnn_state, Tensor | None) or policy.sequence_length < 1:
         return False

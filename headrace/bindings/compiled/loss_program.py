@@ -11,87 +11,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headrace.core.closure import Reach, reach
+from headrace.bindings.compiled import loss_conditions
+from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.core.device import kernel_threads
-from headrace.kernels.rows.gpu.gpu_program import GpuProgram, target
+from headrace.kernels.rows.gpu.gpu_program import GpuProgram
 from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_compiler
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_arguments import BYTES, FLAGS, LONGS, WORDS
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout, parts_of
-from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, keep, recorded
-from headrace.kernels.rows.tracing.inputs import DTYPES, Given, Source, argument_names, given
+from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, recorded
+from headrace.kernels.rows.tracing.inputs import DTYPES, Source, argument_names
 from headrace.kernels.rows.tracing.stand_ins import NUMBER, Metric
-from headrace.kernels.rows.tracing.trace_key import key_of
 from headrace.kernels.runtime.native import Native
-from headrace.policies.examination import Examination, examine
 
 NUMPY = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 _BUFFERS = {torch.int64: LONGS, torch.uint8: BYTES, torch.bool: FLAGS}  # others are of words
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
-
-
-class Conditions:
-    """What a loss and the arguments of a call are, besides their numbers: all that a trace of them reads.
-
-    key: under which the result of the trace is kept on disk; None where something cannot be known.
-    """
-
-    def __init__(
-        self,
-        plain: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        gradients: bool,
-        fixed: frozenset[str] = frozenset(),
-        learns: frozenset[int] | None = None,
-    ) -> None:
-        self.plain, self.given = plain, given(plain, arguments, fixed, learns)
-        self.reach = self._reach()
-        self.examined = [(module, examine(module)) for _, module in self.given.modules]
-        self.target = target_of(self.given)
-        self.key = key_of(self.given, self.reach, gradients, self.target)
-
-    def _reach(self) -> Reach:
-        return reach(self.plain, self.given.classes, {*map(id, self.given.values)})
-
-    def traced(self) -> None:
-        """Take in what tracing has imported. Raises NotRows where it has changed something."""
-        if not self.reach.is_current():
-            raise NotRows("changes what it, or a function that it calls, reads outside", for_good=True)
-        if self.reach.unseen:
-            self.reach = self._reach()
-
-    def hold(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether a call with other arguments is the same, but for their numbers."""
-        if any(examine(module) is not seen for module, seen in self.examined):
-            return False
-        return self.reach.is_current() and self.given.change(arguments) is None and self._same_target(arguments)
-
-    def _same_target(self, arguments: tuple[Any, ...]) -> bool:
-        """True if a call has about as many rows; a program for the CPU serves any number."""
-        if not on_gpu(self.given.device):
-            return True
-        column = next(source for source in self.given.sources if source.kind == "column")
-        return target(self.given.device, len(column.find(arguments))) == self.target
-
-    def change(self, arguments: tuple[Any, ...]) -> str:
-        """What keeps a call from being the same, for messages."""
-        if not self.reach.is_current():
-            return self.reach.change()
-        return self.given.change(arguments) or "a module, or where its parameters lie, or the number of rows"
-
-    def altered(self) -> str | None:
-        """Why calls of the modules are not what their classes say; None where they are."""
-        for (name, module), (_, seen) in zip(self.given.modules, self.examined, strict=True):
-            if (reason := _altered(name, module, seen)) is not None:
-                return reason
-        return None
-
-    def keep(self, reason: str) -> None:
-        """Keep a refusal for later processes."""
-        if self.key is not None:
-            keep(self.key, self.reach.places(), NotRows(reason))
 
 
 @dataclass(frozen=True)
@@ -331,24 +268,14 @@ class Program:
         return 1 if self.work * rows < WORTH_HELP else min(kernel_threads(), parts_of(rows))
 
 
-def on_gpu(device: torch.device) -> bool:
-    """True if a device runs kernels of a GPU; tests let the CPU run them."""
-    return device.type == "cuda"
-
-
-def target_of(found: Given) -> str:
-    """The machine, and number of rows, that the program of these inputs is made for."""
-    return target(found.device, found.rows) if on_gpu(found.device) else "cpu"
-
-
 def made(lowered: Any, dtypes: list[str], rows: int, device: torch.device) -> tuple[Any, CpuProgram | GpuProgram]:
     """The plan of a row program, and its code."""
     from headrace.kernels.rows.gpu import gpu_program
     from headrace.kernels.rows.row_schedule import plan
     from headrace.kernels.rows.targets import cpu_program
 
-    planned = plan(lowered, vectors=not on_gpu(device))
-    if on_gpu(device):
+    planned = plan(lowered, vectors=not loss_conditions.on_gpu(device))
+    if loss_conditions.on_gpu(device):
         return planned, gpu_program.compiled(planned, dtypes, rows, device)
     return planned, cpu_program.compiled(planned, dtypes)
 
@@ -405,12 +332,3 @@ def _in_memory(uniform: Tensor) -> Tensor:
     if uniform.dtype != torch.float32:
         uniform = uniform.to(torch.float32 if uniform.dtype == torch.bool else torch.int32)
     return uniform.contiguous()
-
-
-def _altered(name: str, module: nn.Module, seen: Examination) -> str | None:
-    if seen.altered:
-        return f"in {name}, {seen.altered}"
-    for path, parameter in module.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            return f"{name}.{path} has a gradient hook"
-    return None

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.bindings.compiled.loss_program import NUMPY, Conditions
+from headrace.bindings.compiled.loss_conditions import Conditions
+from headrace.bindings.compiled.loss_program import NUMPY
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_adam import adam_text
 from headrace.kernels.rows.gpu.gpu_code import ptx

@@ -1,0 +1,98 @@
+"""What a compiled loss is made for: the code and the arguments that its trace reads, besides their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from headrace.core.closure import Reach, reach
+from headrace.kernels.rows.gpu.gpu_program import target
+from headrace.kernels.rows.reasons import NotRows
+from headrace.kernels.rows.targets.records import keep
+from headrace.kernels.rows.tracing.inputs import Given, given
+from headrace.kernels.rows.tracing.trace_key import key_of
+from headrace.policies.examination import Examination, examine
+
+
+class Conditions:
+    """What a loss and the arguments of a call are, besides their numbers: all that a trace of them reads.
+
+    key: under which the result of the trace is kept on disk; None where something cannot be known.
+    """
+
+    def __init__(
+        self,
+        plain: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        gradients: bool,
+        fixed: frozenset[str] = frozenset(),
+        learns: frozenset[int] | None = None,
+    ) -> None:
+        self.plain, self.given = plain, given(plain, arguments, fixed, learns)
+        self.reach = self._reach()
+        self.examined = [(module, examine(module)) for _, module in self.given.modules]
+        self.target = target_of(self.given)
+        self.key = key_of(self.given, self.reach, gradients, self.target)
+
+    def _reach(self) -> Reach:
+        return reach(self.plain, self.given.classes, {*map(id, self.given.values)})
+
+    def traced(self) -> None:
+        """Take in what tracing has imported. Raises NotRows where it has changed something."""
+        if not self.reach.is_current():
+            raise NotRows("changes what it, or a function that it calls, reads outside", for_good=True)
+        if self.reach.unseen:
+            self.reach = self._reach()
+
+    def hold(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether a call with other arguments is the same, but for their numbers."""
+        if any(examine(module) is not seen for module, seen in self.examined):
+            return False
+        return self.reach.is_current() and self.given.change(arguments) is None and self._same_target(arguments)
+
+    def _same_target(self, arguments: tuple[Any, ...]) -> bool:
+        """True if a call has about as many rows; a program for the CPU serves any number."""
+        if not on_gpu(self.given.device):
+            return True
+        column = next(source for source in self.given.sources if source.kind == "column")
+        return target(self.given.device, len(column.find(arguments))) == self.target
+
+    def change(self, arguments: tuple[Any, ...]) -> str:
+        """What keeps a call from being the same, for messages."""
+        if not self.reach.is_current():
+            return self.reach.change()
+        return self.given.change(arguments) or "a module, or where its parameters lie, or the number of rows"
+
+    def altered(self) -> str | None:
+        """Why calls of the modules are not what their classes say; None where they are."""
+        for (name, module), (_, seen) in zip(self.given.modules, self.examined, strict=True):
+            if (reason := _altered(name, module, seen)) is not None:
+                return reason
+        return None
+
+    def keep(self, reason: str) -> None:
+        """Keep a refusal for later processes."""
+        if self.key is not None:
+            keep(self.key, self.reach.places(), NotRows(reason))
+
+
+def on_gpu(device: torch.device) -> bool:
+    """True if a device runs kernels of a GPU; tests let the CPU run them."""
+    return device.type == "cuda"
+
+
+def target_of(found: Given) -> str:
+    """The machine, and number of rows, that the program of these inputs is made for."""
+    return target(found.device, found.rows) if on_gpu(found.device) else "cpu"
+
+
+def _altered(name: str, module: nn.Module, seen: Examination) -> str | None:
+    if seen.altered:
+        return f"in {name}, {seen.altered}"
+    for path, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            return f"{name}.{path} has a gradient hook"
+    return None
