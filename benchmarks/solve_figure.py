@@ -1,6 +1,6 @@
 """The image of README.md from the rows of solve.py: seconds until CartPole is solved, by library.
 
-    python benchmarks/solve.py --library headrace sb3 cleanrl rejax --config own zoo large --seeds 0-9
+    python benchmarks/solve.py --library headrace sb3 cleanrl rejax --seeds 0-9
     python benchmarks/solve_figure.py
 
 The newest sitting in which one machine has measured all libraries counts.
@@ -20,9 +20,8 @@ from figures import PAGE, STYLES, canvas, dress
 FILE = HERE / "results" / "solve.jsonl"
 IMAGE = HERE.parent / "docs" / "images" / "time_to_475.png"
 PAUSE = timedelta(minutes=30)  # longer ones end a sitting
-OWN, ALIKE = "Headrace", "Headrace with the\nothers' settings"
 LIBRARIES = {
-    "headrace": OWN,
+    "headrace": "Headrace",
     "sb3": "Stable-Baselines3",
     "cleanrl": "plain PyTorch,\nCleanRL's style",
     "rejax": "rejax (JAX)",
@@ -56,19 +55,17 @@ def newest(runs: list[Row]) -> dict[tuple[str, str | None], list[Row]]:
         if not (run["settings"] or run["quick"]):
             sittings[-1] |= {key: list(of) for key, of in groupby(rows, lambda row: (row["library"], row["config"]))}
     for found in reversed(sittings):
-        alike = {library for library, config in found if config is not None}
-        if alike >= LIBRARIES.keys() and ("headrace", None) in found:
+        if {library for library, _ in found} >= LIBRARIES.keys():
             return found
     raise ValueError(f"there is no sitting with {', '.join(LIBRARIES)}: run solve.py with all of them")
 
 
 def bars(found: dict[tuple[str, str | None], list[Row]]) -> list[Bar]:
-    """A bar for each library with those of the shared settings that solve it on most seeds, and of these the faster;
-    before them one of Headrace with its own."""
+    """A bar for each library: Headrace with its own settings, the others with those that solve it on most seeds, and
+    of these the faster."""
     chosen = []
-    for library, label, own in [("headrace", OWN, True), *((key, name, False) for key, name in LIBRARIES.items())]:
-        kinds = [key for key in found if key[0] == library and (key[1] is None) == own]
-        label = ALIKE if label == OWN and not own else label
+    for library, label in LIBRARIES.items():
+        kinds = [key for key in found if key[0] == library and (library != "headrace" or key[1] is None)]
         held = {key: tuple(row["held_train_s"] for row in found[key] if row["held"]) for key in kinds}
         made = [Bar(label, key[1], held[key], len(found[key])) for key in kinds if held[key]]
         chosen.append(min(made, key=lambda bar: (-len(bar.seconds) / bar.seeds, bar.median)))
@@ -77,9 +74,9 @@ def bars(found: dict[tuple[str, str | None], list[Row]]) -> list[Bar]:
 
 def draw(found: list[Bar], path: Path) -> None:
     """Write the image: a bar and a number for each median, a dot for each seed."""
-    figure, panel = canvas(PAGE, 2.7)
+    figure, panel = canvas(PAGE, 2.2)
     for place, bar in enumerate(found):
-        ours = bar.label in (OWN, ALIKE)
+        ours = bar.label == LIBRARIES["headrace"]
         panel.barh(place, bar.median, 0.62, color=STYLES["kernel"][0] if ours else "0.75")
         panel.plot(bar.seconds, [place + 0.2] * len(bar.seconds), "o", color="0.25", markersize=2.2, markeredgewidth=0)
         solved = "" if len(bar.seconds) == bar.seeds else f" ({len(bar.seconds)} of {bar.seeds} seeds)"

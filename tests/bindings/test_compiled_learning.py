@@ -51,6 +51,24 @@ class WithStatistics(ActorCritic):
         self.critic = nn.Sequential(self.critic, nn.BatchNorm1d(16))
 
 
+class WithCounts(ActorCritic):
+    """A network whose buffers are of other kinds than float32."""
+
+    def __init__(self, observation_space, action_space, seed=0):
+        super().__init__(observation_space, action_space, hidden=(16,), seed=seed)
+        self.register_buffer("began", torch.tensor(False))
+        self.register_buffer("long", torch.zeros(3, dtype=torch.int64))
+        self.register_buffer("whole", torch.zeros(2, dtype=torch.int32))
+
+    def forward(self, observation, *rest):
+        scale = torch.where(self.began, 0.9, 1.1) + 0.001 * self.long.sum() - 0.002 * self.whole[1]
+        self.began.fill_(True)
+        self.long.add_(2)
+        self.whole.add_(1)
+        distribution, value = super().forward(observation, *rest)
+        return distribution, value * scale
+
+
 class OwnQ(QNetwork):
     """Another class than that whose kernel there is."""
 
@@ -114,6 +132,7 @@ CASES = {
     "ppo, gru": (ppo.PPO, TWO, None, SMALL | {"recurrent": "gru", "rnn_size": 16, "sequence_length": 4}),
     "ppo, lstm": (ppo.PPO, BOX, None, SMALL | {"recurrent": "lstm", "rnn_size": 16, "sequence_length": 8}),
     "ppo, writes to buffers": (ppo.PPO, TWO, WithStatistics, SMALL),
+    "ppo, writes to buffers of whole numbers": (ppo.PPO, TWO, WithCounts, SMALL),
     "a2c": (a2c.A2C, TWO, Residual, RAW),
     "reinforce": (reinforce.Reinforce, BOX, Residual, RAW),
     "pqn": (pqn.PQN, TWO, lambda *spaces: OwnQ(*spaces, hidden=(16,), layer_norm=True), SMALL),

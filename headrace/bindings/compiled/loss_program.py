@@ -19,7 +19,7 @@ from headrace.core.device import kernel_threads
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram
 from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_compiler
 from headrace.kernels.rows.targets import slots
-from headrace.kernels.rows.targets.cpu_arguments import BYTES, FLAGS, LONGS, WORDS
+from headrace.kernels.rows.targets.cpu_arguments import FLAGS, LONGS, WORDS
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout, parts_of
 from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, recorded
 from headrace.kernels.rows.tracing.inputs import DTYPES, Source, argument_names
@@ -27,7 +27,7 @@ from headrace.kernels.rows.tracing.stand_ins import NUMBER, Metric
 from headrace.kernels.runtime.native import Native
 
 NUMPY = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
-_BUFFERS = {torch.int64: LONGS, torch.uint8: BYTES, torch.bool: FLAGS}  # others are of words
+_BUFFERS = {torch.int64: LONGS, torch.bool: FLAGS}  # others are of words
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
 
 
@@ -99,9 +99,11 @@ class Program:
         self.results = [Result(o.name, inputs[o.learned], inputs[o.written], o) for o in record.outcomes]
         self.learned = [(n, o.learned) for n, o in enumerate(record.outcomes) if o.learned is not None]
         self.written = [(n, o.written) for n, o in enumerate(record.outcomes) if o.written is not None]
-        for _, i in self.written:
-            if not self.given.values[i].is_contiguous():
-                raise NotRows(f"writes to {self.sources[i].name}, whose numbers do not lie one after the other")
+        apart = [self.sources[i].name for _, i in self.written if not self.given.values[i].is_contiguous()]
+        if apart:
+            refusal = NotRows(f"writes to {apart[0]}, whose numbers do not lie one after the other")
+            refusal.conditions = self.conditions  # type: ignore[attr-defined]
+            raise refusal
 
     def _record(
         self, first: Conditions, arguments: tuple[Any, ...], name: str, again: bool

@@ -75,7 +75,6 @@ class Part:
         first, second = [*self.optimizers, NO_OPTIMIZER][:2]
         targets, tau = (pairs[0], pairs[1]), self.tau.numpy()
         self._lie: list[int] = []  # the addresses that the slots were written for
-        self._kept: dict[int, Tensor] = {}
         self.writes = np.zeros((2 * len(program.written), 4), np.int64)
         self.stage = Stage(
             np.int64(self.every), self.workers.work, self.moving, self.writes, first, second, targets, tau
@@ -90,15 +89,16 @@ class Part:
         gradients: list[Any] = [values[i].grad for _, i in program.learned]  # which the optimizers made
         given = [*(values[i] for i in program.looked_up), *following, *gradients]
         lie = [threads, *(x.data_ptr() for x in given)]
+        kept = dict(enumerate(values))
         if lie != self._lie:
-            self._kept = self._point(values, following, gradients, threads)
-            own = all(x.data_ptr() == values[i].data_ptr() for i, x in self._kept.items())
+            kept = self._point(values, following, gradients, threads)
+            own = all(x.data_ptr() == values[i].data_ptr() for i, x in kept.items())
             self._lie = lie if own else []  # of what is copied, the numbers may be others next time
         self.tau.copy_(torch.as_tensor(objective.tau if objective.targets else 0.0))
         for written, optimizer in zip(self.optimizers, objective.optimizers, strict=True):
             write_settings(written, optimizer, objective.max_norm)
             optimizer.gradient.zero_()  # of parameters that the loss does not depend on
-        return self._kept
+        return kept
 
     def _point(
         self, values: Sequence[Tensor], following: Sequence[Tensor], gradients: Sequence[Tensor], threads: int

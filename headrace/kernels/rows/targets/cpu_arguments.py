@@ -9,7 +9,7 @@ import numpy as np
 U = np.uint64
 PROGRAM, SQUARES, STEP, FOLLOW = range(4)  # tasks of a learning call
 TASK, DONE, STOPPED, PAUSES, PAUSED, STAGE = (U(i) for i in range(6))  # indices in `now` of a learning call
-WORDS, LONGS, BYTES, FLAGS = range(4)  # what a buffer consists of that is written to: int64, uint8, bool; else words
+WORDS, LONGS, FLAGS = range(3)  # what a buffer consists of that is written to: int64, bool; else words of 32 bits
 EPOCHS, NUMBER, SIZE, ROWS = (U(i) for i in range(4))  # indices in Learning.sizes
 STEPS, RATE, EPS, BETA1, BETA2, NORM = (U(i) for i in range(6))  # indices in Optimizer.settings
 

@@ -6,7 +6,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types  # noqa: TID253
 
-from headrace.kernels.rows.targets.cpu_arguments import BYTES, FLAGS, LONGS
+from headrace.kernels.rows.targets.cpu_arguments import FLAGS, LONGS
 from headrace.kernels.runtime.intrinsics import operation
 from headrace.kernels.runtime.jit import INNER, njit
 
@@ -48,8 +48,6 @@ def write_back(writes):
             word = _read(source + _WORD * i)
             if kind == LONGS:
                 _write_long(target + U(8) * i, word)
-            elif kind == BYTES:
-                _write_byte(target + i, word)
             elif kind == FLAGS:
                 _write_byte(target + i, np.int32(word != 0))
             else:
