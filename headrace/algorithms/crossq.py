@@ -87,7 +87,14 @@ class CrossQ(OffPolicy[CrossQConfig]):
         return [(self.optimizers["actor"], actor), (self.optimizers["critics"], critics)]
 
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
-        return objectives(self.policy, self.optimizers, self.config, self.critic_loss, self.actor_loss)
+        """The losses of a gradient step, and their networks: figure 2 of the paper."""
+        actor, critics, temperature = self.optimizers.values()
+        others = (temperature,) if self.config.learn_temperature else ()
+        found = (
+            Objective(self.critic_loss or critic_loss, (critics,)),
+            Objective(self.actor_loss or actor_loss, (actor, *others), every=self.config.policy_delay),
+        )
+        return found, Learned(self.policy, self.policy, *temperature.parameters)
 
 
 def critic_loss(networks: Learned, batch: Rows, config: CrossQConfig) -> tuple[Tensor, dict[str, Tensor]]:
@@ -121,25 +128,3 @@ def actor_loss(networks: Learned, batch: Rows, config: CrossQConfig) -> tuple[Te
     value = policy.critics(observation, action.t()).amin(0)
     loss = (log_temperature.detach().exp() * log_prob - value) @ weight
     return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)
-
-
-def objectives(
-    policy: ActorQ,
-    optimizers: dict[str, Adam],
-    config: CrossQConfig,
-    of_critics: OffPolicyLoss | None = None,
-    of_actor: OffPolicyLoss | None = None,
-) -> tuple[Sequence[Objective], Learned]:
-    """The losses of a gradient step, and their networks: figure 2 of the paper.
-
-    optimizers: "actor", "critics" and "temperature", that of its logarithm. of_critics, of_actor: in place of
-    critic_loss() and actor_loss().
-    """
-    temperature = optimizers["temperature"]
-    (log_temperature,) = temperature.parameters
-    others = (temperature,) if config.learn_temperature else ()
-    found = (
-        Objective(of_critics or critic_loss, (optimizers["critics"],)),
-        Objective(of_actor or actor_loss, (optimizers["actor"], *others), every=config.policy_delay),
-    )
-    return found, Learned(policy, policy, log_temperature)

@@ -91,7 +91,7 @@ class Changing:
 
 
 class AllUnchanged:
-    """Whether parts that can be changed are what they were: those that are read quickly all at once, in C."""
+    """A check that parts which can be changed are the same as before: those that are read quickly at once, in C."""
 
     def __init__(self, changing: Sequence[Changing]) -> None:
         self.changing = changing
@@ -111,7 +111,7 @@ class AllUnchanged:
         self._sizes, self._numbers = [*map(len, members)], [own.numbers for own in arrays]
 
     def hold(self) -> bool:
-        """Whether all still are what they were."""
+        """True if all parts are the same as before."""
         try:
             return self._quick_hold() and all(part.holds() for part in self._others)
         except RuntimeError:  # another thread changes one

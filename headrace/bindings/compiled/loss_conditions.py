@@ -1,4 +1,4 @@
-"""What a compiled loss is made for: the code and the arguments that its trace reads, besides their numbers."""
+"""The code and the arguments that the trace of a compiled loss reads, besides their numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.policies.examination import Examination, examine
 
 
 class Conditions:
-    """What a loss and the arguments of a call are, besides their numbers: all that a trace of them reads.
+    """A loss and the arguments of a call, without their numbers: all that a trace of them reads.
 
     key: under which the result of the trace is kept on disk; None where something cannot be known.
     """
@@ -48,7 +48,7 @@ class Conditions:
             self.reach = self._reach()
 
     def hold(self, arguments: tuple[Any, ...]) -> bool:
-        """Whether a call with other arguments is the same, but for their numbers."""
+        """True if a call with other arguments is the same, but for their numbers."""
         if any(examine(module) is not seen for module, seen in self.examined):
             return False
         return self.reach.is_current() and self.given.change(arguments) is None and self._same_target(arguments)
@@ -61,13 +61,13 @@ class Conditions:
         return target(self.given.device, len(column.find(arguments))) == self.target
 
     def change(self, arguments: tuple[Any, ...]) -> str:
-        """What keeps a call from being the same, for messages."""
+        """Name, for messages, the difference that keeps a call from being the same."""
         if not self.reach.is_current():
             return self.reach.change()
         return self.given.change(arguments) or "a module, or where its parameters lie, or the number of rows"
 
     def altered(self) -> str | None:
-        """Why calls of the modules are not what their classes say; None where they are."""
+        """Say why calls of the modules are not what their classes say; None where they are."""
         for (name, module), (_, seen) in zip(self.given.modules, self.examined, strict=True):
             if (reason := _altered(name, module, seen)) is not None:
                 return reason

@@ -257,8 +257,8 @@ class Program:
         words[first : first + 3] = own.data_ptr(), own[0].numel() if self.with_rows[position] else 0, 1
 
     def writes(self, values: Sequence[Tensor], kept: Mapping[int, Tensor], found: Sequence[Tensor]) -> np.ndarray:
-        """What a learning call writes back: see kernels.rows.targets.cpu_arguments.Learning. values: the inputs. kept:
-        what point() gave. found: the outputs."""
+        """The writes of a learning call: see kernels.rows.targets.cpu_arguments.Learning. values: the inputs. kept: the
+        tensors that point() gave. found: the outputs."""
         rows = list[tuple[int, int, int, int]]()
         for number, i in self.written:
             for own in {x.data_ptr(): x for x in (kept[i], values[i])}.values():

@@ -84,7 +84,7 @@ def _extreme(b: Body, how: str, x: str, y: str) -> str:
 
 
 def _is_number(x: str) -> bool:
-    """Whether an operand is a constant, and not NaN."""
+    """True if an operand is a constant, and not NaN."""
     return not x.startswith("%") and "0x7FF8" not in x
 
 

@@ -192,7 +192,7 @@ class Given:
         return next(others, None)
 
     def _change_of(self, tensors: list[Any]) -> str | None:
-        """What keeps tensors, other than those of modules, from being such inputs."""
+        """Name the difference that keeps tensors, other than those of modules, from being such inputs."""
         rows = 0
         for (source, shape, dtype, learned), found in zip(self._own, tensors, strict=True):
             if not isinstance(found, Tensor) or found.dtype != dtype or found.shape[source.kind == "column" :] != shape:
