@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from headrace.algorithms.crossq import CrossQConfig as CrossQConfig
     from headrace.algorithms.ddpg import DDPG as DDPG
     from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
+    from headrace.algorithms.discrete.c51 import C51 as C51
+    from headrace.algorithms.discrete.c51 import C51Config as C51Config
+    from headrace.algorithms.discrete.discrete_sac import DiscreteSAC as DiscreteSAC
+    from headrace.algorithms.discrete.discrete_sac import DiscreteSACConfig as DiscreteSACConfig
     from headrace.algorithms.discrete.qrdqn import QRDQN as QRDQN
     from headrace.algorithms.discrete.qrdqn import QRDQNConfig as QRDQNConfig
     from headrace.algorithms.dqn import DQN as DQN
@@ -74,6 +78,7 @@ if TYPE_CHECKING:
     from headrace.policies.actor_critic import AsymmetricActorCritic as AsymmetricActorCritic
     from headrace.policies.actor_q import ActorQ as ActorQ
     from headrace.policies.base import Policy as Policy
+    from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ as DiscreteActorQ
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
     from headrace.policies.q_network import QNetwork as QNetwork
     from headrace.policies.recurrent import RecurrentActorCritic as RecurrentActorCritic
@@ -93,6 +98,8 @@ _ALGORITHMS = (
 )
 _NAMES = {  # module -> its public names
     **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
+    "algorithms.discrete.c51": ("C51", "C51Config"),
+    "algorithms.discrete.discrete_sac": ("DiscreteSAC", "DiscreteSACConfig"),
     "algorithms.discrete.qrdqn": ("QRDQN", "QRDQNConfig"),
     "training.config": ("TrainConfig",),
     "checks.tensor_devices": ("CheckDevice",),
@@ -118,6 +125,7 @@ _NAMES = {  # module -> its public names
     "policies.actor_critic": ("ActorCritic", "AsymmetricActorCritic"),
     "policies.actor_q": ("ActorQ",),
     "policies.fused_mlp": ("FusedMLP",),
+    "policies.discrete.discrete_actor_q": ("DiscreteActorQ",),
     "policies.q_network": ("QNetwork",),
     "policies.recurrent": ("RecurrentActorCritic",),
     "policies.base": ("Policy",),

@@ -18,6 +18,10 @@ from headrace.algorithms.crossq import CrossQ as CrossQ
 from headrace.algorithms.crossq import CrossQConfig as CrossQConfig
 from headrace.algorithms.ddpg import DDPG as DDPG
 from headrace.algorithms.ddpg import DDPGConfig as DDPGConfig
+from headrace.algorithms.discrete.c51 import C51 as C51
+from headrace.algorithms.discrete.c51 import C51Config as C51Config
+from headrace.algorithms.discrete.discrete_sac import DiscreteSAC as DiscreteSAC
+from headrace.algorithms.discrete.discrete_sac import DiscreteSACConfig as DiscreteSACConfig
 from headrace.algorithms.discrete.qrdqn import QRDQN as QRDQN
 from headrace.algorithms.discrete.qrdqn import QRDQNConfig as QRDQNConfig
 from headrace.algorithms.dqn import DQN as DQN
@@ -75,6 +79,7 @@ from headrace.policies.actor_critic import ActorCritic as ActorCritic
 from headrace.policies.actor_critic import AsymmetricActorCritic as AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ as ActorQ
 from headrace.policies.base import Policy as Policy
+from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ as DiscreteActorQ
 from headrace.policies.fused_mlp import FusedMLP as FusedMLP
 from headrace.policies.q_network import QNetwork as QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic as RecurrentActorCritic
@@ -538,13 +543,14 @@ class DQNOptions(Options, total=False):
     exploration_initial: float
     exploration_final: float
     exploration_fraction: float
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float
+    noisy: float
     target_interval: int
     tau: float
     double: bool
     dueling: bool
-    prioritized: bool
-    priority_alpha: float
-    priority_beta: float
     exploration_spread: float
     adam_eps: float
     max_grad_norm: float
@@ -595,6 +601,7 @@ class QRDQNOptions(Options, total=False):
     exploration_initial: float
     exploration_final: float
     exploration_fraction: float
+    noisy: float
     quantiles: int
     target_interval: int
     tau: float
@@ -602,6 +609,74 @@ class QRDQNOptions(Options, total=False):
     adam_eps: float
     max_grad_norm: float
     layer_norm: bool
+
+class C51Options(Options, total=False):
+    num_steps: int
+    train_freq: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
+    gamma: float
+    n_steps: int
+    hindsight: int
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    exploration_initial: float
+    exploration_final: float
+    exploration_fraction: float
+    prioritized: bool
+    priority_alpha: float
+    priority_beta: float
+    noisy: float
+    num_atoms: int
+    v_min: float
+    v_max: float
+    target_interval: int
+    tau: float
+    double: bool
+    dueling: bool
+    adam_eps: float
+    max_grad_norm: float
+    layer_norm: bool
+
+class DiscreteSACOptions(Options, total=False):
+    num_steps: int
+    train_freq: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
+    gamma: float
+    n_steps: int
+    hindsight: int
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    tau: float
+    temperature: float
+    learn_temperature: bool
+    target_entropy: float
+    critic_hidden: Sequence[int] | None
 
 class SharedOptions(Options, total=False):
     num_steps: int
@@ -687,15 +762,19 @@ class EveryOptions(Options, total=False):
     exploration_initial: float
     exploration_final: float
     exploration_fraction: float
-    target_interval: int
-    double: bool
-    dueling: bool
     prioritized: bool
     priority_alpha: float
     priority_beta: float
+    noisy: float
+    target_interval: int
+    double: bool
+    dueling: bool
     exploration_spread: float
     adam_eps: float
     q_lambda: float
+    num_atoms: int
+    v_min: float
+    v_max: float
 
 class Trainer(_Trainer):
     @overload
@@ -851,6 +930,28 @@ class Trainer(_Trainer):
         zoo: str | Path | None = None,
         agent_info: Any = None,
         **options: Unpack[QRDQNOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["c51"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[C51Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["discrete_sac"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[DiscreteSACOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -1058,6 +1159,30 @@ class Training(_Training):
     @overload
     def __init__(
         self,
+        algorithm: Literal["c51"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[C51Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["discrete_sac"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[DiscreteSACOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
         algorithm: str,
         env: EnvArgument = None,
         *,
@@ -1245,6 +1370,28 @@ def train(
     resume: str | Path | None = None,
     on_interrupt: Literal["raise", "return"] = "raise",
     **options: Unpack[QRDQNOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["c51"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[C51Options],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["discrete_sac"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[DiscreteSACOptions],
 ) -> Run: ...
 @overload
 def train(
@@ -1446,6 +1593,30 @@ def tune(
     by: Literal["return", "steps"] = "return",
     watch: Callable[[str], None] | None = None,
     **options: Unpack[QRDQNOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["c51"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[C51Options],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["discrete_sac"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[DiscreteSACOptions],
 ) -> Tuning: ...
 @overload
 def tune(

@@ -32,7 +32,7 @@ FLOORS = (
     "kernels.off_policy",
     "kernels.cuda",
     "kernels",
-    "policies",
+    *("policies", "policies.discrete"),
     "agent_groups",
     "envs.base",
     "envs.compiled",

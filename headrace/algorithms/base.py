@@ -80,16 +80,24 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES 
     "dqn": "DQN",
     "pqn": "PQN",
     "qrdqn": "QRDQN",
+    "c51": "C51",
+    "discrete_sac": "DiscreteSAC",
 }
-MODULES = {"qrdqn": "discrete.qrdqn"}  # in headrace.algorithms
+DISCRETE = ("qrdqn", "c51", "discrete_sac")
+MODULES = {name: f"discrete.{name}" for name in DISCRETE}  # in headrace.algorithms
+RAINBOW = {"noisy": "0.5", "n_steps": "3", "double": "true", "dueling": "true", "prioritized": "true"}
 ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others have -> what comes closest here
     "a3c": ("impala", {}),
     **dict.fromkeys(("ppo_lstm", "ppo_recurrent", "recurrent_ppo", "recurrentppo"), ("ppo", {"recurrent": "lstm"})),
     **dict.fromkeys(("ppo2", "maskable_ppo", "maskableppo", "ppo_continuous_action", "ppo_atari"), ("ppo", {})),
     **dict.fromkeys(("r2d2", "drqn"), ("dqn", {"recurrent": "lstm"})),
-    **dict.fromkeys(("ddqn", "double_dqn", "rainbow", "c51", "iqn", "apex", "apex_dqn"), ("dqn", {})),
+    **dict.fromkeys(("ddqn", "double_dqn", "apex", "apex_dqn"), ("dqn", {})),
+    **dict.fromkeys(("noisy_dqn", "noisynet", "noisy_net"), ("dqn", {"noisy": "0.5"})),
+    **dict.fromkeys(("iqn", "qr_dqn", "fqf"), ("qrdqn", {})),
+    **dict.fromkeys(("categorical_dqn", "distributional_dqn"), ("c51", {})),
+    **dict.fromkeys(("rainbow", "rainbow_dqn"), ("c51", RAINBOW)),
     **dict.fromkeys(("vpg", "pg"), ("reinforce", {})),
-    "discrete_sac": ("dqn", {}),
+    **dict.fromkeys(("sac_discrete", "sacd", "dsac", "discretesac"), ("discrete_sac", {})),
     **dict.fromkeys(("her", "hindsight"), ("sac", {"hindsight": "4"})),
 }
 PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
@@ -107,6 +115,8 @@ PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
     "dqn": "discrete actions, expensive environment steps",
     "pqn": "discrete actions, thousands of environments",
     "qrdqn": "as DQN, with the distribution of returns, which is more robust",
+    "c51": "as QR-DQN, for returns of a known range; with noisy networks and the others: Rainbow",
+    "discrete_sac": "discrete actions, expensive environment steps; a stochastic policy",
 }
 
 
@@ -140,7 +150,7 @@ def _unknown(name: str) -> Misnamed:
     """The error for the name of no algorithm."""
     if (close := ELSEWHERE.get(name.lower().replace("-", "_"))) is not None:
         instead, settings = close
-        how = "".join(f" with {setting}={value}" for setting, value in settings.items())
+        how = " with" * bool(settings) + ",".join(f" {setting}={value}" for setting, value in settings.items())
         flags = tuple(word for setting, value in settings.items() for word in (f"--{setting}", value))
         return Misnamed(f"there is no algorithm {name!r}; what comes closest is {instead}{how}", name, instead, flags)
     known = f"(there is {', '.join(ALGORITHMS)}; one of your own is file.py:Class or package.module:Class)"

@@ -11,6 +11,9 @@ from headrace.core.setting_types import fit_fields
 from headrace.setting_schedules import Schedule
 
 Settings = TypeVar("Settings")
+POLICY_SETTINGS = (
+    *("hidden", "activation", "normalize_observation", "images", "recurrent", "rnn_size", "sequence_length", "burn_in"),
+)  # fields of an OffPolicyConfig that go to the policy under the same name
 MATRIX_STD = 0.05  # initial_std of use_sde's matrix: e^-3, as in Stable-Baselines3's SAC
 
 
@@ -117,6 +120,11 @@ class OffPolicyConfig:
             given = [f"{name}={getattr(self, name)!r}" for name, x in others.items() if getattr(self, name, x) != x]
             if given:
                 raise ValueError(f"hindsight goes without {', '.join(given)}: leave one of them out")
+        if getattr(self, "prioritized", False) and self.recurrent != "none":
+            raise ValueError(
+                f"prioritized draws single rows, recurrent={self.recurrent!r} learns from sequences: "
+                "set prioritized=False (an environment's registered settings may have it), or recurrent='none'"
+            )
         if self.sequence_length < 1:
             raise ValueError(f"sequence_length must be 1 or more, got {self.sequence_length}")
         if self.recurrent != "none" and self.batch_size % self.sequence_length:
@@ -124,6 +132,15 @@ class OffPolicyConfig:
                 f"sequence_length is {self.sequence_length}: let it divide batch_size, the {self.batch_size} rows of "
                 "a gradient step"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrioritizedConfig:
+    """Settings of prioritised replay (headrace.data.priorities), of algorithms that learn from a replay buffer."""
+
+    prioritized: bool = False  # prioritised replay: rows are drawn by their TD error
+    priority_alpha: float = 0.6  # exponent of priorities: 0 uniform, 1 proportional
+    priority_beta: float = 0.4  # exponent of importance sampling weights at the start; 1 at the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +195,7 @@ class StochasticActorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EpsilonGreedyConfig:
-    """Settings of epsilon-greedy exploration."""
+    """Settings of epsilon-greedy exploration, which an algorithm with noisy networks has in place of their noise."""
 
     exploration_initial: float = 1.0  # fraction of random actions at the start
     exploration_final: float = 0.05  # fraction of random actions from exploration_fraction on
@@ -186,10 +203,19 @@ class EpsilonGreedyConfig:
 
     def exploration_rate(self, progress: Any) -> Any:
         """The fraction of random actions, falling linearly. progress: fraction of the training done, a number or a
-        scalar tensor, and so is what is returned."""
+        scalar tensor, and so is what is returned. 0 with noisy networks, which explore by themselves."""
+        if getattr(self, "noisy", 0.0):
+            return 0.0 * progress
         done = progress / self.exploration_fraction if self.exploration_fraction else 1.0
         done = min(done, 1.0) if isinstance(done, float) else done.clamp(max=1.0)
         return self.exploration_initial + done * (self.exploration_final - self.exploration_initial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyConfig:
+    """Setting of noisy networks (headrace.policies.networks.WeightNoise)."""
+
+    noisy: float = 0.0  # noise on weights in place of random actions, its deviation at the start: usually 0.5; 0: off
 
 
 Range = tuple[Callable[[float], bool], str]
@@ -202,7 +228,7 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("buffer_size", "batch_size", "n_steps", "rnn_size"), AT_LEAST_1),
     **dict.fromkeys(("target_interval", "policy_delay", "critics"), AT_LEAST_1),
     **dict.fromkeys(("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
-    **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight"), AT_LEAST_0),
+    **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight", "noisy"), AT_LEAST_0),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     "renorm_warm_up": AT_LEAST_0,
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "max_kl", "adam_eps", "desired_kl"), ABOVE_0),
@@ -236,6 +262,11 @@ def check_range(name: str, value: Any, where: str = "") -> None:
     is_valid, wanted = RANGES.get(name, (None, ""))
     if is_valid and not is_valid(value):
         raise ValueError(f"{name} must {wanted}, got {value!r}{where}")
+
+
+def policy_settings(config: OffPolicyConfig) -> dict[str, Any]:
+    """The settings of a config that go to its policy."""
+    return {name: getattr(config, name) for name in POLICY_SETTINGS}
 
 
 def gradient_steps(config: OffPolicyConfig, rows: int) -> int:

@@ -15,13 +15,18 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
+from headrace.algorithms.config_bases import (
+    EpsilonGreedyConfig,
+    NoisyConfig,
+    OffPolicyConfig,
+    PrioritizedConfig,
+    policy_settings,
+)
 from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, OffPolicyLoss, Rows, take_steps
-from headrace.algorithms.off_policy import OffPolicy, make_target, policy_settings
+from headrace.algorithms.off_policy import OffPolicy, make_target
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
-from headrace.data.priorities import BYTES, PrioritizedReplay
-from headrace.data.replay import Batch, Replay
+from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.flat_parameters import flatten
@@ -30,7 +35,7 @@ from headrace.setting_schedules import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class DQNConfig(EpsilonGreedyConfig, OffPolicyConfig):
+class DQNConfig(NoisyConfig, PrioritizedConfig, EpsilonGreedyConfig, OffPolicyConfig):
     """DQN's settings. Raises ValueError for one out of range."""
 
     num_steps: int = 4  # steps of each environment in an iteration
@@ -43,22 +48,11 @@ class DQNConfig(EpsilonGreedyConfig, OffPolicyConfig):
     tau: float = 1.0  # fraction by which the target network moves to the network in an update
     double: bool = True  # double DQN: the network selects the next action, the target network evaluates it
     dueling: bool = False  # dueling network: separate last hidden layers for state values and advantages
-    prioritized: bool = False  # prioritised replay: rows are drawn by their TD error
-    priority_alpha: float = 0.6  # exponent of priorities: 0 uniform, 1 proportional
-    priority_beta: float = 0.4  # exponent of importance sampling weights at the start; 1 at the end
     exploration_spread: float = 0.0  # environment i of N explores rate^(1 + this i / (N - 1)); 0: all alike
     adam_eps: float = 1e-8  # Adam's epsilon; 1.5e-4, as in Rainbow, where a solved task is forgotten
     max_grad_norm: float = 10.0  # gradients are clipped to this norm
     hidden: tuple[int, ...] = (128, 128)  # sizes of the hidden layers
     layer_norm: bool = False  # layer normalisation before each activation
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.prioritized and self.recurrent != "none":
-            raise ValueError(
-                f"prioritized draws single rows, recurrent={self.recurrent!r} learns from sequences: "
-                "set prioritized=False (an environment's registered settings may have it), or recurrent='none'"
-            )
 
 
 class Networks(NamedTuple):
@@ -90,21 +84,13 @@ class DQN(OffPolicy[DQNConfig]):
 
     @classmethod
     def make_policy(cls, config: DQNConfig, observation_space: Space, action_space: Space, seed: int) -> QNetwork:
-        network = policy_settings(config) | {"layer_norm": config.layer_norm, "dueling": config.dueling}
-        return QNetwork(observation_space, action_space, seed=seed, **network)
+        own = {name: getattr(config, name) for name in ("layer_norm", "dueling", "noisy")}
+        return QNetwork(observation_space, action_space, seed=seed, **policy_settings(config), **own)
 
     def prepare(self, rollout: Rollout) -> str:
         if self.config.exploration_spread:
             self._set_spread(rollout.num_envs)
         return super().prepare(rollout)
-
-    def extra_bytes_per_step(self) -> int:
-        return super().extra_bytes_per_step() + BYTES * self.config.prioritized
-
-    def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
-        if not self.config.prioritized:
-            return super().make_replay(rollout, capacity)
-        return PrioritizedReplay(rollout, capacity, self.config.n_steps, alpha=self.config.priority_alpha)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
         """Append a rollout, and learn from the replay buffer. Returns metrics under SB3's names.
@@ -113,8 +99,6 @@ class DQN(OffPolicy[DQNConfig]):
         rollout's.
         """
         self.progress = progress
-        if isinstance(self.replay, PrioritizedReplay):
-            self.replay.beta.fill_(self.config.priority_beta + progress * (1 - self.config.priority_beta))
         rates = {"exploration_rate": self.policy.exploration.mean()}
         return super().update(rollout, progress) | rates
 
@@ -138,16 +122,16 @@ class DQN(OffPolicy[DQNConfig]):
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
         return objectives(self.networks, self.config, self.config.tau, self.loss)
 
+    def num_draws(self) -> int:
+        return self.policy.noise_draws(3 if self.config.double else 2)
+
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
+        if self.loss or self.policy.noise is not None:
+            return super().learn(batches, random)
         number = self.updates + torch.arange(1, len(random) + 1, device=random.device)
         follow = self.config.tau * (number % self.config.target_interval == 0)
-        given = self.networks, batches, follow, self.config, self.reduce
-        metrics, error = steps(*given, self.loss) if self.loss else learn(*given)
-        if isinstance(self.replay, PrioritizedReplay):
-            if error is None:
-                kind = type(self).__name__
-                raise ValueError(f"prioritized replay needs {TD_ERROR!r} [B] in the dict that {kind}.loss returns")
-            self.replay.update(batches.rows, error)
+        metrics, error = learn(self.networks, batches, follow, self.config, self.reduce)
+        self.prioritize(batches, error)
         return metrics
 
 
@@ -155,7 +139,7 @@ def dqn_loss(networks: Learned, batch: Rows, config: DQNConfig) -> tuple[Tensor,
     """The Huber loss of TD errors, as in Mnih et al. 2015, its metrics, and the column `td_error`."""
     policy, target, _ = networks
     td_target = td_targets(policy, target, batch, config.double)
-    value = policy.action_value(batch["observation"], batch["action"])
+    value = policy.action_value(batch["observation"], batch["action"], policy.noise_of(batch.get("random"), 0))
     loss = smooth_l1_loss(value, td_target, reduction="none") @ batch["weight"]
     return loss, {"loss": loss, "q_value": value @ batch["weight"], TD_ERROR: td_target - value}
 
@@ -168,23 +152,11 @@ def learn(
 
     follow: float32 [G], the fraction by which the target's parameters move to the policy's after each step.
     """
-    metrics, errors = steps(networks, batches, follow, config, reduce)
+    of_all, given = objectives(networks, config, follow)
+    no_draws = follow.new_zeros(*batches.reward.shape, 0)
+    metrics, errors = take_steps(of_all, given, batches, no_draws, config, reduce=reduce)
     assert errors is not None
     return metrics, errors
-
-
-def steps(
-    networks: Networks,
-    batches: Batch,
-    follow: Tensor,
-    config: DQNConfig,
-    reduce: Reduce,
-    loss: OffPolicyLoss | None = None,
-) -> tuple[dict[str, Tensor], Tensor | None]:
-    """As learn(), with another loss in place of dqn_loss()."""
-    of_all, given = objectives(networks, config, follow, loss)
-    no_draws = follow.new_zeros(*batches.reward.shape, 0)
-    return take_steps(of_all, given, batches, no_draws, config, reduce=reduce)
 
 
 def objectives(
@@ -202,8 +174,9 @@ def td_targets(policy: QNetwork, target: QNetwork, batch: Rows, double: bool) ->
     """TD targets [B]: the rewards, plus the discounted value, by the target network, of the next action that it values
     most (Mnih et al. 2015), or (double) of the one that the policy values most (van Hasselt et al. 2016, eq. 4)."""
     following, reward, discount = batch["next_observation"], batch["reward"], batch["discount"]
-    values = target(following)
+    random = batch.get("random")
+    values = target(following, target.noise_of(random, 1))
     if double:
-        _, best = policy.best(policy(following), following)
+        _, best = policy.best(policy(following, policy.noise_of(random, 2)), following)
         return reward + discount * values.gather(0, best.unsqueeze(0)).squeeze(0)
     return reward + discount * target.best(values, following)[0]

@@ -10,6 +10,7 @@ mean is over the rows of all, and each one's losses and metrics are its part of 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -98,6 +99,18 @@ def mean_weights(weight: Tensor, reduce: Reduce = one_learner) -> Tensor:
     count = weight.count_nonzero()
     reduce(count)
     return weight / count.clamp(min=1)
+
+
+def mean_metrics(found: Sequence[tuple[dict[str, Tensor], dict[str, int]]]) -> dict[str, Tensor]:
+    """Means of metrics, each of which is the mean over a number of measurements."""
+    if len(found) < 2:
+        return found[0][0] if found else {}
+    totals = sum((Counter(counts) for _, counts in found), Counter[str]())
+    parts = {
+        name: [metrics[name] * (counts[name] / total) for metrics, counts in found if name in metrics]
+        for name, total in totals.items()
+    }
+    return {name: torch.stack(each).sum(0) for name, each in parts.items()}
 
 
 def split_batches(batches: Batch) -> list[Batch]:

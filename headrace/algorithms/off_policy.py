@@ -8,7 +8,6 @@ gradient steps, each on `batch_size` rows of the buffer. All rows and all noise 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -18,14 +17,21 @@ from torch import Tensor, nn
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import OffPolicyConfig, StochasticActorConfig, fits_utd_ratio, gradient_steps
-from headrace.algorithms.objectives import Learned, Objective, take_steps
+from headrace.algorithms.config_bases import (
+    OffPolicyConfig,
+    StochasticActorConfig,
+    fits_utd_ratio,
+    gradient_steps,
+    policy_settings,
+)
+from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, mean_metrics, take_steps
 from headrace.algorithms.reduce import Reduce, merging, one_learner, rank_of, size_of
 from headrace.core import rng
 from headrace.core.fused import fused
 from headrace.core.terminal import tell
 from headrace.core.types import Json, staying
 from headrace.data.hindsight import GoalReplay, Goals
+from headrace.data.priorities import BYTES, PrioritizedReplay
 from headrace.data.replay import Batch, Replay, bytes_needed, plan
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.sequences import SequenceReplay
@@ -42,9 +48,6 @@ if TYPE_CHECKING:  # a default, which typing's own have from Python 3.13 on
 else:
     C = TypeVar("C", bound=OffPolicyConfig)
 P = TypeVar("P", bound=Policy)
-POLICY_SETTINGS = (
-    *("hidden", "activation", "normalize_observation", "images", "recurrent", "rnn_size", "sequence_length", "burn_in"),
-)  # fields of a config that go to the policy under the same name
 
 
 class OffPolicy(Generic[C]):
@@ -70,8 +73,7 @@ class OffPolicy(Generic[C]):
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
         check_policy(policy, type(self).__name__)
         self.config = config or self.config
-        self.policy, self.seed = policy, seed
-        self.num_steps: int = self.config.num_steps
+        self.policy, self.seed, self.num_steps = policy, seed, self.config.num_steps
         self.optimizers: dict[str, Adam] = {}
         self._examined: Examination | None = None  # the policy, as the optimizers know it
         self.buffers: dict[str, Tensor] = {}  # further saved state: target networks, each in one buffer [P]
@@ -126,7 +128,20 @@ class OffPolicy(Generic[C]):
         """One gradient step on each of G batches [G, B]. random: uniform draws [G, B, num_draws()]. Returns metrics."""
         objectives, networks = self.objectives()
         since = self.since(len(random), [objective.every for objective in objectives])
-        return take_steps(objectives, networks, batches, random, self.config, since, self.reduce)[0]
+        if (interval := getattr(self.config, "target_interval", 1)) > 1:
+            number = self.updates + torch.arange(1, len(random) + 1, device=random.device)
+            objectives = [x._replace(tau=x.tau * (number % interval == 0)) for x in objectives]
+        metrics, error = take_steps(objectives, networks, batches, random, self.config, since, self.reduce)
+        self.prioritize(batches, error)
+        return metrics
+
+    def prioritize(self, batches: Batch, error: Tensor | None) -> None:
+        """Set the priorities of the rows of batches [G, B] from their TD errors, where the replay buffer has any."""
+        if not isinstance(self.replay, PrioritizedReplay):
+            return
+        if error is None:
+            raise ValueError(f"prioritized replay needs {TD_ERROR!r} [B] in the dict of {type(self).__name__}.loss")
+        self.replay.update(batches.rows, error)
 
     def since(self, steps: int, delays: Iterable[int]) -> int:
         """Gradient steps since those that are one in each of `delays`, before a number of steps; 0 where they are taken
@@ -186,7 +201,8 @@ class OffPolicy(Generic[C]):
         hindsight, where its episode begins and ends."""
         if self.config.hindsight:
             return 2 * torch.int64.itemsize
-        return -(-bytes_needed(self.policy.columns(), 1) // self.policy.sequence_length)
+        of_priorities = BYTES * getattr(self.config, "prioritized", False)
+        return of_priorities - (-bytes_needed(self.policy.columns(), 1) // self.policy.sequence_length)
 
     def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
         """A replay buffer for such rollouts: of rows, or of sequences for a recurrent policy."""
@@ -195,6 +211,8 @@ class OffPolicy(Generic[C]):
             if self.goals is None:
                 raise ValueError(f"hindsight needs goals: set `goals` of this {type(self).__name__} to Goals(...)")
             return GoalReplay(rollout, capacity, self.goals, config.hindsight)
+        if getattr(config, "prioritized", False):
+            return PrioritizedReplay(rollout, capacity, config.n_steps, alpha=config.priority_alpha)  # type: ignore[attr-defined]
         if self.policy.recurrent == "none":
             return Replay(rollout, capacity, config.n_steps)
         return SequenceReplay(rollout, capacity, config.n_steps, config.sequence_length, config.burn_in)
@@ -219,9 +237,11 @@ class OffPolicy(Generic[C]):
         assert self.replay is not None, "prepare() comes before the first update()"
         self.config = setting_schedules.at(self.config, progress)
         rate = self.set_learning_rate(progress)
+        if isinstance(self.replay, PrioritizedReplay):
+            self.replay.anneal(self.config.priority_beta, progress)  # type: ignore[attr-defined]
         if not self.config.train_freq:
             self.append_and_learn(rollout)
-        metrics, self._found = _mean_metrics(self._found), []
+        metrics, self._found = mean_metrics(self._found), []
         with merging(self.policy, self.reduce):
             self.policy.update_statistics(rollout, rollout.reward)
         self.explore()
@@ -307,11 +327,6 @@ def learn_from_replay(algorithm: OffPolicy[Any], number: int) -> dict[str, Tenso
     return algorithm.learn(batches, random[..., replay.draws :])
 
 
-def policy_settings(config: OffPolicyConfig) -> dict[str, Any]:
-    """The settings of a config that go to its policy."""
-    return {name: getattr(config, name) for name in POLICY_SETTINGS}
-
-
 def make_target(policy: P) -> P:
     """A copy of a policy to be its target network. Normalisers' statistics are shared: the same tensors."""
     return deepcopy(policy, {id(x): x for x in policy.buffers()}).requires_grad_(False)
@@ -378,18 +393,6 @@ def actor_q(config: Any, observation_space: Space, action_space: Space, seed: in
 def delayed_steps(first: Any, steps: int, delay: int) -> int:
     """Number of the actor's gradient steps among the critics' first .. first + steps - 1: one in `delay`."""
     return steps // delay if steps % delay == 0 else (first % delay + steps) // delay
-
-
-def _mean_metrics(found: Sequence[tuple[dict[str, Tensor], dict[str, int]]]) -> dict[str, Tensor]:
-    """Means of metrics, each of which is the mean over a number of measurements."""
-    if len(found) < 2:
-        return found[0][0] if found else {}
-    totals = sum((Counter(counts) for _, counts in found), Counter[str]())
-    parts = {
-        name: [metrics[name] * (counts[name] / total) for metrics, counts in found if name in metrics]
-        for name, total in totals.items()
-    }
-    return {name: torch.stack(each).sum(0) for name, each in parts.items()}
 
 
 def means_of_sums(sums: Tensor, counts: dict[str, int]) -> dict[str, Tensor]:

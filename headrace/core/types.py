@@ -34,7 +34,7 @@ MADE_WITH = (
     *("adam_beta2", "temperature", "exploration_spread", "initial_std", "recurrent", "rnn_size", "sequence_length"),
     *("burn_in", "hidden", "critic_hidden", "activation", "shared", "distribution", "layer_norm", "dueling", "images"),
     *("normalize_observation", "normalize_return", "quantiles", "noise_autocorrelation", "critic_init_scale"),
-    *("ortho_init", "use_sde", "sde_sample_freq", "use_expln"),
+    *("ortho_init", "use_sde", "sde_sample_freq", "use_expln", "noisy", "num_atoms", "v_min", "v_max"),
 )
 
 

@@ -78,6 +78,10 @@ class PrioritizedReplay(Replay):
         self.tree.scatter_reduce_(0, leaf, priority, "amax")
         add_up(self.tree, self.depth, rows)
 
+    def anneal(self, start: float, progress: float | Tensor) -> None:
+        """Let beta go from `start` to 1. progress: fraction of the training done, 0 .. 1."""
+        self.beta.fill_(start + progress * (1 - start))
+
     def _set(self, rows: Tensor, priority: Tensor) -> None:
         """Write leaves, and the sums above them. A row may occur twice, with the same priority."""
         self.tree[rows + 2**self.depth] = priority

@@ -55,6 +55,20 @@ static inline void PREFIX_forbid(int or_all, int size, const float *x, const flo
     for (int i = 0; i < size; i++) y[i] = mask[i] != 0.0f || (or_all && !any) ? x[i] : -1e9f;
 }
 """,
+    "expectation": """
+static inline void PREFIX_expectation(const float *atoms, int number, int size, const float *x, float *y) {
+    for (int i = 0; i < size; i++, x += number) {
+        float highest = x[0], total = 0.0f, sum = 0.0f;
+        for (int k = 1; k < number; k++) highest = fmaxf(highest, x[k]);
+        for (int k = 0; k < number; k++) {
+            float weight = expf(x[k] - highest);
+            total += weight;
+            sum += weight * atoms[k];
+        }
+        y[i] = sum / total;
+    }
+}
+""",
     "minimum": """
 static inline void PREFIX_minimum(int size, const float *x, float *y) {
     for (int i = 0; i < size; i++) y[i] = fminf(x[i], y[i]);

@@ -154,6 +154,8 @@ def _statements(node: Node, prefix: str) -> list[str]:
         case "forbid":
             or_all, mask = int(node.settings["or_all"]), node.inputs[1].name
             return [*lines, f"{prefix}_forbid({or_all}, {count}, {x}, {mask}, {y});"]
+        case "expectation":
+            return [*lines, f"{prefix}_expectation({weights[0]}, {len(node.weights['atoms'])}, {count}, {x}, {y});"]
         case "minimum":
             others = [f"{prefix}_minimum({count}, {other.name}, {y});" for other in node.inputs[1:]]
             return [*lines, f"{prefix}_copy({count}, {x}, {y});", *others]

@@ -21,6 +21,7 @@ from headrace.deploy.readers import Outputs, Reader
 from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy, kind_of
+from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ
 from headrace.policies.heads import GaussianHead
 from headrace.policies.masks import forbid, mask_of, or_all
 from headrace.policies.networks import DictEncoder, VectorEncoder
@@ -285,7 +286,7 @@ def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None)
     scores, after = REFERENCES[kind_of(policy)](policy, batch, before)
     if getattr(policy, "masked", False):
         mask = mask_of(policy.observation_space, batch)
-        scores = forbid(scores, or_all(mask) if isinstance(policy, QNetwork) else mask)
+        scores = forbid(scores, or_all(mask) if isinstance(policy, QNetwork | DiscreteActorQ) else mask)
     head = getattr(policy, "head", None)
     kind = "q_values" if isinstance(policy, QNetwork) else "mean" if isinstance(policy.action_space, Box) else "logits"
     if isinstance(head, GaussianHead) and not head.squash:
@@ -319,10 +320,16 @@ def _actor_q(policy: ActorQ, observation: Any, state: Any) -> tuple[Tensor, Any]
     return policy.actor_output(encoded)[: policy.action_size], after
 
 
+def _discrete_actor_q(policy: DiscreteActorQ, observation: Any, state: Any) -> tuple[Tensor, Any]:
+    encoded, after = step(policy.encoder, observation, state)
+    return policy.actor_out(policy.actor(encoded)), after
+
+
 REFERENCES: dict[type, Callable[[Any, Any, Any], tuple[Tensor, Any]]] = {
     ActorCritic: _actor_critic,
     AsymmetricActorCritic: _actor_critic,
     RecurrentActorCritic: _recurrent,
     QNetwork: _q_network,
     ActorQ: _actor_q,
+    DiscreteActorQ: _discrete_actor_q,
 }

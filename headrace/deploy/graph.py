@@ -61,6 +61,7 @@ OPERATIONS = {  # what the writers implement; x: the first input
     "minimum": "the smallest of the inputs",
     "gru": "the next state, from features and state; weights of the reset, update and new gates, in this order",
     "lstm": "the next output and cell state, from features and both; input, forget, cell and output gates",
+    "expectation": "for each output the mean of atoms [M], weighted by the softmax of the next M features of x",
     "argmax": "the best choice of each component, counted from its start; logits are in a row. sizes, starts",
     "positive": "1 where x > 0, else 0",
     "image": "pixels 0..255 as float32 [N, channels, height, width]; setting: layout, hw, hwc or chw",

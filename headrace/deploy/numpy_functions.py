@@ -62,6 +62,12 @@ def minimum(*parts):
     return np.minimum.reduce(parts)
 
 
+def expectation(x, atoms):
+    x = x.reshape(len(x), -1, len(atoms))
+    x = np.exp(x - x.max(2, keepdims=True))
+    return x @ atoms / x.sum(2)
+
+
 def positive(x):
     return (x > 0).astype(np.int64)
 

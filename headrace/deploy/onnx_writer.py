@@ -182,6 +182,12 @@ def _forbid(model: Model, node: Node, inputs: list[str]) -> None:
     model.call("Where", [allowed, x, model.weight(f"{y}.forbidden", np.array(FORBIDDEN, np.float32))], y)
 
 
+def _expectation(model: Model, node: Node, inputs: list[str]) -> None:
+    y, shape = node.output.name, (-1, *node.output.shape, len(node.weights["atoms"]))
+    logits = model.call("Reshape", [inputs[0], model.numbers(y, "shape", *shape)], f"{y}.logits")
+    model.call("MatMul", [model.call("Softmax", [logits], f"{y}.probability", axis=2), inputs[1]], y)
+
+
 def _gates(model: Model, node: Node, inputs: list[str], state: str) -> tuple[str, str]:
     x, _, weight_input, weight_hidden, bias_input, bias_hidden = inputs
     y = node.output.name
@@ -275,6 +281,7 @@ WRITERS: dict[str, Callable[[Model, Node, list[str]], None]] = {
     "rint": _same("Round"),
     "forbid": _forbid,
     "minimum": _same("Min"),
+    "expectation": _expectation,
     "gru": _gru,
     "lstm": _lstm,
     "argmax": _argmax,

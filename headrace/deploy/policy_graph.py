@@ -29,6 +29,7 @@ from headrace.deploy.module_nodes import (
 from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import kind_of
+from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ
 from headrace.policies.examination import examine
 from headrace.policies.heads import SDE_LARGEST
 from headrace.policies.q_network import QNetwork
@@ -110,19 +111,20 @@ def _recurrent_actor_critic(graph: Graph, policy: Any, observation: Any, value: 
 
 
 def _q_network(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
-    """A dueling network's last operations are linear: they become one layer on the features of both branches."""
+    """A dueling network's last operations are linear: they become one layer on the features of both branches. So are
+    means of quantiles, and the expectation of atoms is not."""
     features = layer(graph, policy.trunk, step(graph, policy.encoder, observation))
     if policy.branch is None:
-        q_values = layer(graph, policy.out, features)
+        last = policy.out if policy.atoms is None else policy.out.of_all
+        q_values = layer(graph, last, features)
     else:
         branches = [layer(graph, branch, features) for branch in (policy.value_branch, policy.branch)]
-        size = sum(branch.shape[0] for branch in branches)
-        q_values = graph.add(
-            "dense",
-            graph.add("concat", *branches, shape=(size,)),
-            shape=(len(policy.out.bias),),
-            weights=_dueling(policy),
-        )
+        size, weights = sum(branch.shape[0] for branch in branches), _dueling(policy)
+        both = graph.add("concat", *branches, shape=(size,))
+        q_values = graph.add("dense", both, shape=(len(weights["bias"]),), weights=weights)
+    if policy.atoms is not None:
+        shape, weights = (int(policy.action_space.n),), {"atoms": policy.atoms.flatten().cpu()}
+        q_values = graph.add("expectation", q_values, shape=shape, weights=weights)
     q_values = forbid(graph, q_values, _mask(graph, policy, observation), or_all=True)
     graph.outputs |= {"action": choose(graph, q_values, policy.start), "q_values": q_values}
     if value:
@@ -131,10 +133,24 @@ def _q_network(graph: Graph, policy: Any, observation: Any, value: bool) -> None
 
 def _dueling(policy: Any) -> dict[str, Any]:
     """Weights of the last layer of a dueling network. Wang et al. 2016, arXiv:1511.06581, eq. 9."""
-    weight, bias = (getattr(policy.out, name).detach().double() for name in ("weight", "bias"))
-    of_value, bias_of_value = policy.value_out.weight.detach().double(), policy.value_out.bias.detach().double()
-    stacked = np.concatenate((of_value.expand(len(weight), -1).cpu(), (weight - weight.mean(0)).cpu()), 1)
-    return {"weight": stacked, "bias": bias_of_value + bias - bias.mean()}
+    parts = (policy.out, policy.value_out)
+    if policy.atoms is not None:
+        parts = tuple(part.of_all for part in parts)
+    outputs = -1, len(parts[1].bias)  # actions, and logits of each
+    (weight, bias), (of_value, bias_of_value) = (
+        [getattr(part, name).detach().double().cpu().unflatten(0, outputs) for name in ("weight", "bias")]
+        for part in parts
+    )
+    stacked = np.concatenate((of_value.expand(*weight.shape), weight - weight.mean(0)), 2)
+    return {"weight": stacked.reshape(-1, stacked.shape[2]), "bias": (bias_of_value + bias - bias.mean(0)).flatten()}
+
+
+def _discrete_actor_q(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
+    logits = layer(graph, policy.actor_out, layer(graph, policy.actor, step(graph, policy.encoder, observation)))
+    logits = forbid(graph, logits, _mask(graph, policy, observation), or_all=True)
+    graph.outputs |= {"action": choose(graph, logits, policy.start), "logits": logits}
+    if value:
+        raise ValueError("a DiscreteActorQ has a value for each action, and none to export: leave out --value")
 
 
 def _actor_q(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
@@ -197,4 +213,5 @@ POLICIES: dict[type, tuple[Callable[[Any, bool], int], Callable[[Graph, Any, Any
     RecurrentActorCritic: (_actor_state, _recurrent_actor_critic),
     QNetwork: (_encoder_state, _q_network),
     ActorQ: (_encoder_state, _actor_q),
+    DiscreteActorQ: (_encoder_state, _discrete_actor_q),
 }

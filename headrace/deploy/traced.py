@@ -32,6 +32,7 @@ from headrace.deploy.onnx_writer import BATCH, NEEDED, OPSET
 from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy
+from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ
 from headrace.policies.distributions import Bernoulli, Categorical, MultiCategorical, SquashedGaussian
 from headrace.policies.masks import forbid, mask_of, or_all
 from headrace.policies.q_network import QNetwork
@@ -39,7 +40,8 @@ from headrace.policies.q_network import QNetwork
 
 def traceable(policy: Any) -> bool:
     """Whether trace() is for a policy: one derived from Headrace's, without recurrent state."""
-    return isinstance(policy, ActorCritic | AsymmetricActorCritic | QNetwork | ActorQ) and policy.recurrent == "none"
+    known = ActorCritic | AsymmetricActorCritic | QNetwork | ActorQ | DiscreteActorQ
+    return isinstance(policy, known) and policy.recurrent == "none"
 
 
 def scores(policy: Any, observation: Any) -> tuple[str, Tensor]:

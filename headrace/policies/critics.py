@@ -49,9 +49,10 @@ class Critics(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(number, 1, size) for size in sizes[1:])
         self.activation, self._activate = activation, ACTIVATIONS[activation]
 
-    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        """Values [C, B] of encoded observations [B, F] and normalised actions [B, K]; of M quantiles, [C, B, M]."""
-        features = torch.cat((observation, action), 1)
+    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+        """Values [C, B] of encoded observations [B, F] and normalised actions [B, K], None for critics of observations
+        alone; of M quantiles, [C, B, M]."""
+        features = observation if action is None else torch.cat((observation, action), 1)
         features = features.expand(self.number, *features.shape)
         *hidden, (weight, bias) = zip(self.weights, self.biases, strict=True)
         for inner, offset in hidden:
@@ -77,10 +78,10 @@ class RenormCritics(Critics):
         sizes = (observation_size + action_size, *hidden)
         self.norms = nn.ModuleList(BatchRenorm((number, 1, size), warm_up) for size in sizes)
 
-    def forward(self, observation: Tensor, action: Tensor, weight: Tensor | None = None) -> Tensor:
+    def forward(self, observation: Tensor, action: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
         """Values [C, B]. weight: of the rows [B], to learn from them; None to normalise by the running moments."""
         first, *norms = self.norms
-        features = torch.cat((observation, action), 1)
+        features = observation if action is None else torch.cat((observation, action), 1)
         features = first(features.expand(self.number, *features.shape), weight)
         *hidden, (last, bias) = zip(self.weights, self.biases, strict=True)
         for (inner, offset), norm in zip(hidden, norms, strict=True):

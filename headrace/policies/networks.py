@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,14 @@ from headrace.data.spaces import (
 )
 from headrace.kernels.nn import activation_table
 from headrace.policies.convolutions import ImageEncoder
+from headrace.policies.distributions import box_muller
 from headrace.policies.normalization import BatchRenorm, ObservationNormalizer
 from headrace.policies.unknown_members import explains_members
 
 ACTIVATIONS = activation_table.FUNCTIONS  # name -> function, in place where the gradient needs the output only
+# of one layer after the other: its standard deviations [outputs, inputs], [outputs], and noise f [inputs, N],
+# [outputs, N]
+LayerNoise: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 @explains_members
@@ -149,6 +153,49 @@ class QuantileReadout(nn.Module):
     def bias(self) -> Tensor:
         """The bias of the means, [outputs]."""
         return self.of_all.bias.unflatten(0, (-1, self.number)).mean(1)
+
+
+@explains_members
+class WeightNoise(nn.Module):
+    """Learned standard deviations of the weights of linear layers: noisy networks, Fortunato et al. 2018,
+    arXiv:1706.10295.
+
+    At the start they are `scale` / sqrt(inputs) of a layer; the layers themselves have the means. Noise is factorised
+    (eq. 10 and 11): that of a weight is f(e) of its input times f(e) of its output, for p + q standard normals e of a
+    layer with p inputs and q outputs. Each row has noise of its own.
+    """
+
+    def __init__(self, layers: Sequence[Dense], scale: float) -> None:
+        super().__init__()
+        starts = [scale / math.sqrt(layer.weight.shape[1]) for layer in layers]
+        self.weights = nn.ParameterList(torch.full_like(x.weight, s) for x, s in zip(layers, starts, strict=True))
+        self.biases = nn.ParameterList(torch.full_like(x.bias, s) for x, s in zip(layers, starts, strict=True))
+        normals = sum(sum(weight.shape) for weight in self.weights)
+        self.num_draws = normals + normals % 2
+
+    def draw(self, random: Tensor) -> LayerNoise:
+        """Noise for N rows, from uniform draws [N, num_draws]: f(e) = sign(e) sqrt(abs(e))."""
+        normal = box_muller(random.t(), self.num_draws)
+        noise, first = normal.sign() * normal.abs().sqrt(), 0
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            outputs, inputs = weight.shape
+            yield weight, bias, noise[first : first + inputs], noise[first + inputs : first + inputs + outputs]
+            first += inputs + outputs
+
+
+def noisy_mlp(mlp: MLP, features: Tensor, noise: LayerNoise) -> Tensor:
+    """mlp(features) with noise on its weights, [N, outputs]."""
+    for layer, norm in zip_longest(mlp.layers, mlp.norms):
+        weight, bias, of_inputs, of_outputs = next(noise)
+        sums = layer(features) + of_outputs.t() * functional.linear(features * of_inputs.t(), weight, bias)
+        features = mlp._activate(sums if norm is None else norm(sums))
+    return features
+
+
+def noisy_readout(readout: Dense, features: Tensor, noise: LayerNoise) -> Tensor:
+    """readout(features) with noise on its weights, [outputs, N]."""
+    weight, bias, of_inputs, of_outputs = next(noise)
+    return readout(features) + of_outputs * torch.addmm(bias.unsqueeze(1), weight, (features * of_inputs.t()).t())
 
 
 @explains_members

@@ -1,4 +1,4 @@
-"""QNetwork: the value of each action, and epsilon-greedy actions. The policy of DQN, QR-DQN and PQN."""
+"""QNetwork: the value of each action, and epsilon-greedy actions. The policy of DQN, QR-DQN, C51 and PQN."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from headrace.data.spaces import Discrete, Space, action_column
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import best_value, is_masked, mask_of, random_choice
-from headrace.policies.networks import MLP, QuantileReadout, Readout, make_encoder
+from headrace.policies.networks import (
+    MLP,
+    Dense,
+    QuantileReadout,
+    Readout,
+    WeightNoise,
+    initialize_as_torch,
+    make_encoder,
+    noisy_mlp,
+    noisy_readout,
+)
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 
@@ -28,12 +38,15 @@ class QNetwork(Policy):
     al. 2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalization.py. images: see
     convolutions.ImageEncoder. recurrent: "gru" or "lstm", an RNN cell of rnn_size before the layers, which learns from
     sequences of sequence_length steps after burn_in steps: see rnn.RecurrentEncoder. quantiles: of the return of each
-    action, whose mean is its value; 1: the value alone. The seed determines the weights.
+    action, whose mean is its value; 1: the value alone. support: the lowest and the highest return; the `quantiles`
+    outputs of an action are then logits of the probabilities of as many returns (atoms), evenly spaced between them.
+    noisy: standard deviation of the weights' noise at the start, times the root of a layer's inputs, see WeightNoise;
+    0: none. Then means and biases begin as torch.nn.Linear's. The seed determines the weights.
     `exploration`, [1] or [N], is the probability of a random action in act(); it is not saved, and 0 once loaded.
     Raises TypeError for unsupported spaces, ValueError for an unknown activation.
     """
 
-    num_draws = 2  # whether to explore, and the random action
+    num_draws = 2  # whether to explore, and the random action; then those of the weights' noise
     samples = False
     exploration: Tensor
 
@@ -53,6 +66,8 @@ class QNetwork(Policy):
         sequence_length: int = 1,
         burn_in: int = 0,
         quantiles: int = 1,
+        support: Sequence[float] | None = None,
+        noisy: float = 0.0,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -91,29 +106,65 @@ class QNetwork(Policy):
 
         self.out = readout(int(action_space.n))
         self.value_out = readout(1) if dueling else None
+        atoms = None if support is None else torch.linspace(support[0], support[1], quantiles).unsqueeze(1)
+        self.register_buffer("atoms", atoms, persistent=False)
+        self.noise = self._noise(noisy, generator) if noisy else None
         self.register_buffer("exploration", torch.zeros(1), persistent=False)
         flatten_parameters(self.parameters())  # kernels serve parameters in one buffer
 
-    def forward(self, observation: Any) -> Tensor:
-        """The value of each action, [A, N], in units of return. observation: histories for a recurrent policy."""
-        return self.values(self.encoder(observation))
+    def _noise(self, scale: float, generator: torch.Generator) -> WeightNoise:
+        """Noise for the layers, in the order in which they are computed; their means get initial weights for it."""
+        parts = (self.trunk, self.value_branch, self.value_out, self.branch, self.out)
+        layers = [layer for part in parts if part is not None for layer in part.modules() if isinstance(layer, Dense)]
+        for layer in layers:
+            initialize_as_torch(layer, generator)
+        noise = WeightNoise(layers, scale)
+        self.num_draws += noise.num_draws
+        return noise
 
-    def values(self, features: Tensor) -> Tensor:
-        """The value of each action, [A, N], of encoded observations [N, F]."""
-        features = self.trunk(features)
+    def forward(self, observation: Any, random: Tensor | None = None) -> Tensor:
+        """The value of each action, [A, N], in units of return. observation: histories for a recurrent policy. random:
+        uniform draws [N, noise.num_draws] for noisy weights; None: their means."""
+        return self.values(self.encoder(observation), random)
+
+    def values(self, features: Tensor, random: Tensor | None = None) -> Tensor:
+        """The value of each action, [A, N], of encoded observations [N, F]. random: see forward()."""
+        found = self.outputs(features, random)
+        if self.atoms is not None:
+            return (found.softmax(1) * self.atoms).sum(1)
+        return found if self.quantiles == 1 else found.mean(1)
+
+    def outputs(self, features: Tensor, random: Tensor | None = None) -> Tensor:
+        """What values() are made of: of encoded observations [N, F] the quantiles of the return of each action, or
+        logits of its atoms, [A, quantiles, N]; the values [A, N] themselves of one quantile. random: see forward()."""
+        drawn = None if self.noise is None or random is None else self.noise.draw(random)
+
+        def hidden(mlp: MLP, features: Tensor) -> Tensor:
+            return mlp(features) if drawn is None else noisy_mlp(mlp, features, drawn)
+
+        def read(out: Readout | QuantileReadout, features: Tensor) -> Tensor:
+            last = out if isinstance(out, Readout) else out.of_all
+            found: Tensor = last(features) if drawn is None else noisy_readout(last, features, drawn)
+            return found if last is out else found.unflatten(0, (-1, self.quantiles))
+
+        features = hidden(self.trunk, features)
         if self.branch is None or self.value_branch is None or self.value_out is None:
-            return self.out(features)
-        advantage = self.out(self.branch(features))
-        return self.value_out(self.value_branch(features)) + advantage - advantage.mean(0)
+            return read(self.out, features)
+        value = read(self.value_out, hidden(self.value_branch, features))
+        advantage = read(self.out, hidden(self.branch, features))
+        return value + advantage - advantage.mean(0)
 
-    def quantile_values(self, features: Tensor) -> Tensor:
-        """The quantiles of the return of each action, [A, quantiles, N], of encoded observations [N, F]."""
-        features, out, value_out = self.trunk(features), self.out, self.value_out
-        assert isinstance(out, QuantileReadout), f"this network has quantiles={self.quantiles}"
-        if self.branch is None or self.value_branch is None or not isinstance(value_out, QuantileReadout):
-            return out.quantiles(features)
-        advantage = out.quantiles(self.branch(features))
-        return value_out.quantiles(self.value_branch(features)) + advantage - advantage.mean(0)
+    def noise_draws(self, number: int) -> int:
+        """Uniform draws of a row for so many independent noises; 0 for a network without noise."""
+        return 0 if self.noise is None else number * self.noise.num_draws
+
+    def noise_of(self, random: Tensor | None, number: int) -> Tensor | None:
+        """The draws of one of several independent noises, [N, noise.num_draws], from the draws of all [N, ...]; None
+        for a network without noise."""
+        if self.noise is None or random is None:
+            return None
+        width = self.noise.num_draws
+        return random[:, number * width : (number + 1) * width]
 
     def best(self, values: Tensor, observation: Any) -> tuple[Tensor, Tensor]:
         """The largest of the values [A, N] of allowed actions, [N], and its action counted from 0, int64 [N]."""
@@ -121,9 +172,9 @@ class QNetwork(Policy):
             return values.max(0)  # type: ignore[return-value]
         return best_value(values, mask_of(self.observation_space, observation))
 
-    def action_value(self, observation: Any, action: Tensor) -> Tensor:
-        """The value of given actions, [N]."""
-        return self(observation).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
+    def action_value(self, observation: Any, action: Tensor, random: Tensor | None = None) -> Tensor:
+        """The value of given actions, [N]. random: see forward()."""
+        return self(observation, random).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 
     @fused("q_network.act", "headrace.bindings.off_policy_acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
@@ -131,11 +182,12 @@ class QNetwork(Policy):
         rows = batch_size(observation)
         if rnn_state is None:
             rnn_state = self.initial_state(rows)
+        noise = self.noise_of(None if random is None else random[:, 2:], 0)
         padded = needs_padding(rows, self.block)
         if padded:
-            observation, rnn_state = pad(self.block, observation, rnn_state)
+            observation, rnn_state, noise = pad(self.block, observation, rnn_state, noise)
         features, rnn_state = step(self.encoder, observation, rnn_state)
-        value, action = self.best(self.values(features), observation)
+        value, action = self.best(self.values(features, noise), observation)
         if padded:
             value, action, rnn_state = (tree_map(lambda x: x[:rows], part) for part in (value, action, rnn_state))
         if random is not None:

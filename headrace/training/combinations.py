@@ -114,7 +114,7 @@ def check_length(config: TrainConfig, own: Any) -> None:
     if any(limit is not None for limit in (config.total_steps, config.max_episodes, config.max_seconds)):
         return
     falls = setting_schedules.following(own)
-    if isinstance(own, EpsilonGreedyConfig) and own.exploration_initial != own.exploration_final:
+    if isinstance(own, EpsilonGreedyConfig) and own.exploration_rate(0.0) != own.exploration_rate(1.0):
         falls.append("the exploration rate")
     if falls:
         raise ValueError(

@@ -46,7 +46,7 @@ FEWER_IMAGES: Settings = {"buffer_size": 100_000}
 OF_DQN: Settings = {"batch_size": 32, "learning_rate": 1e-4}
 OF_IMAGES: Mapping[str, Settings] = {
     "ppo": {"epochs": 4, "minibatch_size": 256, "learning_rate": 2.5e-4},
-    **dict.fromkeys(("dqn", "qrdqn"), OF_DQN),
+    **dict.fromkeys(("dqn", "qrdqn", "c51", "discrete_sac"), OF_DQN),
     **dict.fromkeys(("sac", "tqc", "crossq", "td3", "ddpg"), FEWER_IMAGES),
 }
 # random actions before a deterministic policy learns, as rl-baselines3-zoo has them for MuJoCo: with 1,000 of them TD3

@@ -94,7 +94,7 @@ def test_learning_is_compiled_and_equals_plain_torch():
 def test_means_of_quantiles_are_the_values_that_it_acts_by():
     policy = QNetwork(*SPACES, (8,), quantiles=QUANTILES, seed=3)
     observation = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    values = policy.quantile_values(policy.encoder(observation)).mean(1)
+    values = policy.outputs(policy.encoder(observation)).mean(1)
     assert torch.equal(values, policy(observation))
     output = policy.act(observation, None, None)
     assert torch.equal(output.action, (values.argmax(0) + START).int())

@@ -43,7 +43,13 @@ def test_algorithms(name, instead, capsys):
         ("train Pong-v5x", None),
         ("train DQN CartPole-v1", "headrace train dqn CartPole-v1"),
         ("sweep A3C CartPole-v1 --search gamma=0.9,0.99", "headrace sweep impala CartPole-v1 --search gamma=0.9,0.99"),
-        ("tune rainbow CartPole-v1", "headrace tune dqn CartPole-v1"),
+        ("tune ddqn CartPole-v1", "headrace tune dqn CartPole-v1"),
+        ("train sac-discrete CartPole-v1", "headrace train discrete_sac CartPole-v1"),
+        (
+            "train Rainbow CartPole-v1 --seed 1",
+            "headrace train c51 CartPole-v1 --seed 1 --noisy 0.5 --n_steps 3 --double true --dueling true "
+            "--prioritized true",
+        ),
     ],
 )
 def test_the_command_has_the_other_words(words, instead, capsys):

@@ -192,7 +192,7 @@ def test_quantiles_of_a_qrdqn_are_those_of_the_file():
 
     file = rewritten("dqn", change, n_quantiles=5, policy_class=of_contrib("qrdqn"))
     model, seen = QRDQN.load(file), torch.randn(6, change.made["quantile_net.quantile_net.0.weight"].shape[1])
-    found = model.policy.quantile_values(model.policy.encoder(seen))  # [A, M, B]
+    found = model.policy.outputs(model.policy.encoder(seen))  # [A, M, B]
     function = {"relu": torch.relu, "tanh": torch.tanh}[model.algorithm.config.activation]
     wanted = sequential(change.made, "quantile_net.quantile_net.", seen, function)
     torch.testing.assert_close(found.permute(2, 1, 0), wanted.unflatten(1, (5, -1)))

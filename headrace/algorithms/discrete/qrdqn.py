@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig
-from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, take_steps
-from headrace.algorithms.off_policy import OffPolicy, make_target, policy_settings
+from headrace.algorithms.config_bases import EpsilonGreedyConfig, NoisyConfig, OffPolicyConfig, policy_settings
+from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows
+from headrace.algorithms.off_policy import OffPolicy, make_target
 from headrace.algorithms.tqc import quantile_huber_loss
-from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.flat_parameters import flatten
@@ -25,7 +24,7 @@ from headrace.policies.q_network import QNetwork
 
 
 @dataclass(frozen=True, kw_only=True)
-class QRDQNConfig(EpsilonGreedyConfig, OffPolicyConfig):
+class QRDQNConfig(NoisyConfig, EpsilonGreedyConfig, OffPolicyConfig):
     """QR-DQN's settings. Raises ValueError for one out of range."""
 
     num_steps: int = 4  # steps of each environment in an iteration
@@ -70,7 +69,7 @@ class QRDQN(OffPolicy[QRDQNConfig]):
 
     @classmethod
     def make_policy(cls, config: QRDQNConfig, observation_space: Space, action_space: Space, seed: int) -> QNetwork:
-        own = {name: getattr(config, name) for name in ("layer_norm", "dueling", "quantiles")}
+        own = {name: getattr(config, name) for name in ("layer_norm", "dueling", "quantiles", "noisy")}
         return QNetwork(observation_space, action_space, seed=seed, **policy_settings(config), **own)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
@@ -86,31 +85,27 @@ class QRDQN(OffPolicy[QRDQNConfig]):
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return [(self.optimizer, self.policy.parameters())]
 
+    def num_draws(self) -> int:
+        return self.policy.noise_draws(2)
+
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
-        return self._objectives(self.config.tau)
-
-    def _objectives(self, tau: float | Tensor) -> tuple[Sequence[Objective], Learned]:
-        targets = ((self.buffers["target"], self.optimizer.flat),)
-        found = Objective(self.loss or qrdqn_loss, (self.optimizer,), targets, tau, self.config.max_grad_norm)
+        given = (self.optimizer,), ((self.buffers["target"], self.optimizer.flat),)
+        found = Objective(self.loss or qrdqn_loss, *given, self.config.tau, self.config.max_grad_norm)
         return (found,), Learned(self.policy, self.target)
-
-    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        number = self.updates + torch.arange(1, len(random) + 1, device=random.device)
-        found = self._objectives(self.config.tau * (number % self.config.target_interval == 0))
-        return take_steps(*found, batches, random, self.config, reduce=self.reduce)[0]
 
 
 def qrdqn_loss(networks: Learned, batch: Rows, config: QRDQNConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The quantile Huber loss, algorithm 1 of the paper: each quantile of the return of the action towards those of the
     next action, the one with the largest mean by the target network."""
     policy, target, _ = networks
+    random = batch.get("random")  # of noisy networks
     with torch.no_grad():
         following = batch["next_observation"]
-        quantiles = target.quantile_values(target.encoder(following))  # [A, M, B]
+        quantiles = target.outputs(target.encoder(following), target.noise_of(random, 1))  # [A, M, B]
         _, best = target.best(quantiles.mean(1), following)
         td_target = batch["reward"] + batch["discount"] * of_action(quantiles, best)
     action = (batch["action"] - policy.start).long()
-    own = of_action(policy.quantile_values(policy.encoder(batch["observation"])), action)
+    own = of_action(policy.outputs(policy.encoder(batch["observation"]), policy.noise_of(random, 0)), action)
     loss = quantile_huber_loss(own.t().unsqueeze(0), td_target.t()) @ batch["weight"]
     return loss, {"loss": loss, "q_value": own.mean(0) @ batch["weight"]}
 
