@@ -9,7 +9,8 @@ from helpers.off_policy_oracle import ACTIONS, OBSERVATIONS, made_up
 from helpers.tiny import TINY, Walk
 
 import headrace as hr
-from headrace.algorithms.off_policy import _mean_metrics, delayed_steps
+from headrace.algorithms.objectives import mean_metrics
+from headrace.algorithms.off_policy import delayed_steps
 from headrace.algorithms.ppo import PPO
 from headrace.algorithms.td3 import TD3, TD3Config, learn
 from headrace.core.fused import plain_only
@@ -73,7 +74,7 @@ def test_means_of_calls_are_weighted_by_measurements():
     algorithm.add_metrics({"actor_loss": two, "critic_loss": two}, first=0, steps=3)  # the actor's step is the second
     algorithm.add_metrics({"actor_loss": five, "critic_loss": five}, first=3, steps=3)  # its steps: the first and third
     algorithm.add_metrics({"critic_loss": two}, first=6, steps=1)
-    found = _mean_metrics(algorithm._found)
+    found = mean_metrics(algorithm._found)
     assert found["actor_loss"] == pytest.approx((2 + 2 * 5) / 3)
     assert found["critic_loss"] == pytest.approx((3 * 2 + 3 * 5 + 2) / 7)
 
