@@ -21,7 +21,7 @@ from numba.core import cgutils  # noqa: TID253
 from headrace.kernels.runtime.atomics import exchange, read, rest, write
 from headrace.kernels.runtime.intrinsics import ARRAY, float_mode, operation, set_float_mode
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
-from headrace.kernels.runtime.work_queue import close, open_for
+from headrace.kernels.runtime.work_queue import close, open_for, single_task
 
 U = np.uint64
 _0, _1 = U(0), U(1)
@@ -150,3 +150,27 @@ def share(pipe, jobs, first, numbers, entry, slots, count, state, copies, thread
     for worker in range(_1, threads):
         failed |= _close(jobs[first + worker])
     numbers[0] = failed
+
+
+@njit(**INNER)
+def _call_part(part, worker, arguments):
+    entry, slots, cut, copies, stopped = arguments
+    count = U(len(slots))
+    own = copies[worker]
+    for k in range(_0, count):
+        own[k] = slots[k]
+    own[count - U(3)], own[count - U(2)] = U(cut[part]), U(cut[part + _1])
+    if _call(entry, _address(own, _0)) != 0:
+        stopped[0] = True
+
+
+_call_parts = single_task(_call_part)
+
+
+@njit(**ENTRY)
+def call_parts(worker, state, entry, slots, cut, copies, stopped):
+    """Call an entry point for each part cut[k] .. cut[k + 1] of a range, which goes into its last slots but one.
+
+    copies: uint64 [WORKERS, slots]. stopped: bool [1], true where a call has stopped with an exception.
+    """
+    _call_parts(worker, state, len(cut) - 1, (entry, slots, cut, copies, stopped))

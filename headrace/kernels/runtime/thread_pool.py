@@ -80,6 +80,25 @@ class WorkQueue:
             self.alone = ALONE
 
 
+class CallInParts:
+    """A call about a range, which its last three argument slots give as the first, the last + 1, and a number for all,
+    made by several threads with a part of the range each."""
+
+    def __init__(self, call: Call, cut: Sequence[int]) -> None:
+        """cut: where the parts begin, and the end of the last."""
+        self.call, self._threads, self._queue = call, len(cut) - 1, WorkQueue()
+        self._stopped = np.zeros(1, np.bool_)
+        copies = np.zeros((WORKERS, len(call.slots)), np.uint64)
+        about = (np.uint64(call.function.address), call.slots, np.array(cut, np.int64), copies, self._stopped)
+        arguments = (0, queue_state(), *about)
+        self._parts = Call(entry("runtime.helpers", "call_parts", arguments, ANNOUNCEMENT), arguments)
+
+    def __call__(self) -> None:
+        self._queue.run(self._parts, self._threads)
+        if self._stopped[0]:
+            raise RuntimeError(STOPPED)
+
+
 class _Board:
     """Where calls are laid out for helpers, one after the other: see kernels.runtime.helpers."""
 

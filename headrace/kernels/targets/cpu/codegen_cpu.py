@@ -1,9 +1,9 @@
 """EnvIR -> the text of a Numba module for the CPU.
 
-The module has `reset` and `step` of the environments lo .. hi - 1 and `step_parallel`, the same in contiguous parts,
-one per thread. Measurements show that these need unsigned loop indices, feature-major observations and no fastmath flag
-but `contract`: others change bits with the way work is divided. An environment without arrays or branches is stepped
-without branches, a block of environments at a time, and the few masked environments are reset afterwards.
+The module has `reset` and `step` of the environments lo .. hi - 1; each thread calls `step` for a part. Measurements
+show that these need unsigned loop indices, feature-major observations and no fastmath flag but `contract`: others change
+bits with the way work is divided. An environment without arrays or branches is stepped without branches, a block of
+environments at a time, and the few masked environments are reset afterwards.
 
 With several agents each has columns of its own: agent k's begin k * agent_plane entries after the first one's.
 Pixel observations are drawn by another module (codegen_pixels_cpu).
@@ -19,7 +19,6 @@ from headrace.kernels.targets.episode_text import block, constants, decorated, f
 
 INLINE = f'@njit(error_model="numpy", fastmath={{"contract"}}, forceinline=True, {INNER})'
 KERNEL = f'@njit(error_model="numpy", fastmath={{"contract"}}, nogil=True, {INNER})'
-PARALLEL = '@njit(error_model="numpy", fastmath={"contract"}, nogil=True, cache=True, parallel=True)'
 WRITTEN = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 LOOP = "for i in range(np.uint64(hi - lo))"
 ENVS_AT_ONCE = 16  # environments with entities, in SIMD lanes
@@ -54,7 +53,7 @@ def module_text(
     ENVS_AT_ONCE blocks of one environment, all of them valid. scratch: where blocks need memory for themselves, how
     many entries of `masked`; a call uses the first block's for all."""
     size = envs_per_block(ir)
-    inline, kernel, parallel = (_with(decorator, fastmath) for decorator in (INLINE, KERNEL, PARALLEL))
+    inline, kernel = (_with(decorator, fastmath) for decorator in (INLINE, KERNEL))
     planes = "row, plane, action_plane" + (", agent_plane" if ir.num_agents > 1 else "")
     columns = f"observation, valid, action, {', '.join(WRITTEN)}"
     names = f"{arguments}, {columns}, seed, first, {planes}"
@@ -65,18 +64,13 @@ def module_text(
         stepped = [f"masked = masked[lo * {scratch}:]", *stepped]
     parts = [
         title(ir, "compiled for the CPU"),
-        "from numba import njit, prange",
+        "from numba import njit",
         *functions,
         function(inline, f"reset_block({names}, lo, hi)", reset),
         function(kernel, f"reset({names}, num_envs)", _blocks(f"reset_block({names}, ", "0, num_envs", size)),
         function(inline, f"step_block({names}, t, lo, hi)", step),
         *([function(inline, f"step_blocks({names}, t, lo, hi)", _either(together, names))] if together else []),
         function(kernel, f"step({names}, lo, hi, t)", stepped),
-        function(
-            parallel,
-            f"step_parallel({names}, cut, t)",
-            block("for part in prange(cut.shape[0] - 1)", [f"step({names}, cut[part], cut[part + 1], t)"]),
-        ),
     ]
     return "\n\n".join(parts) + "\n"
 

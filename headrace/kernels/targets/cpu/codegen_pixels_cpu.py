@@ -12,7 +12,6 @@ from headrace.kernels.targets.pixel_text import gray_levels
 
 EXACT = f'@njit(error_model="numpy", forceinline=True, {INNER})'
 KERNEL = f'@njit(error_model="numpy", nogil=True, {INNER})'
-PARALLEL = '@njit(error_model="numpy", nogil=True, cache=True, parallel=True)'
 
 # Environment 0 of a block that begins at lo.
 DRAW = """\
@@ -42,18 +41,14 @@ def draw({names}, lo, hi, t):
     for env in range(lo, hi):
         draw_env({names}, t, env)
 
-
-{parallel}
-def draw_parallel({names}, cut, t):
-    for part in prange(cut.shape[0] - 1):
-        draw({names}, cut[part], cut[part + 1], t)
 """
 
 
 def cpu_pixel_module(ir: EnvIR, per_env: bool) -> str:
-    """The text of a Numba module with `draw(..., lo, hi, t)` and `draw_parallel(..., cut, t)`, which write row t + 1 of
-    environments lo .. hi - 1. per_env: each parameter has a value per environment. Observations are given flat,
-    frame_row bytes from row to row and frame_env from environment to environment."""
+    """The text of a Numba module with `draw(..., lo, hi, t)`, which writes row t + 1 of environments lo .. hi - 1.
+
+    per_env: each parameter has a value per environment. Observations are given flat, frame_row bytes from row to row
+    and frame_env from environment to environment."""
     height, width = ir.observation_space.shape[-2:]
     frame = ir.channels * height * width
     text = CpuText(ir, per_env)
@@ -64,7 +59,6 @@ def cpu_pixel_module(ir: EnvIR, per_env: bool) -> str:
     draw = DRAW.format(
         exact=EXACT,
         kernel=KERNEL,
-        parallel=PARALLEL,
         names=f"{text.arguments()}, observation, valid, row, frame_row, frame_env",
         state=indent("\n".join([*text.packs(), *text.load]), " " * 4),
         height=height,
@@ -74,5 +68,5 @@ def cpu_pixel_module(ir: EnvIR, per_env: bool) -> str:
         older=(ir.frames - 1) * frame,
         pixels=indent("\n".join(pixels), " " * 12),
     )
-    head = [title(ir, "pixel observations, drawn on the CPU"), "from numba import njit, prange", prelude(EXACT)]
+    head = [title(ir, "pixel observations, drawn on the CPU"), "from numba import njit", prelude(EXACT)]
     return "\n\n".join([*head, *constants(ir), decorated(ir.pixel_code, EXACT), draw])

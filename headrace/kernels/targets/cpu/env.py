@@ -19,7 +19,7 @@ from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.numba_errors import explained
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.native import Argument, Call, Native
-from headrace.kernels.runtime.numba_threads import gentle_threads
+from headrace.kernels.runtime.thread_pool import CallInParts
 from headrace.kernels.targets.cpu.codegen_cpu import cpu_module
 from headrace.kernels.targets.cpu.codegen_entities_cpu import ACROSS, LANES, entity_module, faster_across, room_for
 from headrace.kernels.targets.cpu.grid_text import scratch_size
@@ -80,8 +80,8 @@ class CpuEnvs(TensorEnvs):
         worth = num_envs > (1 if ir.frames else self._per_block)
         # while it is not known whether threads help: seconds that calls took without them, and with them
         self._trial: dict[bool, list[float]] = {False: [], True: []} if threads is None and worth else {}
-        self._step: Callable[[int], None]
         self._call: Call
+        self._calls: list[tuple[Call, Callable[[], None]]]  # of a step, and what makes each on threads
 
     def _laid_out(self, packs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Parameters as the kernels read them."""
@@ -99,7 +99,7 @@ class CpuEnvs(TensorEnvs):
         self._bind(rollout)
         self._entry("reset", (*self._shared, self.num_envs))(*self._shared, self.num_envs)
         if self._pixels is not None:
-            self._pixels.draw(-1)
+            self._pixels.draw_first()
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every environment from row t to row t + 1."""
@@ -116,14 +116,6 @@ class CpuEnvs(TensorEnvs):
         if rollout is not self._rollout:
             self._bind(rollout)
         return self._call
-
-    def _serial(self, t: int) -> None:
-        self._call.slots[-1] = t
-        self._call()
-
-    def _drawn(self, step: Callable[[int], None], draw: Callable[[int], None], t: int) -> None:
-        step(t)
-        draw(t)
 
     def _bind(self, rollout: Rollout) -> None:
         """Keep the columns of a rollout as flat arrays: making them takes longer than a step of few environments."""
@@ -142,10 +134,18 @@ class CpuEnvs(TensorEnvs):
     def _choose(self, parts: int) -> None:
         """Use one thread or several from now on."""
         self._parts = parts
-        self._step = self._serial if parts == 1 else self._parallel(parts)
-        if self._pixels is not None:
-            draw = self._pixels.draw if parts == 1 else self._pixels.on_threads(parts)
-            self._step = partial(self._drawn, self._step, draw)
+        calls = [(self._call, self._per_block)] + ([(self._pixels.call, 1)] if self._pixels else [])
+        self._calls = [(call, call if parts == 1 else self._on_threads(call, parts, size)) for call, size in calls]
+
+    def _on_threads(self, call: Call, parts: int, size: int) -> CallInParts:
+        """A call for all environments in so many parts of whole blocks of a size."""
+        blocks = -(-self.num_envs // size)
+        return CallInParts(call, [min(blocks * part // parts * size, self.num_envs) for part in range(parts + 1)])
+
+    def _step(self, t: int) -> None:
+        for call, run in self._calls:
+            call.slots[-1] = t
+            run()
 
     def _try(self, t: int) -> None:
         """A timed step: first with one thread, then with all where that may help; the faster choice stays."""
@@ -181,21 +181,6 @@ class CpuEnvs(TensorEnvs):
             tell(f"{name} is stepped one entity at a time, which is slower: several at once do not compile: {error}")
             self._lanes, self._text = 1, entity_module(self.ir, self._per_env, 1, self._across)
             return self._entry(function, arguments)
-
-    def _parallel(self, parts: int) -> Callable[[int], None]:
-        """step on Numba's threads, which wake up faster than others."""
-        import numba
-
-        gentle_threads()
-        blocks = -(-self.num_envs // self._per_block)
-        starts = [blocks * part // parts * self._per_block for part in range(parts + 1)]
-        arguments = (*self._shared, np.minimum(starts, self.num_envs).astype(np.int64))
-        module = cache.load(self.ir.name, self._text)
-        wanted = {"step_parallel": tuple(numba.typeof(argument) for argument in (*arguments, 0))}
-        announcement = self.ir.announcement("for the CPU, on threads")
-        with explained(self.ir, module):
-            cache.compile_once(module, wanted, announcement)
-        return partial(module.step_parallel, *arguments)
 
     def _blocks(self, pack: Tensor) -> Tensor:
         return to_blocks(pack, self._per_block)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -35,24 +34,12 @@ class CpuPixels:
         arguments = (*self._arguments, 0, self._num_envs, 0)
         announcement = f"compiling the pixel observations of {self.ir.name} (once, about 3 s) ..."
         native = cache.entry(self._name, self._text, "draw", arguments, announcement, partial(explained, self.ir))
-        self._call = Call(native, arguments)
+        self.call = Call(native, arguments)
 
-    def draw(self, t: int) -> None:
-        """Row t + 1 of every environment; t = -1: the first row, which has no older frames."""
-        self._call.slots[-1] = t & 0xFFFFFFFFFFFFFFFF
-        self._call()
-
-    def on_threads(self, parts: int) -> Callable[[int], None]:
-        """draw(t) by several threads."""
-        import numba
-
-        module = cache.load(self._name, self._text)
-        cut = np.array([self._num_envs * part // parts for part in range(parts + 1)], np.int64)
-        types = tuple(numba.typeof(argument) for argument in (*self._arguments, cut, 0))
-        announcement = f"compiling the pixel observations of {self.ir.name}, on threads (once, about 3 s) ..."
-        with explained(self.ir, module):
-            cache.compile_once(module, {"draw_parallel": types}, announcement)
-        return partial(module.draw_parallel, *self._arguments, cut)
+    def draw_first(self) -> None:
+        """Row 0 of every environment, which has no older frames."""
+        self.call.put(len(self.call.slots) - 1, -1)
+        self.call()
 
 
 def flat_pixels(observation: Tensor) -> tuple[np.ndarray, int, int]:
