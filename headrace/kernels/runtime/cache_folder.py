@@ -138,8 +138,8 @@ def write(path: Path, content: bytes, mode: int = READABLE) -> None:
 
 
 def keep(path: Path, content: bytes, mode: int = READABLE) -> bool:
-    """Write a file atomically, and at times remove old ones. False, after a line on stderr, where it cannot be written: what was
-    compiled is used all the same."""
+    """Write a file atomically, and now and then remove old ones. False, after a line on stderr, where it cannot be
+    written: what was compiled is used all the same."""
     try:
         write(path, content, mode)
     except OSError as error:

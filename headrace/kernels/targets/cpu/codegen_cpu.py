@@ -1,9 +1,9 @@
 """EnvIR -> the text of a Numba module for the CPU.
 
 The module has `reset` and `step` of the environments lo .. hi - 1; each thread calls `step` for a part. Measurements
-show that these need unsigned loop indices, feature-major observations and no fastmath flag but `contract`: others change
-bits with the way work is divided. An environment without arrays or branches is stepped without branches, a block of
-environments at a time, and the few masked environments are reset afterwards.
+show that these need unsigned loop indices, feature-major observations and no fastmath flag but `contract`: others
+change bits with the way work is divided. An environment without arrays or branches is stepped without branches, a block
+of environments at a time, and the few masked environments are reset afterwards.
 
 With several agents each has columns of its own: agent k's begin k * agent_plane entries after the first one's.
 Pixel observations are drawn by another module (codegen_pixels_cpu).
