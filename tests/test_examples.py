@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from gymnasium.spaces import Dict, Discrete, MultiDiscrete
+from helpers import forked
 
 from headrace.envs import listing
 
@@ -22,7 +22,7 @@ def example(name: str, folder: Path, *arguments: object) -> str:
     """Run an example in `folder`, and give what it prints."""
     command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=settings)
+    done = forked.run(command, cwd=folder, capture_output=True, text=True, env=settings)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -67,7 +67,7 @@ def test_an_environment_written_for_gymnasium(tmp_path):
 def test_an_environment_of_ones_own_from_the_command_line(tmp_path):
     command = [sys.executable, "-m", "headrace", "train", "ppo", f"{EXAMPLES / 'my_env.py'}:Collect"]
     flags = ["--num-envs", "8", "--num-steps", "16", "--total-steps", "128", "--final-episodes", "2"]
-    done = subprocess.run([*command, *flags], cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run([*command, *flags], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "over 2 episodes" in done.stdout
 
@@ -76,7 +76,7 @@ def test_an_algorithm_of_ones_own_from_the_command_line(tmp_path):
     name = f"{EXAMPLES / 'vanilla_policy_gradient.py'}:VanillaPolicyGradient"
     flags = ["--num-envs", "8", "--num-steps", "16", "--total-steps", "128", "--final-episodes", "2"]
     command = [sys.executable, "-m", "headrace", "train", name, "CartPole-v1", *flags]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "over 2 episodes" in done.stdout
 
@@ -86,7 +86,7 @@ def test_a_compiled_loss_in_a_loop_of_ones_own(tmp_path):
         (EXAMPLES / "compiled_loss.py").read_text().replace("UPDATES = 32, 64, 4, 4, 30", "UPDATES = 32, 64, 4, 4, 2")
     )
     (tmp_path / "short.py").write_text(text)
-    done = subprocess.run([sys.executable, "short.py"], cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run([sys.executable, "short.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and "update 1:" in done.stdout and "plain PyTorch" not in done.stderr, done.stderr
 
 
@@ -123,7 +123,7 @@ envs = hr.make("chase.py:Chase", 8, params={"prey_speed": np.linspace(0.2, 0.9, 
 print(hr.train("ppo", envs, num_steps=16, total_steps=128))
 """
     (tmp_path / "program.py").write_text(program)
-    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "ended by total_steps" in done.stdout
 

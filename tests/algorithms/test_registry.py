@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+from helpers import forked
 
 import headrace as hr
 from headrace.algorithms.base import ALGORITHMS, algorithm_classes
@@ -71,7 +71,7 @@ def test_the_command_line_takes_an_algorithm_of_ones_own(file, tmp_path):
     flags = ["--num-envs", "4", "--num-steps", "16", "--total-steps", "64", "--final-episodes", "0"]
     command = [sys.executable, "-m", "headrace", "train", "my_algorithm.py:VPG", "CartPole-v1", *flags]
     settings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True)
+    done = forked.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "vpg").is_dir()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers import forked
 
 import headrace as hr
 from headrace import envs
@@ -272,7 +273,7 @@ def test_a_run_goes_on_where_nobody_reads_its_output(reader, tmp_path):
     words = ["train", "ppo", "CartPole-v1", "--total-steps", "3000", "--log-folder", str(tmp_path), *SMALL]
     words += ["--final-episodes", "2", "--progress", "plain"]
     out = subprocess.PIPE if reader == "one line" else open("/dev/full", "w")  # noqa: SIM115
-    process = subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=out, stderr=subprocess.PIPE)
+    process = forked.Popen([sys.executable, "-m", "headrace", *words], stdout=out, stderr=subprocess.PIPE)
     out.close() if process.stdout is None else process.stdout.close()
     _, said = process.communicate()
     assert process.returncode == 0 and b"Error" not in said, said
@@ -284,7 +285,7 @@ def test_seeds_go_on_where_the_disk_behind_their_output_is_full(more, tmp_path):
     words = ["train", "ppo", "CartPole-v1", "--seeds", "1-3", "--total-steps", "600", "--log-folder", str(tmp_path)]
     with open("/dev/full", "w") as full:
         words = [sys.executable, "-m", "headrace", *words, *SMALL, "--final-episodes", "0", *more]
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE)
+        done = forked.run(words, stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 0 and b"Error" not in done.stderr, done.stderr
     assert len([*tmp_path.glob("ppo/*/last/manifest.json")]) == 3
 
@@ -301,7 +302,7 @@ def test_envs_lists_spaces_and_backends(capsys):
 
 def test_ctrl_c_saves_says_how_to_go_on_and_exits_0(tmp_path):
     words = ["train", "ppo", "CartPole-v1", "--total-steps", "1e9", "--log-folder", str(tmp_path), *SMALL]
-    with subprocess.Popen([sys.executable, "-m", "headrace", *words], stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen([sys.executable, "-m", "headrace", *words], stdout=subprocess.PIPE, text=True) as process:
         try:
             monitor = tmp_path / "ppo" / "CartPole-v1_1" / "monitor.csv"
             while not monitor.exists() and process.poll() is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers import forked
 
 from headrace.cli.main import main
 from headrace.cli.seeds import _answer, parsed
@@ -138,14 +139,14 @@ def test_a_process_that_a_signal_ends_before_its_training_is_no_error():
 @pytest.mark.slow  # processes that import torch
 def test_seeds_side_by_side_have_the_same_bits_and_end_together(tmp_path, folder):
     words = [sys.executable, "-m", "headrace", "train", "ppo", "CartPole-v1", "--jobs", "2", *SMALL]
-    done = subprocess.run([*words, "--seeds", "3-4", "--log-folder", str(tmp_path)], capture_output=True, text=True)
+    done = forked.run([*words, "--seeds", "3-4", "--log-folder", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = {run.settings["seed"]: run.mean_return for run in runs(tmp_path)}
     known = {run.settings["seed"]: run.mean_return for run in runs(folder) if run.settings["learning_rate"] != 0.01}
     assert found == known
 
     words = [*words, "--seeds", "0-9", "--log-folder", str(tmp_path / "long"), "--total-steps", "1000000000"]
-    process = subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE, text=True)
+    process = forked.Popen(words, start_new_session=True, stdout=subprocess.PIPE, text=True)
     while len(list((tmp_path / "long").glob("*/*/metrics.jsonl"))) < 2 and process.poll() is None:
         time.sleep(0.1)
     time.sleep(1.0)

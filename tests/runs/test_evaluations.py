@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from helpers import user_file
+from helpers import forked, user_file
 from helpers.strict_device import strict_device
 from helpers.tiny import TINY, Walk
 
@@ -194,7 +194,7 @@ def test_a_compiled_environment_of_the_main_script_needs_no_module():
     """Its annotations are strings, which name what the script has imported."""
     text = user_file.changed("s.n > 3", "action == 1")
     Path("script.py").write_text(user_file.HEAD + text + SCRIPT.format(options=OPTIONS))
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True)
+    done = forked.run([sys.executable, "script.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     inline, beside = (evaluated(Path(f"runs/ppo/MyEnv_{number}")) for number in (1, 2))
     assert inline == beside and len(inline) > 4
@@ -299,7 +299,7 @@ hr.train("ppo", "CartPole-v1", **eval(sys.argv[1]))
 def test_a_killed_run_leaves_no_process_and_a_resumed_one_has_every_evaluation():
     options = OPTIONS | {"eval_episodes": 20, "parallel_evaluation": True}
     straight = hr.train("ppo", "CartPole-v1", **options | {"parallel_evaluation": False})
-    killed = subprocess.run([sys.executable, "-c", KILLED, repr(options)], stdout=subprocess.PIPE, text=True)
+    killed = forked.run([sys.executable, "-c", KILLED, repr(options)], stdout=subprocess.PIPE, text=True)
     assert killed.returncode == -signal.SIGKILL
     while runs(int(killed.stdout)):
         time.sleep(0.05)

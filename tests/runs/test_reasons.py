@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
+from helpers import forked
 
 import headrace as hr
 from headrace.cli.main import main
@@ -123,7 +123,7 @@ with hr.Training("ppo", "CartPole-v1", num_envs=2, num_steps=8, hidden=(8,), min
 
 
 def test_of_a_kill():
-    assert subprocess.run([sys.executable, "-c", textwrap.dedent(KILLED)]).returncode == -signal.SIGKILL
+    assert forked.run([sys.executable, "-c", textwrap.dedent(KILLED)]).returncode == -signal.SIGKILL
     (path,) = Path("runs/ppo").iterdir()
     assert ended_by(path) == "" and summary(path).state == "interrupted"
 

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from helpers import forked
 from helpers.tiny import TINY, Walk
 
 import headrace as hr
@@ -310,7 +311,7 @@ def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prin
     flags = (
         "train ppo CartPole-v1 --backend inline --num-envs 2 --num-steps 16 --total-steps 10000000 --final-episodes 0"
     )
-    process = subprocess.Popen([*command, *flags.split()], stdout=subprocess.PIPE, text=True)
+    process = forked.Popen([*command, *flags.split()], stdout=subprocess.PIPE, text=True)
     metrics = Path("runs/ppo/CartPole-v1_1/metrics.jsonl")
     while not metrics.exists() and process.poll() is None:
         time.sleep(0.05)
@@ -321,7 +322,7 @@ def test_the_command_line_stops_on_a_signal_and_goes_on_with_the_command_it_prin
     assert said == ["train", "--resume", "runs/ppo/CartPole-v1_1"]
     steps = checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"]
     rest = ["--total-steps", str(steps + 100), "--final-episodes", "0"]
-    subprocess.run([*command, *said, *rest], check=True, capture_output=True)
+    forked.run([*command, *said, *rest], check=True, capture_output=True)
     assert checkpoint.read_manifest("runs/ppo/CartPole-v1_1/last")["counters"]["steps"] >= steps + 100
 
 
@@ -333,7 +334,7 @@ def test_a_terminal_that_is_closed_does_not_lose_a_run(theirs):
         "train ppo CartPole-v1 --backend inline --num-envs 2 --num-steps 16 --total-steps 10000000 --final-episodes 0"
     )
     command = [sys.executable, "-c", OWN_TERMINAL if theirs else TERMINAL, *flags.split()]
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    process = forked.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     metrics, said = Path("runs/ppo/CartPole-v1_1/metrics.jsonl"), b""
     while not metrics.exists() and process.poll() is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,13 +10,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
+from helpers import forked
 
 import headrace as hr
 from headrace.checks import environment
 from headrace.envs.gym import unread
 
 SEEN = Box(-1, 9, (1,))
-WITH_TESTS = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+WITH_TESTS = os.environ | {"PYTHONPATH": os.pathsep.join(str(Path(__file__).parents[n]) for n in (3, 2))}
 
 
 class Tells(gymnasium.Env):
@@ -75,7 +75,7 @@ from tests.envs.gym.test_unread import MASK, Tells, trained
 
 trained(lambda: Tells(MASK), ".", workers=2)
 """
-    told = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=WITH_TESTS, capture_output=True, text=True)
+    told = forked.run([sys.executable, "-c", program], cwd=tmp_path, env=WITH_TESTS, capture_output=True, text=True)
     assert told.stderr.count("info has 'action_mask'") == 1, told.stderr
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import forked
 from helpers.telling import TELL, Telling, state
 
 from headrace.core.processes.state import SETTINGS, ProcessState, held, same_folder, shown
@@ -154,7 +155,7 @@ time.sleep(1000)
 def test_children_of_workers_end_with_a_parent_that_is_killed():
     """A worker may start processes by multiprocessing, as it could not if it were a daemon."""
     script = SCRIPT.format(path=[str(Path(__file__).parent), *sys.path])
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    parent = forked.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     pids = parent.stdout.readline().split()
     assert len(pids) == 4 and all(map(alive, pids))
     parent.kill()

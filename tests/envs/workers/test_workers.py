@@ -14,6 +14,7 @@ import gymnasium
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
+from helpers import forked
 from helpers.faulty import Counter
 
 from headrace import envs
@@ -235,7 +236,7 @@ def alive(pid):
 def test_no_process_and_no_memory_outlive_the_script(ending, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + ending)
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "script\n"
     pids = process.stdout.readline().split()
     if "sleep" in ending:

@@ -10,6 +10,7 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from helpers import forked
 
 from headrace.kernels.runtime import cache, cache_folder, native
 
@@ -56,7 +57,7 @@ def start(folder: Path) -> subprocess.Popen:
     """A process that steps Walker, with its kernels in a folder."""
     environment = os.environ | {"HEADRACE_CACHE": str(folder / "kernels")}
     command = [sys.executable, "-c", SCRIPT, str(folder)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forked.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_two_processes_at_once_and_a_second_start(tmp_path):

@@ -3,7 +3,6 @@
 import functools
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from helpers import forked
 from helpers.python_entry import python_call
 from numba import njit  # noqa: TID253
 
@@ -308,7 +308,7 @@ def test_a_process_that_was_forked_has_helpers_of_its_own():
 
 def in_a_process(code):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    return forked.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 
 
 FORKS = """
