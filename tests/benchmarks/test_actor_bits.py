@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from helpers import forked
 
 from tests.benchmarks.test_benchmarks import BENCHMARKS
 
@@ -30,6 +30,6 @@ def test_it_notices_bits_that_differ(actor_bits):
 def test_it_runs(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "actor_bits.py"), "--quick", "--results", str(tmp_path)]
     for _ in range(2):  # the second time from its results
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = forked.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     assert len((tmp_path / "actor_bits.jsonl").read_text().splitlines()) == 5

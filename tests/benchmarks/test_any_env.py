@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+from helpers import forked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -19,7 +19,7 @@ def test_it_runs_quickly(tmp_path):
     pytest.importorskip("Box2D")
     program = [sys.executable, str(BENCHMARKS / "any_env.py"), "--quick", "--results", str(tmp_path)]
     flags = ["--library", "headrace", "--env", "LunarLander-v3", "--set", "hidden=(8,)", "num_steps=16"]
-    done = subprocess.run([*program, *flags], capture_output=True, text=True)
+    done = forked.run([*program, *flags], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.strip().splitlines()[-1])["rows"]
     assert (row["library"], row["env"], row["reached"]) == ("headrace", "LunarLander-v3", False)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
+from helpers import forked
 
 from tests.benchmarks.test_benchmarks import BENCHMARKS, run
 
@@ -25,7 +25,7 @@ def test_torn_weights_would_be_noticed(tmp_path):
 @pytest.mark.slow
 def test_modes(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "modes.py"), "--quick", "--only", "sac", "--results", str(tmp_path)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = forked.run(command, capture_output=True, text=True, check=True).stdout
     rows = json.loads(printed.strip().splitlines()[-1])["rows"]
     assert [row["mode"] for row in rows] == ["inline", "sync", "overlapped", "async"]
     assert rows[1]["lag_max"] == 0 and rows[2]["lag_max"] == 1 >= rows[2]["lag"] > 0

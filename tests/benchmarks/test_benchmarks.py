@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers import forked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -22,7 +22,7 @@ def on_path(monkeypatch):
 def run(name: str, tmp_path: Path, *flags: object) -> tuple[str, dict]:
     """What a benchmark prints, and the JSON object of its last line, which is also kept."""
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run([*command, *map(str, flags)], capture_output=True, text=True)
+    done = forked.run([*command, *map(str, flags)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert (tmp_path / f"{name}.jsonl").read_text().endswith(last + "\n")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from helpers import forked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.slow
 def test_overhead(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "diagnose_overhead.py"), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "diagnose_overhead.jsonl").read_text().splitlines()
     rows = [row for line in lines for row in json.loads(line)["rows"]]
@@ -44,7 +44,7 @@ def test_changes_can_be_applied_and_the_archive_is_the_one_that_was_committed(
 @pytest.mark.slow
 def test_a_planted_verdict(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "verdicts.py"), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert row["seen"] == "sleeping" and row["first"] == "Remove the sleeping"
@@ -53,7 +53,7 @@ def test_a_planted_verdict(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_interval_of_try_is_measured_again(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "tries.py"), "--quick", "--only", "loads_first"]
-    done = subprocess.run([*command, "--results", str(tmp_path)], capture_output=True, text=True)
+    done = forked.run([*command, "--results", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "tries.jsonl").read_text())["rows"]
     assert row["low"] <= row["gain"] <= row["high"] and row["held"] == (row["low"] <= row["later"] <= row["high"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import forked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -22,7 +22,7 @@ def on_path(monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_cpu_or_gpu_prints_the_cpus_half(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "cpu_or_gpu.py"), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "there is no GPU here" in done.stdout
     result = json.loads(done.stdout.strip().splitlines()[-1])
@@ -59,5 +59,5 @@ def test_toggling_learns_with_the_weights_it_acts_with(on_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_the_benchmark_of_the_gpu_says_what_it_needs(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--output", str(tmp_path / "gpu.json")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and "needs an NVIDIA GPU" in done.stderr

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import forked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -47,7 +47,7 @@ def test_a_run_that_does_not_get_there_says_so(pong, tmp_path):
 def test_it_runs_quickly(tmp_path):
     pytest.importorskip("ale_py")
     program = [sys.executable, str(BENCHMARKS / "pong.py"), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run(program, capture_output=True, text=True)
+    done = forked.run(program, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.strip().splitlines()[-1])["rows"]
     assert row["steps"] > 0 and row["last"] < 0 and row["reached_steps"] is None

@@ -7,11 +7,11 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import forked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PROGRAMS = ("kill_runs", "kill_actors", "kill_learners", "damage_checkpoints", "fill_disk", "send_signals")
@@ -134,7 +134,7 @@ def test_a_process_is_killed_at_an_operation_of_its_saves(at, middle, left, tmp_
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_program_runs(program, tmp_path):
     command = [sys.executable, str(BENCHMARKS / f"{program}.py"), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "reliability.jsonl").read_text().splitlines()]
     assert rows and all(row["program"] == program and row["tried"] == row["survived"] > 0 for row in rows)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import forked
 
 from headrace.training.config import TrainConfig
 from headrace.tuning.candidates import Candidate
@@ -34,9 +34,9 @@ def test_cases_are_the_same_every_time_and_grids_have_what_can_be_chosen(monkeyp
 def test_a_case_is_measured_and_reported(tmp_path):
     command = [sys.executable, str(BENCHMARKS / "tuning.py"), "--results", str(tmp_path)]
     short = ["--only", "0", "--seconds", "5", "--cell", "0.1"]
-    done = subprocess.run([*command, *short], capture_output=True, text=True)
+    done = forked.run([*command, *short], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "tuning.jsonl").read_text())["rows"]
     assert row["case"] == 0 and row["within"] == (row["ratio"] >= 0.9) and row["cells"] > 10
-    report = subprocess.run([*command, "--report"], capture_output=True, text=True, check=True).stdout
+    report = forked.run([*command, "--report"], capture_output=True, text=True, check=True).stdout
     assert f"cases; median ratio {row['ratio']:.3f}" in report

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+import headrace
+from headrace.kernels.runtime.cache import bytes_of_text
 
 CAPABILITY = (9, 0)
 
 
 def to_ptx(monkeypatch, function, signature):
-    """The PTX of a kernel's Python function; skips where numba-cuda or NVVM are missing."""
+    """The PTX of a kernel's Python function; skips where numba-cuda or NVVM are missing.
+
+    It is kept with compiled kernels, until a file of the package is another: to make it takes ten seconds."""
     pytest.importorskip("numba_cuda")
-    from numba import cuda
-    from numba.cuda import compiler, dispatcher
     from numba.cuda.cudadrv import nvvm
 
     try:
         nvvm.NVVM()
     except Exception as error:
         pytest.skip(f"no NVVM: {error}")
+    text = Path(function.__code__.co_filename).read_text()
+    key = "\0".join([version("numba-cuda"), version("numba"), function.__name__, repr(signature), _package(), text])
+    return bytes_of_text("ptx_in_tests", key, lambda _: _compiled(monkeypatch, function, signature).encode())[
+        0
+    ].decode()
+
+
+@cache
+def _package():
+    """A digest of the sources of the package."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(headrace.__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _compiled(monkeypatch, function, signature):
+    from numba import cuda
+    from numba.cuda import compiler, dispatcher
+    from numba.cuda.cudadrv import nvvm
+
     for module in (compiler, dispatcher):
         monkeypatch.setattr(module, "get_current_device", lambda: SimpleNamespace(compute_capability=CAPABILITY))
     texts, compile_ir = [], nvvm.compile_ir
