@@ -116,9 +116,10 @@ def become(order: dict[str, Any]) -> None:
 def _stream(number: int, name: str, usual: TextIOWrapper) -> TextIOWrapper:
     """What Python makes of a descriptor when it starts, as it has made the one that it has now."""
     mode = "r" if name == "stdin" else "w"
-    binary = open(number, f"{mode}b", 0 if usual.write_through and mode == "w" else -1, closefd=False)  # noqa: SIM115
+    direct = usual.write_through and mode == "w"
+    binary = open(number, f"{mode}b", 0 if direct else -1, closefd=False)  # noqa: SIM115
     getattr(binary, "raw", binary).name = f"<{name}>"
-    lines = name == "stderr" or binary.isatty()
+    lines = not direct and (name == "stderr" or binary.isatty())
     newline = None if mode == "r" else "\n"
     made = TextIOWrapper(binary, usual.encoding, usual.errors, newline, lines, usual.write_through)
     made.mode = mode

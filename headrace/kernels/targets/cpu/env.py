@@ -99,7 +99,7 @@ class CpuEnvs(TensorEnvs):
         self._bind(rollout)
         self._entry("reset", (*self._shared, self.num_envs))(*self._shared, self.num_envs)
         if self._pixels is not None:
-            self._pixels.draw_first()
+            self._pixels.draw(-1)
 
     def step(self, rollout: Rollout, t: int) -> None:
         """Every environment from row t to row t + 1."""

@@ -36,9 +36,9 @@ class CpuPixels:
         native = cache.entry(self._name, self._text, "draw", arguments, announcement, partial(explained, self.ir))
         self.call = Call(native, arguments)
 
-    def draw_first(self) -> None:
-        """Row 0 of every environment, which has no older frames."""
-        self.call.put(len(self.call.slots) - 1, -1)
+    def draw(self, t: int) -> None:
+        """Row t + 1 of every environment; t = -1: the first row, which has no older frames."""
+        self.call.put(len(self.call.slots) - 1, t)
         self.call()
 
 
