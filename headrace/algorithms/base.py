@@ -85,7 +85,8 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES 
 }
 DISCRETE = ("qrdqn", "c51", "discrete_sac")
 MODULES = {name: f"discrete.{name}" for name in DISCRETE}  # in headrace.algorithms
-RAINBOW = {"noisy": "0.5", "n_steps": "3", "double": "true", "dueling": "true", "prioritized": "true"}
+ON = "on"  # a value of ELSEWHERE for a switch, whose flag has none
+RAINBOW = {"noisy": "0.5", "n_steps": "3", "double": ON, "dueling": ON, "prioritized": ON}
 ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others have -> what comes closest here
     "a3c": ("impala", {}),
     **dict.fromkeys(("ppo_lstm", "ppo_recurrent", "recurrent_ppo", "recurrentppo"), ("ppo", {"recurrent": "lstm"})),
@@ -151,7 +152,7 @@ def _unknown(name: str) -> Misnamed:
     if (close := ELSEWHERE.get(name.lower().replace("-", "_"))) is not None:
         instead, settings = close
         how = " with" * bool(settings) + ",".join(f" {setting}={value}" for setting, value in settings.items())
-        flags = tuple(word for setting, value in settings.items() for word in (f"--{setting}", value))
+        flags = tuple(word for name, x in settings.items() for word in (f"--{name}", x) if word != ON)
         return Misnamed(f"there is no algorithm {name!r}; what comes closest is {instead}{how}", name, instead, flags)
     known = f"(there is {', '.join(ALGORITHMS)}; one of your own is file.py:Class or package.module:Class)"
     instead = name.lower() if name.lower() in ALGORITHMS else ""

@@ -23,7 +23,7 @@ def test_verbs(verb, instead, capsys):
 def test_algorithms(name, instead, capsys):
     assert name not in registry.ALGORITHMS and main(["train", name, "Pendulum-v1", "--seed", "3"]) == 2
     algorithm, settings = instead
-    flags = "".join(f" --{setting} {value}" for setting, value in settings.items())
+    flags = "".join(f" --{setting} {value}".removesuffix(f" {registry.ON}") for setting, value in settings.items())
     assert capsys.readouterr().err.endswith(f"\n  headrace train {algorithm} Pendulum-v1 --seed 3{flags}\n")
     assert registry.algorithm_classes(algorithm).config.__dataclass_fields__.keys() >= settings.keys()
 
@@ -47,8 +47,7 @@ def test_algorithms(name, instead, capsys):
         ("train sac-discrete CartPole-v1", "headrace train discrete_sac CartPole-v1"),
         (
             "train Rainbow CartPole-v1 --seed 1",
-            "headrace train c51 CartPole-v1 --seed 1 --noisy 0.5 --n_steps 3 --double true --dueling true "
-            "--prioritized true",
+            "headrace train c51 CartPole-v1 --seed 1 --noisy 0.5 --n_steps 3 --double --dueling --prioritized",
         ),
     ],
 )
