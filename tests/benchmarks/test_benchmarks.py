@@ -44,6 +44,13 @@ def test_env_throughput(tmp_path):
 
 
 @pytest.mark.slow
+def test_discrete_losses(tmp_path):
+    _, result = run("discrete_losses", tmp_path, "--only", "C51", "DQN, noisy")
+    assert [row["task"] for row in result["rows"]] == ["C51", "DQN, noisy"]
+    assert all(row["compiled"] > row["plain"] > 0 for row in result["rows"])
+
+
+@pytest.mark.slow
 def test_export_and_serving(tmp_path):
     _, result = run("export", tmp_path)
     assert {row["format"] for row in result["rows"]} == {"onnx", "numpy", "c"}
