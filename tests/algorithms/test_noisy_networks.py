@@ -120,7 +120,7 @@ def test_the_networks_of_a_loss_have_independent_noise(kind):
 
 
 OPTIONS = {"num_envs": 4, "hidden": (8,), "batch_size": 32, "learning_starts": 40, "noisy": 0.5, "total_steps": 300}
-OPTIONS |= {"progress": "none", "registered": False}
+OPTIONS |= {"progress": "none", "registered": False, "double": False}
 
 
 def test_learning_is_compiled_and_equals_plain_torch():
