@@ -6,13 +6,14 @@ import gc
 import random
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import gymnasium
 import numpy
 import pytest
 import torch
+from _pytest.assertion import rewrite
 from helpers import simulator
 from hypothesis import settings
 
@@ -34,6 +35,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's backgro
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=0, help="of random, numpy and torch before each test")
+
+
+def pytest_collection(session):
+    """Let each of several processes translate a part of the test files, where nobody has: else each translates all."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None and not sys.dont_write_bytecode:
+        files = sorted(TESTS.rglob("test_*.py"), key=lambda file: file.stat().st_size, reverse=True)
+        for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+            with suppress(AttributeError, OSError):  # pytest's own functions, which may change
+                translate(file, session.config)
+
+
+def translate(file: Path, config: pytest.Config) -> None:
+    """Write a test file's code with rewritten assertions, as pytest does when it imports the file."""
+    folder = rewrite.get_cache_dir(file)
+    kept, state = folder / f"{file.stem}{rewrite.PYC_TAIL}", config.stash[rewrite.assertstate_key]
+    if rewrite._read_pyc(file, kept) is None:
+        stat, code = rewrite._rewrite_test(file, config)
+        folder.mkdir(exist_ok=True)
+        rewrite._write_pyc(state, code, stat, kept)
 
 
 def pytest_collection_finish():
