@@ -1,8 +1,8 @@
 """Compiled kernels on disk: each is compiled once per machine.
 
 A generated module is a file named by the hash of its text and of what else determines the machine code (Numba, LLVM,
-Python, the processor). entry() stores machine code next to it and needs no Numba to load that; kernels for CUDA and for
-Numba's own threads use Numba's cache there (compile_once). The first compilation holds a lock, others wait for it.
+Python, the processor). entry() stores machine code next to it and needs no Numba to load that; kernels for CUDA use
+Numba's cache there (compile_once). The first compilation holds a lock, others wait for it.
 """
 
 from __future__ import annotations
