@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from headrace.kernels.rows.row_program import (
@@ -80,6 +81,8 @@ class Builder:
             for one, other in (arguments, arguments[::-1]):
                 if _takes_bias(one, other):
                     return View(self._with_bias(one.value, other).value, one.shape, one.strides)
+                if (joined := self._join_with_bias(one, other)) is not None:
+                    return joined
         folded = _fold(function, numbers)
         if folded is not None:
             return self.number(folded, shape, dtype)
@@ -128,6 +131,21 @@ class Builder:
         stride = bias.strides[-1] if product.shape[-1] > 1 else 0
         begin = View(bias.value, product.shape[-1:], (stride,), bias.offset)
         return self.product(product.source, product.weight, begin)
+
+    def _join_with_bias(self, view: View, bias: View) -> View | None:
+        """Products side by side, as of several networks in one tensor, whose sums begin with their parts of a bias;
+        None of anything else."""
+        join = view.value
+        if not (isinstance(join, Join) and view == whole(join)):
+            return None
+        at, pairs = 0, list[tuple[View, View]]()
+        for part in join.parts:
+            strides = tuple(s if n > 1 else 0 for n, s in zip(part.shape, bias.strides, strict=True))
+            pairs.append((part, View(bias.value, part.shape, strides, bias.offset + at * bias.strides[join.axis])))
+            at += part.shape[join.axis]
+        if not all(_takes_bias(*pair) for pair in pairs):
+            return None
+        return self.join([replace(x, value=self._with_bias(x.value, own).value) for x, own in pairs], join.axis)
 
     def outer(self, left: View, right: View) -> View:
         """The sum over rows and leading axes of left [..., N] times right [..., K]."""
@@ -202,7 +220,7 @@ def _takes_bias(view: View, bias: View) -> bool:
     ):
         return False
     leading = bias.strides if value.shape[-1] == 1 else bias.strides[:-1]
-    return view.whole and not any(leading)
+    return view.whole and view.shape[-1:] == value.shape[-1:] and not any(leading)
 
 
 def _dtype(function: str, arguments: Sequence[View]) -> str:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from headrace.kernels.rows.row_program import Outer, Program, Reduce, Value, View, contiguous
 
-BLOCKS = (64, 32, 16)  # rows of a block: as many as have their tiles in MEMORY, or the fewest
+BLOCKS = (32, 64, 16)  # rows of a block; the first, unless another reads less from beyond the second cache
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
 FEW = 512  # numbers of an Outer, up to which each is a sum along lanes of its own, without a transposed factor
@@ -91,10 +91,14 @@ class Plan:
 
 
 def rows_of_block(tiles: int, accumulators: int) -> int:
-    """Rows of a block that has so many tiles. Each block reads all weights, and adds to all accumulators: where these
-    are far more than the tiles, it has not the fewest rows."""
-    fewest = BLOCKS[-2] if accumulators > 8 * tiles else BLOCKS[-1]
-    return next((rows for rows in BLOCKS if 4 * rows * tiles <= MEMORY), fewest)
+    """Rows of a block that has so many tiles. Each block adds to all accumulators: where these do not stay in the
+    second cache, more rows share what is read and written of them; where tiles do not, fewer rows have fewer."""
+
+    def beyond(rows: int) -> float:
+        sums = accumulators / rows if 4 * accumulators > MEMORY else 0.0
+        return sums + (tiles if 4 * rows * tiles > MEMORY else 0.0)
+
+    return min(BLOCKS, key=beyond)
 
 
 def outer_form(outer: Outer) -> Form:

@@ -188,7 +188,7 @@ class _Planner:
                 live.remove(other)
                 pool.give_back(self.places[other].offset, other.size)
             if value not in within and value not in joined:
-                ending = (other for other in live if end[other] == i and other not in joined)
+                ending = (other for other in live if end[other] == i)
                 same = next((other for other in ending if self._in_place(value, other)), None)
                 if same is not None:
                     self.places[value] = self.places[same]

@@ -9,9 +9,10 @@ import pytest
 
 from headrace.kernels.rows import row_plan
 from headrace.kernels.rows.builder import Builder
-from headrace.kernels.rows.row_plan import outer_form
+from headrace.kernels.rows.row_plan import outer_form, rows_of_block
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
+from headrace.kernels.rows.targets.cpu_floors import floors
 from headrace.kernels.rows.targets.cpu_program import parts_of
 from tests.kernels.rows import in_numpy, on_threads
 from tests.kernels.rows.on_cpu import run
@@ -126,8 +127,8 @@ def test_largest_and_smallest_over_rows(function: str) -> None:
     assert np.isnan(found["above 0"]) and np.isnan(found["below 2"]).sum() == 1
 
 
-@pytest.mark.parametrize("lanes", [16, 32])
-def test_blocks_of_fewer_rows(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lanes", [16, 32, 64])
+def test_blocks_of_other_rows(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program of many tiles: products, their gradients in all forms, sums, sorts, and what a later phase reads."""
     build, (x, y), (w,) = Builder(), columns((2, 40), (7,)), uniforms((50, 40))
     hidden = build.map("tanh", build.product(whole(x), whole(w)))
@@ -143,7 +144,7 @@ def test_blocks_of_fewer_rows(lanes: int, monkeypatch: pytest.MonkeyPatch) -> No
         Output("total", build.reduce("sum", build.map("mul", centred, centred), 1, over_rows=True)),
     ]
     program = Program("few", (x, y), (w,), tuple(outputs))
-    monkeypatch.setattr(row_plan, "MEMORY", 4 * lanes * plan(program).tiles)
+    monkeypatch.setattr(row_plan, "BLOCKS", (lanes,))
     assert plan(program).lanes == lanes
     same(program, (1, 37, 150))
 
@@ -257,7 +258,7 @@ def test_phases() -> None:
     same(program, (2, 37, 64, 150, 1100), 2e-5)
 
 
-@pytest.mark.parametrize("rows", [37, 129, 1100, 2048])
+@pytest.mark.parametrize("rows", [37, 64, 129, 1100, 2048])
 def test_bits_do_not_depend_on_threads(rows: int) -> None:
     program = network(Builder())
     given, own = numbers(program, rows), plan(program)
@@ -281,7 +282,54 @@ def test_denormals_do_not_depend_on_threads() -> None:
 
 
 def test_parts_depend_on_rows_alone() -> None:
-    assert [parts_of(rows) for rows in (1, 128, 129, 1024, 100_000)] == [1, 1, 2, 8, 8]
+    assert [parts_of(rows) for rows in (1, 63, 64, 256, 257, 1024, 100_000)] == [1, 1, 2, 2, 3, 8, 8]
+
+
+def test_rows_of_a_block_depend_on_memory_alone() -> None:
+    few, more, most = 100, 10**4, 10**6
+    assert rows_of_block(few, few) == rows_of_block(few, more) == 32  # all stays in the second cache
+    assert rows_of_block(few, most) == 64  # sums do not: more rows share them
+    assert rows_of_block(more, more) == 16  # tiles do not, of more rows
+    assert rows_of_block(10**5, 10) == 32  # never
+
+
+def test_a_relu_of_products_is_part_of_them() -> None:
+    """Also of products side by side with a bias for each, of more terms than one pass takes, and of NaN."""
+    build, (x,), (w, b, v) = Builder(), columns((70,)), uniforms((2, 9, 70), (2, 9), (3, 18))
+    zero = build.number(0.0, (2, 9))
+    each = [build.product(whole(x), View(w, (9, 70), (70, 1), 630 * i)) for i in range(2)]
+    joined = build.join([View(part.value, (1, 9), (9, 1)) for part in each], 0)
+    relu = build.map("maximum", build.map("add", joined, whole(b)), zero)
+    alone = build.map("maximum", build.number(0.0, (9,)), build.product(whole(x), View(w, (9, 70), (70, 1))))
+    slope = build.map("where", build.map("gt", relu, zero), relu, build.number(-1.0, (2, 9)))
+    following = (build.product(View(relu.value, (18,), (1,)), whole(v)), build.product(alone, View(v, (3, 9), (18, 1))))
+    outputs = (Output("relu", relu), Output("slope", slope), *map(Output, ("joined", "one"), following))
+    program = Program("relu", (x,), (w, b, v), outputs)
+    products, done = floors(plan(program))
+    assert len(products) == 3 and done == {relu.value, alone.value}
+    same(program, (1, 37, 150))
+    given = numbers(program, 37)
+    given[0][0][5, 3] = np.nan
+    found = run(plan(program), *given)
+    assert np.isnan(found["relu"][5]).all() and np.isnan(found["relu"]).sum() == 18
+
+
+def test_products_that_others_read_are_not_cut_off() -> None:
+    build, (x,), (w,) = Builder(), columns((6,)), uniforms((5, 6))
+    y = build.product(whole(x), whole(w))
+    relu = build.map("maximum", y, build.number(0.0, (5,)))
+    above = build.map("maximum", build.product(whole(x), View(w, (4, 6), (6, 1))), build.number(0.5, (4,)))
+    following = [build.product(each, View(w, (3, each.shape[0]), (6, 1))) for each in (relu, above)]
+    program = Program("both", (x,), (w,), tuple(map(Output, "yrs", (y, *following))))
+    assert floors(plan(program)) == (set(), set())
+    same(program, (37,))
+
+
+def test_a_bias_of_part_of_the_sums_is_no_bias_of_all() -> None:
+    build, (x,), (w, b) = Builder(), columns((6,)), uniforms((8, 6), (4,))
+    halves = View(build.product(whole(x), whole(w)).value, (2, 4), (4, 1))
+    total = build.map("add", halves, View(b, (2, 4), (0, 1)))
+    same(Program("halves", (x,), (w, b), (Output("y", total),)), (37,))
 
 
 @pytest.mark.parametrize("seed", range(12))

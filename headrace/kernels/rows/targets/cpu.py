@@ -24,6 +24,7 @@ from headrace.kernels.rows.row_program import (
 )
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_calls import Caller
+from headrace.kernels.rows.targets.cpu_floors import floors
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
 from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, multiply, transposed_step
 from headrace.kernels.rows.targets.llvm_steps import (
@@ -57,6 +58,7 @@ class _Target:
         self.module = Module()
         program = self.plan.program
         self.sizes = len(program.columns), len(program.uniforms)
+        self.floored, self.done = floors(self.plan)
 
     def text(self) -> str:
         functions = [self._before("before0", [], self.plan.phases[0].before)]
@@ -91,7 +93,8 @@ class _Target:
             count = b.new(f"select i1 {whole}, i64 {left}, i64 {self.plan.lanes}")
             call.begin_block(block, start, count)
             for value in phase.steps:
-                self._step(call, value)
+                if value not in self.done:
+                    self._step(call, value)
             for position in phase.stores:
                 self._store(call, position)
         b.do("br label %done")
@@ -134,6 +137,7 @@ class _Target:
             target=self.plan.lanes,
             start=start,
             bias=bias,
+            floor=value in self.floored,
         )
         name = multiply(self.module, sizes, self.wide)
         steps = contiguous(value.shape)

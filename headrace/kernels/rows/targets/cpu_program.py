@@ -17,12 +17,13 @@ from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
 
 PARTS, PART = 8, 128  # parts of a minibatch: so many at most, of so many rows at least
+HALF = 32  # rows of a half at least: of few rows, there are two parts
 ANNOUNCEMENT = "compiling the threads of compiled losses (once, about 1 s) ..."
 
 
 def parts_of(rows: int) -> int:
     """Into how many parts so many rows are divided, whatever the number of threads."""
-    return max(1, min(PARTS, -(-rows // PART)))
+    return max(1, min(2, rows // HALF), min(PARTS, -(-rows // PART)))
 
 
 @dataclass(frozen=True)

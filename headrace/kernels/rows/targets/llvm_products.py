@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from headrace.kernels.rows.row_plan import VECTOR, Transposed, padded
 from headrace.kernels.rows.row_program import Outer
 from headrace.kernels.rows.targets.llvm_expressions import Reader, Step, expression
-from headrace.kernels.rows.targets.llvm_math import select
+from headrace.kernels.rows.targets.llvm_math import maximum, select
 from headrace.kernels.rows.targets.llvm_steps import _inside, begin
 from headrace.kernels.rows.targets.llvm_text import Body, Module
 
@@ -29,7 +29,7 @@ class Multiply:
 
     terms: None for the function's parameter %count. start: "zero", "target", or "bias", of which there is one a row,
     `bias` numbers apart. Strides are in numbers; e runs over `width` numbers side by side. again: so many sums in all,
-    one after the other, whose factors lie `next` numbers apart.
+    one after the other, whose factors lie `next` numbers apart. floor: what is below zero becomes zero.
     """
 
     rows: int
@@ -43,6 +43,7 @@ class Multiply:
     bias: int = 0
     again: int = 1
     next: tuple[int, int] = (0, 0)
+    floor: bool = False
 
 
 def multiply(module: Module, sizes: Multiply, wide: bool) -> str:
@@ -60,13 +61,13 @@ def multiply(module: Module, sizes: Multiply, wide: bool) -> str:
 
 def _in_chunks(b: Body, sizes: Multiply, sums: int) -> None:
     assert sizes.terms is not None
-    _columns(b, sizes, sums, 1, "0", TERMS, sizes.start)
-    whole = sizes.terms - sizes.terms % TERMS
-    if whole > TERMS:
-        with b.loop(whole, TERMS, TERMS) as k:
-            _columns(b, sizes, sums, 1, k, TERMS, "target")
-    if sizes.terms > whole:
-        _columns(b, sizes, sums, 1, str(whole), sizes.terms - whole, "target")
+    last = (sizes.terms - 1) // TERMS * TERMS
+    inside = replace(sizes, floor=False)
+    _columns(b, inside, sums, 1, "0", TERMS, sizes.start)
+    if last > TERMS:
+        with b.loop(last, TERMS, TERMS) as k:
+            _columns(b, inside, sums, 1, k, TERMS, "target")
+    _columns(b, sizes, sums, 1, str(last), sizes.terms - last, "target")
 
 
 def _columns(b: Body, sizes: Multiply, sums: int, across: int, k: str, terms: int | None, start: str) -> None:
@@ -115,7 +116,10 @@ def _tile(
             found += _sums(b, sizes, (height, across), (weight, source), terms, known)
     for i in range(height):
         for v in range(across):
-            b.store(found[i * across + v], target, str(i * sizes.target + v * VECTOR))
+            total = found[i * across + v]
+            b.store(
+                maximum(b, total, b.number(0)) if sizes.floor else total, target, str(i * sizes.target + v * VECTOR)
+            )
 
 
 def _sums(
