@@ -139,7 +139,7 @@ def dqn_loss(networks: Learned, batch: Rows, config: DQNConfig) -> tuple[Tensor,
     """The Huber loss of TD errors, as in Mnih et al. 2015, its metrics, and the column `td_error`."""
     policy, target, _ = networks
     td_target = td_targets(policy, target, batch, config.double)
-    value = policy.action_value(batch["observation"], batch["action"], policy.noise_of(batch.get("random"), 0))
+    value = policy.action_value(batch["observation"], batch["action"], *policy.noise_of(batch.get("random"), 0))
     loss = smooth_l1_loss(value, td_target, reduction="none") @ batch["weight"]
     return loss, {"loss": loss, "q_value": value @ batch["weight"], TD_ERROR: td_target - value}
 
@@ -175,8 +175,8 @@ def td_targets(policy: QNetwork, target: QNetwork, batch: Rows, double: bool) ->
     most (Mnih et al. 2015), or (double) of the one that the policy values most (van Hasselt et al. 2016, eq. 4)."""
     following, reward, discount = batch["next_observation"], batch["reward"], batch["discount"]
     random = batch.get("random")
-    values = target(following, target.noise_of(random, 1))
+    values = target(following, *target.noise_of(random, 1))
     if double:
-        _, best = policy.best(policy(following, policy.noise_of(random, 2)), following)
+        _, best = policy.best(policy(following, *policy.noise_of(random, 2)), following)
         return reward + discount * values.gather(0, best.unsqueeze(0)).squeeze(0)
     return reward + discount * target.best(values, following)[0]

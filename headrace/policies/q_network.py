@@ -125,11 +125,11 @@ class QNetwork(Policy):
     def forward(self, observation: Any, random: Tensor | None = None) -> Tensor:
         """The value of each action, [A, N], in units of return. observation: histories for a recurrent policy. random:
         uniform draws [N, noise.num_draws] for noisy weights; None: their means."""
-        return self.values(self.encoder(observation), random)
+        return self.values(self.encoder(observation), *given(random))
 
     def values(self, features: Tensor, random: Tensor | None = None) -> Tensor:
         """The value of each action, [A, N], of encoded observations [N, F]. random: see forward()."""
-        found = self.outputs(features, random)
+        found = self.outputs(features, *given(random))
         if self.atoms is not None:
             return (found.softmax(1) * self.atoms).sum(1)
         return found if self.quantiles == 1 else found.mean(1)
@@ -158,13 +158,13 @@ class QNetwork(Policy):
         """Uniform draws of a row for so many independent noises; 0 for a network without noise."""
         return 0 if self.noise is None else number * self.noise.num_draws
 
-    def noise_of(self, random: Tensor | None, number: int) -> Tensor | None:
-        """The draws of one of several independent noises, [N, noise.num_draws], from the draws of all [N, ...]; None
-        for a network without noise."""
+    def noise_of(self, random: Tensor | None, number: int) -> tuple[Tensor, ...]:
+        """The draws of one of several independent noises, [N, noise.num_draws], from the draws of all [N, ...]; empty
+        for a network without noise, whose methods may take none."""
         if self.noise is None or random is None:
-            return None
+            return ()
         width = self.noise.num_draws
-        return random[:, number * width : (number + 1) * width]
+        return (random[:, number * width : (number + 1) * width],)
 
     def best(self, values: Tensor, observation: Any) -> tuple[Tensor, Tensor]:
         """The largest of the values [A, N] of allowed actions, [N], and its action counted from 0, int64 [N]."""
@@ -174,7 +174,7 @@ class QNetwork(Policy):
 
     def action_value(self, observation: Any, action: Tensor, random: Tensor | None = None) -> Tensor:
         """The value of given actions, [N]. random: see forward()."""
-        return self(observation, random).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
+        return self(observation, *given(random)).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 
     @fused("q_network.act", "headrace.bindings.off_policy_acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
@@ -182,12 +182,12 @@ class QNetwork(Policy):
         rows = batch_size(observation)
         if rnn_state is None:
             rnn_state = self.initial_state(rows)
-        noise = self.noise_of(None if random is None else random[:, 2:], 0)
+        drawn = [*self.noise_of(None if random is None else random[:, 2:], 0)]
         padded = needs_padding(rows, self.block)
         if padded:
-            observation, rnn_state, noise = pad(self.block, observation, rnn_state, noise)
+            observation, rnn_state, *drawn = pad(self.block, observation, rnn_state, *drawn)
         features, rnn_state = step(self.encoder, observation, rnn_state)
-        value, action = self.best(self.values(features, noise), observation)
+        value, action = self.best(self.values(features, *drawn), observation)
         if padded:
             value, action, rnn_state = (tree_map(lambda x: x[:rows], part) for part in (value, action, rnn_state))
         if random is not None:
@@ -207,3 +207,8 @@ class QNetwork(Policy):
         if self.normalize_observation:
             valid = rollout.valid[: rollout.num_steps].flatten()
             self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+
+
+def given(random: Tensor | None) -> tuple[Tensor, ...]:
+    """Draws as arguments of a method: none where there are none, since a subclass' may take the observation alone."""
+    return () if random is None else (random,)

@@ -145,3 +145,28 @@ def test_it_resumes_bit_for_bit_and_exports_the_means(tmp_path):
     again = hr.train(resume=next(run.path.glob("step_1*")), progress="none")
     assert all(map(torch.equal, run.policy.state_dict().values(), again.policy.state_dict().values()))
     hr.export(run, to="numpy", output=tmp_path / "policy.py")  # which compares their outputs
+
+
+class OfOneArgument(QNetwork):
+    """A network of a user's whose method takes the observation alone."""
+
+    def forward(self, observation):
+        return super().forward(observation) * 2
+
+
+class OfFeatures(QNetwork):
+    """The same, of encoded observations."""
+
+    def values(self, features):
+        return super().values(features) * 2
+
+
+@pytest.mark.parametrize("kind", [OfOneArgument, OfFeatures])
+def test_networks_whose_methods_know_no_noise_are_learned(kind):
+    trainer = hr.Trainer(
+        "dqn", "CartPole-v1", policy=kind, learning_starts=64, num_steps=64, train_freq=8, hidden=(16,)
+    )
+    before = trainer.policy.state_dict()["out.bias"].clone()
+    trainer.iterate()
+    trainer.iterate()
+    assert not torch.equal(trainer.policy.state_dict()["out.bias"], before)

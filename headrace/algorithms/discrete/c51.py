@@ -120,16 +120,16 @@ def c51_loss(networks: Learned, batch: Rows, config: C51Config) -> tuple[Tensor,
     random = batch.get("random")  # of noisy networks
     with torch.no_grad():
         following = batch["next_observation"]
-        of_next = target.outputs(target.encoder(following), target.noise_of(random, 1)).softmax(1)  # [A, M, B]
+        of_next = target.outputs(target.encoder(following), *target.noise_of(random, 1)).softmax(1)  # [A, M, B]
         values = (of_next * target.atoms).sum(1)
         if config.double:
-            values = policy(following, policy.noise_of(random, 2))
+            values = policy(following, *policy.noise_of(random, 2))
         _, best = target.best(values, following)
         returns = (batch["reward"] + batch["discount"] * target.atoms).clamp(config.v_min, config.v_max)  # [M, B]
         spacing = (config.v_max - config.v_min) / (config.num_atoms - 1)
         wanted = projected(of_action(of_next, best), returns, target.atoms, spacing)
     action = (batch["action"] - policy.start).long()
-    logits = policy.outputs(policy.encoder(batch["observation"]), policy.noise_of(random, 0))
+    logits = policy.outputs(policy.encoder(batch["observation"]), *policy.noise_of(random, 0))
     log_probs = of_action(logits, action).log_softmax(0)
     cross_entropy = -(wanted * log_probs).sum(0)
     loss = cross_entropy @ batch["weight"]

@@ -101,11 +101,11 @@ def qrdqn_loss(networks: Learned, batch: Rows, config: QRDQNConfig) -> tuple[Ten
     random = batch.get("random")  # of noisy networks
     with torch.no_grad():
         following = batch["next_observation"]
-        quantiles = target.outputs(target.encoder(following), target.noise_of(random, 1))  # [A, M, B]
+        quantiles = target.outputs(target.encoder(following), *target.noise_of(random, 1))  # [A, M, B]
         _, best = target.best(quantiles.mean(1), following)
         td_target = batch["reward"] + batch["discount"] * of_action(quantiles, best)
     action = (batch["action"] - policy.start).long()
-    own = of_action(policy.outputs(policy.encoder(batch["observation"]), policy.noise_of(random, 0)), action)
+    own = of_action(policy.outputs(policy.encoder(batch["observation"]), *policy.noise_of(random, 0)), action)
     loss = quantile_huber_loss(own.t().unsqueeze(0), td_target.t()) @ batch["weight"]
     return loss, {"loss": loss, "q_value": own.mean(0) @ batch["weight"]}
 
