@@ -98,13 +98,15 @@ class Actor(hr.ActorQ):
 
 
 class Case(NamedTuple):
-    """A training. losses: in place of the algorithm's, by their names."""
+    """A training. losses: in place of the algorithm's, by their names. registered: with the settings that Headrace has
+    for the environment, whose rollouts are short."""
 
     settings: dict[str, Any]
     losses: dict[str, Any] = {}  # noqa: RUF012
     policy: Any = None
     algorithm: str = "ppo"
     env: str = "CartPole-v1"
+    registered: bool = False
 
 
 SMALL = {"hidden": (64, 64)}
@@ -126,6 +128,9 @@ CASES = {
     "SAC, residual actor": Case(REPLAY, {}, Actor, "sac", "Pendulum-v1"),
     "DQN, 2 x 64": Case(REPLAY, algorithm="dqn"),
     "DQN, conservative": Case(REPLAY, {"loss": conservative}, None, "dqn"),
+    "own network, registered settings": Case({}, registered=True),
+    "user's class, registered settings": Case({}, policy=Same, registered=True),
+    "value penalty, registered settings": Case({}, {"loss": value_penalty}, registered=True),
 }
 
 
@@ -140,8 +145,9 @@ def main() -> None:
     neighbours, rows = Neighbours(), list[Row]()
     for name, case in CASES.items():
         if any(part in name for part in options.only.split(",")):
-            rows.append({"training": name, "algorithm": case.algorithm} | measure(case, options))
-            first = next(row for row in rows if row["algorithm"] == case.algorithm)
+            kind = f"{case.algorithm}, registered" if case.registered else case.algorithm
+            rows.append({"training": name, "algorithm": kind} | measure(case, options))
+            first = next(row for row in rows if row["algorithm"] == kind)
             rows[-1]["of_own"] = rows[-1]["steps_per_s"] / first["steps_per_s"]
             print(table(rows[-1:], COLUMNS), flush=True)
     finish("own_networks", rows, options, neighbours)
@@ -163,8 +169,8 @@ def measure(case: Case, options: Any) -> Row:
 
 def trainer(case: Case, plain: bool) -> hr.Trainer:
     """A training."""
-    fixed = FIXED if case.algorithm == "ppo" else {}
-    options = fixed | case.settings | {"policy": case.policy, "registered": False, "seed": 0}
+    fixed = FIXED if case.algorithm == "ppo" and not case.registered else {}
+    options = fixed | case.settings | {"policy": case.policy, "registered": case.registered, "seed": 0}
     with plain_only(plain):
         made = hr.Trainer(case.algorithm, case.env, total_steps=10**9, **options)
         for name, loss in case.losses.items():

@@ -219,7 +219,7 @@ class OnPolicy(Generic[C]):
             self.optimizer.learning_rate.copy_(rate["now"])
 
 
-@fused("on_policy.process_and_learn", "headrace.bindings.on_policy.ppo_update", quiet=True)
+@fused("on_policy.process_and_learn", "headrace.bindings.on_policy.compiled_update", quiet=True)
 def process_and_learn(algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
     """The metrics of an update, between begin_update() and end_update(), and the returns [T, N] that were learned."""
     targets = processed(rollout) or algorithm.process(rollout)

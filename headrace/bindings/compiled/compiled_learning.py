@@ -64,8 +64,10 @@ def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, 
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
     if size // unit < FEWEST:
         return f"minibatches of {size // unit} rows are learned in plain PyTorch; it is for {FEWEST} or more"
-    share = torch.zeros((), device=columns["valid"].device)
-    return compiled(loss, unit).find((policy, _first(_units(columns, unit), size // unit), config, share))[0]
+    share, whole = torch.zeros((), device=columns["valid"].device), _units(columns, unit)
+    few = lambda: (policy, _first(whole, size // unit), config, share)  # noqa: E731
+    arguments = few() if share.is_cuda else (policy, whole, config, share)  # a program for a GPU is for so many rows
+    return compiled(loss, unit).find(arguments, few)[0]
 
 
 def serves_gradient(
@@ -143,11 +145,27 @@ def learn_minibatches(
 ) -> dict[str, Tensor]:
     """headrace.algorithms.on_policy.learn_minibatches, within rounding."""
     unit = policy.sequence_length
-    size = _size(order, number, unit)
-    program = compiled(loss, unit).last  # which serves() has found
     rows = order if unit == 1 else (order[:, ::unit] // unit).contiguous()
-    shares = _shares(columns["valid"], order, number, size, reduce)
-    values = program.values((policy, _units(columns, unit), config, shares[0]))
+    shares = _shares(columns["valid"], order, number, _size(order, number, unit), reduce)
+    return steps(loss, policy, optimizer, columns, rows, shares, number, config, limit, reduce)
+
+
+def steps(
+    loss: Loss,
+    policy: Policy,
+    optimizer: Adam,
+    columns: Mapping[str, Any],
+    rows: Tensor,
+    shares: Tensor,
+    number: int,
+    config: Any,
+    limit: Limit | None,
+    reduce: Reduce = one_learner,
+) -> dict[str, Tensor]:
+    """As learn_minibatches(). rows: the order of rows, or of sequences; shares: the weight of a valid row in each
+    minibatch."""
+    program = compiled(loss, policy.sequence_length).last  # which serves() has found
+    values = program.values((policy, _units(columns, policy.sequence_length), config, shares[0]))
     max_norm = float(config.max_grad_norm)
     if not isinstance(program.code, CpuProgram):
         return gpu_learning.learn(program, optimizer, values, shares, SHARE, rows, number, max_norm, reduce, limit)
@@ -160,7 +178,7 @@ def learn_minibatches(
         optimizer.gradient,
         optimizer.mean,
         optimizer.square,
-        order.shape,
+        rows.shape,
         number,
         frozen,
         limit,

@@ -66,8 +66,12 @@ class CompiledLoss:
         """The plain function's name, for messages."""
         return str(getattr(self.plain, "__qualname__", type(self.plain).__name__))
 
-    def find(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
-        """The program that computes the loss of these arguments, and its inputs; a sentence where there is none."""
+    def find(
+        self, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None = None
+    ) -> tuple[Any, list[Tensor]]:
+        """The program that computes the loss of these arguments, and its inputs; a sentence where there is none.
+
+        few: the arguments with fewer rows, on which a program is made and compared."""
         self._calls += 1
         if self._never is not None:
             return self._never, []
@@ -76,7 +80,7 @@ class CompiledLoss:
                 if program is not self._programs[0]:
                     self._add(program)
                 self._last.found = program
-                return self._again(program, arguments), values
+                return self._again(program, arguments, few), values
         for conditions, why in self._refused:
             if conditions.hold(arguments):
                 return why, []
@@ -85,7 +89,7 @@ class CompiledLoss:
                 often = self._calls // self._tries
                 when = "each call" if often < 2 else f"one call in {often}"
                 self._never = f"it is traced again at {when}, because of {change}"
-            return (self._never, []) if self._never is not None else self._make(arguments)
+            return (self._never, []) if self._never is not None else self._make(few() if few else arguments)
 
     def _make(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
         """A program for arguments that none serves so far, or why there is none."""
@@ -157,12 +161,16 @@ class CompiledLoss:
         known = [program.conditions for program in self._programs] + [conditions for conditions, _ in self._refused]
         return known[0].change(arguments) if known else "what it is given"
 
-    def _again(self, program: Program, arguments: tuple[Any, ...]) -> Program | str:
+    def _again(
+        self, program: Program, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None
+    ) -> Program | str:
         """The program; compared with the plain loss once more at a later call."""
         if program.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return program
         program.calls += 1
-        if program.calls == LOOK_AGAIN and (reason := self._differs(program, arguments)) is not None:
+        if program.calls != LOOK_AGAIN:
+            return program
+        if (reason := self._differs(program, few() if few else arguments)) is not None:
             program.conditions.keep(reason)
             with self._lock:
                 self._programs = [own for own in self._programs if own is not program]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,13 +39,14 @@ class LossLearner:
         self._program = program
         (epochs, rows), count = order.shape, len(order) * number
         self._size = rows // number
-        self._now, self._measured = np.zeros(8, np.int64), np.zeros(count, np.float32)
+        self._now = np.zeros(8, np.int64)
         self._metrics = [i for i, result in enumerate(program.results) if result.is_metric]
         self._found = [program.output(i, self._size) for i in range(len(program.results))]
-        for i in self._metrics:
-            self._found[i] = torch.zeros(count, dtype=self._found[i].dtype)
-        if limit is not None:
-            self._found[program.arranged(self._metrics)[limit[0]]] = torch.from_numpy(self._measured)
+        self._table = torch.zeros(len(self._metrics), count)
+        for row, i in zip(self._table, self._metrics, strict=True):
+            self._found[i] = row.view(self._found[i].dtype)
+        limited = None if limit is None else self._found[program.arranged(self._metrics)[limit[0]]]
+        self._measured = np.zeros(count, np.float32) if limited is None else limited.numpy()
         self._share = next(i for i, source in enumerate(program.sources) if source.name == share)
         self._memory = Memory(program.cpu)
         self._workers = Workers(program.cpu, self._memory.count)
@@ -63,6 +65,7 @@ class LossLearner:
         arguments = (0, queue_state(), learning)
         self._call = Call(entry("rows.targets.cpu_learning", "learn", arguments, ANNOUNCEMENT), arguments)
         self._queue = WorkQueue()
+        self._lie: list[int] = []  # the addresses that the slots were written for
 
     def _moving(self) -> list[tuple[int, int]]:
         """The argument slots that have another address in each minibatch, and by how much it grows."""
@@ -87,9 +90,7 @@ class LossLearner:
         """
         program = self._program
         threads = program.threads(self._size)
-        kept = self._point([shares if i == self._share else x for i, x in enumerate(values)], threads)
-        self._memory.words[slots.ORDER] = order.data_ptr()
-        self._workers.take(self._memory.words, threads)
+        kept = self._begin([shares if i == self._share else x for i, x in enumerate(values)], order, threads)
         self._now[:] = 0
         self._now[PAUSES] = size_of(reduce) > 1
         write_settings(self._arguments, optimizer, max_norm)
@@ -106,8 +107,24 @@ class LossLearner:
         optimizer.steps.fill_(self._arguments.settings[STEPS])
         optimizer.gradient.zero_()
         done = int(self._now[DONE])
-        metrics = [self._found[i][:done].to(program.results[i].dtype, copy=True) for i in self._metrics]
+        rows = self._table[:, :done].clone()  # at once: of tensors this short each call takes longer than its work
+        pairs = zip(rows, self._metrics, strict=True)
+        metrics = [row.view(self._found[i].dtype).to(program.results[i].dtype) for row, i in pairs]
         return dict(program.arranged(metrics))
+
+    def _begin(self, values: Sequence[Tensor], order: Tensor, threads: int) -> dict[int, Tensor]:
+        """Write what lies elsewhere than at the call before. Returns the inputs, which the call reads."""
+        program, kept = self._program, dict(enumerate(values))
+        gradients: list[Any] = [values[i].grad for _, i in program.learned]
+        given = [*(values[i] for i in program.looked_up), *gradients, order]
+        lie = [threads, *(x.data_ptr() for x in given)]
+        if lie != self._lie:
+            kept = self._point(values, threads)
+            self._memory.words[slots.ORDER] = order.data_ptr()
+            own = all(x.data_ptr() == values[i].data_ptr() for i, x in kept.items())
+            self._lie = lie if own else []  # of what is copied, the numbers may be others next time
+        self._workers.take(self._memory.words, threads)  # the call before has moved what grows
+        return kept
 
     def _point(self, values: Sequence[Tensor], threads: int) -> dict[int, Tensor]:
         """Write the addresses of inputs and outputs into argument slots. Returns the inputs that lie there."""

@@ -48,7 +48,7 @@ def _take(collected, rows):
     """The columns that are only copied, and advantages, which are normalised where that is wanted."""
     mean, scale = F(0), F(1)
     if collected.normalize:
-        mean, scale = _moments(rows.advantage, collected.valid)
+        mean, scale = moments(rows.advantage, collected.valid)
     for r in range(U(len(rows.valid))):
         rows.log_prob[r], rows.value[r] = collected.log_prob[r], collected.value[r]
         rows.advantage[r] = (rows.advantage[r] - mean) * scale
@@ -64,7 +64,7 @@ def _take(collected, rows):
 
 
 @njit(fastmath={"reassoc"}, **INNER)  # sums of float64, rounded to float32 at the end: their order is not seen
-def _moments(x, valid):
+def moments(x, valid):
     """Mean, and 1 / (standard deviation + 1e-8), over valid entries."""
     count, total, squares = 0.0, 0.0, 0.0
     for r in range(U(len(x))):

@@ -1,0 +1,176 @@
+"""PPO's whole update where its loss is compiled: advantages, returns and the order of rows in one call, all gradient
+steps in another.
+
+The plain function is headrace.algorithms.on_policy.process_and_learn. Networks and losses that a kernel was written for
+are asked first (headrace.bindings.on_policy.ppo_update). Where rollouts are short, what Python runs between the parts
+of an update takes longer than learning.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.on_policy import OnPolicy
+from headrace.algorithms.ppo import KL, PPO, ppo_loss
+from headrace.algorithms.reduce import number_of_minibatches, one_learner, size_of
+from headrace.bindings.actor_critic_layout import CLASSES
+from headrace.bindings.arguments import fits
+from headrace.bindings.bound import Bound
+from headrace.bindings.compiled import compiled_learning
+from headrace.bindings.digests import DIGESTS
+from headrace.bindings.on_policy import ppo_update  # noqa: F401  it registers its kernel before this one
+from headrace.bindings.rng_returns_cpu import shuffles
+from headrace.core import rng
+from headrace.core.fused import register
+from headrace.data.rollout import Rollout
+from headrace.kernels.learning.processing import Processing
+from headrace.kernels.learning.rollouts_arguments import SHUFFLE_WORDS
+from headrace.kernels.runtime.entry_points import entry
+from headrace.kernels.runtime.native import Call
+from headrace.policies.base import Policy
+from headrace.setting_schedules import is_adaptive
+
+ANNOUNCEMENT = "compiling advantages and the order of rows (once, about 2 s) ..."
+METHODS = ("process", "permutation", "_explained_variance")  # that are done here, as OnPolicy has them
+
+
+class _Update:
+    """What processes one rollout for one configuration, while its columns lie where they lie.
+
+    columns: of the loss, all rows, as look() found them. order, shares: see Processing.
+    """
+
+    def __init__(self, algorithm: PPO, rollout: Rollout) -> None:
+        config, rows = algorithm.config, rollout.reward.numel()
+        self.number = number_of_minibatches(rows, config.minibatch_size, 1, one_learner)
+        self.order = torch.zeros(config.epochs, rows, dtype=torch.int64)
+        self.shares, self.fraction = torch.zeros(config.epochs * self.number), torch.zeros(1)
+        self.advantage, self.returns, self.counted = torch.zeros(3, *rollout.reward.shape)
+        read = rollout.reward, rollout.value, rollout.valid, rollout.terminated, rollout.truncated
+        reward, value, valid, terminated, truncated = (x.view(-1).numpy() for x in read)
+        processing = Processing(
+            reward=reward,
+            value=value,
+            valid=valid,
+            terminated=terminated,
+            truncated=truncated,
+            envs=np.uint64(rollout.num_envs),
+            gamma=float(config.gamma),
+            gae_lambda=float(config.gae_lambda),
+            normalize=np.uint64(config.normalize_advantage),
+            seed=np.uint64(rng.word(algorithm.seed)),
+            purpose=np.uint64(rng.Purpose.SHUFFLE),
+            counter=np.uint64(0),
+            words=np.zeros(SHUFFLE_WORDS, np.uint32),
+            advantage=self.advantage.view(-1).numpy(),
+            returns=self.returns.view(-1).numpy(),
+            counted=self.counted.view(-1).numpy(),
+            order=self.order.numpy(),
+            shares=self.shares.numpy(),
+            fraction=self.fraction.numpy(),
+        )
+        arguments = (processing, self.number)
+        self.call = Call(entry("learning.processing", "process", arguments, ANNOUNCEMENT), arguments)
+        self.counter = self.call.slot(0, Processing._fields.index("counter"))
+
+    def look(self, policy: Policy, rollout: Rollout) -> dict[str, Any]:
+        """The columns, as headrace.algorithms.ppo.learn makes them."""
+        rows, steps = policy.rows, rollout.num_steps
+        self.columns = {
+            "inputs": policy.inputs(rollout),
+            "action": rows(rollout.action),
+            "log_prob": rows(rollout.log_prob),
+            "value": rows(rollout.value[:steps]),
+            "advantage": rows(self.advantage),
+            "returns": rows(self.returns),
+            "valid": rows(self.counted),
+        }
+        return self.columns
+
+    def process(self, iteration: int) -> None:
+        """Write advantages, returns, the order of rows and shares."""
+        self.call.slots[self.counter] = iteration
+        self.call()
+
+
+_updates: Bound[_Update | None] = Bound()
+
+
+def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
+    """Whether this is PPO's update of a policy and a loss of which there is a program."""
+    if not isinstance(algorithm, PPO) or is_adaptive(algorithm.config) or algorithm.policy.sequence_length > 1:
+        return False
+    if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns or rollout.device.type != "cpu":
+        return False
+    kind, own = type(algorithm), vars(algorithm)
+    if kind.learn is not PPO.learn or any(getattr(kind, name) is not getattr(PPO, name) for name in METHODS):
+        return False
+    if any(name in own for name in ("learn", *METHODS)):
+        return False
+    read = (rollout.reward, rollout.value, rollout.valid, rollout.terminated, rollout.truncated)
+    update = _updates.get(lambda: _made(algorithm, rollout), rollout, algorithm.config, algorithm.seed, *read)
+    if update is None:
+        return False
+    columns, loss = update.look(algorithm.policy, rollout), algorithm.loss or ppo_loss
+    given = (columns, update.order, update.number, algorithm.config)
+    return compiled_learning.serves(loss, algorithm.policy, algorithm.optimizer, *given) is True
+
+
+def _made(algorithm: PPO, rollout: Rollout) -> _Update | None:
+    """What processes the rollout; None where the call cannot read it as it lies."""
+    steps, envs = rollout.reward.shape
+    floats, flags = (rollout.reward, rollout.value), (rollout.terminated, rollout.truncated, rollout.valid)
+    fit = (
+        all(fits(x, torch.float32, n, envs) for x, n in zip(floats, (steps, steps + 1), strict=True))
+        and all(fits(x, torch.bool, n, envs) for x, n in zip(flags, (steps, steps, steps + 1), strict=True))
+        and all(x.is_contiguous() for x in (*floats, *flags))
+        and shuffles(algorithm.seed, algorithm.config.epochs, steps * envs)
+    )
+    if not fit:
+        return None
+    made = _Update(algorithm, rollout)
+    made.process(algorithm.iteration)  # the loss is compared with the plain one on these numbers
+    return made
+
+
+@register(
+    "on_policy.process_and_learn",
+    serves,
+    DIGESTS["on_policy.process_and_learn"],
+    (*CLASSES, Adam, PPO),
+    first=False,
+)
+@torch.no_grad()
+def process_and_learn(algorithm: PPO, rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
+    """headrace.algorithms.on_policy.process_and_learn of PPO, within rounding."""
+    update = _updates.last(rollout)
+    assert update is not None, "which serves() sees"
+    config = algorithm.config
+    update.process(algorithm.iteration)
+    limit = (KL, 1.5 * config.target_kl) if config.target_kl else None
+    found = compiled_learning.steps(
+        algorithm.loss or ppo_loss,
+        algorithm.policy,
+        algorithm.optimizer,
+        update.columns,
+        update.order,
+        update.shares,
+        update.number,
+        config,
+        limit,
+    )
+    return _means(found, update.number) | {"explained_variance": update.fraction[0].clone()}, update.returns
+
+
+def _means(found: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    """Means of metrics [minibatches]: of KL over the last `number`, an epoch, of others over all. At once, since each
+    call takes longer than its work."""
+    if not found:
+        return {}
+    means = dict(zip(found, torch.stack([*found.values()]).mean(1), strict=True))
+    return means | ({KL: found[KL][-number:].mean()} if KL in found else {})
