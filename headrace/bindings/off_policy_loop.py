@@ -192,6 +192,8 @@ def serves(algorithm: OffPolicy[Any], number: int) -> bool:
     policy = algorithm.policy
     if not draws(algorithm, number) or not isinstance(policy, ActorQ | QNetwork):
         return False
+    if isinstance(algorithm.replay, PrioritizedReplay) and not isinstance(algorithm, DQN):
+        return False  # of the errors of others no priorities follow
     # an optimizer has moved the parameters into one buffer
     return _learns(algorithm) and acting.known(policy) and not acting.actor_of(policy).copies
 

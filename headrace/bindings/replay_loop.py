@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.algorithms.dqn import DQN
 from headrace.algorithms.off_policy import OffPolicy
 from headrace.bindings import off_policy_acting as acting
 from headrace.core.timer import Timer
@@ -235,8 +234,8 @@ def _priorities(replay: Replay, drawn: int) -> Priorities:
 def draws(algorithm: OffPolicy[Any], number: int) -> bool:
     """Whether a compiled call draws minibatches of the algorithm's replay buffer."""
     replay = algorithm.replay
-    if not (type(replay) is Replay or (type(replay) is PrioritizedReplay and isinstance(algorithm, DQN))):
-        return False  # of other algorithms' errors no priorities follow
+    if replay is None or type(replay) not in (Replay, PrioritizedReplay):
+        return False
     ring = replay.ring
     if ring.device.type != "cpu" or not replay.alike or number < 1:
         return False

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import headrace as hr
 from headrace import Trainer
 from headrace.algorithms import dqn, sac, td3, tqc
+from headrace.algorithms.discrete import c51
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.bindings.compiled import compiled_collecting, compiled_replay
 from headrace.core.fused import kernel_of, plain_only
@@ -55,6 +56,10 @@ CASES: dict[str, tuple[type, dict[str, Any], str, dict[str, Any]]] = {
     "prioritised dqn": (
         *(dqn.DQN, {"loss": of_dqn}, "CartPole-v1"),
         {"prioritized": True, "n_steps": 3, "priority_beta": 1.0, **EXPLORATION},
+    ),
+    "rainbow": (
+        *(c51.C51, {}, "CartPole-v1"),
+        {"noisy": 0.5, "num_atoms": 7, "prioritized": True, "priority_beta": 1.0, "double": True, "dueling": True},
     ),
 }
 

@@ -27,6 +27,7 @@ from headrace.bindings.replay_batches import count
 from headrace.bindings.replay_loop import NOTHING, Acts, Loop, collects, compiled_step, draws
 from headrace.core import rng
 from headrace.core.fused import kernel_of, register
+from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import Batch
 from headrace.kernels.nn.layout import BLOCK, WORKERS, Normalizer
 from headrace.kernels.off_policy.off_policy_arguments import Batches
@@ -212,9 +213,12 @@ def _call(algorithm: OffPolicy[Any], steps: int) -> CompiledLearningCall | None:
         return None
     programs, columns = found
     depends_on = (*programs, *compiled_objectives.buffers_of(objectives), algorithm.replay, steps)
-    return _calls.get(
+    call = _calls.get(
         lambda: CompiledLearningCall(algorithm, minibatches, programs, columns), algorithm, minibatches, *depends_on
     )
+    if isinstance(algorithm.replay, PrioritizedReplay) and not len(call.learning.error):
+        return None  # no loss has the errors that priorities follow: the plain function says so
+    return call
 
 
 _memory: Bound[_Minibatches] = Bound()
