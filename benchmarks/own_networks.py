@@ -35,8 +35,17 @@ class Same(hr.ActorCritic):
 class Residual(hr.ActorCritic):
     """LayerNorm and a residual block in actor and critic."""
 
-    def __init__(self, observation_space: Any, action_space: Any, hidden: Any = (64,), seed: int = 0) -> None:
-        super().__init__(observation_space, action_space, hidden=hidden, seed=seed)
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        hidden: Any = (64,),
+        seed: int = 0,
+        normalize_observation: bool = False,
+        normalize_return: bool = False,
+    ) -> None:
+        more = {"normalize_observation": normalize_observation, "normalize_return": normalize_return}
+        super().__init__(observation_space, action_space, hidden=hidden, seed=seed, **more)
         self.actor, self.critic = (Block(part, hidden[-1]) for part in (self.actor, self.critic))
 
 
