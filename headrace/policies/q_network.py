@@ -135,7 +135,7 @@ class QNetwork(Policy):
         return found if self.quantiles == 1 else found.mean(1)
 
     def outputs(self, features: Tensor, random: Tensor | None = None) -> Tensor:
-        """What values() are made of: of encoded observations [N, F] the quantiles of the return of each action, or
+        """The parts of values(): of encoded observations [N, F] the quantiles of the return of each action, or
         logits of its atoms, [A, quantiles, N]; the values [A, N] themselves of one quantile. random: see forward()."""
         drawn = None if self.noise is None or random is None else self.noise.draw(random)
 

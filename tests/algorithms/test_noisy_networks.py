@@ -1,4 +1,4 @@
-"""Noise on weights: its formula in float64, where it is drawn anew, and that it is nowhere but in training."""
+"""Noise on weights: its formula in float64, where it is drawn again, and that it is nowhere but in training."""
 
 from __future__ import annotations
 

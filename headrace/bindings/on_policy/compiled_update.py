@@ -19,12 +19,10 @@ from headrace.algorithms.on_policy import OnPolicy
 from headrace.algorithms.ppo import KL, PPO, ppo_loss
 from headrace.algorithms.reduce import number_of_minibatches, one_learner, size_of
 from headrace.bindings.actor_critic_layout import CLASSES
-from headrace.bindings.arguments import fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import compiled_learning
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.on_policy import ppo_update  # noqa: F401  it registers its kernel before this one
-from headrace.bindings.rng_returns_cpu import shuffles
+from headrace.bindings.on_policy.ppo_update import STEPS, targets_fit
 from headrace.core import rng
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout
@@ -36,11 +34,10 @@ from headrace.policies.base import Policy
 from headrace.setting_schedules import is_adaptive
 
 ANNOUNCEMENT = "compiling advantages and the order of rows (once, about 2 s) ..."
-METHODS = ("process", "permutation", "_explained_variance")  # that are done here, as OnPolicy has them
 
 
 class _Update:
-    """What processes one rollout for one configuration, while its columns lie where they lie.
+    """Targets and the order of rows of one rollout for one configuration, while its columns lie where they lie.
 
     columns: of the loss, all rows, as look() found them. order, shares: see Processing.
     """
@@ -102,15 +99,13 @@ _updates: Bound[_Update | None] = Bound()
 
 
 def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
-    """Whether this is PPO's update of a policy and a loss of which there is a program."""
+    """True for PPO's update of a policy and a loss of which there is a program."""
     if not isinstance(algorithm, PPO) or is_adaptive(algorithm.config) or algorithm.policy.sequence_length > 1:
         return False
     if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns or rollout.device.type != "cpu":
         return False
     kind, own = type(algorithm), vars(algorithm)
-    if kind.learn is not PPO.learn or any(getattr(kind, name) is not getattr(PPO, name) for name in METHODS):
-        return False
-    if any(name in own for name in ("learn", *METHODS)):
+    if any(name in own or getattr(kind, name) is not getattr(PPO, name) for name in STEPS):
         return False
     read = (rollout.reward, rollout.value, rollout.valid, rollout.terminated, rollout.truncated)
     update = _updates.get(lambda: _made(algorithm, rollout), rollout, algorithm.config, algorithm.seed, *read)
@@ -122,16 +117,8 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
 
 
 def _made(algorithm: PPO, rollout: Rollout) -> _Update | None:
-    """What processes the rollout; None where the call cannot read it as it lies."""
-    steps, envs = rollout.reward.shape
-    floats, flags = (rollout.reward, rollout.value), (rollout.terminated, rollout.truncated, rollout.valid)
-    fit = (
-        all(fits(x, torch.float32, n, envs) for x, n in zip(floats, (steps, steps + 1), strict=True))
-        and all(fits(x, torch.bool, n, envs) for x, n in zip(flags, (steps, steps, steps + 1), strict=True))
-        and all(x.is_contiguous() for x in (*floats, *flags))
-        and shuffles(algorithm.seed, algorithm.config.epochs, steps * envs)
-    )
-    if not fit:
+    """The update of a rollout; None where the call cannot read it as it lies."""
+    if not targets_fit(algorithm, rollout):
         return None
     made = _Update(algorithm, rollout)
     made.process(algorithm.iteration)  # the loss is compared with the plain one on these numbers

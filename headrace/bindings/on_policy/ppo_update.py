@@ -33,7 +33,7 @@ from headrace.policies.examination import last_examined
 from headrace.policies.networks import VectorEncoder
 from headrace.setting_schedules import is_adaptive
 
-_STEPS = ("process", "learn", "permutation", "_explained_variance")  # of an update, which an object may have of its own
+STEPS = ("process", "learn", "permutation", "_explained_variance")  # of an update, which an object may have of its own
 
 
 class _Update:
@@ -75,7 +75,7 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
     own, policy, optimizer, seen = vars(algorithm), algorithm.policy, algorithm.optimizer, rollout.observation
     if not is_kind(policy, ActorCritic) or type(policy.encoder) is not VectorEncoder or rollout.device.type != "cpu":
         return False
-    if not isinstance(seen, Tensor) or seen.dim() != 3 or any(name in own for name in _STEPS):
+    if not isinstance(seen, Tensor) or seen.dim() != 3 or any(name in own for name in STEPS):
         return False
     if why_not_adam(optimizer, any_beta2=True) or why_not_learn(policy, optimizer):
         return False
@@ -88,19 +88,27 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
 
 def _update(algorithm: PPO, rollout: Rollout) -> _Update | None:
     """What updates from this rollout; None where the kernel cannot read it as it lies."""
-    policy, (steps, envs) = algorithm.policy, rollout.reward.shape
-    action = flatten(rollout.action).reshape(steps * envs, -1).t()
-    columns = (action, rollout.log_prob, rollout.value, rollout.reward, rollout.observation.permute(2, 0, 1))
-    flags = (rollout.terminated, rollout.truncated, rollout.valid)
-    rows = (steps, steps, steps + 1)
+    policy, rows = algorithm.policy, rollout.reward.numel()
+    action = flatten(rollout.action).reshape(rows, -1).t()
+    columns = (action, rollout.log_prob, rollout.observation.permute(2, 0, 1))
     fit = (
         columns_fit(policy, rollout, rollout.log_prob, rollout.reward)  # type: ignore[arg-type]
-        and fits(rollout.value, torch.float32, steps + 1, envs)
-        and all(fits(flag, torch.bool, count, envs) for flag, count in zip(flags, rows, strict=True))
-        and all(column.is_contiguous() for column in (*columns, *flags))
-        and shuffles(algorithm.seed, algorithm.config.epochs, steps * envs)
+        and all(column.is_contiguous() for column in columns)
+        and targets_fit(algorithm, rollout)
     )
     return _Update(algorithm, rollout) if fit else None
+
+
+def targets_fit(algorithm: PPO, rollout: Rollout) -> bool:
+    """Whether a kernel can read all that advantages, returns and the order of rows follow from."""
+    steps, envs = rollout.reward.shape
+    floats, flags = (rollout.reward, rollout.value), (rollout.terminated, rollout.truncated, rollout.valid)
+    return (
+        all(fits(x, torch.float32, n, envs) for x, n in zip(floats, (steps, steps + 1), strict=True))
+        and all(fits(x, torch.bool, n, envs) for x, n in zip(flags, (steps, steps, steps + 1), strict=True))
+        and all(x.is_contiguous() for x in (*floats, *flags))
+        and shuffles(algorithm.seed, algorithm.config.epochs, steps * envs)
+    )
 
 
 @register("on_policy.process_and_learn", serves, DIGESTS["on_policy.process_and_learn"], (*CLASSES, Adam, PPO))

@@ -1,5 +1,5 @@
-"""What follows from a rollout before a compiled loss learns it: advantages, returns, the order of rows, and the weight
-of a row in each minibatch."""
+"""Advantages, returns, the order of rows, and the weight of a row in each minibatch: all that follows from a rollout
+before a compiled loss learns it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def floors(plan: Plan) -> tuple[set[Value], set[Value]]:
 
 
 def _source(value: Value) -> Value | None:
-    """What a relu is of; None of anything else."""
+    """The value that a relu is of; None of what is no relu."""
     if not (isinstance(value, Map) and value.function == "maximum" and value.rows):
         return None
     for view, other in (value.arguments, value.arguments[::-1]):
