@@ -91,9 +91,9 @@ def test_so_many_programs_are_kept(disk: Disk, monkeypatch: pytest.MonkeyPatch) 
     for width in (2, 3, 2, 4, 2, 4):  # when 4 comes, 3 is the one that was used the longest ago
         assert agrees(step, nets[width], torch.randn(9, width)) is None
         assert len(step._programs) <= 2
-    assert disk.traces == 3 and step._tries == 3
+    assert disk.traces == 3 and [step._tries[net].made for net in nets.values()] == [1, 1, 1]
     assert agrees(step, nets[3], torch.randn(9, 3)) is None
-    assert disk.traces == 3 and step._tries == 4  # made again of what is on disk
+    assert disk.traces == 3 and step._tries[nets[3]].made == 2  # made again of what is on disk
 
 
 def test_a_loss_that_is_another_one_at_each_call_gives_up(
@@ -110,6 +110,19 @@ def test_a_loss_that_is_another_one_at_each_call_gives_up(
         torch.testing.assert_close(step(net, x, mode), loss(net, x, mode).detach())
     assert str(step.why_not(net, x, 9)).endswith("because of mode")
     assert capsys.readouterr().err.count("because of mode") == 1
+
+
+def test_many_modules_do_not_give_up_and_one_that_changes_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_losses, "TRIES", 2)
+    step = hr.compile(lambda net, x, mode: mode * net(x).square().mean())
+    nets = [mlp(width, 2) for width in (2, 3, 4, 5, 6)]
+    for net in nets:
+        assert step.why_not(net, torch.randn(9, net[0].in_features), 1) is None
+    for mode in range(2, 6):
+        step.why_not(nets[0], torch.randn(9, 2), mode)
+    assert "because of mode" in str(step.why_not(nets[0], torch.randn(9, 2), 1))
+    for net in nets[1:]:
+        assert step.why_not(net, torch.randn(9, net[0].in_features), 1) is None
 
 
 def test_settings_of_many_calls_do_not_give_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.core.terminal import tell
 
@@ -24,8 +26,16 @@ DEVICES = ("cpu", "cuda")  # whose losses are compiled
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 MOST = 16  # programs of a loss: of more, those are dropped that were not used for the longest
-TRIES, CALLS = 32, 50  # programs that are made whatever the calls are; further ones only for so many calls each
+TRIES, CALLS = 32, 50  # programs of a module that are made whatever its calls are; further ones for so many calls each
 _compared: set[str] = set()  # keys of programs that this process has compared
+
+
+@dataclass
+class _Tries:
+    """Programs made for calls with one module, since a loss' so many-th call."""
+
+    since: int
+    made: int = 0
 
 
 class CompiledLoss:
@@ -42,7 +52,9 @@ class CompiledLoss:
         self._refused: list[tuple[Conditions, str]] = []
         self._said: set[str] = set()
         self._never: str | None = None  # why it is not compiled, whatever its arguments are
-        self._calls = self._tries = 0
+        self._calls = 0
+        self._tries: WeakKeyDictionary[object, _Tries] = WeakKeyDictionary()  # of a module: others are counted apart
+        self._changing: WeakKeyDictionary[object, str] = WeakKeyDictionary()  # modules that change too often, and why
         self._last = threading.local()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -73,8 +85,8 @@ class CompiledLoss:
 
         few: the arguments with fewer rows, on which a program is made and compared."""
         self._calls += 1
-        if self._never is not None:
-            return self._never, []
+        if (never := self._why_never(arguments)) is not None:
+            return never, []
         for program in self._programs:
             if (values := program.inputs(arguments)) is not None:
                 if program is not self._programs[0]:
@@ -85,17 +97,14 @@ class CompiledLoss:
             if conditions.hold(arguments):
                 return why, []
         with self._lock:
-            if self._never is None and (change := self._gives_up(arguments)) is not None:
-                often = self._calls // self._tries
-                when = "each call" if often < 2 else f"one call in {often}"
-                self._never = f"it is traced again at {when}, because of {change}"
-            return (self._never, []) if self._never is not None else self._make(few() if few else arguments)
+            if (never := self._why_never(arguments)) is None and (never := self._gives_up(arguments)) is None:
+                return self._make(few() if few else arguments)
+            return never, []
 
     def _make(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
         """A program for arguments that none serves so far, or why there is none."""
         from headrace.kernels.rows.reasons import NotRows, of_compiler
 
-        self._tries += 1
         try:
             program = self._program(arguments)
             reason = self._first_difference(program, arguments)
@@ -154,12 +163,31 @@ class CompiledLoss:
     def _refuse(self, conditions: Conditions, reason: str) -> None:
         self._refused = [(conditions, reason), *self._refused[: MOST - 1]]
 
+    def _why_never(self, arguments: tuple[Any, ...]) -> str | None:
+        """Why a call is not compiled, whatever else is known; None where nothing is against it."""
+        if self._never is None and self._changing:
+            return self._changing.get(self._owner(arguments))
+        return self._never
+
+    def _owner(self, arguments: tuple[Any, ...]) -> object:
+        """The first module of a call: a loss of many modules is compiled for each."""
+        return next((x for x in arguments if isinstance(x, nn.Module)), self)
+
     def _gives_up(self, arguments: tuple[Any, ...]) -> str | None:
-        """What changes so often that making programs for it takes longer than they save; None where nothing does."""
-        if self._tries < TRIES + self._calls // CALLS:
+        """Count a try of these arguments' module; say why no further one is made where they take longer than they
+        save."""
+        owner = self._owner(arguments)
+        tries = self._tries.setdefault(owner, _Tries(self._calls))
+        calls = self._calls - tries.since
+        if tries.made < TRIES + calls // CALLS:
+            tries.made += 1
             return None
         known = [program.conditions for program in self._programs] + [conditions for conditions, _ in self._refused]
-        return known[0].change(arguments) if known else "what it is given"
+        change = known[0].change(arguments) if known else "what it is given"
+        often = calls // tries.made
+        when = "each call" if often < 2 else f"one call in {often}"
+        self._changing[owner] = f"it is traced again at {when}, because of {change}"
+        return self._changing[owner]
 
     def _again(
         self, program: Program, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None
