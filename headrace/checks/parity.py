@@ -34,7 +34,7 @@ from headrace.envs.base import Env
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.runtime.cache_folder import folder, json_table
-from headrace.kernels.targets.compare import Deviation, deviation
+from headrace.kernels.targets.deviations import Deviation, deviation
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic

@@ -13,14 +13,17 @@ from headrace.evaluation.curves import plot
 
 DESCRIPTION = """Plot learning curves against environment steps and wall time: headrace plot runs/ppo/CartPole-v1_*
 
-Runs of the same algorithm, environment and settings are treated as seeds: their interquartile mean is plotted."""
+Runs of the same algorithm, environment and settings are treated as seeds: their interquartile mean is plotted.
+
+Folders of other libraries are read too: *.monitor.csv of Stable-Baselines3, logs/ppo/CartPole-v1_1 of rl_zoo3,
+TensorBoard's events of CleanRL and Stable-Baselines3."""
 
 
 @dataclass(frozen=True)
 class Plot:
     """What to plot, and where."""
 
-    # folders of runs, in one or several environments
+    # folders of runs, in one or several environments, also of other libraries
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
     # the file to write: a .png, .svg or .pdf; without it, curves.png, or the first free name of curves_2.png ...
     output: Path | None = None

@@ -1,8 +1,9 @@
-"""Plots learning curves of runs against environment steps and wall time."""
+"""Plots learning curves of runs, also of other libraries, against environment steps and wall time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from headrace.core.packages import require
 from headrace.core.terminal import tell
 from headrace.core.text import did_you_mean, printable, shortened
 from headrace.core.writing import free, replacing
-from headrace.evaluation.history import Array, History, differing, read
+from headrace.evaluation.history import Array, History, differing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +34,9 @@ def plot(
     runs: str | Path | Sequence[str | Path], output: str | Path | None = None, by: Sequence[str] | None = None
 ) -> Path:
     """Plot the learning curves of run folders, and return the path of the image: a PNG, SVG or PDF, by its suffix.
+
+    runs: folders of runs of Headrace, and what other libraries wrote: folders with monitor files of Stable-Baselines3,
+    of rl_zoo3, or with TensorBoard's events, such as those of CleanRL.
 
     output: None stands for curves.png, or the first free name of curves_2.png ...
     by: settings by which the runs of an algorithm are grouped, ("learning_rate",); None for all that differ between
@@ -62,6 +66,7 @@ def plot(
 
     histories = _readable([*dict.fromkeys(map(Path, runs))])
     _check_settings(by or (), histories)
+    histories = _with_envs(histories)
     envs = list(dict.fromkeys(history.env for history in histories))
     figure = Figure(figsize=(10.5, 0.6 + 3.6 * len(envs)), dpi=150, layout="constrained")
     grid = figure.subplots(len(envs), 2, squeeze=False, sharey="row")
@@ -74,10 +79,12 @@ def plot(
 
 def _readable(runs: Sequence[Path]) -> list[History]:
     """The histories of runs. Of those that cannot be read, a line says why; raises that of the first if none can be."""
+    from headrace.evaluation import foreign_logs  # which `import headrace` does not need
+
     found, wrong = list[History](), list[Exception]()
     for run in runs:
         try:
-            found.append(read(run))
+            found.append(foreign_logs.read(run))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             wrong.append(error)
     if not found:
@@ -85,6 +92,14 @@ def _readable(runs: Sequence[Path]) -> list[History]:
     for reason in wrong:
         tell(f"left out: {shortened(str(reason))}")
     return found
+
+
+def _with_envs(histories: Sequence[History]) -> list[History]:
+    """Histories with the name of an environment each: where a library's files name none, that of the others, if these
+    have one alone."""
+    named = {history.env for history in histories if history.env}
+    env = named.pop() if len(named) == 1 else "environment unknown"
+    return [history if history.env else replace(history, env=env) for history in histories]
 
 
 def _label(name: str) -> str:
@@ -104,10 +119,10 @@ def grouped(histories: Sequence[History], by: Sequence[str] | None = None) -> di
     """Runs of one environment by algorithm and the values of some settings: see plot()."""
     groups: dict[str, list[History]] = {}
     for history in histories:
-        alike = [other.settings for other in histories if other.algorithm == history.algorithm]
+        alike = [other.settings for other in histories if other.name == history.name]
         names = differing(alike) if by is None else by
         values = [f"{name} {history.settings.get(name, 'none')}" for name in names if name in history.settings]
-        groups.setdefault(", ".join([history.algorithm.upper(), *values]), []).append(history)
+        groups.setdefault(", ".join([history.name, *values]), []).append(history)
     return groups
 
 
@@ -119,6 +134,11 @@ def running_mean(value: Array, window: int = WINDOW) -> Array:
     return (total[stop] - total[start]) / (stop - start)
 
 
+def smoothed(history: History) -> Array:
+    """The running mean of a run's returns; these themselves where they are means already."""
+    return history.episode_return if history.averaged else running_mean(history.episode_return)
+
+
 def interquartile_mean(value: Array, axis: int = 0) -> Array:
     """Mean of the middle half along an axis; of everything where there are fewer than four."""
     from scipy.stats import trim_mean
@@ -128,7 +148,7 @@ def interquartile_mean(value: Array, axis: int = 0) -> Array:
 
 def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, Array]:
     """x, interquartile mean over runs, and lower and upper bound of its 95 % confidence interval, [200] each."""
-    known = [(history.axis(axis), running_mean(history.episode_return)) for history in histories]
+    known = [(history.axis(axis), smoothed(history)) for history in histories]
     return join_curves(known, strata(histories))
 
 
@@ -178,6 +198,9 @@ def _plot_group(panel: Axes, axis: str, colour: str, name: str, members: Sequenc
         _plot_band(panel, colour, "-", name, len(members), join(members, axis))
         return
     (only,) = members
+    if only.averaged:
+        panel.plot(only.axis(axis), only.episode_return, color=colour, linewidth=2, label=_label(name))
+        return
     chosen = np.unique(np.linspace(0, len(only.steps) - 1, MAX_POINTS).astype(int))
     x, y = only.axis(axis), only.episode_return
     alpha = min(0.6, max(0.15, 100 / len(chosen)))  # fewer dots are darker

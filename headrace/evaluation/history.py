@@ -48,6 +48,13 @@ class History:
     settings: Json = field(default_factory=dict)  # those of its config.toml
     # mean returns of each agent or group of agents, float64 [rows, 3]: steps, seconds, return; empty for one agent
     by_agent: Mapping[str, Array] = field(default_factory=dict)
+    library: str = ""  # that wrote it; empty: Headrace
+    averaged: bool = False  # returns are means over episodes already
+
+    @property
+    def name(self) -> str:
+        """Its algorithm as a plot names it, with the library."""
+        return f"{self.algorithm} ({self.library})" if self.library else self.algorithm.upper()
 
     def axis(self, name: str) -> Array:
         """The x of each episode: "steps" or "seconds"."""
@@ -62,7 +69,7 @@ def read(path: str | Path) -> History:
     folder = Path(path)
     if not (folder / "monitor.csv").is_file():
         raise FileNotFoundError(f"{folder} is not a run: it has no monitor.csv (runs are in runs/ALGORITHM/ENV_N)")
-    env, episodes = _read_monitor(folder / "monitor.csv")
+    header, episodes = read_monitor(folder / "monitor.csv")
     if not episodes:
         raise ValueError(f"{folder} has nothing to plot yet: no episode has ended")
     episode_return, length, seconds = np.array(episodes).T
@@ -70,7 +77,9 @@ def read(path: str | Path) -> History:
     steps = _steps_at(folder / "metrics.jsonl", seconds, length)
     settings = tomllib.loads(check_file(folder / "config.toml").read_text())
     by_agent = _returns_by_agent(folder / "metrics.jsonl")
-    return History(str(settings.get("algorithm", "")), str(env), episode_return, steps, seconds, settings, by_agent)
+    return History(
+        str(settings.get("algorithm", "")), str(header["env_id"]), episode_return, steps, seconds, settings, by_agent
+    )
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
@@ -79,14 +88,15 @@ def differing(runs: Sequence[Settings]) -> list[str]:
     return sorted(name for name in names if len({repr(settings.get(name)) for settings in runs}) > 1)
 
 
-def _read_monitor(path: Path) -> tuple[str, list[list[float]]]:
-    """The environment's name, and return, length and seconds of each episode, of a monitor.csv as Stable-Baselines3
-    writes it: a line `#{"t_start": 1.5e9, "env_id": "CartPole-v1"}`, the names of the columns, and a row an episode."""
+def read_monitor(path: Path) -> tuple[Json, list[list[float]]]:
+    """The header, and return, length and seconds of each episode, of a monitor.csv as Stable-Baselines3 writes it: a
+    line `#{"t_start": 1.5e9, "env_id": "CartPole-v1"}`, the names of the columns, and a row an episode."""
     lines = _whole_lines(path)
     if not lines:  # a run that has just begun
-        return "", []
+        return {}, []
     try:
-        env = json.loads(lines[0].removeprefix("#"))["env_id"]
+        header = json.loads(lines[0].removeprefix("#"))
+        header["env_id"]
         columns = [lines[1].split(",").index(name) for name in "rlt"]
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path} does not begin with the lines '#{{...\"env_id\": ...}}' and 'r,l,t'") from error
@@ -95,7 +105,7 @@ def _read_monitor(path: Path) -> tuple[str, list[list[float]]]:
         values = line.split(",")
         return [float(values[column]) for column in columns]
 
-    return env, _rows(path, lines, 2, parse)
+    return header, _rows(path, lines, 2, parse)
 
 
 def _steps_at(path: Path, seconds: Array, length: Array) -> Array:

@@ -21,7 +21,7 @@ from headrace.envs.builtin.cartpole import CartPole
 from headrace.envs.builtin.grid_world import GridWorld
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.read import read
-from headrace.kernels.targets import compare
+from headrace.kernels.targets import deviations
 from headrace.kernels.targets.torch.env import TorchEnvs
 from headrace.policies.actor_critic import ActorCritic
 
@@ -93,16 +93,16 @@ class Off(TorchEnvs):
 )
 def test_every_column_is_compared(monkeypatch, column, by):
     ir = read(CartPole)
-    good = compare.deviation(TorchEnvs(ir, 8), TorchEnvs(ir, 8), 5, 0)
+    good = deviations.deviation(TorchEnvs(ir, 8), TorchEnvs(ir, 8), 5, 0)
     assert good.passed and good.worst == 0
     envs = Off(ir, 8)
     envs.column, envs.by = column, by
-    found = compare.deviation(envs, TorchEnvs(ir, 8), 5, 0)
+    found = deviations.deviation(envs, TorchEnvs(ir, 8), 5, 0)
     assert not found.passed and found.column == column
 
 
 def test_a_result_is_stored_for_the_machine(monkeypatch, capsys):
-    outcomes = iter([compare.Deviation("weights", 0.5, 1e-4), compare.Deviation("weights", 0.0, 1e-4)])
+    outcomes = iter([deviations.Deviation("weights", 0.5, 1e-4), deviations.Deviation("weights", 0.0, 1e-4)])
     monkeypatch.setattr(parity, "_graphs", lambda device: next(outcomes))
     cpu = torch.device("cpu")
     assert not parity.graphs_trusted(cpu) and not parity.graphs_trusted(cpu)
@@ -117,7 +117,7 @@ def test_a_result_is_stored_for_the_machine(monkeypatch, capsys):
 
 def test_an_exception_is_no_result(monkeypatch, capsys):
     """A lack of memory, for example: the kernels are tried again by the next process."""
-    outcomes = iter([RuntimeError("CUDA out of memory"), compare.Deviation("weights", 0.0, 1e-4)])
+    outcomes = iter([RuntimeError("CUDA out of memory"), deviations.Deviation("weights", 0.0, 1e-4)])
 
     def tried(device):
         found = next(outcomes)

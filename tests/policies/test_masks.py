@@ -33,7 +33,7 @@ from headrace.data.spaces import (
 from headrace.envs.builtin.connect_four import ConnectFour
 from headrace.envs.gym.info_mask import InfoMask
 from headrace.kernels.language.ops import i32
-from headrace.kernels.targets.compare import deviation
+from headrace.kernels.targets.deviations import deviation
 from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ

@@ -16,8 +16,8 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.ops import array, f32, i32, uniform
 from headrace.kernels.language.read import read
-from headrace.kernels.targets.compare import deviation
 from headrace.kernels.targets.cpu.env import CpuEnvs
+from headrace.kernels.targets.deviations import deviation
 from headrace.kernels.targets.torch.env import TorchEnvs
 
 

@@ -17,8 +17,8 @@ from headrace.envs.compiled.single_env import single
 from headrace.kernels.language.errors import EnvError
 from headrace.kernels.language.ops import array, boolean, cos, exp, f32, floor, i8, i32, sqrt, tan, uniform
 from headrace.kernels.language.read import read
-from headrace.kernels.targets.compare import deviation
 from headrace.kernels.targets.cpu.env import CpuEnvs
+from headrace.kernels.targets.deviations import deviation
 from headrace.kernels.targets.torch.env import TorchEnvs
 
 SHADES = np.array([3.0, 40.5, 250.0], np.float32)
