@@ -20,8 +20,8 @@ import tyro
 from helpers.documents import DOCUMENTS, ROOT, SMALL, blocks, commands, name
 
 import headrace
-from headrace.cli import seeds
 from headrace.cli.main import main
+from headrace.cli.several import seeds
 
 OTHER_FILES = {
     "my_algorithm.py",  # the reader's, and one of Gymnasium's
@@ -44,6 +44,8 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "LunarLander": "needs Box2D",
     "headrace cluster": "needs a cluster",
     "headrace hub": "needs a network",
+    "headrace compare": "needs Stable-Baselines3",
+    "cleanrl/runs": "folders of other libraries",
     "HalfCheetah": "needs MuJoCo",
     "simple_spread": "needs MPE2",
     "minigrid": "needs MiniGrid",

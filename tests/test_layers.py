@@ -74,7 +74,7 @@ FLOORS = (
     "diagnose.report",
     *("sb3", "sb3.zoo"),
     "diagnose",
-    "cli",
+    *("cli.several", "cli"),
     "",  # the package itself: public names
 )
 APART = {("policies", "envs"), ("envs", "policies"), ("algorithms", "envs")}  # (importer, imported)

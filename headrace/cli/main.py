@@ -24,6 +24,7 @@ VERBS = {  # each is a module of headrace.cli with main(arguments)
     "eval": ("evaluate a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
     "play": ("record a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
     "plot": ("plot learning curves of runs", "headrace plot runs/ppo/CartPole-v1_*"),
+    "compare": ("train with Headrace and Stable-Baselines3", "headrace compare sb3 ppo CartPole-v1"),
     "runs": ("list runs with their settings and returns", "headrace runs"),
     "export": ("write a trained agent to onnx, numpy or c", "headrace export runs/ppo/CartPole-v1_1 --to onnx"),
     "hub": ("push a policy to the Hugging Face hub, or pull one", "headrace hub push runs/ppo/CartPole-v1_1 me/pole"),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from headrace.cli import search_space
-from headrace.cli.search_space import Space, flags
 from headrace.cli.setting_flags import named_code
+from headrace.cli.several import search_space
+from headrace.cli.several.search_space import Space, flags
+from headrace.cli.several.sweep_trials import PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.cli.train import trained
-from headrace.cli.trials import PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.core.packages import require
 from headrace.core.terminal import say
 from headrace.core.text import plain_table

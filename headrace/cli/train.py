@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> None:
 
         diagnose.training([argument for argument in arguments if argument != "--diagnose"])
     elif path_after("--seeds", arguments):
-        from headrace.cli import seeds
+        from headrace.cli.several import seeds
 
         with named_code(arguments):
             seeds.main(arguments, trained)

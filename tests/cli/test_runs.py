@@ -16,7 +16,7 @@ import pytest
 from helpers import forked
 
 from headrace.cli.main import main
-from headrace.cli.seeds import _answer, parsed
+from headrace.cli.several.seeds import _answer, parsed
 from headrace.core.stopping import Stopped
 from headrace.evaluation.curves import grouped
 from headrace.evaluation.history import read

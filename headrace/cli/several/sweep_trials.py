@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from headrace.cli.seeds import LOOK, pass_on
+from headrace.cli.several.seeds import LOOK, pass_on
 from headrace.core.cores import cores
 from headrace.core.processes.state import shown
 from headrace.core.text import is_message
