@@ -373,7 +373,10 @@ class DDPGOptions(Options, total=False):
     critic_hidden: Sequence[int] | None
     noise_autocorrelation: float
     critic_init_scale: float
+    norm: Literal["none", "layer", "rms"]
+    weight_decay: float
     exploration: float
+    exploration_max: float
     invert_gradients: bool
     tau: float
 
@@ -402,9 +405,15 @@ class TD3Options(Options, total=False):
     critic_hidden: Sequence[int] | None
     noise_autocorrelation: float
     critic_init_scale: float
+    norm: Literal["none", "layer", "rms"]
+    weight_decay: float
     exploration: float
+    exploration_max: float
     invert_gradients: bool
     tau: float
+    num_atoms: int
+    v_min: float
+    v_max: float
     target_noise: float
     target_noise_clip: float
     policy_delay: int
@@ -434,6 +443,8 @@ class SACOptions(Options, total=False):
     critic_hidden: Sequence[int] | None
     noise_autocorrelation: float
     critic_init_scale: float
+    norm: Literal["none", "layer", "rms"]
+    weight_decay: float
     tau: float
     initial_std: float | None
     use_sde: bool
@@ -443,6 +454,9 @@ class SACOptions(Options, total=False):
     temperature: float
     learn_temperature: bool
     target_entropy: float | None
+    num_atoms: int
+    v_min: float
+    v_max: float
 
 class TQCOptions(Options, total=False):
     num_steps: int
@@ -469,6 +483,8 @@ class TQCOptions(Options, total=False):
     critic_hidden: Sequence[int]
     noise_autocorrelation: float
     critic_init_scale: float
+    norm: Literal["none", "layer", "rms"]
+    weight_decay: float
     tau: float
     initial_std: float | None
     use_sde: bool
@@ -507,6 +523,8 @@ class CrossQOptions(Options, total=False):
     critic_hidden: Sequence[int]
     noise_autocorrelation: float
     critic_init_scale: float
+    norm: Literal["none", "layer", "rms"]
+    weight_decay: float
     initial_std: float | None
     use_sde: bool
     sde_sample_freq: int
@@ -632,6 +650,9 @@ class C51Options(Options, total=False):
     rnn_size: int
     sequence_length: int
     burn_in: int
+    num_atoms: int
+    v_min: float
+    v_max: float
     exploration_initial: float
     exploration_final: float
     exploration_fraction: float
@@ -639,9 +660,6 @@ class C51Options(Options, total=False):
     priority_alpha: float
     priority_beta: float
     noisy: float
-    num_atoms: int
-    v_min: float
-    v_max: float
     target_interval: int
     tau: float
     double: bool
@@ -745,9 +763,15 @@ class EveryOptions(Options, total=False):
     burn_in: int
     noise_autocorrelation: float
     critic_init_scale: float
+    norm: Literal["none", "layer", "rms"]
+    weight_decay: float
     exploration: float
+    exploration_max: float
     invert_gradients: bool
     tau: float
+    num_atoms: int
+    v_min: float
+    v_max: float
     target_noise: float
     target_noise_clip: float
     policy_delay: int
@@ -772,9 +796,6 @@ class EveryOptions(Options, total=False):
     exploration_spread: float
     adam_eps: float
     q_lambda: float
-    num_atoms: int
-    v_min: float
-    v_max: float
 
 class Trainer(_Trainer):
     @overload

@@ -18,7 +18,8 @@ _grad, _requires_grad = attrgetter("grad"), attrgetter("requires_grad")
 
 
 class Adam:
-    """Adam (Kingma & Ba 2015, arXiv:1412.6980) with clipping of the gradient's norm.
+    """Adam (Kingma & Ba 2015, arXiv:1412.6980) with clipping of the gradient's norm, and AdamW's decoupled weight decay
+    (Loshchilov & Hutter 2019, arXiv:1711.05101): parameters shrink by learning_rate * weight_decay before each step.
 
     Moves the parameters into one buffer `flat` and their gradients into another, `gradient`; the parameters and their
     .grad become views of them. `learning_rate` is a tensor: schedules write into it. Frozen parameters stay as they
@@ -32,8 +33,9 @@ class Adam:
         eps: float = 1e-5,
         beta1: float = BETA1,
         beta2: float = BETA2,
+        weight_decay: float = 0.0,
     ) -> None:
-        self.eps, self.beta1, self.beta2 = eps, beta1, beta2
+        self.eps, self.beta1, self.beta2, self.weight_decay = eps, beta1, beta2, weight_decay
         self.parameters = parameters = list(parameters)
         self.flat, self.gradient = flatten(parameters), flatten_gradients(parameters)
         self._values, self._gradients = [p.detach() for p in parameters], [p.grad for p in parameters]
@@ -73,12 +75,13 @@ class Adam:
         self.steps += 1 if skip is None else 1 - skip
         frozen = [] if all(map(_requires_grad, self.parameters)) else self._frozen()
         before = [part.clone() for part in frozen]
-        # the function that torch.optim.Adam calls; constructing torch.optim.Adam imports 800 modules
+        # the functions that torch.optim calls; constructing torch.optim.Adam imports 800 modules
+        fused = torch._fused_adamw_ if self.weight_decay else torch._fused_adam_  # type: ignore[attr-defined]
         buffers = ([self.flat], [self.gradient], [self.mean], [self.square])
-        options: Any = {"weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        options: Any = {"weight_decay": self.weight_decay, "amsgrad": False, "maximize": False}
         options |= {"beta1": self.beta1, "beta2": self.beta2}
         options |= {"lr": self.learning_rate, "eps": self.eps, "grad_scale": divisor, "found_inf": skip}
-        torch._fused_adam_(*buffers, [], [self.steps], **options)  # type: ignore[attr-defined]
+        fused(*buffers, [], [self.steps], **options)
         for part, values in zip(frozen, before, strict=True):
             part.copy_(values)
         self.gradient.zero_()

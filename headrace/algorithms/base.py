@@ -100,6 +100,7 @@ ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others h
     **dict.fromkeys(("vpg", "pg"), ("reinforce", {})),
     **dict.fromkeys(("sac_discrete", "sacd", "dsac", "discretesac"), ("discrete_sac", {})),
     **dict.fromkeys(("her", "hindsight"), ("sac", {"hindsight": "4"})),
+    **dict.fromkeys(("fasttd3", "fast_td3"), ("td3", {"config": "fasttd3"})),
 }
 PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
     "ppo": "cheap environment steps, many environments; the first thing to try",

@@ -150,6 +150,17 @@ class ActorQConfig:
     critic_hidden: tuple[int, ...] | None = None  # sizes of the critics' hidden layers; None: those of hidden
     noise_autocorrelation: float = 0.0  # of the noise on actions from one step to the next; 0: independent
     critic_init_scale: float = 1.0  # factor of the critics' initial weights; 0.4: as small as PyTorch's own
+    norm: Literal["none", "layer", "rms"] = "none"  # normalisation before each activation, of actor and critics
+    weight_decay: float = 0.0  # of AdamW: weights shrink by this fraction of the learning rate in a gradient step
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtomsConfig:
+    """Settings of critics that learn the distribution of returns, as probabilities of fixed ones: see c51."""
+
+    num_atoms: int = 1  # returns that have a probability, evenly spaced from v_min to v_max; 1: the mean alone
+    v_min: float = -10.0  # the lowest return that can be learned, discounted; lower ones count as this
+    v_max: float = 10.0  # the highest return that can be learned, discounted; higher ones count as this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +168,7 @@ class DeterministicActorConfig:
     """Settings of a deterministic actor, tanh of its network's output."""
 
     exploration: float = 0.1  # standard deviation of the noise on actions, in half ranges of them
+    exploration_max: float = 0.0  # if above exploration, each episode's deviation is drawn between exploration and this
     invert_gradients: bool = False  # tanh damps the actor's gradients towards the bounds of actions alone
 
 
@@ -234,6 +246,7 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "max_kl", "adam_eps", "desired_kl"), ABOVE_0),
     "initial_std": (lambda x: x is None or x > 0, "be above 0"),
     "critic_init_scale": ABOVE_0,
+    **dict.fromkeys(("weight_decay", "exploration_max"), AT_LEAST_0),
     "sde_sample_freq": (lambda x: x >= 1 or x == -1, "be 1 or more, or -1 for once a rollout"),
     **dict.fromkeys(("utd_ratio", "temperature", "clip_rho", "clip_c"), ABOVE_0),
     **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
@@ -250,6 +263,11 @@ def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
     for setting in fields(config):
         check_range(setting.name, getattr(config, setting.name))
     setting_schedules.check(config, check_range)
+    if isinstance(config, AtomsConfig):
+        if config.num_atoms < 1:
+            raise ValueError(f"num_atoms must be 1 or more, got {config.num_atoms}")
+        if not config.v_min < config.v_max:
+            raise ValueError(f"v_min must be below v_max, got {config.v_min:g} and {config.v_max:g}")
     if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
         length = config.sequence_length
         raise ValueError(f"sequence_length is {length}: let it divide num_steps, {config.num_steps}")

@@ -24,11 +24,11 @@ from headrace.algorithms.objectives import (
     features,
     keep_features,
 )
-from headrace.algorithms.off_policy import OffPolicy, actor_q, check_networks
+from headrace.algorithms.off_policy import OffPolicy, actor_q
 from headrace.algorithms.sac import with_temperature
 from headrace.core.types import Json
 from headrace.data.spaces import Box, Space
-from headrace.policies.actor_q import ActorQ
+from headrace.policies.actor_q import ActorQ, check_networks
 from headrace.policies.distributions import box_muller, sample_squashed
 
 ACTOR_METRICS = ("actor_loss", "ent_coef_loss")
@@ -42,6 +42,11 @@ class CrossQConfig(EntropyConfig, StochasticActorConfig, ActorQConfig, OffPolicy
     policy_delay: int = 3  # gradient steps of the critics for one of the actor and the temperature
     renorm_warm_up: int = 100_000  # batches that are normalised by their own moments alone, at the start
     critic_hidden: tuple[int, ...] = (1024, 1024)  # sizes of the critics' hidden layers; hidden: the actor's
+
+    def __post_init__(self) -> None:
+        OffPolicyConfig.__post_init__(self)
+        if self.norm != "none":
+            raise ValueError(f"crossq's networks have batch renormalisation: leave norm={self.norm!r} out")
 
 
 class CrossQ(OffPolicy[CrossQConfig]):
@@ -63,8 +68,8 @@ class CrossQ(OffPolicy[CrossQConfig]):
         rate = self.config.learning_rate
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
         self.optimizers = {
-            "actor": Adam(policy.actor_parameters(), rate, 1e-8, BETA1),
-            "critics": Adam(policy.critic_parameters(), rate, 1e-8, BETA1),
+            "actor": Adam(policy.actor_parameters(), rate, 1e-8, BETA1, weight_decay=self.config.weight_decay),
+            "critics": Adam(policy.critic_parameters(), rate, 1e-8, BETA1, weight_decay=self.config.weight_decay),
             "temperature": Adam([self.log_temperature], rate, 1e-8),
         }
         self.buffers = {"log_temperature": self.optimizers["temperature"].flat}

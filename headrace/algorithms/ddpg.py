@@ -45,7 +45,7 @@ class DDPG(OffPolicy[DDPGConfig]):
 
     def __init__(self, policy: ActorQ, config: DDPGConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.networks = networks = make_networks(policy, self.config.learning_rate, deterministic=True, critics=1)
+        self.networks = networks = make_networks(policy, self.config, deterministic=True, critics=1)
         self.optimizers = {"actor": networks.actor_optimizer, "critics": networks.critic_optimizer}
         self.buffers = {"target_actor": networks.target_actor, "target_critics": networks.target_critics}
         self.explore()
@@ -57,7 +57,7 @@ class DDPG(OffPolicy[DDPGConfig]):
     def explore(self) -> None:
         """Random actions until learning starts; then the actor's, with noise."""
         self.policy.random.fill_(self.rows < self.config.learning_starts)
-        self.policy.exploration.fill_(self.config.exploration)
+        self.policy.set_exploration(self.config.exploration, self.config.exploration_max)
 
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return self.networks.learned()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headrace import setting_schedules
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import (
+    DeterministicActorConfig,
     OffPolicyConfig,
     StochasticActorConfig,
     fits_utd_ratio,
@@ -36,7 +37,7 @@ from headrace.data.replay import Batch, Replay, bytes_needed, plan
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.sequences import SequenceReplay
 from headrace.data.spaces import Space
-from headrace.policies.actor_q import ActorQ
+from headrace.policies.actor_q import ActorQ, check_networks
 from headrace.policies.base import Policy, check_policy
 from headrace.policies.examination import Examination, examine
 from headrace.policies.flat_parameters import flatten
@@ -348,43 +349,32 @@ class Networks(NamedTuple):
         return [(self.actor_optimizer, actor), (self.critic_optimizer, critics)]
 
 
-def make_networks(policy: ActorQ, learning_rate: float, **kind: Any) -> Networks:
+def make_networks(policy: ActorQ, config: Any, **kind: Any) -> Networks:
     """A policy with its optimizers, and a target network with the same weights.
 
     kind: what the algorithm learns, see check_networks(). Raises ValueError for a policy of another kind.
     """
-    check_networks(policy, **kind)
+    check_networks(policy, **(_atoms(config) | kind))
     target = make_target(policy)
-    actor, critics = (Adam(p, learning_rate, 1e-8) for p in (policy.actor_parameters(), policy.critic_parameters()))
+    learned, decay = (policy.actor_parameters(), policy.critic_parameters()), config.weight_decay
+    actor, critics = (Adam(p, config.learning_rate, 1e-8, weight_decay=decay) for p in learned)
     buffers = (flatten(target.actor_parameters()), flatten(target.critic_parameters()))
     return Networks(policy, target, actor, critics, *buffers)
 
 
-def check_networks(
-    policy: Any, deterministic: bool, critics: int | None = None, quantiles: int = 1, renorm: bool = False
-) -> None:
-    """Raise ValueError for a policy whose actor or critics are not those that an algorithm learns.
-
-    critics: how many; None: any number. quantiles: outputs of each."""
-    if getattr(policy, "deterministic", deterministic) != deterministic:
-        own, wanted = ("stochastic", "deterministic") if deterministic else ("deterministic", "stochastic")
-        reason = f"the actor of this policy is {own}, and the algorithm learns a {wanted} one"
-        raise ValueError(f"{reason}: make the policy with deterministic={deterministic}")
-    if critics not in (None, policy.critics.number):
-        reason = f"this policy has {policy.critics.number} critics, and the algorithm learns {critics}"
-        raise ValueError(f"{reason}: make the policy with critics={critics}")
-    found = getattr(policy, "quantiles", 1), hasattr(getattr(policy, "critics", None), "norms")
-    if found != (quantiles, renorm):
-        own, wanted = (
-            "batch renormalisation" if norm else f"{outputs} outputs each" if outputs > 1 else "one output each"
-            for outputs, norm in (found, (quantiles, renorm))
-        )
-        raise ValueError(f"critics of this policy have {own}, and the algorithm learns critics with {wanted}")
+def _atoms(config: Any) -> dict[str, Any]:
+    """The arguments of an ActorQ that has the atoms of a config, if it has any."""
+    if getattr(config, "num_atoms", 1) == 1:
+        return {}
+    return {"quantiles": config.num_atoms, "support": (config.v_min, config.v_max)}
 
 
 def actor_q(config: Any, observation_space: Space, action_space: Space, seed: int, **own: Any) -> ActorQ:
     """The policy of a config that is both an ActorQConfig and an OffPolicyConfig. own: further settings of ActorQ."""
-    of_both = {name: getattr(config, name) for name in ("noise_autocorrelation", "critic_init_scale", "critic_hidden")}
+    names = ("noise_autocorrelation", "critic_init_scale", "critic_hidden", "norm")
+    of_both = {name: getattr(config, name) for name in names} | _atoms(config)
+    if isinstance(config, DeterministicActorConfig):
+        own["exploration_per_episode"] = config.exploration_max > config.exploration
     if isinstance(config, StochasticActorConfig):
         own |= config.deviation(config.train_freq or config.num_steps)  # type: ignore[attr-defined]
     return ActorQ(observation_space, action_space, seed=seed, **policy_settings(config), **own, **of_both)

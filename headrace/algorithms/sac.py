@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import (
     ActorQConfig,
+    AtomsConfig,
     EntropyConfig,
     OffPolicyConfig,
     StochasticActorConfig,
@@ -30,6 +31,7 @@ from headrace.algorithms.objectives import (
 from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
+from headrace.core.returns import categorical_loss
 from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -39,7 +41,7 @@ METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(EntropyConfig, StochasticActorConfig, TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
+class SACConfig(AtomsConfig, EntropyConfig, StochasticActorConfig, TargetNetworkConfig, ActorQConfig, OffPolicyConfig):
     """SAC's settings. Raises ValueError for one out of range."""
 
     learning_rate: float = 3e-4  # of Adam, for actor, critics and temperature, at the start of training
@@ -59,7 +61,7 @@ class SAC(OffPolicy[SACConfig]):
     def __init__(self, policy: ActorQ, config: SACConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
-        self.networks = networks = make_networks(policy, self.config.learning_rate, deterministic=False)
+        self.networks = networks = make_networks(policy, self.config, deterministic=False)
         self.temperature = Adam([self.log_temperature], self.config.learning_rate, 1e-8)
         optimizers = (networks.actor_optimizer, networks.critic_optimizer, self.temperature)
         self.optimizers = dict(zip(("actor", "critics", "temperature"), optimizers, strict=True))
@@ -90,7 +92,8 @@ class SAC(OffPolicy[SACConfig]):
 
 
 def critic_loss(networks: Learned, batch: Rows, config: SACConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of the critics and the encoder: half the squared error of eq. 5, of each critic.
+    """The loss of the critics and the encoder: half the squared error of eq. 5, of each critic; with num_atoms the
+    cross-entropy.
 
     random: of the next actions, then of the current ones.
     """
@@ -100,11 +103,14 @@ def critic_loss(networks: Learned, batch: Rows, config: SACConfig) -> tuple[Tens
     with torch.no_grad():  # eq. 3 and 5
         next_observation = policy.encoder(batch["next_observation"])
         next_action, next_log_prob = policy.sample(next_observation, batch["random"][:, : policy.num_draws])
-        next_values = target.critics(target.encoder(batch["next_observation"]), next_action)
-        next_value = next_values.amin(0) - temperature * next_log_prob
-        td_target = batch["reward"] + batch["discount"] * next_value
+        following = target.critics(target.encoder(batch["next_observation"]), next_action)
+        reward = batch["reward"] - batch["discount"] * temperature * next_log_prob
     values = policy.critics(observation, policy.normalize_action(batch["action"]))
-    loss = 0.5 * ((values - td_target).square() @ weight).sum()
+    if policy.atoms is None:
+        td_target = reward + batch["discount"] * following.amin(0)
+        loss = 0.5 * ((values - td_target).square() @ weight).sum()
+    else:
+        loss = categorical_loss(values, following, reward, batch["discount"], weight, policy.atoms)
     return loss, {"critic_loss": loss, "ent_coef": (temperature * weight).sum()} | keep_features(observation)
 
 
@@ -114,7 +120,7 @@ def actor_loss(networks: Learned, batch: Rows, config: SACConfig) -> tuple[Tenso
     assert log_temperature is not None
     observation, weight = features(policy, batch), batch["weight"]
     action, log_prob = policy.sample(observation, batch["random"][:, policy.num_draws :])
-    value = policy.critics(observation, action).amin(0)
+    value = policy.critic_values(observation, action).amin(0)
     loss = (log_temperature.detach().exp() * log_prob - value) @ weight
     return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)
 

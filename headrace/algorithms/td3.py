@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import (
     ActorQConfig,
+    AtomsConfig,
     DeterministicActorConfig,
     OffPolicyConfig,
     TargetNetworkConfig,
@@ -28,6 +29,7 @@ from headrace.algorithms.objectives import (
 from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
+from headrace.core.returns import categorical_loss
 from headrace.core.types import Json
 from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
@@ -38,7 +40,7 @@ ACTOR_METRICS = ("actor_loss",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3Config(TargetNetworkConfig, DeterministicActorConfig, ActorQConfig, OffPolicyConfig):
+class TD3Config(AtomsConfig, TargetNetworkConfig, DeterministicActorConfig, ActorQConfig, OffPolicyConfig):
     """TD3's settings. Raises ValueError for one out of range."""
 
     target_noise: float = 0.2  # standard deviation of the noise on target actions, in half ranges
@@ -60,7 +62,7 @@ class TD3(OffPolicy[TD3Config]):
 
     def __init__(self, policy: ActorQ, config: TD3Config | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
-        self.networks = networks = make_networks(policy, self.config.learning_rate, deterministic=True)
+        self.networks = networks = make_networks(policy, self.config, deterministic=True)
         self.optimizers = {"actor": networks.actor_optimizer, "critics": networks.critic_optimizer}
         self.buffers = {"target_actor": networks.target_actor, "target_critics": networks.target_critics}
         self.explore()
@@ -75,7 +77,7 @@ class TD3(OffPolicy[TD3Config]):
     def explore(self) -> None:
         """Random actions until learning starts; then the actor's, with noise."""
         self.policy.random.fill_(self.rows < self.config.learning_starts)
-        self.policy.exploration.fill_(self.config.exploration)
+        self.policy.set_exploration(self.config.exploration, self.config.exploration_max)
 
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
         return self.networks.learned()
@@ -91,8 +93,8 @@ class TD3(OffPolicy[TD3Config]):
 
 
 def critic_loss(networks: Learned, batch: Rows, config: TD3Config) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of the critics and the encoder: the squared error of each critic. random: of the noise on target
-    actions."""
+    """The loss of the critics and the encoder: the squared error of each critic; with num_atoms the cross-entropy.
+    random: of the noise on target actions."""
     policy, target, _ = networks
     observation = policy.encoder(batch["observation"])
     with torch.no_grad():
@@ -100,19 +102,24 @@ def critic_loss(networks: Learned, batch: Rows, config: TD3Config) -> tuple[Tens
         normal = box_muller(batch["random"].t(), policy.action_size).t() * config.target_noise
         smoothing = normal.clamp(-config.target_noise_clip, config.target_noise_clip)
         next_action = (target.best_action(next_observation) + smoothing).clamp(-1, 1)
-        next_value = target.critics(next_observation, next_action).amin(0)
-        td_target = batch["reward"] + batch["discount"] * next_value
+        following = target.critics(next_observation, next_action)
+    reward, discount, weight = (batch[name] for name in ("reward", "discount", "weight"))
     values = policy.critics(observation, policy.normalize_action(batch["action"]))
-    loss = ((values - td_target).square() @ batch["weight"]).sum()
+    if policy.atoms is None:
+        loss = ((values - (reward + discount * following.amin(0))).square() @ weight).sum()
+    else:
+        loss = categorical_loss(values, following, reward, discount, weight, policy.atoms)
     return loss, {"critic_loss": loss} | keep_features(observation)
 
 
 def actor_loss(networks: Learned, batch: Rows, config: DeterministicActorConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of the actor, by the first critic; the encoder has no part in it."""
+    """The loss of the actor, by the first critic, or with num_atoms by the lower value, as in FastTD3; the encoder has
+    no part in it."""
     policy = networks.policy
     observation = features(policy, batch)
     action = policy.best_action(observation, config.invert_gradients)
-    loss = -(policy.critics(observation, action)[0] @ batch["weight"])
+    values = policy.critic_values(observation, action)
+    loss = -((values[0] if policy.atoms is None else values.amin(0)) @ batch["weight"])
     return loss, {"actor_loss": loss}
 
 

@@ -69,7 +69,7 @@ class TQC(OffPolicy[TQCConfig]):
         super().__init__(policy, config, seed)
         self.log_temperature = nn.Parameter(torch.full_like(policy.center[:1], math.log(self.config.temperature)))
         self.networks = networks = make_networks(
-            policy, self.config.learning_rate, deterministic=False, quantiles=self.config.quantiles
+            policy, self.config, deterministic=False, quantiles=self.config.quantiles
         )
         self.temperature = Adam([self.log_temperature], self.config.learning_rate, 1e-8)
         optimizers = (networks.actor_optimizer, networks.critic_optimizer, self.temperature)

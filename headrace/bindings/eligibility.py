@@ -17,7 +17,7 @@ from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy, is_kind, kind_of
 from headrace.policies.convolutions import ImageEncoder
-from headrace.policies.critics import Critics, RenormCritics
+from headrace.policies.critics import Critics, NormalizedCritics, RenormCritics
 from headrace.policies.examination import difference, examine, last_examined, modules_in
 from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead
 from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout, RenormMLP
@@ -104,12 +104,16 @@ def why_not_temperature(optimizer: Adam) -> str | None:
     return why_not_adam(optimizer) or (None if learned else "the temperature is frozen")
 
 
-def why_not_adam(optimizer: Any, any_beta1: bool = False, any_beta2: bool = False) -> str | None:
+def why_not_adam(
+    optimizer: Any, any_beta1: bool = False, any_beta2: bool = False, any_decay: bool = False
+) -> str | None:
     """Why kernels cannot take this optimizer's steps; None where they can."""
     if type(optimizer) is not Adam:
         return f"it is written for the Adam of this package, not for {type(optimizer).__name__}"
     if not ((any_beta1 or optimizer.beta1 == BETA1) and (any_beta2 or optimizer.beta2 == BETA2)):
         return f"it is written for Adam's betas {BETA1}, {BETA2}, not for {optimizer.beta1}, {optimizer.beta2}"
+    if optimizer.weight_decay and not any_decay:
+        return AsChosen("weight decay is part of the steps of programs that are made of a loss")
     return None
 
 
@@ -127,6 +131,8 @@ def _why_not(policy: Policy) -> str | None:
         return AsChosen("quantiles of Q-networks are learned by programs that are made of their loss")
     parts = {name: getattr(policy, name) for name in roles}
     for name, kinds in roles.items():
+        if type(parts[name]) is NormalizedCritics:
+            return AsChosen("critics with normalisation are learned by programs that are made of their loss")
         if type(parts[name]) not in kinds:
             return f"its {name} is of class {type(parts[name]).__name__}, for which there is no kernel"
     known = {parameter for part in parts.values() if part is not None for parameter in part.parameters()}

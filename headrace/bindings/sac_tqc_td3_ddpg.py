@@ -149,6 +149,8 @@ def knows(networks: Networks, *others: Adam) -> bool | str:
         return False
     if reason := verdict(policy).learning:
         return reason
+    if policy.atoms is not None:
+        return AsChosen("atoms are learned by programs that are made of their loss")
     if len(policy.actor.norms):
         return AsChosen("it is written for an actor without layer normalisation")
     if reason := next(filter(None, (*map(why_not_adam, own), *map(why_not_temperature, others))), None):

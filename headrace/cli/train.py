@@ -55,7 +55,7 @@ Ctrl-C saves a checkpoint, and prints the command that resumes the run."""
 FINAL_EPISODES = 100
 Each = Callable[[Training, IterationResult], None]
 FLAGS: dict[str, Flag] = {  # that are no settings
-    "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml"),
+    "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml, or a preset: fasttd3"),
     "zoo": (Path | None, "FILE", None, "a YAML file of rl_zoo3, such as ppo.yml: the settings of its entry ENV"),
     "resume": (Path | None, "RUN", None, "resume this run; flags may change its limits"),
     "trust": (

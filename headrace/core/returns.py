@@ -1,4 +1,4 @@
-"""Advantages, discounted returns, and how much of their variance the values explain.
+"""Advantages, discounted returns, how much of their variance the values explain, and distributions of returns.
 
 `terminated` and `truncated` are Gymnasium's: after a terminated step the value is 0; a truncated step bootstraps from
 the value of its final observation. `next_value[t]` is the value of the observation after step t, before any reset. With
@@ -164,6 +164,43 @@ def double(x: Tensor) -> Tensor:
     On the same device, but for Metal, which has no float64: then on the CPU.
     """
     return (x.cpu() if x.device.type == "mps" else x).double()
+
+
+def projected(probability: Tensor, returns: Tensor, atoms: Tensor) -> Tensor:
+    """The distribution over atoms, [M, B], of one over other returns: eq. 7 of Bellemare et al. 2017, arXiv:1707.06887.
+
+    probability, returns: [M, B], returns between the first and the last atom. atoms: [M] or [M, 1], evenly spaced.
+    """
+    place = (returns - atoms[0]) * ((len(atoms) - 1) / (atoms[-1] - atoms[0]))
+    lower = place.floor().nan_to_num().clamp(0, len(atoms) - 2)  # NaN is no place, and goes on as a probability
+    above = probability * (place - lower)
+    found = torch.zeros_like(probability).scatter_add(0, lower.long(), probability - above)
+    return found.scatter_add(0, lower.long() + 1, above)
+
+
+def categorical_loss(
+    logits: Tensor,
+    following: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    weight: Tensor,
+    atoms: Tensor,
+) -> Tensor:
+    """The cross-entropy of each critic's distribution and the target, added: the distribution of the target critic with
+    the lower value, of the returns reward + discount * atom, projected.
+
+    logits: [C, B, M]. following: the same of target critics, of the next observation and action, without a gradient.
+    reward, discount, weight: [B]. atoms: [M].
+    """
+    probability = following.softmax(2)
+    values = (probability * atoms).sum(2)
+    lowest, value = probability[0], values[0]
+    for other, of_other in zip(probability[1:], values[1:], strict=True):
+        lowest = torch.where((of_other < value).unsqueeze(1), other, lowest)
+        value = value.minimum(of_other)
+    returns = (reward + discount * atoms.unsqueeze(1)).clamp(atoms[0], atoms[-1])
+    target = projected(lowest.t(), returns, atoms).t()
+    return -((target * logits.log_softmax(2)).sum(2) @ weight).sum()
 
 
 def _variance(x: Tensor, valid: Tensor) -> Tensor:

@@ -28,6 +28,13 @@ static inline void PREFIX_layer_norm(const float *weight, const float *bias, flo
     for (int i = 0; i < size; i++) y[i] = (x[i] - mean) / sqrtf(variance + epsilon) * weight[i] + bias[i];
 }
 """,
+    "rms_norm": """
+static inline void PREFIX_rms_norm(const float *weight, float epsilon, int size, const float *x, float *y) {
+    float square = 0.0f;
+    for (int i = 0; i < size; i++) square += x[i] * x[i] / (float)size;
+    for (int i = 0; i < size; i++) y[i] = x[i] / sqrtf(square + epsilon) * weight[i];
+}
+""",
     "one_hot": """
 static inline void PREFIX_one_hot(const int *component, const int *choice, int size, const float *x, float *y) {
     for (int i = 0; i < size; i++) y[i] = (int)x[component[i]] == choice[i] ? 1.0f : 0.0f;

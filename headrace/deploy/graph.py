@@ -49,6 +49,7 @@ OPERATIONS = {  # what the writers implement; x: the first input
     "dense": "weight x + bias; weight: [outputs, inputs]",
     "activation": "a function of headrace.kernels.nn.activation_table; setting: name",
     "layer_norm": "(x - mean) / sqrt(variance + epsilon) * weight + bias, over the features of a row",
+    "rms_norm": "x / sqrt(mean of x^2 + epsilon) * weight, over the features of a row",
     "one_hot": "1 where x[component] == choice, else 0",
     "number": "whole numbers [N, *shape] as float32 [N, features]",
     "flatten": "[N, *shape] as [N, features]",

@@ -74,6 +74,10 @@ def _layer_norm(graph: Graph, module: Any, x: Value) -> Value:
     return graph.add("layer_norm", x, shape=x.shape, weights=weights, epsilon=module.eps)
 
 
+def _rms_norm(graph: Graph, module: Any, x: Value) -> Value:
+    return graph.add("rms_norm", x, shape=x.shape, weights={"weight": module.weight}, epsilon=module.eps)
+
+
 def _sequential(graph: Graph, module: Any, x: Value) -> Value:
     for part in module:
         x = layer(graph, part, x)
@@ -134,6 +138,7 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, Any, Value], Value]] = {
     networks.RenormMLP: _renorm_mlp,
     BatchRenorm: batch_renorm,
     nn.LayerNorm: _layer_norm,
+    nn.RMSNorm: _rms_norm,
     nn.Sequential: _sequential,
     nn.Conv2d: _convolution,
     convolutions.ByteConv2d: _convolution,

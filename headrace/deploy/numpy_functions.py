@@ -23,6 +23,10 @@ def layer_norm(x, weight, bias, epsilon):
     return centered / np.sqrt((centered * centered).mean(1, keepdims=True) + epsilon) * weight + bias
 
 
+def rms_norm(x, weight, epsilon):
+    return x / np.sqrt((x * x).mean(1, keepdims=True) + epsilon) * weight
+
+
 def one_hot(x, component, choice):
     return (x.reshape(len(x), -1)[:, component] == choice).astype(np.float32)
 

@@ -133,6 +133,15 @@ def _layer_norm(model: Model, node: Node, inputs: list[str]) -> None:
     model.call("LayerNormalization", inputs, node.output.name, axis=-1, epsilon=node.settings["epsilon"])
 
 
+def _rms_norm(model: Model, node: Node, inputs: list[str]) -> None:
+    x, weight = inputs
+    y = node.output.name
+    square = model.call("ReduceMean", [model.call("Mul", [x, x], f"{y}.square")], f"{y}.mean", axes=[-1])
+    least = model.weight(f"{y}.epsilon", np.array(node.settings["epsilon"], np.float32))
+    root = model.call("Sqrt", [model.call("Add", [square, least], f"{y}.sum")], f"{y}.root")
+    model.call("Mul", [model.call("Div", [x, root], f"{y}.divided"), weight], y)
+
+
 def _one_hot(model: Model, node: Node, inputs: list[str]) -> None:
     x, component, choice = inputs
     y = node.output.name
@@ -271,6 +280,7 @@ WRITERS: dict[str, Callable[[Model, Node, list[str]], None]] = {
     "dense": _dense,
     "activation": _activation,
     "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
     "one_hot": _one_hot,
     "number": _number,
     "flatten": _flatten,

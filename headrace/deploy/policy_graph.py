@@ -29,6 +29,7 @@ from headrace.deploy.module_nodes import (
 from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import kind_of
+from headrace.policies.critics import NormalizedCritics
 from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ
 from headrace.policies.examination import examine
 from headrace.policies.heads import SDE_LARGEST
@@ -170,27 +171,38 @@ def _actor_q(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
 def _value_of_critics(graph: Graph, policy: Any, encoded: Value, action: Value) -> Value:
     """The smallest of the critics' values; the mean of those that are means of quantiles."""
     both = graph.add("concat", encoded, action, shape=(encoded.shape[0] + action.shape[0],))
-    values = [_critic(graph, policy.critics, critic, both) for critic in range(policy.critics.number)]
+    values = [_critic(graph, policy, critic, both) for critic in range(policy.critics.number)]
     if len(values) == 1:
         return values[0]
-    if policy.quantiles == 1:
+    if policy.quantiles == 1 or policy.atoms is not None:
         return graph.add("minimum", *values, shape=(1,))
     weights = {"weight": np.full((1, len(values)), 1 / len(values)), "bias": np.zeros(1)}
     return graph.add("dense", graph.add("concat", *values, shape=(len(values),)), shape=(1,), weights=weights)
 
 
-def _critic(graph: Graph, critics: Any, critic: int, x: Value) -> Value:
+def _critic(graph: Graph, policy: Any, critic: int, x: Value) -> Value:
     """The value of one critic; of quantiles their mean, by the mean of the last layer's outputs."""
+    critics, atoms = policy.critics, policy.atoms
     norms = getattr(critics, "norms", None)
     x = x if norms is None else batch_renorm(graph, norms[0], x, critic)
     for number, (weight, bias) in enumerate(zip(critics.weights, critics.biases, strict=True), 1):
         last, weights = number == len(critics.weights), {"weight": weight[critic].t(), "bias": bias[critic, 0]}
-        weights = {name: w.mean(0, keepdim=True) for name, w in weights.items()} if last else weights
+        if last and atoms is None:
+            weights = {name: w.mean(0, keepdim=True) for name, w in weights.items()}
         x = graph.add("dense", x, shape=(len(weights["bias"]),), weights=weights)
         if not last:
-            x = activation(graph, critics.activation, x)
+            x = activation(graph, critics.activation, _normalized(graph, critics, critic, number - 1, x))
             x = x if norms is None else batch_renorm(graph, norms[number], x, critic)
-    return x
+    return x if atoms is None else graph.add("expectation", x, shape=(1,), weights={"atoms": atoms.cpu()})
+
+
+def _normalized(graph: Graph, critics: Any, critic: int, number: int, x: Value) -> Value:
+    """The sums of a hidden layer of a critic, normalised where they are."""
+    if not isinstance(critics, NormalizedCritics):
+        return x
+    kinds = {"weight": critics.gains, "bias": critics.shifts}
+    weights = {name: of_layers[number][critic, 0] for name, of_layers in kinds.items() if len(of_layers)}
+    return graph.add(f"{critics.norm}_norm", x, shape=x.shape, weights=weights, epsilon=1e-5)
 
 
 def _no_state(policy: Any, value: bool) -> int:

@@ -16,12 +16,12 @@ from headrace.core.fused import fused
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import FARTHEST, Box, Space, bounds
 from headrace.policies.base import Policy, PolicyOutput, inference_block
-from headrace.policies.critics import Critics, RenormCritics
+from headrace.policies.critics import Critics, NormalizedCritics, RenormCritics
 from headrace.policies.distributions import Tanh, box_muller, sample_squashed
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.heads import SDE_STATE, NoiseMatrix, noise
 from headrace.policies.masks import is_masked
-from headrace.policies.networks import MLP, Readout, RenormMLP, make_encoder
+from headrace.policies.networks import MLP, NORMS, Readout, RenormMLP, make_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 
@@ -37,17 +37,23 @@ class ActorQ(Policy):
     actor outputs. Where the buffer `random` is 1, explored actions are uniform in the Box. Algorithms write both.
     noise_autocorrelation: correlation of an environment's noise between consecutive steps, so that exploration is
     correlated in time (Lillicrap et al. 2016, arXiv:1509.02971, section 3).
-    The last noise is part of the recurrent state.
+    The last noise is part of the recurrent state. exploration_per_episode: the standard deviation of an environment's
+    noise lies between `exploration` and the buffer `exploration_max`, and is drawn as an episode begins (Seo et al.
+    2025, arXiv:2505.22642, section 3); where between them is part of the recurrent state.
     critic_init_scale: factor of the critics' initial weights. initial_std: standard deviation of a stochastic actor at
     the start, before tanh; None for 1. use_sde, sde_sample_freq, use_expln: see heads.py; initial_std is that of the
     noise matrix then.
     critic_hidden: sizes of the critics' hidden layers; None: the actor's. quantiles: outputs of a critic, see Critics.
+    support: the lowest and the highest return; the outputs of a critic are then logits of the probabilities of as many
+    returns (atoms), evenly spaced between them. norm: "layer" or "rms" normalisation before each activation.
     batch_renorm: None, or for how many batches it is batch normalisation at the start: see normalization.BatchRenorm.
     Weights are a function of the seed, as ActorCritic's.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
 
     exploration: Tensor  # [1]
+    exploration_max: Tensor | None  # [1]
+    atoms: Tensor | None  # [quantiles]
     random: Tensor  # [1]: 0 or 1
     center: Tensor  # [K]
     half_range: Tensor  # [K]
@@ -76,6 +82,9 @@ class ActorQ(Policy):
         use_sde: bool = False,
         sde_sample_freq: int = 1,
         use_expln: bool = False,
+        norm: str = "none",
+        support: Sequence[float] | None = None,
+        exploration_per_episode: bool = False,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -88,7 +97,7 @@ class ActorQ(Policy):
         self.block = inference_block(observation_space, recurrent)
         center, half_range = _bounds(action_space)
         self.action_size = len(center)
-        self.num_draws = self.action_size + self.action_size % 2
+        self.num_draws = self.action_size + self.action_size % 2 + 2 * exploration_per_episode
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.encoder = make_recurrent(encoder, recurrent, rnn_size, burn_in, generator)
@@ -96,10 +105,12 @@ class ActorQ(Policy):
         if use_sde and (deterministic or noise_autocorrelation):
             other = "deterministic=True" if deterministic else f"noise_autocorrelation={noise_autocorrelation}"
             raise ValueError(f"use_sde does not go with {other}: leave one of them out")
-        noise_width = SDE_STATE if use_sde else self.action_size * (noise_autocorrelation > 0)
+        if exploration_per_episode and not deterministic:
+            raise ValueError("exploration_per_episode is for deterministic=True: a stochastic actor learns its noise")
+        noise_width = SDE_STATE if use_sde else self.action_size * (noise_autocorrelation > 0) + exploration_per_episode
         self.state_width = width(self.encoder) + noise_width
         sizes, of_critics = (self.encoder.size, self.action_size), hidden if critic_hidden is None else critic_hidden
-        self.actor = _actor(sizes[0], hidden, activation, generator, batch_renorm)
+        self.actor = _actor(sizes[0], hidden, activation, generator, batch_renorm, norm)
         outputs = self.action_size * (1 if deterministic or use_sde else 2)
         self.actor_out = Readout(self.actor.outputs, outputs, 0.01, generator)
         of_noise = (self.actor.outputs, self.action_size, sde_sample_freq, use_expln)
@@ -109,13 +120,17 @@ class ActorQ(Policy):
                 self.actor_out.bias[self.action_size :] if self.noise_matrix is None else self.noise_matrix.log_std
             )
             nn.init.constant_(log_std, math.log(initial_std or 1.0))
-        self.critics = _critics((critics, *sizes), of_critics, activation, generator, quantiles, batch_renorm)
+        self.critics = _critics((critics, *sizes), of_critics, activation, generator, quantiles, batch_renorm, norm)
+        self.support = None if support is None else (float(support[0]), float(support[1]))
+        atoms = None if self.support is None else torch.linspace(self.support[0], self.support[1], quantiles)
+        self.register_buffer("atoms", atoms, persistent=False)
         with torch.no_grad():
             for weight in self.critics.weights:
                 weight.mul_(critic_init_scale)
         self.register_buffer("center", center, persistent=False)
         self.register_buffer("half_range", half_range, persistent=False)
         self.register_buffer("exploration", torch.zeros(1))
+        self.register_buffer("exploration_max", torch.zeros(1) if exploration_per_episode else None)
         self.register_buffer("random", torch.zeros(1))
         flatten_parameters(self.actor_parameters())  # kernels serve parameters in one buffer
 
@@ -127,6 +142,18 @@ class ActorQ(Policy):
     def critic_parameters(self) -> list[nn.Parameter]:
         """Parameters trained by the critic loss: those of the encoder and the critics."""
         return [*self.encoder.parameters(), *self.critics.parameters()]
+
+    def set_exploration(self, deviation: float, highest: float) -> None:
+        """Let a deterministic actor explore with this standard deviation, or where `highest` is above it between both.
+        Raises ValueError for an actor that has one deviation alone, where each episode is to have its own."""
+        self.exploration.fill_(deviation)
+        if self.exploration_max is not None:
+            self.exploration_max.fill_(max(deviation, highest))
+        elif highest > deviation:
+            raise ValueError(
+                f"exploration_max is {highest}, and this policy has no noise for each episode: make it with "
+                "exploration_per_episode=True"
+            )
 
     def actor_output(self, encoded: Tensor, weight: Tensor | None = None) -> Tensor:
         """The actor's output for encoded observations [B, F]: [K, B], or [2 K, B] of a stochastic actor. weight: of the
@@ -142,14 +169,23 @@ class ActorQ(Policy):
         return action.t(), log_prob
 
     def _normal(self, random: Tensor) -> Tensor:
-        """Standard normals [K, B] from uniform draws [B, num_draws]."""
-        return box_muller(random.t(), self.action_size)
+        """Standard normals [K, B] from uniform draws [B, num_draws], of which the last two may be for the noise's
+        deviation."""
+        return box_muller(random[:, : self.action_size + self.action_size % 2].t(), self.action_size)
 
     def best_action(self, encoded: Tensor, invert_gradients: bool = False) -> Tensor:
         """Normalised actions [B, K] without noise. Differentiable in the actor. invert_gradients: see InvertedTanh."""
         output = self.actor_output(encoded)[: self.action_size]
         action: Tensor = (InvertedTanh if invert_gradients else Tanh).apply(output)  # type: ignore[no-untyped-call]
         return action.t()
+
+    def critic_values(self, encoded: Tensor, action: Tensor) -> Tensor:
+        """The value of each critic, [C, B], of encoded observations and normalised actions: of quantiles their mean, of
+        atoms their mean by the critic's probabilities."""
+        found: Tensor = self.critics(encoded, action)
+        if self.atoms is not None:
+            return (found.softmax(2) * self.atoms).sum(2)
+        return found if self.quantiles == 1 else found.mean(2)
 
     def normalize_action(self, action: Tensor) -> Tensor:
         """Actions [B, K] in the space's units, clipped to the bounds and scaled to [-1, 1]."""
@@ -182,6 +218,11 @@ class ActorQ(Policy):
     def _explore(self, encoded: Tensor, rnn_state: Tensor | None, random: Tensor) -> tuple[Tensor, Tensor | None]:
         """Normalised actions [N, K] with noise, and the next recurrent state, with that of the noise last."""
         normal, uniform = self._normal(random), random[:, : self.action_size] * 2 - 1
+        exploration = self.exploration
+        if rnn_state is not None and self.exploration_max is not None:
+            rnn_state, drawn = rnn_state.split((rnn_state.shape[1] - 1, 1), 1)
+            drawn = torch.where(drawn > 0, drawn, 1 - random[:, -1:])  # in (0, 1]: 0 is the start of an episode
+            exploration = torch.lerp(exploration, self.exploration_max, drawn)
         if rnn_state is not None and self.noise_matrix is not None:
             before, own = rnn_state.split((rnn_state.shape[1] - SDE_STATE, SDE_STATE), 1)
             normal, own = noise(self.noise_matrix, self.actor(encoded), own, random)
@@ -193,25 +234,61 @@ class ActorQ(Policy):
             rnn_state = torch.cat((before, normal.t()), 1)
             uniform = torch.erf(normal.t() * math.sqrt(0.5))  # normal to uniform
         if self.deterministic:
-            action = torch.addcmul(self.best_action(encoded), normal.t(), self.exploration).clamp(-1, 1)
+            action = torch.addcmul(self.best_action(encoded), normal.t(), exploration).clamp(-1, 1)
         else:
             action = sample_squashed(self.actor_output(encoded), normal)[0].t()
+        if rnn_state is not None and self.exploration_max is not None:
+            rnn_state = torch.cat((rnn_state, drawn), 1)
         return torch.where(self.random > 0, uniform, action), rnn_state
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
-        """The value of the actor's best actions, [N]: the minimum over the critics, or the mean of all quantiles."""
+        """The value of the actor's best actions, [N]: the minimum over the critics, or the mean of all quantiles that
+        have no atoms."""
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if needs_padding(rows, self.block):
             return self.value(*pad(self.block, observation, rnn_state))[:rows]
         encoded, _ = step(self.encoder, observation, rnn_state)
-        values: Tensor = self.critics(encoded, self.best_action(encoded))
-        return values.amin(0) if self.quantiles == 1 else values.mean((0, 2))
+        values: Tensor = self.critic_values(encoded, self.best_action(encoded))
+        return values.amin(0) if self.quantiles == 1 or self.atoms is not None else values.mean(0)
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         """Update the observations' statistics; returns are not used."""
         valid = rollout.valid[: rollout.num_steps].flatten()
         self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+
+
+def check_networks(
+    policy: Any,
+    deterministic: bool,
+    critics: int | None = None,
+    quantiles: int = 1,
+    renorm: bool = False,
+    support: tuple[float, float] | None = None,
+) -> None:
+    """Raise ValueError for a policy whose actor or critics are not those that an algorithm learns.
+
+    critics: how many; None: any number. quantiles: outputs of each. support: of their atoms."""
+    if getattr(policy, "deterministic", deterministic) != deterministic:
+        own, wanted = ("stochastic", "deterministic") if deterministic else ("deterministic", "stochastic")
+        reason = f"the actor of this policy is {own}, and the algorithm learns a {wanted} one"
+        raise ValueError(f"{reason}: make the policy with deterministic={deterministic}")
+    if critics not in (None, policy.critics.number):
+        reason = f"this policy has {policy.critics.number} critics, and the algorithm learns {critics}"
+        raise ValueError(f"{reason}: make the policy with critics={critics}")
+    found = getattr(policy, "quantiles", 1), isinstance(getattr(policy, "critics", None), RenormCritics)
+    if found != (quantiles, renorm):
+        own, wanted = (
+            "batch renormalisation" if norm else f"{outputs} outputs each" if outputs > 1 else "one output each"
+            for outputs, norm in (found, (quantiles, renorm))
+        )
+        raise ValueError(f"critics of this policy have {own}, and the algorithm learns critics with {wanted}")
+    atoms = getattr(policy, "support", None)
+    if atoms != support:
+        raise ValueError(
+            f"the atoms of this policy's critics lie in {atoms}, and the algorithm learns those in {support}: make the "
+            f"policy with support={support}"
+        )
 
 
 class InvertedTanh(torch.autograd.Function):
@@ -234,10 +311,19 @@ class InvertedTanh(torch.autograd.Function):
 
 
 def _actor(
-    inputs: int, hidden: Sequence[int], activation: str, generator: torch.Generator, batch_renorm: int | None
+    inputs: int,
+    hidden: Sequence[int],
+    activation: str,
+    generator: torch.Generator,
+    batch_renorm: int | None,
+    norm: str,
 ) -> MLP:
+    """Raises ValueError for norm with batch_renorm, or an unknown one."""
+    if norm != "none" and (batch_renorm is not None or norm not in NORMS):
+        given = f"norm={norm!r} does not go with batch_renorm" if norm in NORMS else f"unknown norm {norm!r}"
+        raise ValueError(f"{given}: use none" + f" or one of {', '.join(NORMS)}" * (norm not in NORMS))
     if batch_renorm is None:
-        return MLP(inputs, hidden, activation, generator)
+        return MLP(inputs, hidden, activation, generator, norm=norm)
     return RenormMLP(inputs, hidden, activation, generator, batch_renorm)
 
 
@@ -248,9 +334,12 @@ def _critics(
     generator: torch.Generator,
     quantiles: int,
     batch_renorm: int | None,
+    norm: str,
 ) -> Critics:
     """sizes: number of critics, of features and of dimensions of an action. Raises ValueError for quantiles with
     batch_renorm."""
+    if norm != "none":
+        return NormalizedCritics(*sizes, hidden, activation, generator, quantiles, norm)
     if batch_renorm is None:
         return Critics(*sizes, hidden, activation, generator, quantiles)
     if quantiles > 1:

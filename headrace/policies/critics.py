@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from headrace.policies.networks import ACTIVATIONS
 from headrace.policies.normalization import BatchRenorm
@@ -58,6 +59,40 @@ class Critics(nn.Module):
         for inner, offset in hidden:
             features = self._activate(torch.baddbmm(offset, features, inner))
         return torch.baddbmm(bias, features, weight).squeeze(2)
+
+
+class NormalizedCritics(Critics):
+    """Critics with layer normalisation before each activation, or that of root mean squares: see networks.NORMS."""
+
+    def __init__(
+        self,
+        number: int,
+        observation_size: int,
+        action_size: int,
+        hidden: Sequence[int],
+        activation: str,
+        generator: torch.Generator,
+        quantiles: int,
+        norm: str,
+    ) -> None:
+        super().__init__(number, observation_size, action_size, hidden, activation, generator, quantiles)
+        self.norm = norm
+        self.gains = nn.ParameterList(torch.ones(number, 1, size) for size in hidden)
+        self.shifts = nn.ParameterList(torch.zeros(number, 1, size) for size in hidden if norm == "layer")
+
+    def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
+        """See Critics."""
+        features = observation if action is None else torch.cat((observation, action), 1)
+        features = features.expand(self.number, *features.shape)
+        *hidden, (last, bias) = zip(self.weights, self.biases, strict=True)
+        for (inner, offset), gain, shift in zip_longest(hidden, self.gains, self.shifts):
+            sums = torch.baddbmm(offset, features, inner)
+            if shift is None:
+                found = functional.rms_norm(sums, sums.shape[2:], eps=1e-5) * gain
+            else:
+                found = functional.layer_norm(sums, sums.shape[2:]) * gain + shift
+            features = self._activate(found)
+        return torch.baddbmm(bias, features, last).squeeze(2)
 
 
 class RenormCritics(Critics):

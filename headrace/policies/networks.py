@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any, TypeAlias
 
@@ -59,11 +60,15 @@ def _linear(layer: Any, features: Tensor) -> Tensor:
     return functional.linear(features, parameters["weight"], parameters["bias"])
 
 
+# before an activation: Ba et al. 2016, arXiv:1607.06450; Zhang & Sennrich 2019, arXiv:1910.07467
+NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "rms": partial(nn.RMSNorm, eps=1e-5)}
+
+
 @explains_members
 class MLP(nn.Module):
     """Hidden layers with an activation, gain sqrt 2: [N, inputs] -> [N, hidden[-1]]. The identity without any.
 
-    layer_norm: layer normalisation before each activation. Ba et al. 2016, arXiv:1607.06450.
+    layer_norm: layer normalisation before each activation. norm: this, or another of NORMS.
     Raises ValueError for an unknown activation or a size below 1.
     """
 
@@ -74,6 +79,7 @@ class MLP(nn.Module):
         activation: str,
         generator: torch.Generator,
         layer_norm: bool = False,
+        norm: str = "none",
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
@@ -83,7 +89,8 @@ class MLP(nn.Module):
         sizes = [inputs, *hidden]
         self.outputs = sizes[-1]
         self.layers = nn.ModuleList(Dense(a, b, math.sqrt(2), generator) for a, b in pairwise(sizes))
-        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in hidden if layer_norm)
+        normalized = NORMS.get("layer" if layer_norm else norm)
+        self.norms = nn.ModuleList(normalized(size) for size in hidden if normalized is not None)
         self.activation, self._activate = activation, ACTIVATIONS[activation]
 
     def forward(self, features: Tensor) -> Tensor:

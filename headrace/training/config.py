@@ -8,6 +8,7 @@ from __future__ import annotations
 import tomllib
 import typing
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -165,13 +166,31 @@ def merge_settings(
 
 
 def read_toml(path: str | Path) -> Json:
-    """The settings of a TOML file. Raises FileNotFoundError, and ValueError, naming the file, where it is not TOML."""
+    """The settings of a TOML file, or of the preset of this name. Raises FileNotFoundError, and ValueError, naming the
+    file, where it is not TOML."""
+    if str(path) in (known := presets()) and not Path(path).exists():
+        return _preset(str(path))
     try:
         return tomllib.loads(check_file(Path(path)).read_text())
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no file {path} of settings") from error
+        raise FileNotFoundError(f"there is no file {path} of settings, nor a preset ({', '.join(known)})") from error
     except ValueError as error:  # UnicodeDecodeError, too
         raise ValueError(f"{path} is not valid TOML: {error}") from error
+
+
+def presets() -> list[str]:
+    """Names of files of settings that are part of the package."""
+    folder = files("headrace.training") / "presets"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def _preset(name: str) -> Json:
+    """A preset's settings; those of its table `gpu` where there is one, in place of others of the same name."""
+    import torch
+
+    found = tomllib.loads((files("headrace.training") / "presets" / f"{name}.toml").read_text())
+    of_gpu = found.pop("gpu")
+    return found | of_gpu if torch.cuda.is_available() else found
 
 
 def to_toml(**settings: Any) -> str:

@@ -34,6 +34,7 @@ NETWORK = {  # settings of the algorithms that their usual networks alone read
     "initial_std",
     "noise_autocorrelation",
     "critic_init_scale",
+    "norm",
     "ortho_init",
     "use_sde",
     "sde_sample_freq",

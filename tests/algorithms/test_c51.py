@@ -33,7 +33,7 @@ def test_mass_is_divided_between_the_nearest_atoms():
     returns = torch.tensor([[0.0, 0.5], [0.25, 1.0], [2.0, 1.75]])
     # of the second row 0.5 lies half way between the atoms 0 and 1, 0.25 at 1, 0.25 a quarter from 2
     expected = [[0.2 + 0.3 * 0.75, 0.25], [0.3 * 0.25, 0.25 + 0.25 + 0.0625], [0.5, 0.1875]]
-    torch.testing.assert_close(projected(probability, returns, atoms, 1.0), torch.tensor(expected))
+    torch.testing.assert_close(projected(probability, returns, atoms), torch.tensor(expected))
 
 
 def batch():

@@ -46,6 +46,7 @@ SMALL = {"hidden": (8, 6)}
 POLICIES = {
     "mlp": lambda: hr.ActorCritic(VECTOR, hr.Discrete(3, start=-1), **SMALL),
     "no_hidden_layer": lambda: hr.ActorCritic(VECTOR, TWO, hidden=()),
+    "layer_norm_and_atoms": lambda: ActorQ(VECTOR, UNEVEN, norm="layer", quantiles=5, support=(-2, 3), **SMALL),
     "shared": lambda: hr.ActorCritic(VECTOR, TWO, shared=True, layer_norm=True, **SMALL),
     "multi_discrete": lambda: hr.ActorCritic(VECTOR, hr.MultiDiscrete([2, 3, 4], start=[0, 5, -2]), **SMALL),
     "multi_binary": lambda: hr.ActorCritic(VECTOR, hr.MultiBinary(3), **SMALL),
@@ -60,7 +61,7 @@ POLICIES = {
     "dueling": lambda: QNetwork(VECTOR, hr.Discrete(3), dueling=True, recurrent="lstm", rnn_size=6, **SMALL),
     "sac": lambda: ActorQ(VECTOR, UNEVEN, **SMALL),
     "td3": lambda: ActorQ(VECTOR, UNEVEN, deterministic=True, recurrent="gru", noise_autocorrelation=0.5, **SMALL),
-    "tqc": lambda: ActorQ(VECTOR, UNEVEN, quantiles=5, critics=3, critic_hidden=(7,), **SMALL),
+    "tqc": lambda: ActorQ(VECTOR, UNEVEN, quantiles=5, critics=3, critic_hidden=(7,), norm="rms", **SMALL),
     "crossq": lambda: ActorQ(VECTOR, UNEVEN, batch_renorm=0, critic_hidden=(7,), **SMALL),
     "image": lambda: hr.ActorCritic(IMAGE, TWO, **SMALL),
     "channels_last": lambda: hr.ActorCritic(hr.Box(0, 255, (6, 7, 2), np.uint8), TWO, **SMALL),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import (
+    AtomsConfig,
     EpsilonGreedyConfig,
     NoisyConfig,
     OffPolicyConfig,
@@ -24,6 +25,7 @@ from headrace.algorithms.config_bases import (
 from headrace.algorithms.discrete.qrdqn import of_action
 from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, OffPolicyLoss, Rows
 from headrace.algorithms.off_policy import OffPolicy, make_target
+from headrace.core.returns import projected
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.flat_parameters import flatten
@@ -31,7 +33,7 @@ from headrace.policies.q_network import QNetwork
 
 
 @dataclass(frozen=True, kw_only=True)
-class C51Config(NoisyConfig, PrioritizedConfig, EpsilonGreedyConfig, OffPolicyConfig):
+class C51Config(NoisyConfig, PrioritizedConfig, EpsilonGreedyConfig, AtomsConfig, OffPolicyConfig):
     """C51's settings. Raises ValueError for one out of range."""
 
     num_steps: int = 4  # steps of each environment in an iteration
@@ -40,8 +42,6 @@ class C51Config(NoisyConfig, PrioritizedConfig, EpsilonGreedyConfig, OffPolicyCo
     utd_ratio: float = 0.25  # gradient steps for each environment step (update-to-data ratio)
     learning_rate: float = 5e-4  # of Adam, at the start of training
     num_atoms: int = 51  # returns that have a probability, evenly spaced from v_min to v_max
-    v_min: float = -10.0  # the lowest return that can be learned, discounted; lower ones count as this
-    v_max: float = 10.0  # the highest return that can be learned, discounted; higher ones count as this
     target_interval: int = 250  # gradient steps between updates of the target network
     tau: float = 1.0  # fraction by which the target network moves to the network in an update
     double: bool = False  # double DQN: the network selects the next action, the target network evaluates it
@@ -55,8 +55,6 @@ class C51Config(NoisyConfig, PrioritizedConfig, EpsilonGreedyConfig, OffPolicyCo
         OffPolicyConfig.__post_init__(self)
         if self.num_atoms < 2:
             raise ValueError(f"num_atoms must be 2 or more, got {self.num_atoms}: dqn learns the mean alone")
-        if not self.v_min < self.v_max:
-            raise ValueError(f"v_min must be below v_max, got {self.v_min:g} and {self.v_max:g}")
 
 
 class C51(OffPolicy[C51Config]):
@@ -126,8 +124,7 @@ def c51_loss(networks: Learned, batch: Rows, config: C51Config) -> tuple[Tensor,
             values = policy(following, *policy.noise_of(random, 2))
         _, best = target.best(values, following)
         returns = (batch["reward"] + batch["discount"] * target.atoms).clamp(config.v_min, config.v_max)  # [M, B]
-        spacing = (config.v_max - config.v_min) / (config.num_atoms - 1)
-        wanted = projected(of_action(of_next, best), returns, target.atoms, spacing)
+        wanted = projected(of_action(of_next, best), returns, target.atoms)
     action = (batch["action"] - policy.start).long()
     logits = policy.outputs(policy.encoder(batch["observation"]), *policy.noise_of(random, 0))
     log_probs = of_action(logits, action).log_softmax(0)
@@ -136,12 +133,3 @@ def c51_loss(networks: Learned, batch: Rows, config: C51Config) -> tuple[Tensor,
     value = (log_probs.exp() * policy.atoms).sum(0) @ batch["weight"]
     divergence = cross_entropy + (wanted * wanted.clamp(min=1e-30).log()).sum(0)
     return loss, {"loss": loss, "q_value": value, TD_ERROR: divergence}
-
-
-def projected(probability: Tensor, returns: Tensor, atoms: Tensor, spacing: float) -> Tensor:
-    """The distribution over atoms, [M, B], of one over other returns: eq. 7 of the paper.
-
-    probability, returns: [M, B], returns between the first and the last atom. atoms: [M, 1], `spacing` apart.
-    """
-    distance = (returns.unsqueeze(0) - atoms.unsqueeze(1)).abs() / spacing  # [atom, M, B]
-    return ((1 - distance).clamp(min=0) * probability).sum(1)

@@ -131,7 +131,7 @@ def why_not(objectives: Sequence[Objective], rows: int) -> str | None:
         return f"minibatches of {rows} rows are learned in plain PyTorch; it is for {FEWEST} or more"
     for objective in objectives:
         for optimizer in objective.optimizers:
-            if (reason := why_not_adam(optimizer, any_beta1=True, any_beta2=True)) is not None:
+            if (reason := why_not_adam(optimizer, any_beta1=True, any_beta2=True, any_decay=True)) is not None:
                 return reason
         if max(len(objective.optimizers), len(objective.targets)) > MOST:
             return f"it is for up to {MOST} optimizers of a loss, and {MOST} target networks"

@@ -84,7 +84,8 @@ def step(optimizer: Adam, max_norm: float, skip: Tensor | None = None) -> None:
         skip = torch.zeros((), device=device)
     buffers = optimizer.flat, optimizer.gradient, optimizer.mean, optimizer.square
     numbers = optimizer.steps, optimizer.learning_rate, skip
-    adam(device).run((*buffers, *numbers), max_norm, optimizer.eps, optimizer.beta1, optimizer.beta2)
+    settings = optimizer.eps, optimizer.beta1, optimizer.beta2, optimizer.weight_decay
+    adam(device).run((*buffers, *numbers), max_norm, *settings)
 
 
 def learn(

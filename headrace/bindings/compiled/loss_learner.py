@@ -147,14 +147,15 @@ def optimizer_arguments(optimizer: Adam) -> Optimizer:
     buffers = optimizer.flat, optimizer.gradient, optimizer.mean, optimizer.square
     flat, gradient, mean, square = (buffer.numpy() for buffer in buffers)
     parts = _parts(optimizer)
-    squares, numbers, settings = np.zeros(len(parts), np.float32), np.zeros(8, np.float32), np.zeros(6)
+    squares, numbers, settings = np.zeros(len(parts), np.float32), np.zeros(9, np.float32), np.zeros(7)
     return Optimizer(flat, gradient, mean, square, parts, squares, numbers, settings)
 
 
 def write_settings(arguments: Optimizer, optimizer: Adam, max_norm: float) -> None:
     """Take over what changes from call to call."""
     betas = optimizer.beta1, optimizer.beta2
-    arguments.settings[:] = float(optimizer.steps), float(optimizer.learning_rate), optimizer.eps, *betas, max_norm
+    numbers = float(optimizer.steps), float(optimizer.learning_rate), optimizer.eps, *betas, max_norm
+    arguments.settings[:] = *numbers, optimizer.weight_decay
 
 
 def _parts(optimizer: Adam) -> np.ndarray:

@@ -29,8 +29,8 @@ NO_OPTIMIZER = Optimizer(
     square=NOTHING,
     ranges=np.empty((0, 2), np.int64),
     squares=NOTHING,
-    numbers=np.zeros(8, np.float32),
-    settings=np.zeros(6),
+    numbers=np.zeros(9, np.float32),
+    settings=np.zeros(7),
 )
 SINCE = 3  # the argument of the call
 

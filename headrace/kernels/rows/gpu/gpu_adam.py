@@ -13,11 +13,11 @@ from headrace.kernels.rows.targets.llvm_text import Module
 # argument slots. Addresses of float32: the parameters, their gradient, the means of gradients and of their squares, and
 # of single numbers: steps taken, the learning rate, 1 where this step is left out; SQUARES has one for each block of
 # `squares`. Then counts of parameters and blocks; and float32: the largest norm, eps, and of both betas what is kept,
-# what is taken, 1 - beta, and its logarithm.
+# what is taken, 1 - beta, and its logarithm; last the weight decay.
 FLAT, GRADIENT, MEAN, SQUARE, STEPS, RATE, SKIP, SQUARES, COUNT, BLOCKS = range(10)
 FLOATS_AT = {"%max_norm": 10, "%eps": 11, "%keep1": 12, "%take1": 13, "%log1": 14, "%keep2": 15, "%take2": 16}
-FLOATS_AT |= {"%log2": 17}
-SHARED = 18
+FLOATS_AT |= {"%log2": 17, "%decay": 18}
+SHARED = 19
 PART = 4096  # numbers of which a block adds the squares
 GROUP = 16  # numbers that a thread adds: a block has GROUP * GROUP threads
 assert GROUP * GROUP == THREADS
@@ -133,7 +133,8 @@ def _move(b: ThreadBody, at: str) -> None:
     root = b.floats("fdiv", FLOATS["sqrt"](b, v), FLOATS["sqrt"](b, unbiased2))
     move = b.floats("fmul", b.floats("fdiv", b.load("%rate", "0"), unbiased1), m)
     move = b.floats("fdiv", move, b.floats("fadd", root, "%eps.f"))
-    b.store(b.floats("fsub", b.load("%flat", at), move), "%flat", at)
+    left = b.floats("fsub", b.number(1), b.floats("fmul", b.load("%rate", "0"), "%decay.f"))
+    b.store(b.floats("fsub", b.floats("fmul", b.load("%flat", at), left), move), "%flat", at)
 
 
 def _is_infinite(b: ThreadBody, x: str) -> str:

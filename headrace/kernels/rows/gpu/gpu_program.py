@@ -158,7 +158,15 @@ class GpuAdam:
 
         self.kernels = _loaded(_code(adam_text(device.type == "cuda"), device).code, device)
 
-    def run(self, buffers: Sequence[torch.Tensor], max_norm: float, eps: float, beta1: float, beta2: float) -> None:
+    def run(
+        self,
+        buffers: Sequence[torch.Tensor],
+        max_norm: float,
+        eps: float,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+    ) -> None:
         """A step. buffers: as gpu_adam names them, but for the last."""
         from headrace.kernels.rows.gpu import gpu_adam as at
 
@@ -169,7 +177,7 @@ class GpuAdam:
         words[: at.COUNT] = [x.data_ptr() for x in (*buffers, squares)]
         words[at.COUNT], words[at.BLOCKS], words[at.SHARED] = count, blocks, shared.data_ptr()
         betas = [x for beta in (beta1, beta2) for x in (beta, 1 - beta, math.log(beta) if beta else -math.inf)]
-        words[at.BLOCKS + 1 : at.SHARED].view(np.float32)[::2] = (max_norm, eps, *betas)
+        words[at.BLOCKS + 1 : at.SHARED].view(np.float32)[::2] = (max_norm, eps, *betas, weight_decay)
         if isinstance(self.kernels, Native):
             self.kernels.run(words.ctypes.data)
             return

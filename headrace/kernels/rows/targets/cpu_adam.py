@@ -10,12 +10,13 @@ import math
 import numpy as np
 
 from headrace.kernels.nn.adam_step import adam, load_scale, scales, squares, store_scale
-from headrace.kernels.rows.targets.cpu_arguments import BETA1, BETA2, EPS, NORM, RATE, STEPS
+from headrace.kernels.rows.targets.cpu_arguments import BETA1, BETA2, DECAY, EPS, NORM, RATE, STEPS
 from headrace.kernels.runtime.jit import MERGED, njit
 
 F, U = np.float32, np.uint64
 _0 = U(0)
-_EPS, _KEEP2, _TAKE2, _KEEP1, _TAKE1 = (U(i) for i in range(3, 8))  # in Optimizer.numbers, after those of scales()
+# in Optimizer.numbers, after those of scales()
+_EPS, _KEEP2, _TAKE2, _KEEP1, _TAKE1, _LEFT = (U(i) for i in range(3, 9))
 
 
 @njit(**MERGED)
@@ -37,12 +38,17 @@ def begin_step(optimizer):
     store_scale(numbers, _0, scale)
     numbers[_EPS], numbers[_KEEP2], numbers[_TAKE2] = settings[EPS], beta2, 1.0 - beta2
     numbers[_KEEP1], numbers[_TAKE1] = beta1, 1.0 - beta1
+    numbers[_LEFT] = 1.0 - settings[RATE] * settings[DECAY]
 
 
 @njit(**MERGED)
 def step_part(part, optimizer):
     """Move a part of the parameters."""
     first, count, numbers = U(optimizer.ranges[part, 0]), U(optimizer.ranges[part, 1]), optimizer.numbers
+    left = numbers[_LEFT]
+    if left != F(1):
+        for i in range(first, first + count):
+            optimizer.parameters[i] *= left
     adam(
         optimizer.parameters,
         optimizer.gradient,

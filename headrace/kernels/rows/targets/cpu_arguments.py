@@ -11,7 +11,7 @@ PROGRAM, SQUARES, STEP, FOLLOW = range(4)  # tasks of a learning call
 TASK, DONE, STOPPED, PAUSES, PAUSED, STAGE = (U(i) for i in range(6))  # indices in `now` of a learning call
 WORDS, LONGS, FLAGS = range(3)  # what a buffer consists of that is written to: int64, bool; else words of 32 bits
 EPOCHS, NUMBER, SIZE, ROWS = (U(i) for i in range(4))  # indices in Learning.sizes
-STEPS, RATE, EPS, BETA1, BETA2, NORM = (U(i) for i in range(6))  # indices in Optimizer.settings
+STEPS, RATE, EPS, BETA1, BETA2, NORM, DECAY = (U(i) for i in range(7))  # indices in Optimizer.settings
 
 
 class Work(NamedTuple):
@@ -27,7 +27,7 @@ class Work(NamedTuple):
 class Optimizer(NamedTuple):
     """Adam's buffers. parameters, gradient, mean, square: float32. ranges: int64 [n, 2], first and length of each part
     that is learned. squares: float32 [n]. numbers: float32, of the present step. settings: float64, steps taken,
-    learning rate, eps, beta1, beta2, largest norm."""
+    learning rate, eps, beta1, beta2, largest norm, weight decay."""
 
     parameters: np.ndarray
     gradient: np.ndarray
