@@ -123,6 +123,7 @@ make_env = lambda: gymnasium.wrappers.ReshapeObservation(gymnasium.make('CartPol
     "docs/tutorials/many-cores.md": "",
 }
 SLOW_PRELUDES = {  # likewise, where it takes longer, or packages that need not be there
+    "docs/td3.md": "",
     "docs/deploy.md": """
 policy = hr.ActorCritic(hr.Box(-5, 5, (4,)), hr.Discrete(2))
 for to in ('numpy', 'onnx', 'c'):
