@@ -45,6 +45,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "headrace cluster": "needs a cluster",
     "headrace hub": "needs a network",
     "headrace compare": "needs Stable-Baselines3",
+    "headrace record": "needs h5py",
     "cleanrl/runs": "folders of other libraries",
     "HalfCheetah": "needs MuJoCo",
     "simple_spread": "needs MPE2",
@@ -134,10 +135,12 @@ observation = np.full(4, 0.1, np.float32)
 env = hr.make('CartPole-v1', 2)
 policy, learn = hr.ActorCritic(env.observation_space, env.action_space), lambda rollout: None
 """,
+    "docs/data.md": "",
     "docs/my-gpu-is-at-2-percent.md": "",
     "docs/tuning.md": "tune_ = hr.tune\nhr.tune = lambda *args, **options: tune_(*args, **options | {'seconds': 5})\n",
 }
 NEEDED = {
+    "docs/data.md": ("h5py",),
     "docs/deploy.md": ("onnx", "onnxruntime"),
     "docs/tuning.md": ("Box2D",),
     "docs/my-gpu-is-at-2-percent.md": ("stable_baselines3",),
