@@ -40,7 +40,8 @@ def test_settings_are_those_that_mean_the_arguments(as_if_installed):
 @pytest.mark.parametrize(
     ("algorithm", "given", "message"),
     [
-        ("ppo", {"frame_stack": 4}, "frame_stack=4 would be another environment"),
+        ("ppo", {"frame_stack": 4}, "frame_stack=4 is not compared: it would be another environment"),
+        ("ppo", {"seed": 0}, "seed=0 is not compared: give --seeds"),
         ("ppo", {"n_step": 4}, "n_step is no argument of PPO; did you mean 'n_steps'"),
         ("ppo", {"rms_prop_eps": 1.0}, "rms_prop_eps is no argument"),
         ("apex", {}, "there is no model of apex"),

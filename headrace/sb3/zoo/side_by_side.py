@@ -23,6 +23,17 @@ from headrace.sb3.zoo.entries import OF_ENVS, checked, entry_of, read, translate
 from headrace.sb3.zoo.entry_wrappers import wrapping_of
 from headrace.training.loop import train
 
+ELSEWHERE = {  # arguments and keys that both libraries have otherwise -> what to do
+    **dict.fromkeys(
+        ("frame_stack", "env_wrapper", "vec_env_wrapper"), "it would be another environment in each library"
+    ),
+    **{
+        "seed": "give --seeds",
+        "device": "both train on the CPU",
+        "env": "name it",
+        "model_class": "name that algorithm",
+    },
+}
 OF_CONTRIB = ("tqc", "crossq", "trpo", "qrdqn", "recurrent_ppo")
 THEIRS, OURS = "stable-baselines3", "headrace"
 WINDOW = 100  # last training episodes whose mean return is shown
@@ -62,11 +73,9 @@ def task(algorithm: str, env: str, given: Mapping[str, Any], steps: int | None =
     if steps is not None:
         entry["n_timesteps"] = steps
     where = f"{zoo}, {env}" if zoo else f"{algorithm}, {env}"
-    for name in ("frame_stack", "env_wrapper", "vec_env_wrapper"):
-        if entry.get(name):
-            raise ValueError(
-                f"{where}: {name}={entry[name]!r} would be another environment in each library: leave it out"
-            )
+    for name, why in ELSEWHERE.items():
+        if entry.get(name) is not None:
+            raise ValueError(f"{where}: {name}={entry[name]!r} is not compared: {why}, and leave it out")
     entry.pop("callback", None)  # Stable-Baselines3's objects, which change nothing that is learned
     kind, own = checked(entry, algorithm, where)
     wrapping = wrapping_of(own, env, where)
@@ -81,7 +90,7 @@ def train_ours(task: Task, seed: int, folder: Path, episodes: int) -> Result:
     """Train with Headrace, with the settings that mean what the arguments do."""
     began = time.perf_counter()
     algorithm = "ppo" if task.kind == "recurrent_ppo" else task.kind
-    options = {**task.settings, "seed": seed, "progress": "none", "log_folder": str(folder / OURS)}
+    options = {**task.settings, "seed": seed, "progress": "none", "device": "cpu", "log_folder": str(folder / OURS)}
     run = train(algorithm, task.env, **options)
     before = time.perf_counter() - began - run.seconds
     mean = evaluate(run.policy, run.env, episodes, seed, **run.eval_env_kwargs).mean
@@ -105,7 +114,7 @@ def train_theirs(task: Task, seed: int, folder: Path, episodes: int) -> Result:
         judge = VecNormalize(judge, **{**wanted, "norm_reward": False}, training=False)
         judge.obs_rms = getattr(env, "obs_rms", None)
     arguments = {name: _plain(value) for name, value in own.items() if name not in OF_ENVS}
-    arguments |= _action_noise(own, env.action_space.shape)
+    arguments |= _action_noise(own, env.action_space.shape) | _replay(own)
     model = _class(task.kind)(own["policy"], env, seed=seed, device="cpu", **arguments)
     ready = time.perf_counter()
     model.learn(int(own["n_timesteps"]))
@@ -139,6 +148,15 @@ def _action_noise(own: Json, shape: tuple[int, ...]) -> Json:
 
     kind = NormalActionNoise if own["noise_type"] == "normal" else OrnsteinUhlenbeckActionNoise
     return {"action_noise": kind(np.zeros(shape), np.full(shape, float(own.get("noise_std", 0.0))))}
+
+
+def _replay(own: Json) -> Json:
+    """The class of replay buffers that an entry has as a name."""
+    if "replay_buffer_class" not in own:
+        return {}
+    from stable_baselines3 import HerReplayBuffer
+
+    return {"replay_buffer_class": HerReplayBuffer}  # which translate() has made sure of
 
 
 def _last(path: Path) -> float:
