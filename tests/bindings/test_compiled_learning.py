@@ -256,7 +256,7 @@ def test_what_cannot_be_compiled_runs_in_plain_pytorch_and_says_why(reason, caps
 
 
 def test_where_the_compiler_fails_plain_pytorch_runs(disk, monkeypatch, capsys):
-    compiled_learning.compiled.cache_clear()  # how often a loss was traced counts in a process
+    compiled_learning._compiled.cache_clear()  # how often a loss was traced counts in a process
 
     def fails(*_, **__):
         raise KeyError("no place")

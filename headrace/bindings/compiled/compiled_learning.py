@@ -21,6 +21,7 @@ from headrace.bindings.compiled.loss_learner import LossLearner
 from headrace.bindings.eligibility import why_not_adam
 from headrace.core.fused import register
 from headrace.data.rollout import tree_map
+from headrace.kernels.rows.row_plan import BY_WEIGHTS
 from headrace.kernels.rows.targets.cpu_program import CpuProgram
 from headrace.policies.base import Policy
 
@@ -29,10 +30,14 @@ SHARE = "of_a_row"  # weight of a valid row, 1 / number of them
 _learners: Bound[LossLearner] = Bound()
 
 
+def compiled(loss: Loss, unit: int, size: int) -> CompiledLoss:
+    """A loss of minibatches of so many rows, in sequences of `unit` rows, as what is compiled: it takes, besides the
+    loss' arguments, the weight of a valid row."""
+    return _compiled(loss, unit, size <= BY_WEIGHTS)
+
+
 @lru_cache(LOSSES)
-def compiled(loss: Loss, unit: int) -> CompiledLoss:
-    """A loss whose rows are sequences of so many rows, as what is compiled: it takes, besides the loss' arguments, the
-    weight of a valid row."""
+def _compiled(loss: Loss, unit: int, by_weights: bool) -> CompiledLoss:
 
     def weighted(policy: Policy, batch: Mapping[str, Any], config: Any, of_a_row: Tensor) -> Any:
         rows: Batch = {**batch}
@@ -43,7 +48,7 @@ def compiled(loss: Loss, unit: int) -> CompiledLoss:
     named: Any = weighted
     named.__signature__ = inspect.signature(weighted)  # rather than the loss', whose variables are inputs too
     named.__wrapped__, named.__qualname__ = loss, getattr(loss, "__qualname__", "loss")
-    return CompiledLoss(weighted)
+    return CompiledLoss(weighted, by_weights)
 
 
 def _units(columns: Mapping[str, Any], unit: int) -> dict[str, Any]:
@@ -67,7 +72,7 @@ def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, 
     share, whole = torch.zeros((), device=columns["valid"].device), _units(columns, unit)
     few = lambda: (policy, _first(whole, size // unit), config, share)  # noqa: E731
     arguments = few() if share.is_cuda else (policy, whole, config, share)  # a program for a GPU is for so many rows
-    return compiled(loss, unit).find(arguments, few)[0]
+    return compiled(loss, unit, size).find(arguments, few)[0]
 
 
 def serves_gradient(
@@ -88,7 +93,7 @@ def loss_gradient(
     """headrace.algorithms.on_policy.loss_gradient, within rounding."""
     count = columns["valid"].sum()
     reduce(count)
-    program = compiled(loss, policy.sequence_length).last  # which serves_gradient() has found
+    program = compiled(loss, policy.sequence_length, len(columns["valid"])).last  # which serves_gradient() has found
     given = (policy, _units(columns, policy.sequence_length), config, 1 / count.clamp(min=1))
     return dict(program.run(program.values(given))[1])
 
@@ -164,8 +169,10 @@ def steps(
 ) -> dict[str, Tensor]:
     """As learn_minibatches(). rows: the order of rows, or of sequences; shares: the weight of a valid row in each
     minibatch."""
-    program = compiled(loss, policy.sequence_length).last  # which serves() has found
-    values = program.values((policy, _units(columns, policy.sequence_length), config, shares[0]))
+    unit = policy.sequence_length
+    size = rows.shape[1] // number * unit
+    program = compiled(loss, unit, size).last  # which serves() has found
+    values = program.values((policy, _units(columns, unit), config, shares[0]))
     max_norm = float(config.max_grad_norm)
     if not isinstance(program.code, CpuProgram):
         return gpu_learning.learn(program, optimizer, values, shares, SHARE, rows, number, max_norm, reduce, limit)

@@ -45,8 +45,8 @@ class CompiledLoss:
     `.grad` of the parameters, as loss.backward() would. Several threads may call it at once.
     """
 
-    def __init__(self, plain: Callable[..., Any]) -> None:
-        self.plain = plain
+    def __init__(self, plain: Callable[..., Any], by_weights: bool | None = None) -> None:
+        self.plain, self.by_weights = plain, by_weights
         self._lock = threading.Lock()
         self._programs: list[Program] = []  # the one that was used last is the first
         self._refused: list[tuple[Conditions, str]] = []
@@ -137,7 +137,7 @@ class CompiledLoss:
         """A program for these arguments; again: traced whatever is on disk."""
         from headrace.bindings.compiled.loss_program import Program
 
-        return Program(self.plain, arguments, self.name, again=again)
+        return Program(self.plain, arguments, self.name, again=again, by_weights=self.by_weights)
 
     def _differs(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
         """How the compiled loss differs from the plain one; None where it does not."""

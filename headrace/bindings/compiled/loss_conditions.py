@@ -11,8 +11,9 @@ from torch import nn
 from headrace.core.closure import Reach, reach
 from headrace.kernels.rows.gpu.gpu_program import target
 from headrace.kernels.rows.reasons import NotRows
+from headrace.kernels.rows.row_plan import BY_WEIGHTS
 from headrace.kernels.rows.targets.records import keep
-from headrace.kernels.rows.tracing.inputs import Given, given
+from headrace.kernels.rows.tracing.inputs import given
 from headrace.kernels.rows.tracing.trace_key import key_of
 from headrace.policies.examination import Examination, examine
 
@@ -20,7 +21,9 @@ from headrace.policies.examination import Examination, examine
 class Conditions:
     """A loss and the arguments of a call, without their numbers: all that a trace of them reads.
 
+    by_weights: whether gradients are taken by weights on the CPU; None to choose by the rows of a call.
     key: under which the result of the trace is kept on disk; None where something cannot be known.
+    target: what the program is made for.
     """
 
     def __init__(
@@ -30,11 +33,13 @@ class Conditions:
         gradients: bool,
         fixed: frozenset[str] = frozenset(),
         learns: frozenset[int] | None = None,
+        by_weights: bool | None = None,
     ) -> None:
+        self.by_weights = by_weights if gradients else False
         self.plain, self.given = plain, given(plain, arguments, fixed, learns)
         self.reach = self._reach()
         self.examined = [(module, examine(module)) for _, module in self.given.modules]
-        self.target = target_of(self.given)
+        self.target = self._target_of(self.given.rows)
         self.key = key_of(self.given, self.reach, gradients, self.target)
 
     def _reach(self) -> Reach:
@@ -53,12 +58,19 @@ class Conditions:
             return False
         return self.reach.is_current() and self.given.change(arguments) is None and self._same_target(arguments)
 
+    def _target_of(self, rows: int) -> str:
+        """The machine, and about the number of rows, that a program is made for."""
+        if on_gpu(self.given.device):
+            return target(self.given.device, rows)
+        by_weights = rows <= BY_WEIGHTS if self.by_weights is None else self.by_weights
+        return "cpu by weights" if by_weights else "cpu"
+
     def _same_target(self, arguments: tuple[Any, ...]) -> bool:
-        """True if a call has about as many rows; a program for the CPU serves any number."""
-        if not on_gpu(self.given.device):
+        """True if a program for these conditions is one for a call's number of rows."""
+        if self.by_weights is not None and not on_gpu(self.given.device):
             return True
         column = next(source for source in self.given.sources if source.kind == "column")
-        return target(self.given.device, len(column.find(arguments))) == self.target
+        return self._target_of(len(column.find(arguments))) == self.target
 
     def change(self, arguments: tuple[Any, ...]) -> str:
         """Name, for messages, the difference that keeps a call from being the same."""
@@ -82,11 +94,6 @@ class Conditions:
 def on_gpu(device: torch.device) -> bool:
     """True if a device runs kernels of a GPU; tests let the CPU run them."""
     return device.type == "cuda"
-
-
-def target_of(found: Given) -> str:
-    """The machine, and number of rows, that the program of these inputs is made for."""
-    return target(found.device, found.rows) if on_gpu(found.device) else "cpu"
 
 
 def _altered(name: str, module: nn.Module, seen: Examination) -> str | None:

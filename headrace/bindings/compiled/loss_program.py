@@ -20,7 +20,7 @@ from headrace.kernels.rows.gpu.gpu_program import GpuProgram
 from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_compiler
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_arguments import FLAGS, LONGS, WORDS
-from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout, parts_of
+from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout
 from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, recorded
 from headrace.kernels.rows.tracing.inputs import DTYPES, Source, argument_names
 from headrace.kernels.rows.tracing.stand_ins import NUMBER, Metric
@@ -70,10 +70,11 @@ class Program:
         gradients: bool = True,
         again: bool = False,
         learns: frozenset[int] | None = None,
+        by_weights: bool | None = None,
     ) -> None:
         self.plain, self.labels, self._gradients = plain, argument_names(plain, len(arguments)), gradients
         self.traced, self.calls = False, 0
-        first = Conditions(plain, arguments, gradients, learns=learns)
+        first = Conditions(plain, arguments, gradients, learns=learns, by_weights=by_weights)
         try:
             self.conditions, record = self._record(first, arguments, name, again)
         except NotRows as error:
@@ -117,7 +118,8 @@ class Program:
             found = _recorded(seen, lambda seen=seen: self._made(seen, arguments, name), again)  # type: ignore[misc]
             if isinstance(found, Record):
                 return seen, found
-            seen = Conditions(self.plain, arguments, self._gradients, seen.given.fixed | found.names, seen.given.learns)
+            fixed = seen.given.fixed | found.names
+            seen = Conditions(self.plain, arguments, self._gradients, fixed, seen.given.learns, seen.by_weights)
 
     def _made(self, seen: Conditions, arguments: tuple[Any, ...], name: str) -> Record:
         """Trace the loss, and make machine code of it."""
@@ -131,7 +133,8 @@ class Program:
         try:
             lowered = lower(traced, name)
             columns = [v for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
-            planned, code = made(lowered, [NUMPY[column.dtype] for column in columns], len(columns[0]), found.device)
+            dtypes = [NUMPY[column.dtype] for column in columns]
+            planned, code = made(lowered, dtypes, len(columns[0]), found.device, seen.target.endswith("by weights"))
             sizes = [[list(size) for size in traced.sizes(result.node)] for result in traced.outputs]
         except NotRows:
             raise
@@ -267,16 +270,24 @@ class Program:
 
     def threads(self, rows: int) -> int:
         """As many threads as there are parts, one for little work."""
-        return 1 if self.work * rows < WORTH_HELP else min(kernel_threads(), parts_of(rows))
+        if self.work * rows < WORTH_HELP or not isinstance(self.code, CpuProgram):
+            return 1
+        return min(kernel_threads(), self.code.layout.parts_of(rows))
 
 
-def made(lowered: Any, dtypes: list[str], rows: int, device: torch.device) -> tuple[Any, CpuProgram | GpuProgram]:
-    """The plan of a row program, and its code."""
+def made(
+    lowered: Any, dtypes: list[str], rows: int, device: torch.device, by_weights: bool = False
+) -> tuple[Any, CpuProgram | GpuProgram]:
+    """The plan of a row program, and its code. by_weights: rows are so few that gradients are taken by weights on the
+    CPU, if what is kept for that stays in the caches."""
     from headrace.kernels.rows.gpu import gpu_program
+    from headrace.kernels.rows.row_plan import KEPT
     from headrace.kernels.rows.row_schedule import plan
     from headrace.kernels.rows.targets import cpu_program
 
-    planned = plan(lowered, vectors=not loss_conditions.on_gpu(device))
+    planned = plan(lowered, not loss_conditions.on_gpu(device), by_weights)
+    if by_weights and planned.kept > KEPT:
+        planned = plan(lowered)
     if loss_conditions.on_gpu(device):
         return planned, gpu_program.compiled(planned, dtypes, rows, device)
     return planned, cpu_program.compiled(planned, dtypes)

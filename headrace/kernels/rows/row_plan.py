@@ -3,7 +3,8 @@
 Rows are taken in blocks, and blocks in parts, of which threads take one at a time. A phase is a pass over all blocks.
 A stored value with rows has a tile for each of its numbers: that number of each of a block's rows, side by side. Sums
 over rows are accumulated apart for each part, and added in the order of parts after the phase; so results do not
-depend on threads.
+depend on threads. Of few rows, gradients of weights are taken by weights instead: both factors are kept for all rows,
+and after the phase threads take pieces of the matrices, each over all rows.
 Values that are not stored are computed again wherever they are read: they are Maps, as part of their reader's loop.
 """
 
@@ -15,6 +16,9 @@ from typing import Literal, TypeAlias
 from headrace.kernels.rows.row_program import Outer, Program, Reduce, Value, View, contiguous
 
 BLOCKS = (32, 64, 16)  # rows of a block; the first, unless another reads less from beyond the second cache
+BY_WEIGHTS = 512  # rows up to which factors of gradients are kept: of more, they leave the caches
+KEPT = 4096  # numbers of a row that are kept for that: of more, too
+PIECE = 24  # rows of a matrix that are a piece of it: whole tiles of a product, whatever the machine's registers
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
 FEW = 512  # numbers of an Outer, up to which each is a sum along lanes of its own, without a transposed factor
@@ -36,8 +40,8 @@ class Place:
 
 @dataclass(eq=False)
 class Transposed(Value):
-    """A view turned around: for each of the leading axes and each row of a block, the last axis' numbers side by side,
-    padded with zeros to whole vectors. What Outer's lanes run along.
+    """A view turned around: for each of the leading axes, vectors of the last axis' numbers, padded with zeros; of each
+    vector, the block's rows one after the other. What Outer's lanes run along.
 
     shape: [..., padded K], for each row.
     """
@@ -56,11 +60,18 @@ class Phase:
     before: uniform values to compute first, once: of sums of the phase before, and what follows from them.
     steps: for each block, in order: columns (Input) to gather, values to store, sums to add to.
     stores: positions of outputs with rows, whose views are written at the end of each block.
+    gradients: sums that are taken by weights after the phase, those with one accumulator together.
     """
 
     before: list[Value] = field(default_factory=list)
     steps: list[Value] = field(default_factory=list)
     stores: list[int] = field(default_factory=list)
+    gradients: list[list[Value]] = field(default_factory=list)
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of all gradients."""
+        return sum(len(pieces(values[0])) for values in self.gradients)
 
 
 @dataclass
@@ -68,7 +79,8 @@ class Plan:
     """A program with its memory.
 
     places: of each stored value. sums: where the accumulators of each Outer and each Reduce over rows begin, in numbers
-    of a part's; several that are only added to each other share theirs, and one of these has a place, the total's.
+    of a part's, or of the call's where it is taken by weights; several that are only added to each other share theirs,
+    and one of these has a place, the total's.
     transposed: of an Outer whose lanes run along one of its factors.
     phases: the last has no steps where results follow from sums.
     tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers. lanes: rows of a
@@ -121,6 +133,21 @@ def accumulators(value: Value) -> int:
         return VECTOR * value.size
     n, k = value.shape if outer_form(value) != "left" else value.shape[::-1]
     return n * padded(k)
+
+
+def matrix(outer: Outer) -> tuple[View, View, int]:
+    """Of an Outer that is no "dots": the factor whose numbers are rows of the accumulators' matrix, the other, along
+    whose numbers lanes run, and the numbers of a row with its padding."""
+    own, turned = (outer.left, outer.right) if outer_form(outer) == "right" else (outer.right, outer.left)
+    return own, turned, padded(turned.shape[-1])
+
+
+def pieces(value: Value) -> list[int]:
+    """The pieces in which a sum is taken by weights: how many rows of a matrix of accumulators each has."""
+    if not isinstance(value, Outer) or outer_form(value) == "dots":
+        return [value.size]
+    n = matrix(value)[0].shape[-1]
+    return [min(PIECE, n - first) for first in range(0, n, PIECE)]
 
 
 def padded(count: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from headrace.kernels.rows.fuse import computed_in, is_sum, shared_sums, stored
 from headrace.kernels.rows.order import in_little_memory
 from headrace.kernels.rows.row_plan import (
+    PIECE,
     Phase,
     Place,
     Plan,
@@ -16,20 +17,20 @@ from headrace.kernels.rows.row_plan import (
     outer_form,
     padded,
 )
-from headrace.kernels.rows.row_program import Input, Join, Map, Outer, Program, Value, View
+from headrace.kernels.rows.row_program import Input, Join, Map, Outer, Program, Reduce, Value, View
 
 
-def plan(program: Program, vectors: bool = True) -> Plan:
+def plan(program: Program, vectors: bool = True, by_weights: bool = False) -> Plan:
     """A program's steps and memory. vectors: sums over rows are taken along vectors of numbers, as the CPU's are: each
-    has a vector of accumulators, or a factor that is turned around."""
-    return _Planner(program, vectors).plan()
+    has a vector of accumulators, or a factor that is turned around. by_weights: of the latter, after each phase."""
+    return _Planner(program, vectors, by_weights).plan()
 
 
 class _Planner:
     """The state of planning one program."""
 
-    def __init__(self, program: Program, vectors: bool) -> None:
-        self.program, self.stored, self.vectors = program, stored(program), vectors
+    def __init__(self, program: Program, vectors: bool, by_weights: bool) -> None:
+        self.program, self.stored, self.vectors, self.by_weights = program, stored(program), vectors, by_weights
         self.totals = shared_sums(program)
         self.together = {part: parts for parts in self.totals.values() for part in parts}
         self.transposed: dict[Value, Transposed] = {}
@@ -39,14 +40,18 @@ class _Planner:
     def plan(self) -> Plan:
         """The plan."""
         self._order()
+        factors = self._take_gradients()
         uniform = self._place_uniforms()
         sums, size = dict[Value, int](), 0
+        for outers in (outers for phase in self.phases for outers in phase.gradients):
+            sums |= dict.fromkeys(outers, uniform)
+            uniform += accumulators(outers[0])
         for phase in self.phases:
             for value in filter(is_sum, phase.steps):
                 if value not in sums:
                     sums |= dict.fromkeys(self.together.get(value, [value]), size)
                     size += accumulators(value) if self.vectors else value.size
-        tiles, kept = self._place_tiles()
+        tiles, kept = self._place_tiles(factors)
         return Plan(self.program, self.phases, self.places, sums, self.transposed, tiles, kept, uniform, size)
 
     def _order(self) -> None:
@@ -70,6 +75,25 @@ class _Planner:
                 for needed in self.loaded(value):
                     self._gather_one(phase, needed)
                 phase.stores.append(position)
+
+    def _take_gradients(self) -> set[Value]:
+        """Take the gradients out of the phases that are summed up by weights. Returns their factors with rows."""
+        factors = set[Value]()
+        for phase in self.phases if self.by_weights else ():
+            found: dict[int, list[Value]] = {}
+            for value in filter(self._is_gradient, phase.steps):
+                factors |= self._reads(value)
+                found.setdefault(id(self.together.get(value, value)), []).append(value)
+            phase.gradients = [*found.values()]
+            phase.steps = [value for value in phase.steps if not self._is_gradient(value)]
+        return factors
+
+    def _is_gradient(self, value: Value) -> bool:
+        """Whether a step is a sum of what has tiles, and of enough numbers to be taken by weights."""
+        if not is_sum(value) or (isinstance(value, Reduce) and value.function != "sum"):
+            return False
+        in_tiles = all(isinstance(x.value, Input) or x.value in self.stored for x in value.operands)
+        return value in self.transposed or (in_tiles and value.size >= PIECE)
 
     def _within_totals(self) -> set[Value]:
         """The values between a total and the sums of which it is made."""
@@ -142,13 +166,13 @@ class _Planner:
             self.places[parts[0]] = self.places[total]
         return size
 
-    def _place_tiles(self) -> tuple[int, int]:
-        """Give values with rows tiles; the counts of a thread's and of a block's."""
+    def _place_tiles(self, factors: set[Value]) -> tuple[int, int]:
+        """Give values with rows tiles; the counts of a thread's and of a block's. factors: read after their phase."""
         written: dict[Value, int] = {}
         read: dict[Value, int] = {}  # the last phase that does
         for number, phase in enumerate(self.phases):
             for value in phase.steps:
-                if not is_sum(value) and not isinstance(value, Input):
+                if value in factors or not (is_sum(value) or isinstance(value, Input)):
                     written.setdefault(value, number)
                 for needed in self._reads(value):
                     read[needed] = number
@@ -157,7 +181,7 @@ class _Planner:
                     read[needed] = number
         kept = 0
         for value, number in written.items():
-            if read.get(value, number) != number:
+            if value in factors or read.get(value, number) != number:
                 self.places[value] = Place("kept", kept)
                 kept += value.size
         pool = _Pool()

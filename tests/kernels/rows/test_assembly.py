@@ -38,7 +38,7 @@ def machine(name: str) -> llvm.TargetMachine:
 
 
 @cache
-def layers() -> Plan:
+def layers(by_weights: bool = False) -> Plan:
     """Two layers forward and backward, with all three passes of products."""
     build, (x,) = Builder(), (Input((96,), True, name="x"),)
     w, v = Input((64, 96), False, name="w"), Input((48, 64), False, name="v", position=1)
@@ -46,7 +46,7 @@ def layers() -> Plan:
     y = build.product(hidden, whole(v))
     back = build.map("sub", build.product(y, View(v, (64, 48), (1, 64))), hidden)
     outputs = (Output("w", build.outer(back, whole(x))), Output("v", build.outer(y, hidden)))
-    return plan(Program("layers", (x,), (w, v), outputs))
+    return plan(Program("layers", (x,), (w, v), outputs), by_weights=by_weights)
 
 
 @cache
@@ -63,28 +63,32 @@ def functions() -> Plan:
     return plan(Program("functions", (x, y), (), tuple(made)))
 
 
+PROGRAMS = {"layers": layers, "layers by weights": lambda: layers(True), "functions": functions}
+
+
 @cache
 def compiled(name: str, which: str) -> str:
     """The assembly of a program for a machine."""
-    own = {"layers": layers, "functions": functions}[which]()
+    own = PROGRAMS[which]()
     target = machine(name)
     text = assembly(own, ["float32"] * len(own.program.columns), MACHINES[name][2])
     return str(target.emit_assembly(optimised(text, target)))
 
 
 @pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("which", ["layers", "functions"])
+@pytest.mark.parametrize("which", PROGRAMS)
 def test_nothing_is_called_outside(name: str, which: str) -> None:
     called = re.findall(r"^\s+(?:callq?|bl|jmp|b)\s+(?!\.L)([\w.@$]+)", compiled(name, which), re.MULTILINE)
-    own = re.compile(r"\.?(step_|phase|before|memset|__chkstk|LBB)")
+    own = re.compile(r"\.?(step_|phase|gradients|before|memset|__chkstk|LBB)")
     assert {place for place in called if not own.match(place)} == set()
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_sums_of_products_stay_in_registers(name: str) -> None:
+@pytest.mark.parametrize("which", ["layers", "layers by weights"])
+def test_sums_of_products_stay_in_registers(name: str, which: str) -> None:
     """The inner loops of products use the stack for nothing. (That of tanh, which alone divides, may.)"""
     fused = re.compile(MACHINES[name][3])
-    loops = [loop for loop in innermost(compiled(name, "layers")) if len(fused.findall(loop)) >= 12]
+    loops = [loop for loop in innermost(compiled(name, which)) if len(fused.findall(loop)) >= 12]
     loops = [loop for loop in loops if "div" not in loop]
     assert len(loops) >= 3
     for loop in loops:
@@ -102,9 +106,9 @@ def innermost(text: str) -> list[str]:
 
 
 @pytest.mark.skipif(not llvm.get_process_triple().startswith("x86_64"), reason="code of other x86-64 processors is run")
-@pytest.mark.parametrize("which", ["layers", "functions"])
+@pytest.mark.parametrize("which", PROGRAMS)
 def test_bits_do_not_depend_on_the_registers(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"layers": layers, "functions": functions}[which]()
+    own = PROGRAMS[which]()
     generator = np.random.default_rng(0)
     columns = [generator.standard_normal((150, *value.shape)).astype(np.float32) * 3 for value in own.program.columns]
     weights = [generator.standard_normal(value.shape).astype(np.float32) for value in own.program.uniforms]

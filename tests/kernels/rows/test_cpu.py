@@ -44,12 +44,14 @@ def numbers(program: Program, rows: int, seed: int = 0) -> tuple[list[np.ndarray
 
 
 def same(program: Program, rows: Sequence[int] = ROWS, error: float = 3e-6) -> None:
-    """A program's outputs are NumPy's, to float32's rounding of each array's largest number: the CPU's, and those of a
-    GPU's threads."""
-    own, for_gpu = plan(program), plan(program, vectors=False)
+    """A program's outputs are NumPy's, to float32's rounding of each array's largest number: the CPU's, also with
+    gradients by weights, and those of a GPU's threads."""
+    own, by_weights, for_gpu = plan(program), plan(program, by_weights=True), plan(program, vectors=False)
     for count in rows:
         given = numbers(program, count)
         wanted, results = in_numpy.run(program, *given), {"CPU": run(own, *given)}
+        if any(phase.gradients for phase in by_weights.phases):
+            results["by weights"] = run(by_weights, *given)
         if lanes := LANES.get(count):
             results["GPU"] = on_threads.run(for_gpu, *given, lanes=lanes)
         for name, expected in wanted.items():
@@ -177,7 +179,7 @@ def test_products_with_leading_axes_and_of_views() -> None:
     same(Program("stepped", (x,), (w,), (Output("y", build.product(stepped, whole(w))),)), (37,))
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (2, 300), (17, 31), (64, 64), (70, 130), (200, 5), (5, 200)])
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 300), (17, 31), (48, 48), (64, 64), (70, 130), (200, 5), (5, 200)])
 def test_gradients_of_weights(sizes: tuple[int, int]) -> None:
     n, k = sizes
     build, (g, x) = Builder(), columns((n,), (k,))
@@ -258,10 +260,12 @@ def test_phases() -> None:
     same(program, (2, 37, 64, 150, 1100), 2e-5)
 
 
+@pytest.mark.parametrize("by_weights", [False, True])
 @pytest.mark.parametrize("rows", [37, 64, 129, 1100, 2048])
-def test_bits_do_not_depend_on_threads(rows: int) -> None:
+def test_bits_do_not_depend_on_threads(rows: int, by_weights: bool) -> None:
     program = network(Builder())
-    given, own = numbers(program, rows), plan(program)
+    given, own = numbers(program, rows), plan(program, by_weights=by_weights)
+    assert any(phase.gradients for phase in own.phases) == by_weights
     first = run(own, *given)
     for threads in (2, 3):
         for name, found in run(own, *given, threads=threads).items():
@@ -283,6 +287,7 @@ def test_denormals_do_not_depend_on_threads() -> None:
 
 def test_parts_depend_on_rows_alone() -> None:
     assert [parts_of(rows) for rows in (1, 63, 64, 256, 257, 1024, 100_000)] == [1, 1, 2, 2, 3, 8, 8]
+    assert [parts_of(rows, by_weights=True) for rows in (1, 63, 64, 256, 257, 512)] == [1, 1, 2, 8, 8, 8]
 
 
 def test_rows_of_a_block_depend_on_memory_alone() -> None:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import (
-    VECTOR,
-    Phase,
-    Plan,
-    Transposed,
-    outer_form,
-    padded,
-)
+from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed
 from headrace.kernels.rows.row_program import (
     Input,
-    Outer,
     Product,
-    Reduce,
     Value,
     View,
     contiguous,
@@ -25,14 +16,14 @@ from headrace.kernels.rows.row_program import (
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.cpu_floors import floors
+from headrace.kernels.rows.targets.cpu_gradients import add_block, function, gradients, indices, place_in
+from headrace.kernels.rows.targets.cpu_sums import finish
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
-from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, multiply, transposed_step
+from headrace.kernels.rows.targets.llvm_products import Multiply, multiply, transposed_step
 from headrace.kernels.rows.targets.llvm_steps import (
     COUNT,
     begin,
-    combined,
     gather_step,
-    row_sum_step,
     written,
 )
 from headrace.kernels.rows.targets.llvm_text import Body, Module
@@ -64,6 +55,8 @@ class _Target:
         functions = [self._before("before0", [], self.plan.phases[0].before)]
         for number, phase in enumerate(self.plan.phases):
             functions.append(self._phase(f"phase{number}", phase))
+            if phase.gradients:
+                functions += gradients(self.plan, self.module, self.wide, f"gradients{number}", phase)
             last = number + 1 == len(self.plan.phases)
             following = [] if last else self.plan.phases[number + 1].before
             functions.append(
@@ -87,11 +80,7 @@ class _Target:
         b.lines.append("some:")
         b.block = "some"
         with b.loop(end, begin=first) as block:
-            start = b.mul(block, self.plan.lanes)
-            left = b.new(f"sub i64 {rows}, {start}")
-            whole = b.new(f"icmp ult i64 {left}, {self.plan.lanes}")
-            count = b.new(f"select i1 {whole}, i64 {left}, i64 {self.plan.lanes}")
-            call.begin_block(block, start, count)
+            call.begin_block(block, rows)
             for value in phase.steps:
                 if value not in self.done:
                     self._step(call, value)
@@ -99,7 +88,7 @@ class _Target:
                 self._store(call, position)
         b.do("br label %done")
         b.lines.append("done:")
-        return _function(name, b)
+        return function(name, b, "ptr %slots")
 
     def _step(self, call: Caller, value: Value) -> None:
         """Call the function of a step of a block."""
@@ -108,16 +97,12 @@ class _Target:
             call.gather(name, value)
         elif isinstance(value, Product):
             self._product(call, value)
-        elif isinstance(value, Outer):
-            self._outer(call, value)
         elif is_sum(value):
-            assert isinstance(value, Reduce)
-            step = row_sum_step(self.plan, self.module, value)
-            call.step(step, f"ptr noalias %sums, {COUNT}", f"ptr {call.sums(value)}, i64 {call.count}")
+            add_block(call, self.wide, value)
         elif isinstance(value, Transposed):
             call.step(transposed_step(begin(self.plan, self.module, True), value))
-        elif function := self._uniform(value):
-            call.step(function)
+        elif uniform := self._uniform(value):
+            call.step(uniform)
 
     def _uniform(self, value: Value) -> Step | None:
         """A step that is the same for rows and for uniform values, but for the width; None where nothing is to do."""
@@ -141,37 +126,15 @@ class _Target:
         )
         name = multiply(self.module, sizes, self.wide)
         steps = contiguous(value.shape)
-        for place in _indices(source.shape[:-1]):
+        for place in indices(source.shape[:-1]):
             given = [
                 call.at(weight.value, weight.offset),
-                call.at(source.value, _place(source, place) * self.plan.lanes),
+                call.at(source.value, place_in(source, place) * self.plan.lanes),
                 call.at(value, sum(i * s for i, s in zip(place, steps, strict=False)) * self.plan.lanes),
             ]
             if value.bias is not None:
                 given.append(call.at(value.bias.value, value.bias.offset))
             call.do(name, [f"ptr {pointer}" for pointer in given])
-
-    def _outer(self, call: Caller, value: Outer) -> None:
-        form = outer_form(value)
-        if form == "dots":
-            step = dots_step(begin(self.plan, self.module, True), value)
-            call.step(step, f"ptr noalias %sums, {COUNT}", f"ptr {call.sums(value)}, i64 {call.count}")
-            return
-        own, turned = (value.left, value.right) if form == "right" else (value.right, value.left)
-        pitch = padded(turned.shape[-1])
-        sizes = Multiply(own.shape[-1], None, pitch, own.strides[-1] * self.plan.lanes, 1, pitch, pitch, "target")
-        together = own.shape[-2] if len(own.shape) > 1 else 1
-        if together > 1:
-            apart = own.strides[-2] * self.plan.lanes, pitch * self.plan.lanes
-            sizes = replace(sizes, again=together, next=apart)
-        name = multiply(self.module, sizes, self.wide)
-        for number, place in enumerate(_indices(own.shape[:-2])):
-            pointers = [
-                call.at(own.value, _place(own, place) * self.plan.lanes),
-                call.at(self.plan.transposed[value], number * together * pitch * self.plan.lanes),
-                call.sums(value),
-            ]
-            call.do(name, [*(f"ptr {pointer}" for pointer in pointers), f"i64 {call.count}"])
 
     def _store(self, call: Caller, position: int) -> None:
         """An output with rows, into the caller's column."""
@@ -213,65 +176,14 @@ class _Target:
             if value in self.plan.places:
                 stride = self.plan.accumulators
                 given = [f"ptr {call.sums(value)}", f"ptr {call.at(value, 0)}", f"i64 {parts}", f"i64 {stride}"]
-                for name_ in self._finish(value):
+                for name_ in finish(self.module, value):
                     call.do(name_, given)
-        for function in filter(None, map(self._uniform, values)):
-            call.step(function)
+        for step in filter(None, map(self._uniform, values)):
+            call.step(step)
         for position, output in enumerate(self.plan.program.outputs if last else ()):
             if not output.view.value.rows and not self._in_place(position):
                 self._copy(call, position)
-        return _function(name, b)
-
-    def _finish(self, value: Value) -> list[str]:
-        """The functions that add the parts' accumulators in order, into plain numbers: %sums, %target."""
-        if isinstance(value, Reduce) or outer_form(value) == "dots":  # type: ignore[arg-type]
-            b, function = Body(), value.function if isinstance(value, Reduce) else "sum"
-            with b.loop(value.size) as i:
-                total = self._parts(b, b.times(i, VECTOR), function)
-                b.do(f"store float {_across(b, total, function)}, ptr {b.at('%target', i)}, align 4")
-            return [self._add_function(b)]
-        n, k = value.shape
-        if outer_form(value) == "left":  # type: ignore[arg-type]
-            b = Body(1)
-            with b.loop(n) as i, b.loop(k) as j:
-                total = self._parts(b, b.plus(b.times(j, padded(n)), i))
-                b.store(total, "%target", b.plus(b.times(i, k), j))
-            return [self._add_function(b)]
-        whole = k - k % VECTOR
-        return [
-            self._add_rows(n, k, first, end, width)
-            for first, end, width in ((0, whole, VECTOR), (whole, k, 1))
-            if end > first
-        ]
-
-    def _add_rows(self, n: int, k: int, first: int, end: int, width: int) -> str:
-        """The function for columns `first` to `end` of a matrix, so many at a time."""
-        b = Body(width)
-        with b.loop(n) as i, b.loop(end, width, first) as j:
-            total = self._parts(b, b.plus(b.times(i, padded(k)), j))
-            b.store(total, "%target", b.plus(b.times(i, k), j))
-        return self._add_function(b)
-
-    def _parts(self, b: Body, at: str, function: str = "sum") -> str:
-        """The sum, largest or smallest over parts of the numbers from `at` on."""
-        first = b.load("%sums", at)
-        more = b.new("icmp ugt i64 %parts, 1")
-        before = b.block
-        number = len(b.lines)
-        b.do(f"br i1 {more}, label %more{number}, label %sum{number}")
-        b.lines.append(f"more{number}:")
-        b.block = f"more{number}"
-        with b.carrying("%parts", [(b.f32, first)], begin=1) as (part, names, ends):
-            place = b.add(b.mul(part, "%stride"), at)
-            ends.append(combined(b, function, names[0], b.load("%sums", place)))
-        after = b.block
-        b.do(f"br label %sum{number}")
-        b.lines.append(f"sum{number}:")
-        b.block = f"sum{number}"
-        return b.new(f"phi {b.f32} [ {first}, %{before} ], [ {ends[0]}, %{after} ]")
-
-    def _add_function(self, b: Body) -> str:
-        return self.module.function(b, "ptr noalias %sums, ptr noalias %target, i64 %parts, i64 %stride")
+        return function(name, b, "ptr %slots")
 
     def _in_place(self, position: int) -> bool:
         place = self.plan.places.get(self.plan.program.outputs[position].view.value)
@@ -297,62 +209,34 @@ class _Target:
 
     def _entry(self) -> str:
         """The function that does the task which its slots name."""
-        tasks = ["before0"] + [name for i in range(len(self.plan.phases)) for name in (f"phase{i}", f"before{i + 1}")]
+        tasks = [("before0", "1")]
+        for number, phase in enumerate(self.plan.phases):
+            tasks.append((f"phase{number}", "%parts"))
+            if phase.gradients:
+                tasks.append((f"gradients{number}", str(phase.pieces)))
+            tasks.append((f"before{number + 1}", "1"))
         lines = [f"define i32 @{ENTRY}(ptr %slots) nounwind {{", "entry:", "  %task = load i64, ptr %slots, align 8"]
         cases = " ".join(f"i64 {i}, label %task{i}" for i in range(len(tasks)))
         lines.append(f"  switch i64 %task, label %all [ {cases} ]")
-        for i, name in enumerate(tasks):
+        for i, (name, _) in enumerate(tasks):
             lines += [f"task{i}:", f"  call void @{name}(ptr %slots)", "  ret i32 0"]
         lines += ["all:", f"  {self._slot('%parts_at', slots.PARTS)}", "  %parts = load i64, ptr %parts_at, align 8"]
         lines += [f"  {self._slot('%part_at', slots.PART)}"]
-        for i, name in enumerate(tasks):
-            if name.startswith("before"):
-                lines.append(f"  call void @{name}(ptr %slots)")
-                continue
-            lines += [f"  br label %parts{i}", f"parts{i}:"]
-            before = "%all" if i == 1 else f"%done{i - 2}"
+        before = "%all"
+        for i, (name, count) in enumerate(tasks):
             lines += [
+                f"  br label %parts{i}",
+                f"parts{i}:",
                 f"  %p{i} = phi i64 [ 0, {before} ], [ %next{i}, %parts{i} ]",
                 f"  store i64 %p{i}, ptr %part_at, align 8",
                 f"  call void @{name}(ptr %slots)",
                 f"  %next{i} = add i64 %p{i}, 1",
-                f"  %more{i} = icmp ult i64 %next{i}, %parts",
+                f"  %more{i} = icmp ult i64 %next{i}, {count}",
                 f"  br i1 %more{i}, label %parts{i}, label %done{i}",
                 f"done{i}:",
             ]
+            before = f"%done{i}"
         return "\n".join([*lines, "  ret i32 0", "}"])
 
     def _slot(self, name: str, number: int) -> str:
         return f"{name} = getelementptr i64, ptr %slots, i64 {number}"
-
-
-def _across(b: Body, x: str, function: str) -> str:
-    """The sum, largest or smallest of a vector's numbers, pairwise."""
-    width = b.width
-    while b.width > 2:
-        whole = b.f32
-        b.width //= 2
-        places = [", ".join(f"i32 {i + first}" for i in range(b.width)) for first in (0, b.width)]
-        shuffle = f"shufflevector {whole} {x}, {whole} poison, <{b.width} x i32>"
-        x = combined(b, function, *(b.new(f"{shuffle} <{own}>") for own in places))
-    pair = [b.new(f"extractelement {b.f32} {x}, i64 {i}") for i in range(2)]
-    b.width = 1
-    found = combined(b, function, *pair)
-    b.width = width
-    return found
-
-
-def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for n in shape:
-        found = [(*index, i) for index in found for i in range(n)]
-    return found
-
-
-def _place(view: View, index: tuple[int, ...]) -> int:
-    return view.offset + sum(i * s for i, s in zip(index, view.strides, strict=False))
-
-
-def _function(name: str, b: Body) -> str:
-    text = "\n".join(b.lines)
-    return f"define internal void @{name}(ptr %slots) noinline nounwind {{\nentry:\n{text}\n  ret void\n}}"

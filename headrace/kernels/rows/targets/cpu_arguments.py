@@ -15,13 +15,14 @@ STEPS, RATE, EPS, BETA1, BETA2, NORM, DECAY = (U(i) for i in range(7))  # indice
 
 
 class Work(NamedTuple):
-    """entry: address of the program. slots: int64, of all workers, `each` for one. task: int64 [1], the current one."""
+    """entry: address of the program. slots: int64, of all workers, `each` for one. task: int64 [1], the current one.
+    parts: int64, of each task."""
 
     entry: np.uint64
     slots: np.ndarray
     each: np.uint64
     task: np.ndarray
-    phases: np.uint64
+    parts: np.ndarray
 
 
 class Optimizer(NamedTuple):

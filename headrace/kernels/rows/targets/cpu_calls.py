@@ -60,24 +60,32 @@ class Caller:
 
     def begin_part(self, part: str, phase: Phase) -> None:
         """Set the accumulators of a part to what they begin with."""
-        b = self.body
         self._part = part
-        for value in phase.steps:
-            if isinstance(value, Reduce) and is_sum(value) and value.function != "sum":
-                name = filled(self.module, accumulators(value), STARTS[value.function])
-                self.do(name, [f"ptr {self.sums(value)}"])
-            elif is_sum(value):
-                size = 4 * accumulators(value)
-                b.do(f"call void @llvm.memset.p0.i64(ptr {self.sums(value)}, i8 0, i64 {size}, i1 false)")
-                self.module.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        for value in filter(is_sum, phase.steps):
+            self.clear(value)
 
-    def begin_block(self, block: str, start: str, count: str) -> None:
-        """What follows is for a block of so many rows, from row `start` on."""
-        self.block, self.start, self.count = block, start, count
+    def clear(self, value: Value) -> None:
+        """Set a sum's accumulators to what they begin with."""
+        if isinstance(value, Reduce) and value.function != "sum":
+            self.do(filled(self.module, accumulators(value), STARTS[value.function]), [f"ptr {self.sums(value)}"])
+        else:
+            size = 4 * accumulators(value)
+            self.body.do(f"call void @llvm.memset.p0.i64(ptr {self.sums(value)}, i8 0, i64 {size}, i1 false)")
+            self.module.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+
+    def begin_block(self, block: str, rows: str) -> None:
+        """Let what follows be for a block of so many rows in all."""
+        b, lanes = self.body, self.plan.lanes
+        self.block, self.start = block, b.mul(block, lanes)
+        left = b.new(f"sub i64 {rows}, {self.start}")
+        part = b.new(f"icmp ult i64 {left}, {lanes}")
+        self.count = b.new(f"select i1 {part}, i64 {left}, i64 {lanes}")
 
     def sums(self, value: Value) -> str:
-        """The address of a sum's accumulators, of this part."""
+        """The address of a sum's accumulators, of this part; of a gradient that is taken by weights, of the call."""
         b = self.body
+        if any(value in outers for phase in self.plan.phases for outers in phase.gradients):
+            return b.at(self.pointer(self.slot(slots.UNIFORM)), str(self.plan.sums[value]))
         base = self.pointer(self.slot(slots.SUMS))
         part = b.mul(self._part, self.plan.accumulators) if self._part != "0" else "0"
         return b.at(base, b.plus(part, self.plan.sums[value]))

@@ -25,12 +25,12 @@ from headrace.kernels.rows.targets.cpu_arguments import (
 )
 from headrace.kernels.rows.targets.cpu_threads import do_task
 from headrace.kernels.rows.targets.cpu_writes import write_back
-from headrace.kernels.rows.targets.slots import FIRST, PARTS
+from headrace.kernels.rows.targets.slots import FIRST
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
 U = np.uint64
-_FIRST, _PARTS = U(FIRST), U(PARTS)
+_FIRST = U(FIRST)
 
 
 @njit(**INNER)  # not merged: a call runs tasks of three kinds, and threads serve them
@@ -67,13 +67,13 @@ def _next(learning):
 def _differentiate(state, learning):
     """The gradient of the minibatch."""
     work = learning.work
-    learning.now[TASK], work.task[0] = PROGRAM, 0
-    do_task(U(0), U(0), work)
-    for _ in range(work.phases):
-        work.task[0] += 1
-        _run_task(state, work.slots[_PARTS], learning)
-        work.task[0] += 1
-        do_task(U(0), U(0), work)
+    learning.now[TASK] = PROGRAM
+    for task in range(len(work.parts)):
+        work.task[0] = task
+        if work.parts[task] == 1:
+            do_task(U(0), U(0), work)
+        else:
+            _run_task(state, work.parts[task], learning)
     write_back(learning.writes)
     learning.now[DONE] += 1
 

@@ -23,13 +23,11 @@ from headrace.kernels.rows.targets.cpu_arguments import (
 )
 from headrace.kernels.rows.targets.cpu_threads import do_task
 from headrace.kernels.rows.targets.cpu_writes import write_back
-from headrace.kernels.rows.targets.slots import PARTS
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
 F, U = np.float32, np.uint64
 _0, _1, _2 = U(0), U(1), U(2)
-_PARTS = U(PARTS)
 RANGE = 16_384  # parameters of a part of what a target network moves
 
 
@@ -75,13 +73,13 @@ def _differentiate(state, learning, stage, g):
     for first in range(_0, U(len(work.slots)), work.each):
         for i in range(_0, U(len(stage.moving))):
             work.slots[first + U(stage.moving[i, _0])] = stage.moving[i, _1] + g * stage.moving[i, _2]
-    now[TASK], work.task[0] = PROGRAM, 0
-    do_task(_0, _0, work)
-    for _ in range(work.phases):
-        work.task[0] += 1
-        _run_task(state, work.slots[_PARTS], learning)
-        work.task[0] += 1
-        do_task(_0, _0, work)
+    now[TASK] = PROGRAM
+    for task in range(len(work.parts)):
+        work.task[0] = task
+        if work.parts[task] == 1:
+            do_task(_0, _0, work)
+        else:
+            _run_task(state, work.parts[task], learning)
     write_back(stage.writes)
 
 

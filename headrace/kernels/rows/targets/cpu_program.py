@@ -17,23 +17,26 @@ from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
 
 PARTS, PART = 8, 128  # parts of a minibatch: so many at most, of so many rows at least
-HALF = 32  # rows of a half at least: of few rows, there are two parts
+LEAST = 32  # rows of a part at least, where there are two, or where parts have few sums to begin and to add
 ANNOUNCEMENT = "compiling the threads of compiled losses (once, about 1 s) ..."
 
 
-def parts_of(rows: int) -> int:
+def parts_of(rows: int, by_weights: bool = False) -> int:
     """Into how many parts so many rows are divided, whatever the number of threads."""
-    return max(1, min(2, rows // HALF), min(PARTS, -(-rows // PART)))
+    if by_weights:
+        return max(1, min(PARTS, rows // LEAST))
+    return max(1, min(2, rows // LEAST), min(PARTS, -(-rows // PART)))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a call of a program needs memory for: counts of its inputs, outputs and phases, and as in Plan."""
+    """What a call of a program needs memory for: counts of its inputs and outputs, and as in Plan. pieces: of the
+    gradients that are taken by weights after each phase."""
 
     columns: int
     uniforms: int
     outputs: int
-    phases: int
+    pieces: Sequence[int]
     tiles: int
     kept: int
     uniform: int
@@ -43,6 +46,19 @@ class Layout:
     def lanes(self) -> int:
         return rows_of_block(self.tiles, self.accumulators)
 
+    @property
+    def phases(self) -> int:
+        """Passes over all rows."""
+        return len(self.pieces)
+
+    def parts_of(self, rows: int) -> int:
+        """Into how many parts so many rows are divided."""
+        return parts_of(rows, by_weights=any(self.pieces))
+
+    def tasks(self, parts: int) -> list[int]:
+        """How many parts each task has, where rows are divided into so many."""
+        return [1, *(count for own in self.pieces for count in ([parts, own, 1] if own else [parts, 1]))]
+
 
 def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
     """A plan as machine code. dtypes: of the columns' memory, as numpy names them."""
@@ -50,8 +66,9 @@ def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
     from headrace.kernels.rows.targets.cpu_code import is_wide, object_code
 
     program = plan.program
-    counts = len(program.columns), len(program.uniforms), len(program.outputs), len(plan.phases)
-    layout = Layout(*counts, plan.tiles, plan.kept, plan.uniform, plan.accumulators)
+    counts = len(program.columns), len(program.uniforms), len(program.outputs)
+    own = [phase.pieces for phase in plan.phases]
+    layout = Layout(*counts, own, plan.tiles, plan.kept, plan.uniform, plan.accumulators)
     return CpuProgram(layout, of_text("rows", assembly(plan, list(dtypes), is_wide()), object_code))
 
 
@@ -96,7 +113,7 @@ class Memory:
     def prepare(self, rows: int, threads: int) -> None:
         """Make room for so many rows."""
         layout, words = self.program.layout, self.words
-        blocks, parts = -(-rows // layout.lanes), parts_of(rows)
+        blocks, parts = -(-rows // layout.lanes), layout.parts_of(rows)
         if blocks > self._blocks:
             self._kept, self._blocks = aligned(blocks * layout.kept * layout.lanes), blocks
             words[slots.KEPT] = self._kept.ctypes.data
@@ -129,11 +146,14 @@ class Workers:
         self._rows = self.slots.reshape(WORKERS, count)
         self._scratch = [aligned(layout.tiles * layout.lanes) for _ in range(WORKERS - 1)]
         address = np.uint64(program.native.address)
-        self.work = Work(address, self.slots, np.uint64(count), np.zeros(1, np.int64), np.uint64(layout.phases))
+        parts = np.zeros(len(layout.tasks(0)), np.int64)
+        self.work = Work(address, self.slots, np.uint64(count), np.zeros(1, np.int64), parts)
+        self._layout = layout
 
     def take(self, words: np.ndarray, threads: int) -> None:
         """Give each thread the argument slots of the main one, but for its scratch memory."""
         self._rows[:threads] = words
+        self.work.parts[:] = self._layout.tasks(words[slots.PARTS])
         for worker in range(1, threads):
             self._rows[worker, slots.SCRATCH] = self._scratch[worker - 1].ctypes.data
 

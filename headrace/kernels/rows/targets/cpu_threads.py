@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.rows.targets.slots import PART, PARTS, TASK
+from headrace.kernels.rows.targets.slots import PART, TASK
 from headrace.kernels.runtime.intrinsics import run as call
 from headrace.kernels.runtime.jit import ENTRY, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 
-_TASK, _PART, _PARTS = (np.uint64(i) for i in (TASK, PART, PARTS))
+_TASK, _PART = (np.uint64(i) for i in (TASK, PART))
 
 
 @njit(**MERGED)
@@ -30,13 +30,12 @@ _run_task, _serve = work_loop(do_task)
 def run(worker, state, work):
     """All tasks of a program, by all threads together: see kernels.runtime.thread_pool."""
     if worker == 0:
-        work.task[0] = 0
-        do_task(np.uint64(0), np.uint64(0), work)
-        for _ in range(work.phases):
-            work.task[0] += 1
-            _run_task(state, work.slots[_PARTS], work)
-            work.task[0] += 1
-            do_task(np.uint64(0), np.uint64(0), work)
+        for task in range(len(work.parts)):
+            work.task[0] = task
+            if work.parts[task] == 1:
+                do_task(np.uint64(0), np.uint64(0), work)
+            else:
+                _run_task(state, work.parts[task], work)
         close(state)
     else:
         _serve(worker, state, work)

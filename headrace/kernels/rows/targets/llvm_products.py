@@ -28,8 +28,10 @@ class Multiply:
     """The sizes and strides of target[r, e] = start + sum over k < terms of weight[r, k] * source[k, e].
 
     terms: None for the function's parameter %count. start: "zero", "target", or "bias", of which there is one a row,
-    `bias` numbers apart. Strides are in numbers; e runs over `width` numbers side by side. again: so many sums in all,
-    one after the other, whose factors lie `next` numbers apart. floor: what is below zero becomes zero.
+    `bias` numbers apart. Strides are in numbers. e runs over `width` numbers side by side; the source's vectors lie
+    `strip` numbers apart. again: so many sums in all, one after the other, whose factors lie `next` numbers apart.
+    floor: what is below zero becomes zero. blocks: so many numbers apart lie the factors of %blocks sums, each of
+    `lanes` terms but for the last, which has %count; 0 for one.
     """
 
     rows: int
@@ -44,10 +46,14 @@ class Multiply:
     again: int = 1
     next: tuple[int, int] = (0, 0)
     floor: bool = False
+    strip: int = VECTOR
+    blocks: int = 0
+    lanes: int = 0
 
 
 def multiply(module: Module, sizes: Multiply, wide: bool) -> str:
-    """The function of %weight, %source, %target, and %bias or %count. wide: the machine has 32 registers of VECTOR."""
+    """The function of %weight, %source, %target, and %bias, or %count, or %count and %blocks. wide: the machine has 32
+    registers of VECTOR."""
     b = Body()
     sums, across = (24, 4) if wide else (6, 1)
     if sizes.terms is not None and sizes.terms > TERMS and not wide:
@@ -56,6 +62,7 @@ def multiply(module: Module, sizes: Multiply, wide: bool) -> str:
         _columns(b, sizes, sums, across, "0", sizes.terms, sizes.start)
     parameters = "ptr noalias %weight, ptr noalias %source, ptr noalias %target"
     parameters += ", ptr noalias %bias" * (sizes.start == "bias") + ", i64 %count" * (sizes.terms is None)
+    parameters += ", i64 %blocks" * (sizes.blocks > 0)
     return module.function(b, parameters)
 
 
@@ -96,7 +103,7 @@ def _tile(
 ) -> None:
     """One tile of sums in registers."""
     weight = b.at("%weight", b.plus(b.times(r, sizes.row), b.times(k, sizes.column)))
-    source = b.at("%source", b.plus(b.times(k, sizes.source), e))
+    source = b.at("%source", b.plus(b.times(k, sizes.source), b.times(e, sizes.strip // VECTOR)))
     target = b.at("%target", b.plus(b.times(r, sizes.target), e))
     starts: list[tuple[str, str]] = []
     for i in range(height):
@@ -107,13 +114,16 @@ def _tile(
         if start == "bias":
             first = b.broadcast(b.load("%bias", b.times(b.plus(r, i), sizes.bias), one=True))
         starts += [(b.f32, first)] * across
-    if sizes.again == 1:
-        found = _sums(b, sizes, (height, across), (weight, source), terms, starts)
+    count = "%count" if terms is None else terms
+    if not sizes.blocks:
+        found = _again(b, sizes, (height, across), (weight, source), count, starts)
     else:
-        with b.carrying(sizes.again, starts) as (again, names, found):
-            weight, source = (b.at(x, b.times(again, n)) for x, n in zip((weight, source), sizes.next, strict=True))
+        with b.carrying("%blocks", starts) as (block, names, found):
+            last = b.new(f"icmp eq i64 {b.plus(block, 1)}, %blocks")
+            count = b.new(f"select i1 {last}, i64 %count, i64 {sizes.lanes}")
+            weight, source = (b.at(x, b.times(block, sizes.blocks)) for x in (weight, source))
             known = [(b.f32, name) for name in names]
-            found += _sums(b, sizes, (height, across), (weight, source), terms, known)
+            found += _again(b, sizes, (height, across), (weight, source), count, known)
     for i in range(height):
         for v in range(across):
             total = found[i * across + v]
@@ -122,18 +132,35 @@ def _tile(
             )
 
 
+def _again(
+    b: Body,
+    sizes: Multiply,
+    tile: tuple[int, int],
+    factors: tuple[str, str],
+    terms: int | str,
+    starts: list[tuple[str, str]],
+) -> list[str]:
+    """The sums of one tile, `again` times in turn."""
+    if sizes.again == 1:
+        return _sums(b, sizes, tile, factors, terms, starts)
+    with b.carrying(sizes.again, starts) as (again, names, found):
+        weight, source = (b.at(x, b.times(again, n)) for x, n in zip(factors, sizes.next, strict=True))
+        found += _sums(b, sizes, tile, (weight, source), terms, [(b.f32, name) for name in names])
+    return found
+
+
 def _sums(
     b: Body,
     sizes: Multiply,
     tile: tuple[int, int],
     factors: tuple[str, str],
-    terms: int | None,
+    terms: int | str,
     starts: list[tuple[str, str]],
 ) -> list[str]:
     """The sums of one tile, from what they start with."""
     (height, across), (weight, source) = tile, factors
-    with b.carrying("%count" if terms is None else terms, starts) as (j, sums, ends):
-        x = [b.load(b.at(source, b.times(j, sizes.source)), str(v * VECTOR)) for v in range(across)]
+    with b.carrying(terms, starts) as (j, sums, ends):
+        x = [b.load(b.at(source, b.times(j, sizes.source)), str(v * sizes.strip)) for v in range(across)]
         column = b.times(j, sizes.column)
         for i in range(height):
             one = b.broadcast(b.load(weight, b.plus(column, i * sizes.row), one=True))
@@ -177,45 +204,37 @@ def transposed_step(step: Step, value: Transposed) -> Step:
     """Sixteen numbers of sixteen lanes at a time, by four perfect shuffles: each exchanges a bit of the one with a bit
     of the other."""
     b, view = step.body, value.source
-    count, pitch = view.shape[-1], padded(view.shape[-1])
+    count, lanes = view.shape[-1], step.plan.lanes
     source, target = step.pointer(view.value), step.pointer(value)
-    stride = view.strides[-1] * step.plan.lanes
+    stride = view.strides[-1] * lanes
 
     def turned(index: list[str]) -> None:
         if len(index) < len(view.shape) - 1:
             with b.loop(view.shape[len(index)]) as i:
                 turned([*index, i])
             return
-        places = [b.times(i, s * step.plan.lanes) for i, s in zip(index, view.strides[:-1], strict=True)]
-        begin_ = b.plus(view.offset * step.plan.lanes, *places)
+        places = [b.times(i, s * lanes) for i, s in zip(index, view.strides[:-1], strict=True)]
+        begin_ = b.plus(view.offset * lanes, *places)
         steps = 1
         for size, i in zip(reversed(view.shape[:-1]), reversed(index), strict=True):
-            places.append(b.times(i, steps * pitch * step.plan.lanes))
+            places.append(b.times(i, steps * padded(count) * lanes))
             steps *= size
         to = b.plus(0, *places[len(index) :])
         whole = count - count % VECTOR
         if whole:
-            with b.loop(whole, VECTOR) as k, b.loop(step.plan.lanes, VECTOR) as e:
-                _square(
-                    b,
-                    source,
-                    b.plus(begin_, b.times(k, stride), e),
-                    stride,
-                    VECTOR,
-                    target,
-                    b.plus(to, b.times(e, pitch), k),
-                    pitch,
-                )
+            with b.loop(whole, VECTOR) as k, b.loop(lanes, VECTOR) as e:
+                at = b.plus(begin_, b.times(k, stride), e)
+                _square(b, source, at, stride, VECTOR, target, b.plus(to, b.times(k, lanes), b.times(e, VECTOR)))
         if count > whole:
-            with b.loop(step.plan.lanes, VECTOR) as e:
+            with b.loop(lanes, VECTOR) as e:
                 at = b.plus(begin_, whole * stride, e)
-                _square(b, source, at, stride, count - whole, target, b.plus(to, b.times(e, pitch), whole), pitch)
+                _square(b, source, at, stride, count - whole, target, b.plus(to, whole * lanes, b.times(e, VECTOR)))
 
     turned([])
     return step
 
 
-def _square(b: Body, source: str, at: str, stride: int, count: int, target: str, to: str, pitch: int) -> None:
+def _square(b: Body, source: str, at: str, stride: int, count: int, target: str, to: str) -> None:
     base, goal = b.at(source, at), b.at(target, to)
     rows = [b.load(base, str(i * stride)) if i < count else "zeroinitializer" for i in range(VECTOR)]
     halves = [[j + half + VECTOR * row for j in range(8) for row in (0, 1)] for half in (0, 8)]
@@ -226,7 +245,7 @@ def _square(b: Body, source: str, at: str, stride: int, count: int, target: str,
             for half in halves
         ]
     for j, row in enumerate(rows):
-        b.store(row, goal, str(j * pitch))
+        b.store(row, goal, str(j * VECTOR))
 
 
 __all__ = ["Multiply", "begin", "dots_step", "multiply", "replace", "transposed_step"]

@@ -1,12 +1,13 @@
 """The argument slots of a program's entry point, 8 bytes each: see kernels.runtime.native.
 
-A task is one of BEFORE (uniform values that need no rows), 2 q + 1 (phase q, the blocks of one part) and 2 q + 2 (what
-follows it: sums, and uniform values of phase q + 1); ALL is everything, one after the other.
+Task 0 computes uniform values that need no rows. Then there are for each phase the blocks of one part; where gradients
+are taken by weights, a piece of them; and what follows (sums, and uniform values of the next phase). ALL is everything,
+one after the other.
 """
 
 from __future__ import annotations
 
-ALL, BEFORE = -1, 0  # tasks
+ALL = -1  # a task
 
 TASK, PART, PARTS, ROWS = range(4)
 ORDER, FIRST = 4, 5  # address of the rows' order, int64, or 0; how many of it come before these rows

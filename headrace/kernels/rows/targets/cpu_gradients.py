@@ -1,0 +1,129 @@
+"""Gradients of weights as LLVM assembly: sums over rows of the products of two factors, block by block within a phase,
+or after it in pieces of a matrix, each over all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from headrace.kernels.rows.row_plan import PIECE, VECTOR, Phase, Plan, matrix, outer_form, pieces
+from headrace.kernels.rows.row_program import Outer, Reduce, Value, View
+from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.cpu_calls import Caller
+from headrace.kernels.rows.targets.cpu_sums import finish
+from headrace.kernels.rows.targets.llvm_expressions import Step
+from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, multiply
+from headrace.kernels.rows.targets.llvm_steps import COUNT, begin, row_sum_step
+from headrace.kernels.rows.targets.llvm_text import Body, Module
+
+
+def add_block(call: Caller, wide: bool, value: Value) -> None:
+    """Call what adds a block's rows to the accumulators of a sum over rows."""
+    if isinstance(value, Reduce):
+        _add_along_lanes(call, value, row_sum_step(call.plan, call.module, value))
+        return
+    assert isinstance(value, Outer)
+    if outer_form(value) == "dots":
+        _add_along_lanes(call, value, dots_step(begin(call.plan, call.module, True), value))
+        return
+    sizes = _sizes(call.plan, value, matrix(value)[0].shape[-1], "target")
+    for weight, source, more in _factors(call, value):
+        name = multiply(call.module, replace(sizes, **more), wide)
+        call.do(name, [f"ptr {weight}", f"ptr {source}", f"ptr {call.sums(value)}", f"i64 {call.count}"])
+
+
+def _add_along_lanes(call: Caller, value: Value, step: Step) -> None:
+    call.step(step, f"ptr noalias %sums, {COUNT}", f"ptr {call.sums(value)}, i64 {call.count}")
+
+
+def _sizes(plan: Plan, value: Outer, rows: int, start: str) -> Multiply:
+    """The product that adds to so many rows of an Outer's accumulators."""
+    own, _, pitch = matrix(value)
+    lanes = plan.lanes
+    return Multiply(rows, None, pitch, own.strides[-1] * lanes, 1, VECTOR, pitch, start, strip=VECTOR * lanes)
+
+
+def _factors(call: Caller, value: Outer) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The addresses of an Outer's two factors in a block, and what Multiply has of sums in turn: of a matrix for each
+    index of the first axes."""
+    (own, _, pitch), lanes = matrix(value), call.plan.lanes
+    together = own.shape[-2] if len(own.shape) > 1 else 1
+    more = {"again": together, "next": (own.strides[-2] * lanes, pitch * lanes)} if together > 1 else {}
+    for number, index in enumerate(indices(own.shape[:-2])):
+        weight = call.at(own.value, place_in(own, index) * lanes)
+        yield weight, call.at(call.plan.transposed[value], number * together * pitch * lanes), more
+
+
+def gradients(plan: Plan, module: Module, wide: bool, name: str, phase: Phase) -> list[str]:
+    """The function of that name, which computes a piece of a phase's gradients, and those that it calls."""
+    functions, b, begin_ = list[str](), Body(1), 0
+    part = b.new(f"load i64, ptr {b.at('%slots', str(slots.PART), 'i64')}, align 8")
+    for group, values in enumerate(phase.gradients):
+        cut = pieces(values[0])
+        for rows in dict.fromkeys(cut):
+            title = f"{name}_{group}_{rows}"
+            functions.append(_piece(plan, module, wide, values, rows, title))
+            end = begin_ + (len(cut) if rows == cut[-1] else len(cut) - 1)
+            at = b.mul(b.new(f"sub i64 {part}, {begin_}"), PIECE)
+            inside, number = b.new(f"icmp ult i64 {part}, {end}"), len(b.lines)
+            b.do(f"br i1 {inside}, label %own{number}, label %next{number}")
+            b.lines += [f"own{number}:", f"  call void @{title}(ptr %slots, i64 {at})", "  ret void", f"next{number}:"]
+        begin_ += len(cut)
+    return [*functions, function(name, b, "ptr %slots")]
+
+
+def _piece(plan: Plan, module: Module, wide: bool, values: list[Value], rows: int, name: str) -> str:
+    """The function that computes so many rows of a sum, from row %first on."""
+    b = Body(1)
+    call, value, lanes = Caller(plan, module, b), values[0], plan.lanes
+    all_rows = call.slot(slots.ROWS)
+    blocks = b.new(f"udiv i64 {b.add(all_rows, lanes - 1)}, {lanes}")
+    sums, target = call.sums(value), next(call.at(own, 0) for own in values if own in plan.places)
+    if isinstance(value, Outer) and outer_form(value) != "dots":
+        sums = b.at(sums, b.mul("%first", matrix(value)[2]))
+        target = b.at(target, b.times("%first", 1 if outer_form(value) == "left" else value.shape[-1]))
+        last = b.new(f"sub i64 {all_rows}, {b.mul(b.add(blocks, -1), lanes)}")
+        _multiply_blocks(call, wide, values, rows, sums, [f"i64 {last}", f"i64 {blocks}"])
+    else:
+        call.clear(value)
+        with b.loop(blocks) as block:
+            call.begin_block(block, all_rows)
+            for own in values:
+                add_block(call, wide, own)
+    for function_ in finish(module, value, rows):
+        call.do(function_, [f"ptr {sums}", f"ptr {target}", "i64 1", "i64 0"])
+    return function(name, b, "ptr %slots, i64 %first")
+
+
+def _multiply_blocks(call: Caller, wide: bool, values: list[Value], rows: int, sums: str, counts: list[str]) -> None:
+    """Call what computes rows of a matrix over all blocks, from row %first on. counts: rows of the last, and blocks."""
+    plan, b, start = call.plan, call.body, "zero"
+    for value in values:
+        assert isinstance(value, Outer)
+        call.begin_block("0", call.slot(slots.ROWS))
+        sizes = replace(_sizes(plan, value, rows, start), blocks=plan.kept * plan.lanes, lanes=plan.lanes)
+        for weight, source, more in _factors(call, value):
+            name = multiply(call.module, replace(sizes, start=start, **more), wide)
+            weight = b.at(weight, b.mul("%first", sizes.row))
+            call.do(name, [f"ptr {weight}", f"ptr {source}", f"ptr {sums}", *counts])
+            start = "target"
+
+
+def indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """All indices of an array of this shape, in row-major order."""
+    found: list[tuple[int, ...]] = [()]
+    for n in shape:
+        found = [(*index, i) for index in found for i in range(n)]
+    return found
+
+
+def place_in(view: View, index: tuple[int, ...]) -> int:
+    """Where a view has the numbers of an index of its first axes."""
+    return view.offset + sum(i * s for i, s in zip(index, view.strides, strict=False))
+
+
+def function(name: str, b: Body, parameters: str) -> str:
+    """A function of the program, as text."""
+    text = "\n".join(b.lines)
+    return f"define internal void @{name}({parameters}) noinline nounwind {{\nentry:\n{text}\n  ret void\n}}"
