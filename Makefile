@@ -23,12 +23,13 @@ LATEST = "$$(ls -td "$(RUNS)"/ppo/CartPole-v1_* | head -1)"
 BRIEFLY := | awk '/Downloading .*MB\)/ { split($$2, name, "-"); print "  downloading", name[1], name[2], $$3, $$4 } \
   /^Installing collected/ { print "  unpacking" } { fflush() }'
 
-.PHONY: help demo test test-slow docs bench lint format clean
+.PHONY: help demo test test-long test-slow docs bench lint format clean
 
 help:
 	@echo "make demo       train PPO on CartPole-v1, evaluate it on Gymnasium's own, write a learning curve, a GIF, a policy.py"
 	@echo "make test       lint, types and the fast tests"
-	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-long  the tests that take seconds each: tests/long_tests.txt"
+	@echo "make test-slow  the tests that take minutes each"
 	@echo "make docs       the documentation site, in site/"
 	@echo "make bench      some of the benchmarks, quickly (benchmarks/README.md tells how to run them in full)"
 	@echo "make lint       ruff and mypy alone"
@@ -45,7 +46,10 @@ demo: $(INSTALLED)
 test: $(INSTALLED)  # mypy, which uses one core, beside the first tests; three processes, since some tests wait
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 3 --dist loadfile && wait $$types
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 3 --dist loadfile -m "not slow and not long" && wait $$types
+
+test-long: $(INSTALLED)
+	$(BIN)/pytest -n 3 --dist loadfile -m "long and not slow"
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 7200

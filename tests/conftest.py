@@ -21,6 +21,7 @@ from headrace.core import user_names
 from headrace.envs import registry
 
 TESTS = Path(__file__).parent
+LONG = TESTS / "long_tests.txt"
 
 settings.register_profile("search", deadline=None)  # other examples each time: pytest --hypothesis-profile search
 settings.register_profile("same", deadline=None, derandomize=True)  # no test fails by chance or on a slow machine
@@ -55,6 +56,15 @@ def translate(file: Path, config: pytest.Config) -> None:
         stat, code = rewrite._rewrite_test(file, config)
         folder.mkdir(exist_ok=True)
         rewrite._write_pyc(state, code, stat, kept)
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items):
+    """Mark the tests of long_tests.txt, which are no part of `make test`."""
+    long = {*LONG.read_text().splitlines()}
+    for item in items:
+        if f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}" in long:
+            item.add_marker("long")
 
 
 def pytest_collection_finish():

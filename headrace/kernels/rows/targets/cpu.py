@@ -16,8 +16,7 @@ from headrace.kernels.rows.row_program import (
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.cpu_floors import floors
-from headrace.kernels.rows.targets.cpu_gradients import add_block, function, gradients, indices, place_in
-from headrace.kernels.rows.targets.cpu_sums import finish
+from headrace.kernels.rows.targets.cpu_sums import add_block, finish, function, gradients, indices, place_in
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
 from headrace.kernels.rows.targets.llvm_products import Multiply, multiply, transposed_step
 from headrace.kernels.rows.targets.llvm_steps import (
