@@ -169,6 +169,7 @@ class PPOOptions(Options, total=False):
     critic_members: Sequence[str]
     ortho_init: bool
     initial_std: float | None
+    state_std: bool
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
@@ -206,6 +207,7 @@ class A2COptions(Options, total=False):
     critic_members: Sequence[str]
     ortho_init: bool
     initial_std: float | None
+    state_std: bool
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
@@ -236,6 +238,7 @@ class APPOOptions(Options, total=False):
     critic_members: Sequence[str]
     ortho_init: bool
     initial_std: float | None
+    state_std: bool
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
@@ -275,6 +278,7 @@ class IMPALAOptions(Options, total=False):
     critic_members: Sequence[str]
     ortho_init: bool
     initial_std: float | None
+    state_std: bool
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
@@ -307,6 +311,7 @@ class ReinforceOptions(Options, total=False):
     critic_members: Sequence[str]
     ortho_init: bool
     initial_std: float | None
+    state_std: bool
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
@@ -336,6 +341,7 @@ class TRPOOptions(Options, total=False):
     critic_members: Sequence[str]
     ortho_init: bool
     initial_std: float | None
+    state_std: bool
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
@@ -729,6 +735,7 @@ class EveryOptions(Options, total=False):
     critic_members: Sequence[str]
     ortho_init: bool
     initial_std: float | None
+    state_std: bool
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool

@@ -53,6 +53,7 @@ class ActorCriticConfig:
     initial_std: float | None = (
         None  # deviation of Box actions at the start, in half their range; None: 1, with use_sde 0.05
     )
+    state_std: bool = False  # the deviation of Box actions is an output of the network, a function of the state
     use_sde: bool = False  # noise on Box actions is a function of the state (gSDE, Raffin et al. 2021)
     sde_sample_freq: int = -1  # steps for which use_sde's noise matrix holds, at most an episode; -1: num_steps
     use_expln: bool = False  # deviations of use_sde's matrix that are above 1 grow as a logarithm

@@ -58,6 +58,7 @@ POLICY_SETTINGS = (
     "critic_hidden",
     "ortho_init",
     "use_sde",
+    "state_std",
 )  # fields of a config that go to the ActorCritic under the same name
 
 

@@ -22,7 +22,7 @@ from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy, kind_of
 from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ
-from headrace.policies.heads import GaussianHead
+from headrace.policies.heads import GaussianHead, StateStdHead
 from headrace.policies.masks import forbid, mask_of, or_all
 from headrace.policies.networks import DictEncoder, VectorEncoder
 from headrace.policies.numpy_io import to_batch
@@ -289,6 +289,8 @@ def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None)
         scores = forbid(scores, or_all(mask) if isinstance(policy, QNetwork | DiscreteActorQ) else mask)
     head = getattr(policy, "head", None)
     kind = "q_values" if isinstance(policy, QNetwork) else "mean" if isinstance(policy.action_space, Box) else "logits"
+    if isinstance(head, StateStdHead):
+        scores = scores[: head.num_parameters // 2]
     if isinstance(head, GaussianHead) and not head.squash:
         scores = torch.addcmul(head.center, scores, head.half_range)
     outputs = {"action": action, kind: scores.t().numpy(), **_value(graph, policy, batch, before)}

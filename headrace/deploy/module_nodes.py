@@ -214,6 +214,8 @@ def forbid(graph: Graph, x: Value, mask: Value | None, or_all: bool = False) -> 
 def act(graph: Graph, head: Any, x: Value, mask: Value | None = None) -> None:
     """Set the outputs `action`, and `logits` or `mean`, from the output x of a network for a head."""
     x = forbid(graph, x, mask)
+    if isinstance(head, heads.StateStdHead):
+        x = part(graph, x, 0, head.num_parameters // 2)
     match head:
         case heads.CategoricalHead():
             graph.outputs |= {"action": choose(graph, x, head.start), "logits": x}

@@ -35,7 +35,7 @@ class ActorCritic(Policy):
     images: see convolutions.ImageEncoder; actor and critic share its convolutions. Action masks: see masks.py.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
     (Andrychowicz et al. 2021, arXiv:2006.05990); ortho_init=False: those of torch.nn.Linear and its like.
-    normalize_observation, normalize_return: see normalization.py. use_sde, sde_sample_freq, use_expln: see
+    normalize_observation, normalize_return: see normalization.py. use_sde, sde_sample_freq, use_expln, state_std: see
     heads.py.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
@@ -58,6 +58,7 @@ class ActorCritic(Policy):
         use_sde: bool = False,
         sde_sample_freq: int = 64,
         use_expln: bool = False,
+        state_std: bool = False,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -69,7 +70,9 @@ class ActorCritic(Policy):
         self.masked = is_masked(observation_space, action_space)
         features = [self.encoder.size, *hidden][-1]
         self.use_sde, self.state_width = use_sde, SDE_STATE * use_sde
-        self.head = action_head(action_space, distribution)
+        if state_std and use_sde:
+            raise ValueError("state_std does not go with use_sde: leave one of them out")
+        self.head = action_head(action_space, distribution, state_std)
         if use_sde:
             self.head = state_dependent(self.head, action_space, features, sde_sample_freq, use_expln)
         self.num_draws = self.head.num_draws
@@ -195,6 +198,7 @@ class AsymmetricActorCritic(Policy):
         images: str = "auto",
         critic_hidden: Sequence[int] | None = None,
         ortho_init: bool = True,
+        state_std: bool = False,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -205,7 +209,7 @@ class AsymmetricActorCritic(Policy):
         self.encoder = make_encoder(self.observation_space, normalize_observation, generator, images)
         self.critic_encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.masked = is_masked(self.observation_space, action_space)
-        self.head = action_head(action_space, distribution)
+        self.head = action_head(action_space, distribution, state_std)
         self.num_draws, self.block = self.head.num_draws, inference_block(observation_space)
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
         self.critic_hidden = tuple(hidden if critic_hidden is None else critic_hidden)

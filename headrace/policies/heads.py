@@ -41,6 +41,8 @@ from headrace.data.spaces import (
 )
 from headrace.policies.distributions import (
     LOG_2PI,
+    LOG_STD_MAX,
+    LOG_STD_MIN,
     Bernoulli,
     Categorical,
     Gaussian,
@@ -95,6 +97,17 @@ class BernoulliHead(nn.Module):
         return Bernoulli(parameters)
 
 
+class StateDependentGaussian(Gaussian):
+    """Independent normals, each row with deviations of its own: mean and log_std [K, N]."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        distance = (action.t() - self.mean) * (-self.log_std).exp()
+        return ((distance * distance) * -0.5 - self.log_std).sum(0) - 0.5 * LOG_2PI * len(self.mean)
+
+    def entropy(self) -> Tensor:
+        return self.log_std.sum(0) + 0.5 * (1 + LOG_2PI) * len(self.mean)
+
+
 @explains_members
 class GaussianHead(nn.Module):
     """Box actions: means from the network, one learned log standard deviation per dimension, 0 at first.
@@ -126,11 +139,35 @@ class GaussianHead(nn.Module):
         for name, values in (("center", low + high), ("half_range", high - low)):
             self.register_buffer(name, torch.tensor(values / 2, dtype=torch.float32).unsqueeze(1), persistent=False)
 
+    def of_rows(self, mean: Tensor, log_std: Tensor) -> StateDependentGaussian | SquashedGaussian:
+        """The distribution with deviations of each row, [K, N], in the units of log_std."""
+        if not self.squash:
+            mean = torch.addcmul(self.center, mean, self.half_range)
+            return StateDependentGaussian(mean, log_std + self.half_range.log())
+        squashed = SquashedGaussian(mean, log_std, self.center, self.half_range)
+        squashed.normal = StateDependentGaussian(mean, log_std)
+        return squashed
+
     def forward(self, parameters: Tensor) -> Gaussian | SquashedGaussian:
         log_std = self.log_std.unsqueeze(1)
         if self.squash:
             return SquashedGaussian(parameters, log_std, self.center, self.half_range)
         return Gaussian(torch.addcmul(self.center, parameters, self.half_range), log_std + self.half_range.log())
+
+
+@explains_members
+class StateStdHead(GaussianHead):
+    """Box actions of which the network has the log standard deviations as well, added to the learned one of each
+    dimension: a function of the state."""
+
+    def __init__(self, space: Box, squash: bool, own_units: bool) -> None:
+        super().__init__(space, squash, own_units)
+        self.num_parameters *= 2
+
+    def forward(self, parameters: Tensor) -> StateDependentGaussian | SquashedGaussian:
+        """The distribution of means and log standard deviations, [2 K, N]."""
+        mean, offset = parameters.chunk(2)
+        return self.of_rows(mean, (self.log_std.unsqueeze(1) + offset).clamp(LOG_STD_MIN, LOG_STD_MAX))
 
 
 @explains_members
@@ -148,17 +185,6 @@ class NoiseMatrix(nn.Module):
         return torch.cat((mean.clamp(-SDE_LARGEST, SDE_LARGEST), log_std_of(deviation_of(self), features)))
 
 
-class StateDependentGaussian(Gaussian):
-    """Independent normals, each row with deviations of its own: mean and log_std [K, N]."""
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        distance = (action.t() - self.mean) * (-self.log_std).exp()
-        return ((distance * distance) * -0.5 - self.log_std).sum(0) - 0.5 * LOG_2PI * len(self.mean)
-
-    def entropy(self) -> Tensor:
-        return self.log_std.sum(0) + 0.5 * (1 + LOG_2PI) * len(self.mean)
-
-
 @explains_members
 class StateDependentHead(GaussianHead):
     """Box actions whose noise is linear in the features: see the top of this file. log_std: of the noise matrix,
@@ -173,13 +199,7 @@ class StateDependentHead(GaussianHead):
 
     def forward(self, parameters: Tensor, features: Tensor) -> StateDependentGaussian | SquashedGaussian:  # type: ignore[override]
         """The distribution of mean [K, N] and features [N, L], over all matrices."""
-        log_std = log_std_of(deviation_of(self), features.detach())
-        if not self.squash:
-            mean = torch.addcmul(self.center, parameters, self.half_range)
-            return StateDependentGaussian(mean, log_std + self.half_range.log())
-        squashed = SquashedGaussian(parameters, log_std, self.center, self.half_range)
-        squashed.normal = StateDependentGaussian(parameters, log_std)
-        return squashed
+        return self.of_rows(parameters, log_std_of(deviation_of(self), features.detach()))
 
     def explore(
         self, parameters: Tensor, features: Tensor, state: Tensor, random: Tensor
@@ -255,15 +275,18 @@ def normals(seeds: Tensor, features: int, actions: int) -> Tensor:
     return box_muller(rng.to_uniform(words), features * actions).unflatten(0, (features, actions))
 
 
-def action_head(space: Space, distribution: str = "auto") -> Any:
+def action_head(space: Space, distribution: str = "auto", state_std: bool = False) -> Any:
     """The head for an action space: num_parameters, num_draws, and a call that turns [P, N] into a distribution.
 
     distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box, and Bernoulli for
-    MultiBinary; "unit_gaussian" is a Gaussian in the units of actions.
+    MultiBinary; "unit_gaussian" is a Gaussian in the units of actions. state_std: a Gaussian's deviations are outputs
+    of the network, too.
     Raises ValueError for an unknown name, TypeError where the distribution does not apply to the space.
     """
     if distribution not in DISTRIBUTIONS:
         raise ValueError(f"unknown distribution {distribution!r}: use one of {', '.join(DISTRIBUTIONS)}")
+    if state_std and not isinstance(space, Box):
+        raise ValueError(f"state_std is for actions of a Box, and these are {shown(space)}: leave it out")
     if isinstance(space, Discrete) and distribution in ("auto", "categorical"):
         action_column(space)  # refuses numbers that do not fit into 32 bits, which would wrap around
         return CategoricalHead(space)
@@ -273,7 +296,8 @@ def action_head(space: Space, distribution: str = "auto") -> Any:
     if isinstance(space, MultiBinary) and len(space.shape) == 1 and distribution == "auto":
         return BernoulliHead(space)
     if isinstance(space, Box) and len(space.shape) == 1 and distribution != "categorical":
-        return GaussianHead(space, distribution == "squashed", distribution == "unit_gaussian")
+        kind = StateStdHead if state_std else GaussianHead
+        return kind(space, distribution == "squashed", distribution == "unit_gaussian")
     raise TypeError(
         f"no {distribution} distribution over actions of {space}: "
         "Discrete and MultiDiscrete are categorical; MultiBinary is auto; a Box of one dimension is gaussian, "

@@ -44,6 +44,7 @@ class RecurrentActorCritic(Policy):
         seed: int = 0,
         images: str = "auto",
         ortho_init: bool = True,
+        state_std: bool = False,
     ) -> None:
         super().__init__()
         self._keep(locals())
@@ -55,7 +56,7 @@ class RecurrentActorCritic(Policy):
         copies = 1 if shared else 2
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.masked = is_masked(observation_space, action_space)
-        self.head = action_head(action_space, distribution)
+        self.head = action_head(action_space, distribution, state_std)
         self.num_draws, self.block = self.head.num_draws, inference_block(observation_space, recurrent)
         trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
         self.trunks: Any = nn.ModuleList(trunks)

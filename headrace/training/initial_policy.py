@@ -36,6 +36,7 @@ NETWORK = {  # settings of the algorithms that their usual networks alone read
     "critic_init_scale",
     "norm",
     "ortho_init",
+    "state_std",
     "use_sde",
     "sde_sample_freq",
     "use_expln",
