@@ -1,8 +1,9 @@
 """PettingZoo's parallel environments, which have several agents. Agents are columns of a rollout.
 
 With A agents in W copies of the environment, column agent * W + copy is that agent's in that copy. The rows of an agent
-that has ended are masked until no agent of its copy is left; then that copy begins a new episode. An agent's first
-masked row holds its `episode_return` and `episode_length`; in the others both are 0.
+that has ended are masked until it is among the agents again, or no agent of its copy is left; then that copy begins a
+new episode. The first masked row after an agent's steps holds their `episode_return` and `episode_length`; in the
+others both are 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headrace.envs.gym.columns import Views, action_caster, as_flag, as_number, 
 from headrace.envs.gym.failures import made
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.gym.several import factory_of
-from headrace.envs.gym.unread import IN_OBSERVATIONS, tell_unread, unread_mask
+from headrace.envs.gym.unread import IN_OBSERVATIONS, STILL_LISTED, tell_unread, unread_mask
 
 OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
@@ -74,7 +75,7 @@ class PettingZooEnv(InlineEnv):
         self._counts = np.zeros((self.num_agents, self.num_copies), np.int64)  # ... and their lengths
         copies = np.arange(self.first_column, self.first_column + self.num_copies)[:, None]
         self._columns = copies + np.arange(self.num_agents) * self.of  # [copy, agent]
-        self._died: list[set[str]] = [set() for _ in copies]  # agents that ended in the present episode
+        self._listed: list[set[str]] = [set() for _ in copies]  # agents that have ended and did not leave `agents`
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action; by group where spaces differ."""
@@ -111,11 +112,20 @@ class PettingZooEnv(InlineEnv):
                 self._took_part(number, index, t, outcome, place.agent in here)
             else:
                 self._end_episode(number, index, t)
-                joins = place.agent in here and place.agent not in self._died[index]
+                joins = self._joins(index, place.agent, here)
                 self._valid[t + 1, place.first + index] = joins
                 self._see(place, index, t + 1, seen, must=joins)
         self._look(index, outcome[4], ended=not here)
         self._lengths[index] += 1
+
+    def _joins(self, index: int, agent: str, here: set[str]) -> bool:
+        """Tell if an agent that did not act acts in the next step: it is new, or has left `agents` and returned."""
+        listed = self._listed[index]
+        if agent not in here:
+            listed.discard(agent)
+        elif agent in listed:
+            tell_unread(self.name, [STILL_LISTED])
+        return agent in here and agent not in listed
 
     def _took_part(self, number: int, index: int, t: int, outcome: tuple[Mapping, ...], stays: bool) -> None:
         """Write an agent's outcome of a step. An agent that is gone without a flag is truncated."""
@@ -132,8 +142,8 @@ class PettingZooEnv(InlineEnv):
         self._see(place, index, t + 1, seen, must=not ended)
         self._sums[number, index] += reward
         self._counts[number, index] += 1
-        if ended:
-            self._died[index].add(agent)
+        if ended and stays:
+            self._listed[index].add(agent)
 
     def _reset_one(self, index: int, t: int) -> None:
         self._begin_next(index, t + 1)
@@ -147,7 +157,7 @@ class PettingZooEnv(InlineEnv):
         seen, here = self._first_observation(index), set(self.envs[index].agents)
         if not here & set(self.agents):
             raise ValueError(f"after reset() there is no agent: agents is {self.envs[index].agents!r}")
-        self._died[index] = set()
+        self._listed[index] = set()
         for place in self._places:
             self._valid[row, place.first + index] = place.agent in here
             self._see(place, index, row, seen, must=place.agent in here)

@@ -1,4 +1,4 @@
-"""Infos that an environment gives and that nothing reads: what to say about them."""
+"""Infos, and agents, that an environment gives and that nothing reads: what to say about them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ _told: set[tuple[str, str]] = set()
 
 
 class Unread(NamedTuple):
-    """Something that an environment says in its infos, and what to do about it."""
+    """Something that an environment says and that is not read, and what to do about it."""
 
     found: str
     advice: str
 
+
+STILL_LISTED = Unread(
+    "an agent that has ended is still among `agents`, and its steps are masked",
+    "step() should take it out of `agents`; where it is put in again later, it acts again",
+)
 
 _collecting: ContextVar[dict[Unread, None] | None] = ContextVar("collecting", default=None)
 

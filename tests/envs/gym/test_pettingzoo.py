@@ -13,6 +13,7 @@ from headrace.data.rollout import Rollout
 from headrace.envs.gym.agent_groups import grouped, role
 from headrace.envs.gym.inline import env_seed
 from headrace.envs.gym.pettingzoo import PettingZooEnv, inline
+from headrace.envs.gym.unread import STILL_LISTED, collected
 
 WIDE = (Box(-1, 300, (3,)), Box(-1, 1, (2,)))
 
@@ -67,6 +68,45 @@ def test_an_agent_may_join_late():
     assert rollout.observation[:, 1, 0].tolist() == [0, 0, 2, 3, 4, 4]
     assert (rollout.episode_return[4, 1], rollout.episode_length[4, 1]) == (7, 2)
     assert rollout.episode_length[:2, 1].tolist() == [0, 0]
+
+
+class Returning(Relay):
+    """b's life ends with step 2, it is among the agents again after 4, and its second life ends with step 5."""
+
+    def step(self, actions):
+        seen, rewards, ended, *rest = super().step(actions)
+        if "b" in ended and self.count in (2, 5):
+            ended["b"] = True
+            self.agents = [agent for agent in self.agents if agent != "b"]
+        elif self.count == 4:
+            self.agents = ["a", "b"]
+            seen["b"] = self.look("b")
+        return seen, rewards, ended, *rest
+
+
+def test_an_agent_that_returns_acts_again_and_its_second_life_is_an_episode():
+    rollout = run(envs.make(lambda: Returning({"a": 7, "b": 9}), 1), 8)
+    assert rows(rollout.valid) == [[1] * 7 + [0, 1], [1, 1, 0, 0, 1, 0, 0, 0, 1]]
+    assert rows(rollout.terminated)[1] == [0, 1, 0, 0, 1, 0, 0, 0]
+    assert rows(rollout.reward)[1] == [1, 2, 0, 0, 5, 0, 0, 0]
+    assert rollout.observation[:, 1, 0].tolist() == [0, 1, 2, 2, 4, 5, 5, 5, 0]
+    ends = ~rollout.valid[:8, 1]
+    assert rollout.episode_return[:8, 1][ends].tolist() == [3, 0, 5, 0, 0]
+    assert rollout.episode_length[:8, 1][ends].tolist() == [2, 0, 1, 0, 0]
+
+
+def test_an_agent_that_ends_and_does_not_leave_is_masked_and_a_line_says_so():
+    class Lingering(Relay):
+        def step(self, actions):
+            self.agents = list(actions)
+            outcome = super().step(actions)
+            self.agents = ["a", "b"] if "a" in self.agents else []
+            return outcome
+
+    with collected() as found:
+        rollout = run(envs.make(lambda: Lingering({"a": 7, "b": 2}), 1), 7)
+    assert rows(rollout.valid) == [[1] * 7 + [0], [1, 1, 0, 0, 0, 0, 0, 0]]
+    assert list(found) == [STILL_LISTED]
 
 
 def test_an_agent_that_vanishes_is_truncated_and_keeps_its_last_observation():
