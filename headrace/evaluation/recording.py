@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,13 +78,14 @@ class EpisodeRecorder(gymnasium.Wrapper):
         """Begin an episode."""
         self._write()
         observation, info = super().reset(seed=seed, options=options)
-        self._first, self._seed = observation, seed
+        self._first, self._seed = deepcopy(observation), seed
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Json]:
         """A step, which is recorded."""
         found = observation, reward, terminated, truncated, _ = super().step(action)
-        self._rows.append((action, float(reward), bool(terminated), bool(truncated), observation))
+        outcome = float(reward), bool(terminated), bool(truncated)
+        self._rows.append((deepcopy(action), *outcome, deepcopy(observation)))  # the next step may write into both
         if terminated or truncated:
             self._write()
         return found

@@ -159,3 +159,31 @@ def test_what_cannot_be_recorded_or_read_is_refused(tmp_path):
         next(read_episodes(tmp_path))
     with pytest.raises(ValueError, match="episodes must be 1 or more, got 0"):
         record(None, "CartPole-v1", tmp_path / "b", 0)
+
+
+class Reusing(gymnasium.Env):
+    """Writes each observation into the same array."""
+
+    observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Box(0, 9, (1,), np.float32)
+    seen = np.zeros(1, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen[:] = 0
+        return self.seen, {}
+
+    def step(self, action):
+        self.seen += 1
+        return self.seen, 0.0, bool(self.seen[0] == 3), False, {}
+
+
+def test_arrays_that_are_written_into_again_are_recorded_as_they_were(tmp_path):
+    env, action = EpisodeRecorder(Reusing(), tmp_path / "reused"), np.zeros(1, np.float32)
+    env.reset()
+    for number in range(3):
+        action[:] = number
+        env.step(action)
+    env.close()
+    (episode,) = read_episodes(tmp_path / "reused")
+    assert episode.observations.ravel().tolist() == [0, 1, 2, 3]
+    assert episode.actions.ravel().tolist() == [0, 1, 2]
