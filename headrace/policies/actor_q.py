@@ -276,7 +276,7 @@ def check_networks(
     if critics not in (None, policy.critics.number):
         reason = f"this policy has {policy.critics.number} critics, and the algorithm learns {critics}"
         raise ValueError(f"{reason}: make the policy with critics={critics}")
-    found = getattr(policy, "quantiles", 1), isinstance(getattr(policy, "critics", None), RenormCritics)
+    found = getattr(policy, "quantiles", 1), getattr(policy.critics, "has_renorm", False)
     if found != (quantiles, renorm):
         own, wanted = (
             "batch renormalisation" if norm else f"{outputs} outputs each" if outputs > 1 else "one output each"

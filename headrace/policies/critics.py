@@ -99,6 +99,8 @@ class RenormCritics(Critics):
     """Critics with batch renormalisation of the input and after each activation, as in CrossQ (Bhatt et al. 2024,
     arXiv:1902.05605). warm_up: see BatchRenorm."""
 
+    has_renorm = True
+
     def __init__(
         self,
         number: int,
