@@ -38,7 +38,6 @@ def compiled(loss: Loss, unit: int, size: int) -> CompiledLoss:
 
 @lru_cache(LOSSES)
 def _compiled(loss: Loss, unit: int, by_weights: bool) -> CompiledLoss:
-
     def weighted(policy: Policy, batch: Mapping[str, Any], config: Any, of_a_row: Tensor) -> Any:
         rows: Batch = {**batch}
         if unit > 1:

@@ -43,6 +43,7 @@ class CompiledLoss:
 
     Calling it gives what the plain function returns, without gradient functions, and adds the loss' gradients to
     `.grad` of the parameters, as loss.backward() would. Several threads may call it at once.
+    by_weights: see Conditions.
     """
 
     def __init__(self, plain: Callable[..., Any], by_weights: bool | None = None) -> None:
@@ -164,7 +165,7 @@ class CompiledLoss:
         self._refused = [(conditions, reason), *self._refused[: MOST - 1]]
 
     def _why_never(self, arguments: tuple[Any, ...]) -> str | None:
-        """Why a call is not compiled, whatever else is known; None where nothing is against it."""
+        """Say why calls with this module are not compiled; None where nothing is against it."""
         if self._never is None and self._changing:
             return self._changing.get(self._owner(arguments))
         return self._never
