@@ -26,7 +26,7 @@ HEADINGS = ("library", "seed", "return", "evaluated", "steps", "seconds", "steps
 
 @dataclass(frozen=True)
 class Compare:
-    """What to train, and how."""
+    """The task, and settings of both trainings."""
 
     library: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="sb3")]  # the other library: sb3
     algorithm: Annotated[str, tyro.conf.Positional]  # ppo, a2c, sac, td3, dqn, ddpg, tqc, crossq, trpo, qrdqn

@@ -19,7 +19,7 @@ DESCRIPTION = "Record a video of a trained policy: headrace play runs/ppo/CartPo
 
 @dataclass(frozen=True)
 class Play:
-    """What to record, and how."""
+    """The run, and settings of the recording."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # folder of a run or of a checkpoint in it
     choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]

@@ -20,7 +20,7 @@ DESCRIPTION = "Write episodes of a trained policy in Minari's format: headrace r
 
 @dataclass(frozen=True)
 class Record:
-    """What to record, and how."""
+    """The run, and settings of the recording."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # folder of a run or of a checkpoint in it
     choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]

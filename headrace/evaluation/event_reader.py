@@ -20,7 +20,7 @@ HEAD, TAIL = 12, 4  # bytes of a record before and after its message
 
 @dataclass
 class Scalars:
-    """What event files say, in the order of their times."""
+    """Contents of event files, in the order of their times."""
 
     began: float  # seconds since 1970 of the first event
     scalars: dict[str, list[tuple[int, float, float]]] = field(default_factory=dict)  # tag -> step, seconds, value

@@ -89,7 +89,7 @@ class _Planner:
         return factors
 
     def _is_gradient(self, value: Value) -> bool:
-        """Whether a step is a sum of what has tiles, and of enough numbers to be taken by weights."""
+        """True for a sum of what has tiles, and of enough numbers to be taken by weights."""
         if not is_sum(value) or (isinstance(value, Reduce) and value.function != "sum"):
             return False
         in_tiles = all(isinstance(x.value, Input) or x.value in self.stored for x in value.operands)

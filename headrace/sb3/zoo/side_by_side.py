@@ -53,7 +53,7 @@ class Result(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What both libraries train. own: an entry as rl_zoo3's files have them."""
+    """A task that both libraries train. own: an entry as rl_zoo3's files have them."""
 
     kind: str
     env: str

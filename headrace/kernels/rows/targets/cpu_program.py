@@ -30,8 +30,9 @@ def parts_of(rows: int, by_weights: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a call of a program needs memory for: counts of its inputs and outputs, and as in Plan. pieces: of the
-    gradients that are taken by weights after each phase."""
+    """Sizes of the memory that a call of a program needs: counts of its inputs and outputs, and as in Plan.
+
+    pieces: of the gradients that are taken by weights after each phase."""
 
     columns: int
     uniforms: int
@@ -56,7 +57,7 @@ class Layout:
         return parts_of(rows, by_weights=any(self.pieces))
 
     def tasks(self, parts: int) -> list[int]:
-        """How many parts each task has, where rows are divided into so many."""
+        """Count the parts of each task, where rows are divided into so many."""
         return [1, *(count for own in self.pieces for count in ([parts, own, 1] if own else [parts, 1]))]
 
 

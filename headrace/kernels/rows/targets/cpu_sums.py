@@ -184,7 +184,7 @@ def indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def place_in(view: View, index: tuple[int, ...]) -> int:
-    """Where a view has the numbers of an index of its first axes."""
+    """The place of a view's numbers at an index of its first axes."""
     return view.offset + sum(i * s for i, s in zip(index, view.strides, strict=False))
 
 

@@ -31,7 +31,7 @@ class _Unkept(Exception):
 
 @dataclass(frozen=True)
 class GpuLayout:
-    """What a call of a program needs memory for.
+    """Sizes of the memory that a call of a program needs.
 
     kernels: name, blocks of threads (0: as many as there are parts) and bytes of a block's own memory, of each launch.
     lanes: rows of a block. kept, scratch, factors, uniform, apart, accumulators: counts of numbers, of each block of
