@@ -184,6 +184,13 @@ class PPOOptions(Options, total=False):
     desired_kl: float
     layer_norm: bool
     shared: bool
+    intrinsic: Literal["none", "rnd"]
+    intrinsic_coef: float
+    extrinsic_coef: float
+    intrinsic_gamma: float
+    intrinsic_share: float
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
 
 class A2COptions(Options, total=False):
     num_steps: int
@@ -750,6 +757,13 @@ class EveryOptions(Options, total=False):
     desired_kl: float
     layer_norm: bool
     shared: bool
+    intrinsic: Literal["none", "rnd"]
+    intrinsic_coef: float
+    extrinsic_coef: float
+    intrinsic_gamma: float
+    intrinsic_share: float
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     clip_rho: float
     clip_c: float
     baseline: bool

@@ -25,6 +25,7 @@ MAX_STEPS = {  # of environments of one agent: steps until an episode is truncat
     "PixelPendulum": 200,
     "ConnectFour": None,
     "BitFlip": 30,
+    "Switchback": 200,
     "Reach": 50,
     "IonTrap": 500,
     "CartPoleHidden": 500,

@@ -73,6 +73,7 @@ PRELUDES = {  # document -> what its blocks of Python need; those of other docum
     "README.md": "",
     "docs/compile.md": "",
     "docs/schedules.md": "",
+    "docs/intrinsic.md": "",
     **dict.fromkeys(("docs/qrdqn.md", "docs/c51.md", "docs/discrete_sac.md"), ""),
     "docs/algorithms.md": f"""{TRAINED}
 from headrace.kernels.language.ops import f32

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from headrace.algorithms import ppo
 from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig, VTraceConfig, narrowed
-from headrace.algorithms.on_policy import Loss, OnPolicy, Targets, importance_weights, mean_rho, vtrace_targets
+from headrace.algorithms.impala import importance_weights, mean_rho, vtrace_targets
+from headrace.algorithms.on_policy import Loss, OnPolicy, Targets
 from headrace.data.rollout import Rollout
 
 MIN_RHO = 1e-30  # so that an advantage of 0 divided by it is 0
@@ -28,7 +29,7 @@ class APPOConfig(ClippedConfig, VTraceConfig, ActorCriticConfig, OnPolicyConfig)
         limits = {setting.name for setting in fields(VTraceConfig)}
         of_ppo = {name: value for name, value in fixed.items() if name not in limits}
         scaled = narrowed(self, ppo.PPOConfig).scaled(base_envs, num_envs, **of_ppo)
-        return replace(self, **asdict(scaled) | fixed)
+        return replace(self, **{name: x for name, x in asdict(scaled).items() if hasattr(self, name)} | fixed)
 
     def lagging(self, num_envs: int, lag: int) -> APPOConfig:
         """These settings where the policy that collects is up to `lag` updates older, as PPO's are."""

@@ -77,6 +77,19 @@ class ClippedConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IntrinsicConfig:
+    """Settings of a bonus for new observations: see headrace.algorithms.intrinsic.rnd."""
+
+    intrinsic: Literal["none", "rnd"] = "none"  # bonus for new observations: rnd, random network distillation
+    intrinsic_coef: float = 1.0  # weight of the bonus' advantages
+    extrinsic_coef: float = 2.0  # weight of the reward's advantages where there is a bonus
+    intrinsic_gamma: float = 0.99  # discount factor of the bonus, whose returns go on over the ends of episodes
+    intrinsic_share: float = 0.0  # of rows that the bonus' predictor learns from; 0: those of 32 environments
+    intrinsic_hidden: tuple[int, ...] = (128, 128)  # sizes of the hidden layers of the bonus' networks
+    intrinsic_features: int = 128  # outputs of the bonus' networks
+
+
+@dataclass(frozen=True, kw_only=True)
 class VTraceConfig:
     """Settings of V-trace, for rollouts of an earlier policy."""
 
@@ -239,9 +252,11 @@ FRACTION: Range = (lambda x: 0 <= x <= 1, "lie in [0, 1]")
 RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("num_steps", "epochs", "minibatch_size", "cg_steps", "backtracks", "critic_epochs"), AT_LEAST_1),
     **dict.fromkeys(("buffer_size", "batch_size", "n_steps", "rnn_size"), AT_LEAST_1),
-    **dict.fromkeys(("target_interval", "policy_delay", "critics"), AT_LEAST_1),
+    **dict.fromkeys(("target_interval", "policy_delay", "critics", "intrinsic_features"), AT_LEAST_1),
     **dict.fromkeys(("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
     **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight", "noisy"), AT_LEAST_0),
+    **dict.fromkeys(("intrinsic_coef", "extrinsic_coef"), AT_LEAST_0),
+    **dict.fromkeys(("intrinsic_gamma", "intrinsic_share"), FRACTION),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     "renorm_warm_up": AT_LEAST_0,
     **dict.fromkeys(("learning_rate", "max_grad_norm", "clip", "max_kl", "adam_eps", "desired_kl"), ABOVE_0),
@@ -272,6 +287,8 @@ def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
     if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
         length = config.sequence_length
         raise ValueError(f"sequence_length is {length}: let it divide num_steps, {config.num_steps}")
+    if isinstance(config, IntrinsicConfig) and not config.intrinsic_hidden:
+        raise ValueError("intrinsic_hidden must have a size or more, got ()")
     if isinstance(config, VTraceConfig) and config.clip_c > config.clip_rho:
         raise ValueError(f"clip_c must be at most clip_rho, {config.clip_rho!r}, got {config.clip_c!r}")
 
@@ -301,4 +318,4 @@ def fits_utd_ratio(config: OffPolicyConfig, rows: int) -> bool:
 
 def narrowed(config: Any, kind: type[Settings]) -> Settings:
     """The settings of `kind` that another algorithm's config has as well, under the same names."""
-    return kind(**{setting.name: getattr(config, setting.name) for setting in fields(kind)})  # type: ignore[arg-type]
+    return kind(**{x.name: getattr(config, x.name) for x in fields(kind) if hasattr(config, x.name)})  # type: ignore[arg-type]

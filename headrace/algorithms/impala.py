@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from headrace.algorithms import a2c
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig, VTraceConfig, narrowed
-from headrace.algorithms.on_policy import Loss, OnPolicy, Targets, mean_rho, vtrace_targets
+from headrace.algorithms.on_policy import Loss, OnPolicy, Targets
+from headrace.algorithms.reduce import Reduce, mean_weights, one_learner
+from headrace.core.returns import vtrace
 from headrace.data.rollout import Rollout
+from headrace.policies.base import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,29 @@ class IMPALAConfig(VTraceConfig, ActorCriticConfig, OnPolicyConfig):
     value_coef: float = 0.5  # weight of the value loss in the loss
     normalize_advantage: bool = False  # advantages to mean 0 and variance 1 over each rollout
     shared: bool = False  # actor and critic share their hidden layers
+
+
+@torch.no_grad()
+def vtrace_targets(policy: Policy, rollout: Rollout, gamma: float, gae_lambda: float, limits: VTraceConfig) -> Targets:
+    """V-trace's advantages and value targets, by the log-probabilities and values of the policy as it is now."""
+    log_prob, _, value = policy.evaluate_rollout(rollout)
+    value = torch.cat((value, policy.bootstrap_value(rollout).unsqueeze(0)))
+    steps = (rollout.reward, value[:-1], value[1:], rollout.terminated, rollout.truncated)
+    log_ratio, clip_rho, clip_c = log_prob - rollout.log_prob, limits.clip_rho, limits.clip_c
+    returns, advantage = vtrace(log_ratio, *steps, gamma, gae_lambda, clip_rho=clip_rho, clip_c=clip_c)
+    return Targets(advantage, returns, rollout.valid[:-1], log_prob)
+
+
+def importance_weights(rollout: Rollout, targets: Targets, clip_rho: float) -> Tensor:
+    """V-trace's rho of each step, min(clip_rho, ratio), [T, N]."""
+    log_ratio = torch.zeros_like(rollout.log_prob) if targets.log_prob is None else targets.log_prob - rollout.log_prob
+    return log_ratio.exp().clamp(max=clip_rho)
+
+
+def mean_rho(rollout: Rollout, targets: Targets, clip_rho: float, reduce: Reduce = one_learner) -> Tensor:
+    """This learner's part of the mean importance weight of all valid rows: 1 where the policy that learns collected."""
+    rho = importance_weights(rollout, targets, clip_rho)
+    return rho.flatten() @ mean_weights(targets.valid.flatten(), reduce)
 
 
 class IMPALA(OnPolicy[IMPALAConfig]):

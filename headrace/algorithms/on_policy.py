@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import torch
@@ -20,12 +21,12 @@ from torch import Tensor, nn
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import BETA2, Adam
-from headrace.algorithms.config_bases import MATRIX_STD, OnPolicyConfig, VTraceConfig
+from headrace.algorithms.config_bases import MATRIX_STD, OnPolicyConfig
 from headrace.algorithms.reduce import Reduce, explained, mean_weights, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
 from headrace.core.device import known
 from headrace.core.fused import fused
-from headrace.core.returns import double, explained_variance, gae, vtrace
+from headrace.core.returns import double, explained_variance, gae
 from headrace.core.types import staying
 from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout
@@ -94,6 +95,7 @@ class OnPolicy(Generic[C]):
         self.num_steps: int = self.config.num_steps
         self.optimizer = self._adam(policy)
         self._examined: Examination | None = None  # the policy, as `optimizer` knows it
+        self.intrinsic: Any = intrinsic_of(policy, self.config, seed)
         self.iteration = 0
 
     @classmethod
@@ -187,6 +189,8 @@ class OnPolicy(Generic[C]):
         """Let the learning rate have the value of the config's schedule; one that is constant or adaptive stays."""
         if (rate := setting_schedules.learning_rate(self.config, progress)) is not None:
             self.optimizer.learning_rate.fill_(rate)
+            if self.intrinsic is not None:
+                self.intrinsic.optimizer.learning_rate.fill_(rate)
 
     def permutation(self, rollout: Rollout, epochs: int) -> Tensor:
         """The order of rows in each epoch: int64 [epochs, T * N]. A function of seed, learner and iteration.
@@ -208,7 +212,7 @@ class OnPolicy(Generic[C]):
         own = {"policy": policy, "optimizer": self.optimizer.state_dict(), "iteration": self.iteration}
         if setting_schedules.is_adaptive(self.config):
             own["learning_rate"] = {"now": self.optimizer.learning_rate.clone(), "start": self.config.learning_rate}
-        return own
+        return own if self.intrinsic is None else {**own, "intrinsic": self.intrinsic.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from state_dict(), bit for bit."""
@@ -218,13 +222,18 @@ class OnPolicy(Generic[C]):
         rate = state.get("learning_rate", {})
         if rate.get("start") == self.config.learning_rate:  # else another was given on resuming
             self.optimizer.learning_rate.copy_(rate["now"])
+        if self.intrinsic is not None:
+            self.intrinsic.load_state_dict(state["intrinsic"])
 
 
 @fused("on_policy.process_and_learn", "headrace.bindings.on_policy.compiled_update", quiet=True)
 def process_and_learn(algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
     """The metrics of an update, between begin_update() and end_update(), and the returns [T, N] that were learned."""
     targets = processed(rollout) or algorithm.process(rollout)
-    metrics = algorithm.learn(rollout, targets)
+    intrinsic: dict[str, Tensor] = {}
+    if algorithm.intrinsic is not None:
+        targets, intrinsic = algorithm.intrinsic.learn(algorithm, rollout, targets)
+    metrics = algorithm.learn(rollout, targets) | intrinsic
     metrics["explained_variance"] = algorithm._explained_variance(rollout.value[:-1], targets)
     return metrics, targets.returns
 
@@ -248,29 +257,6 @@ def gae_targets(rollout: Rollout, gamma: float, gae_lambda: float) -> Targets:
     value, ends = rollout.value, (rollout.terminated, rollout.truncated)
     advantage = gae(rollout.reward, value[:-1], value[1:], *ends, gamma, gae_lambda)
     return Targets(advantage, advantage + value[:-1], rollout.valid[:-1])
-
-
-@torch.no_grad()
-def vtrace_targets(policy: Policy, rollout: Rollout, gamma: float, gae_lambda: float, limits: VTraceConfig) -> Targets:
-    """V-trace's advantages and value targets, by the log-probabilities and values of the policy as it is now."""
-    log_prob, _, value = policy.evaluate_rollout(rollout)
-    value = torch.cat((value, policy.bootstrap_value(rollout).unsqueeze(0)))
-    steps = (rollout.reward, value[:-1], value[1:], rollout.terminated, rollout.truncated)
-    log_ratio, clip_rho, clip_c = log_prob - rollout.log_prob, limits.clip_rho, limits.clip_c
-    returns, advantage = vtrace(log_ratio, *steps, gamma, gae_lambda, clip_rho=clip_rho, clip_c=clip_c)
-    return Targets(advantage, returns, rollout.valid[:-1], log_prob)
-
-
-def importance_weights(rollout: Rollout, targets: Targets, clip_rho: float) -> Tensor:
-    """V-trace's rho of each step, min(clip_rho, ratio), [T, N]."""
-    log_ratio = torch.zeros_like(rollout.log_prob) if targets.log_prob is None else targets.log_prob - rollout.log_prob
-    return log_ratio.exp().clamp(max=clip_rho)
-
-
-def mean_rho(rollout: Rollout, targets: Targets, clip_rho: float, reduce: Reduce = one_learner) -> Tensor:
-    """This learner's part of the mean importance weight of all valid rows: 1 where the policy that learns collected."""
-    rho = importance_weights(rollout, targets, clip_rho)
-    return rho.flatten() @ mean_weights(targets.valid.flatten(), reduce)
 
 
 def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space: Space, seed: int) -> AnyActorCritic:
@@ -308,6 +294,15 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
             policy.head.log_std, math.log(named.get("initial_std") or (MATRIX_STD if named.get("use_sde") else 1.0))
         )
     return policy
+
+
+def intrinsic_of(policy: Policy, config: Any, seed: int) -> Any:
+    """What gives an algorithm a bonus; None where its config has none. Loaded where it is used: its floor is above this
+    one."""
+    if getattr(config, "intrinsic", "none") == "none":
+        return None
+    space = getattr(policy, "critic_space", policy.observation_space)
+    return import_module("headrace.algorithms.intrinsic.rnd").RND(space, config, seed, policy.device)
 
 
 def _sample_freq(settings: Mapping[str, Any]) -> int:

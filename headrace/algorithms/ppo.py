@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig
+from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, IntrinsicConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, learn_minibatches, normalized
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.fused import fused
@@ -26,7 +26,7 @@ MIN_ROWS = 1024  # of a rollout: with fewer, gradients are too noisy, see docs/s
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(ClippedConfig, ActorCriticConfig, OnPolicyConfig):
+class PPOConfig(IntrinsicConfig, ClippedConfig, ActorCriticConfig, OnPolicyConfig):
     """PPO's settings. Raises ValueError for one out of range."""
 
     def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> PPOConfig:

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     REPLAY = 6
     AGENT_INFO = 7
     RESUME = 8
+    INTRINSIC = 9
 
 
 def word(seed: int) -> int:

@@ -25,6 +25,8 @@ NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings,
     (("target_entropy",), "learn_temperature", (False,)),
     (("eval_episodes", "eval_device"), "eval_freq", (0,)),
     (("cluster_open",), "cluster", (None, "none")),
+    (("intrinsic_coef", "extrinsic_coef", "intrinsic_gamma", "intrinsic_share"), "intrinsic", ("none",)),
+    (("intrinsic_hidden", "intrinsic_features"), "intrinsic", ("none",)),
 )
 # which learns from experience of any age in a similar way
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
@@ -121,6 +123,17 @@ def check_length(config: TrainConfig, own: Any) -> None:
             f"target_return={config.target_return:g} alone does not give the length of the training, over which "
             f"{' and '.join(falls)} changes: give total_steps, max_episodes or max_seconds, too"
         )
+
+
+def check_intrinsic(config: TrainConfig, own: Any) -> None:
+    """Raise ValueError where rows are not those of the same environments one after the other, or not of all of them."""
+    if getattr(own, "intrinsic", "none") == "none":
+        return
+    alone = {"collection": "async", "drop_slowest": 0.0, "learners": 1, "shards": None, "advantages": "learner"}
+    for name, usual in alone.items():
+        value = getattr(config, name)
+        if (value == usual) if name == "collection" else value not in (usual, 1):
+            raise ValueError(f"intrinsic={own.intrinsic!r} does not go with {name}={value!r}: leave one of them out")
 
 
 def say_unused(given: Collection[str], config: TrainConfig, own: Any) -> None:

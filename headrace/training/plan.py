@@ -24,6 +24,7 @@ from headrace.envs.strangers import check_settings
 from headrace.setting_schedules import Named
 from headrace.training.combinations import (
     check,
+    check_intrinsic,
     check_learners,
     check_length,
     say_unused,
@@ -145,6 +146,7 @@ def settle(
     follows = {**follows, **found}
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
     check_length(train_config, getattr(algorithm, "config", algorithm_config))
+    check_intrinsic(train_config, getattr(algorithm, "config", algorithm_config))
     say_unused(set(asked), train_config, algorithm_config)
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),

@@ -40,6 +40,7 @@ NAMES = [
     "IonTrap",
     "CartPoleHidden",
     "PendulumHidden",
+    "Switchback",
 ]
 
 MINE = """

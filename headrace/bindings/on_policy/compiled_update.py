@@ -102,6 +102,8 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
     """True for PPO's update of a policy and a loss of which there is a program."""
     if not isinstance(algorithm, PPO) or is_adaptive(algorithm.config) or algorithm.policy.sequence_length > 1:
         return False
+    if algorithm.intrinsic is not None:
+        return False
     if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns or rollout.device.type != "cpu":
         return False
     kind, own = type(algorithm), vars(algorithm)

@@ -70,7 +70,7 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
     """Whether this is PPO alone, on what its kernel reads. Where it is not, ppo.learn says why, if it is asked."""
     if type(algorithm) is not PPO or algorithm.loss is not None or is_adaptive(algorithm.config):
         return False
-    if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns:
+    if size_of(algorithm.reduce) > 1 or "advantage" in rollout.columns or algorithm.intrinsic is not None:
         return False
     own, policy, optimizer, seen = vars(algorithm), algorithm.policy, algorithm.optimizer, rollout.observation
     if not is_kind(policy, ActorCritic) or type(policy.encoder) is not VectorEncoder or rollout.device.type != "cpu":
