@@ -77,3 +77,10 @@ def test_algorithms(tmp_path):
     assert (row["algorithm"], row["env"], row["threshold"]) == ("sac", "Pendulum-v1", -200.0)
     assert row["seeds"] == len(row["runs"]) == 1 and -2000 < row["return"] < 0 and row["seconds"] > 0
     assert "reached" in printed
+
+
+@pytest.mark.slow
+def test_intrinsic(tmp_path):
+    printed, result = run("intrinsic", tmp_path)
+    assert {row["intrinsic"] for row in result["rows"]} == {"rnd", "none"} and "steps_to_0.9" in printed
+    assert all(row["steps_to_0.9"] is None or row["return"] > 0 for row in result["rows"])

@@ -17,6 +17,8 @@ from headrace.data.spaces import Box, action_column, env_columns
 from headrace.envs import sources
 from headrace.envs.builtin.catch import Catch
 from headrace.envs.builtin.grid_world import FREE, PILL, WALL, GridWorld
+from headrace.envs.builtin.switchback import WALL as WALLS
+from headrace.envs.builtin.switchback import Switchback
 from headrace.envs.compiled.env import CompiledEnv
 
 PORTS = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
@@ -331,3 +333,24 @@ def test_the_worlds_are_where_the_registry_says():
     for name in [*PORTS, "Catch", "GridWorld"]:
         module, _, cls = envs.spec(name).entry.partition(":")
         assert getattr(importlib.import_module(module), cls) is world_class(name)
+
+
+# ---- Switchback
+
+
+def test_the_way_along_the_switchback_is_58_steps_and_its_walls_hold():
+    free = {(r, c) for r in range(15) for c in range(15)}
+    free -= {(r, c) for r, first in ((3, 0), (7, 3), (11, 0)) for c in range(first, first + 12)}
+    moves = [(-1, 0), (1, 0), (0, -1), (0, 1)]
+    distance, border = {(0, 0): 0}, [(0, 0)]
+    for row, column in border:
+        for action, (down, right) in enumerate(moves):
+            state, reward, done = Switchback.step(Switchback.State(row, column), None, action, None)
+            expected = (row + down, column + right) if (row + down, column + right) in free else (row, column)
+            assert tuple(state) == expected and done == (expected == (14, 0)) and reward == done
+            if expected not in distance:
+                distance[expected] = distance[row, column] + 1
+                border.append(expected)
+    assert distance.keys() == free and distance[14, 0] == 58
+    image = Switchback.render(Switchback.State(2, 5), None)
+    assert image.shape == (300, 300, 3) and (image[::20, ::20] == WALLS).all(2).sum() == 36
