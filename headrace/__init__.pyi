@@ -184,7 +184,7 @@ class PPOOptions(Options, total=False):
     desired_kl: float
     layer_norm: bool
     shared: bool
-    intrinsic: Literal["none", "rnd"]
+    intrinsic: Literal["none", "rnd", "diayn"]
     intrinsic_coef: float
     extrinsic_coef: float
     intrinsic_gamma: float
@@ -379,6 +379,12 @@ class DDPGOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -411,6 +417,12 @@ class TD3Options(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -449,6 +461,12 @@ class SACOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -489,6 +507,12 @@ class TQCOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -529,6 +553,12 @@ class CrossQOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -567,6 +597,12 @@ class DQNOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -625,6 +661,12 @@ class QRDQNOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -659,6 +701,12 @@ class C51Options(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -699,6 +747,12 @@ class DiscreteSACOptions(Options, total=False):
     activation: str
     normalize_observation: bool
     images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     recurrent: Literal["none", "gru", "lstm"]
     rnn_size: int
     sequence_length: int
@@ -757,9 +811,9 @@ class EveryOptions(Options, total=False):
     desired_kl: float
     layer_norm: bool
     shared: bool
-    intrinsic: Literal["none", "rnd"]
+    intrinsic: Literal["none", "rnd", "diayn"]
     intrinsic_coef: float
-    extrinsic_coef: float
+    extrinsic_coef: float | None
     intrinsic_gamma: float
     intrinsic_share: float
     intrinsic_hidden: Sequence[int]
@@ -781,6 +835,7 @@ class EveryOptions(Options, total=False):
     gradient_steps: int
     n_steps: int
     hindsight: int
+    skills: int
     burn_in: int
     noise_autocorrelation: float
     critic_init_scale: float

@@ -3,6 +3,7 @@ own by `file.py:Class` or `package.module:Class`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -63,6 +64,26 @@ def past_warm_up(algorithm: Algorithm) -> bool:
     """Whether the next update learns: algorithms with a replay buffer have a method that says so, others always do."""
     ready = getattr(algorithm, "past_warm_up", None)
     return ready is None or ready()
+
+
+REPLAY_INTRINSIC = {"rnd": "rnd_replay:ReplayRND", "diayn": "diayn:ReplayDIAYN"}  # of algorithms with a replay buffer
+
+
+def intrinsic_of(kinds: Mapping[str, str], policy: Any, config: Any, seed: int) -> Any:
+    """The bonus of an algorithm; None where its config has none.
+
+    kinds: value of the setting `intrinsic` -> "module:class" in headrace.algorithms.intrinsic, whose floor is above
+    this one: loaded where it is used."""
+    if getattr(config, "intrinsic", "none") == "none":
+        return None
+    if config.intrinsic not in kinds:
+        raise ValueError(
+            f"intrinsic={config.intrinsic!r} is for algorithms with a replay buffer: use sac, td3 or dqn, or one of "
+            f"{', '.join(kinds)}"
+        )
+    module, _, kind = kinds[config.intrinsic].partition(":")
+    space = getattr(policy, "critic_space", policy.observation_space)
+    return getattr(import_module(f"headrace.algorithms.intrinsic.{module}"), kind)(space, config, seed, policy.device)
 
 
 ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES says

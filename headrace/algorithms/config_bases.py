@@ -80,7 +80,7 @@ class ClippedConfig:
 class IntrinsicConfig:
     """Settings of a bonus for new observations: see headrace.algorithms.intrinsic.rnd."""
 
-    intrinsic: Literal["none", "rnd"] = "none"  # bonus for new observations: rnd, random network distillation
+    intrinsic: Literal["none", "rnd", "diayn"] = "none"  # rnd: a bonus for new observations; diayn: off-policy alone
     intrinsic_coef: float = 1.0  # weight of the bonus' advantages
     extrinsic_coef: float = 2.0  # weight of the reward's advantages where there is a bonus
     intrinsic_gamma: float = 0.99  # discount factor of the bonus, whose returns go on over the ends of episodes
@@ -118,6 +118,12 @@ class OffPolicyConfig:
     activation: str = "relu"  # of the hidden layers, by its name in torch.nn.functional
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics
     images: Literal["auto", "nature", "impala", "small"] = "auto"  # network for image observations; auto: by size
+    intrinsic: Literal["none", "rnd", "diayn"] = "none"  # rnd: a bonus for new observations; diayn: for telling skills
+    intrinsic_coef: float = 1.0  # weight of the bonus in the reward
+    extrinsic_coef: float | None = None  # of the environment's reward where there is a bonus; None: 1, of diayn 0
+    skills: int = 8  # number of skills of diayn, where agent_info is not given
+    intrinsic_hidden: tuple[int, ...] = (128, 128)  # sizes of the hidden layers of the bonus' networks
+    intrinsic_features: int = 128  # outputs of the bonus' networks
     recurrent: Literal["none", "gru", "lstm"] = "none"  # recurrent network before the hidden layers
     rnn_size: int = 64  # size of the recurrent network
     sequence_length: int = 16  # rows of one environment that a recurrent network learns from together
@@ -134,6 +140,15 @@ class OffPolicyConfig:
             given = [f"{name}={getattr(self, name)!r}" for name, x in others.items() if getattr(self, name, x) != x]
             if given:
                 raise ValueError(f"hindsight goes without {', '.join(given)}: leave one of them out")
+        if self.intrinsic != "none":
+            alone = {"n_steps": 1, "recurrent": "none", "hindsight": 0}
+            given = [f"{name}={getattr(self, name)!r}" for name, x in alone.items() if getattr(self, name) != x]
+            if given:
+                usual = ", ".join(f"{name}={x!r}" for name, x in alone.items())
+                raise ValueError(
+                    f"intrinsic={self.intrinsic!r} goes without {', '.join(given)}: set {usual} (an environment's "
+                    "registered settings may have others), or leave it out"
+                )
         if getattr(self, "prioritized", False) and self.recurrent != "none":
             raise ValueError(
                 f"prioritized draws single rows, recurrent={self.recurrent!r} learns from sequences: "
@@ -252,10 +267,11 @@ FRACTION: Range = (lambda x: 0 <= x <= 1, "lie in [0, 1]")
 RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("num_steps", "epochs", "minibatch_size", "cg_steps", "backtracks", "critic_epochs"), AT_LEAST_1),
     **dict.fromkeys(("buffer_size", "batch_size", "n_steps", "rnn_size"), AT_LEAST_1),
-    **dict.fromkeys(("target_interval", "policy_delay", "critics", "intrinsic_features"), AT_LEAST_1),
+    **dict.fromkeys(("target_interval", "policy_delay", "critics", "intrinsic_features", "skills"), AT_LEAST_1),
     **dict.fromkeys(("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
     **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight", "noisy"), AT_LEAST_0),
-    **dict.fromkeys(("intrinsic_coef", "extrinsic_coef"), AT_LEAST_0),
+    "intrinsic_coef": AT_LEAST_0,
+    "extrinsic_coef": (lambda x: x is None or x >= 0, "be 0 or more"),
     **dict.fromkeys(("intrinsic_gamma", "intrinsic_share"), FRACTION),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
     "renorm_warm_up": AT_LEAST_0,
@@ -287,7 +303,7 @@ def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
     if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
         length = config.sequence_length
         raise ValueError(f"sequence_length is {length}: let it divide num_steps, {config.num_steps}")
-    if isinstance(config, IntrinsicConfig) and not config.intrinsic_hidden:
+    if getattr(config, "intrinsic_hidden", None) == ():
         raise ValueError("intrinsic_hidden must have a size or more, got ()")
     if isinstance(config, VTraceConfig) and config.clip_c > config.clip_rho:
         raise ValueError(f"clip_c must be at most clip_rho, {config.clip_rho!r}, got {config.clip_c!r}")

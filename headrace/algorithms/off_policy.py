@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.base import REPLAY_INTRINSIC, intrinsic_of
 from headrace.algorithms.config_bases import (
     DeterministicActorConfig,
     OffPolicyConfig,
@@ -79,6 +80,7 @@ class OffPolicy(Generic[C]):
         self._examined: Examination | None = None  # the policy, as the optimizers know it
         self.buffers: dict[str, Tensor] = {}  # further saved state: target networks, each in one buffer [P]
         self.replay: Replay | None = None
+        self.intrinsic: Any = intrinsic_of(REPLAY_INTRINSIC, policy, self.config, seed)
         self.iteration: Any = 0  # in a CUDA graph a tensor: all other counts follow from it
         self.rows_per_iteration = 0  # rows of an iteration, of all environments together; 0 before prepare()
         self._found: list[tuple[dict[str, Tensor], dict[str, int]]] = []  # of the present rollout: see add_metrics()
@@ -254,6 +256,8 @@ class OffPolicy(Generic[C]):
         assert self.replay is not None
         self.follow_policy()
         self.replay.append(rows)
+        if self.intrinsic is not None:
+            self.intrinsic.observe(rows, self.config.gamma)
         if self.past_warm_up():
             steps = self.gradient_steps(self.rows_per_iteration)
             self.add_metrics(learn_from_replay(self, steps), self.updates, steps)
@@ -278,7 +282,8 @@ class OffPolicy(Generic[C]):
         rate = setting_schedules.learning_rate(self.config, progress)
         if rate is None:
             return self.config.learning_rate
-        for optimizer in self.optimizers.values():
+        own = () if self.intrinsic is None else (self.intrinsic.optimizer,)
+        for optimizer in (*self.optimizers.values(), *own):
             optimizer.learning_rate.fill_(rate)
         return rate
 
@@ -300,7 +305,7 @@ class OffPolicy(Generic[C]):
             "buffers": {name: tensor.clone() for name, tensor in self.buffers.items()},
             "replay": None if self.replay is None else self.replay.state_dict(),
             "iteration": self.iteration,
-        }
+        } | ({} if self.intrinsic is None else {"intrinsic": self.intrinsic.state_dict()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from state_dict(), bit for bit. Raises ValueError for a replay buffer of another size."""
@@ -313,6 +318,8 @@ class OffPolicy(Generic[C]):
             assert self.replay is not None, "prepare() comes before load_state_dict()"
             self.replay.load_state_dict(state["replay"])
         self.iteration = int(state["iteration"])
+        if self.intrinsic is not None:
+            self.intrinsic.load_state_dict(state["intrinsic"])
 
 
 @fused("off_policy.learn_from_replay", "headrace.bindings.compiled.compiled_replay")
@@ -325,7 +332,10 @@ def learn_from_replay(algorithm: OffPolicy[Any], number: int) -> dict[str, Tenso
     shape = (number, end - first, draws)
     random = rng.uniform(algorithm.seed, rng.Purpose.REPLAY, algorithm.updates, *shape, replay.ring.device, first)
     batches = replay.sample(random[..., : replay.draws], config.gamma)
-    return algorithm.learn(batches, random[..., replay.draws :])
+    if algorithm.intrinsic is None:
+        return algorithm.learn(batches, random[..., replay.draws :])
+    batches, metrics = algorithm.intrinsic.rewarded(batches, config)
+    return metrics | algorithm.learn(batches, random[..., replay.draws :])
 
 
 def make_target(policy: P) -> P:

@@ -12,7 +12,6 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import BETA2, Adam
+from headrace.algorithms.base import intrinsic_of
 from headrace.algorithms.config_bases import MATRIX_STD, OnPolicyConfig
 from headrace.algorithms.reduce import Reduce, explained, mean_weights, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
@@ -95,7 +95,7 @@ class OnPolicy(Generic[C]):
         self.num_steps: int = self.config.num_steps
         self.optimizer = self._adam(policy)
         self._examined: Examination | None = None  # the policy, as `optimizer` knows it
-        self.intrinsic: Any = intrinsic_of(policy, self.config, seed)
+        self.intrinsic: Any = intrinsic_of({"rnd": "rnd:RND"}, policy, self.config, seed)
         self.iteration = 0
 
     @classmethod
@@ -294,15 +294,6 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
             policy.head.log_std, math.log(named.get("initial_std") or (MATRIX_STD if named.get("use_sde") else 1.0))
         )
     return policy
-
-
-def intrinsic_of(policy: Policy, config: Any, seed: int) -> Any:
-    """What gives an algorithm a bonus; None where its config has none. Loaded where it is used: its floor is above this
-    one."""
-    if getattr(config, "intrinsic", "none") == "none":
-        return None
-    space = getattr(policy, "critic_space", policy.observation_space)
-    return import_module("headrace.algorithms.intrinsic.rnd").RND(space, config, seed, policy.device)
 
 
 def _sample_freq(settings: Mapping[str, Any]) -> int:

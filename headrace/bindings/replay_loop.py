@@ -234,7 +234,7 @@ def _priorities(replay: Replay, drawn: int) -> Priorities:
 def draws(algorithm: OffPolicy[Any], number: int) -> bool:
     """Whether a compiled call draws minibatches of the algorithm's replay buffer."""
     replay = algorithm.replay
-    if replay is None or type(replay) not in (Replay, PrioritizedReplay):
+    if replay is None or type(replay) not in (Replay, PrioritizedReplay) or algorithm.intrinsic is not None:
         return False
     ring = replay.ring
     if ring.device.type != "cpu" or not replay.alike or number < 1:

@@ -36,7 +36,7 @@ MADE_WITH = (
     *("normalize_observation", "normalize_return", "quantiles", "noise_autocorrelation", "critic_init_scale"),
     *("ortho_init", "use_sde", "sde_sample_freq", "use_expln", "noisy", "num_atoms", "v_min", "v_max"),
     *("state_std", "norm", "weight_decay", "exploration_max"),
-    *("intrinsic", "intrinsic_hidden", "intrinsic_features"),
+    *("intrinsic", "intrinsic_hidden", "intrinsic_features", "skills"),
 )
 
 

@@ -12,7 +12,7 @@ from headrace.algorithms.config_bases import EpsilonGreedyConfig
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
 from headrace.core.text import shown
-from headrace.data.spaces import is_continuous, is_image, leaves
+from headrace.data.spaces import Discrete, is_continuous, is_image, leaves
 from headrace.envs.base import Env
 from headrace.envs.construct import comes_as_vector
 from headrace.parallel.schedule import check_equal
@@ -26,7 +26,9 @@ NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings,
     (("eval_episodes", "eval_device"), "eval_freq", (0,)),
     (("cluster_open",), "cluster", (None, "none")),
     (("intrinsic_coef", "extrinsic_coef", "intrinsic_gamma", "intrinsic_share"), "intrinsic", ("none",)),
-    (("intrinsic_hidden", "intrinsic_features"), "intrinsic", ("none",)),
+    (("intrinsic_hidden",), "intrinsic", ("none",)),
+    (("intrinsic_features",), "intrinsic", ("none", "diayn")),
+    (("skills",), "intrinsic", ("none", "rnd")),
 )
 # which learns from experience of any age in a similar way
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
@@ -134,6 +136,18 @@ def check_intrinsic(config: TrainConfig, own: Any) -> None:
         value = getattr(config, name)
         if (value == usual) if name == "collection" else value not in (usual, 1):
             raise ValueError(f"intrinsic={own.intrinsic!r} does not go with {name}={value!r}: leave one of them out")
+
+
+def skills_of(own: Any, agent_info: Any) -> Any:
+    """The agent_info of a training: of diayn a skill for each episode. Raises ValueError where another is given."""
+    if getattr(own, "intrinsic", "none") != "diayn" or not hasattr(own, "skills"):
+        return agent_info  # algorithms without it say so themselves
+    if agent_info is not None:
+        raise ValueError(
+            f"intrinsic='diayn' draws a skill for each episode as agent_info, and {shown(agent_info)} is given: leave "
+            "it out, and give skills, their number"
+        )
+    return Discrete(own.skills)
 
 
 def say_unused(given: Collection[str], config: TrainConfig, own: Any) -> None:

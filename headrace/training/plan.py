@@ -28,6 +28,7 @@ from headrace.training.combinations import (
     check_learners,
     check_length,
     say_unused,
+    skills_of,
     with_actors,
     with_learners,
 )
@@ -141,12 +142,14 @@ def settle(
     if ready_env is not None:
         _refuse_for_ready(train_config, ready_env)
     train_config = with_actors(with_learners(train_config))
+    own_config = getattr(algorithm, "config", algorithm_config)
+    agent_info = skills_of(own_config, agent_info)
     check(train_config, kind, ready_env is not None, agent_info)
     algorithm_config, found = _of_actors(train_config, algorithm_config, asked)
     follows = {**follows, **found}
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
-    check_length(train_config, getattr(algorithm, "config", algorithm_config))
-    check_intrinsic(train_config, getattr(algorithm, "config", algorithm_config))
+    check_length(train_config, own_config)
+    check_intrinsic(train_config, own_config)
     say_unused(set(asked), train_config, algorithm_config)
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
@@ -289,6 +292,7 @@ def stepped_by(plan: TrainPlan, num_envs: int) -> tuple[Source | None, Json, str
 def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: str | None) -> Json:
     """What train(resume=...) needs to make a trainer again, in JSON's types. own: the algorithm's config."""
     algorithm = plan.algorithm
+    agent_info = None if getattr(own, "intrinsic", "none") == "diayn" else agent_info  # from the setting `skills`
     return {
         "algorithm": absolute_reference(algorithm) if isinstance(algorithm, str) else algorithm.name,
         "env": None if plan.source is None else _reference(plan.source),

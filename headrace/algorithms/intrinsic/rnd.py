@@ -32,12 +32,13 @@ class RNDNetwork(nn.Module):
     """The fixed network, its predictor, and the critic of intrinsic returns, each an MLP of its own.
 
     hidden: sizes of their hidden layers; the predictor has two layers more, as in the paper. features: outputs of the
-    fixed network. Weights are a function of the seed. Raises ValueError for observations that are images.
+    fixed network. with_critic: False where the bonus is part of the reward. Weights are a function of the seed.
+    Raises ValueError for observations that are images.
     """
 
     sequence_length = 1  # rows of each observation alone, also where the policy is recurrent
 
-    def __init__(self, space: Space, hidden: Sequence[int], features: int, seed: int) -> None:
+    def __init__(self, space: Space, hidden: Sequence[int], features: int, seed: int, with_critic: bool = True) -> None:
         super().__init__()
         if any(is_image(leaf) for _, leaf in leaves(space)):
             raise ValueError(f"intrinsic='rnd' is for observations without images, got {shown(space)}: leave it out")
@@ -47,11 +48,14 @@ class RNDNetwork(nn.Module):
         self.normalizer = ObservationNormalizer(size, LIMIT)
         self.target = nn.Sequential(MLP(size, hidden, "relu", generator), Readout(hidden[-1], features, 1.0, generator))
         self.predictor = nn.Sequential(MLP(size, deep, "relu", generator), Readout(deep[-1], features, 1.0, generator))
-        self.critic = nn.Sequential(MLP(size, hidden, "relu", generator), Readout(hidden[-1], 1, 1.0, generator))
+        self.critic = None
+        if with_critic:
+            self.critic = nn.Sequential(MLP(size, hidden, "relu", generator), Readout(hidden[-1], 1, 1.0, generator))
         self.target.requires_grad_(False)
 
     def value(self, seen: Tensor) -> Tensor:
         """Intrinsic value of normalised observations [R, F]: [R]."""
+        assert self.critic is not None
         return self.critic(seen).flatten()  # type: ignore[no-any-return]
 
     def error(self, seen: Tensor, wanted: Tensor) -> Tensor:
@@ -61,7 +65,7 @@ class RNDNetwork(nn.Module):
 
     def learned(self) -> list[nn.Parameter]:
         """Parameters of predictor and critic."""
-        return [*self.predictor.parameters(), *self.critic.parameters()]
+        return [*self.predictor.parameters(), *(() if self.critic is None else self.critic.parameters())]
 
 
 def rnd_loss(network: RNDNetwork, batch: dict[str, Any], config: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -79,9 +83,11 @@ def rnd_loss(network: RNDNetwork, batch: dict[str, Any], config: Any) -> tuple[T
 class RND:
     """The bonus of one algorithm: networks, their optimizer, and the running deviation of the bonus' returns."""
 
+    with_critic = True
+
     def __init__(self, space: Space, config: Any, seed: int, device: torch.device | str) -> None:
-        hidden, features = config.intrinsic_hidden, config.intrinsic_features
-        self.seed, self.network = seed, RNDNetwork(space, hidden, features, seed).to(device)
+        sizes = (config.intrinsic_hidden, config.intrinsic_features)
+        self.seed, self.network = seed, RNDNetwork(space, *sizes, seed, self.with_critic).to(device)
         self.optimizer = Adam(self.network.learned(), config.learning_rate)
         self.statistics = RunningStatistics(1).to(device)
         self.discounted = torch.zeros(0, device=device)  # sum of each environment's bonuses so far, [N]
@@ -90,7 +96,7 @@ class RND:
         """Let predictor and critic learn from a rollout. Returns targets with the weighted sum of the advantages of
         reward and bonus (section 2.3 of the paper), and metrics."""
         config = algorithm.config
-        self._follow()
+        self.follow()
         bonus, columns, metrics = self.targets(rollout, config, algorithm.iteration)
         number = number_of_minibatches(bonus.numel(), config.minibatch_size, 1, one_learner)
         order = algorithm.permutation(rollout, config.epochs)
@@ -113,7 +119,9 @@ class RND:
         seen = network.normalizer(encoded.flatten(0, 1))
         after = seen[shape[1] :]
         wanted = network.target(after).t().contiguous()
-        bonus = self._divided(torch.where(valid, network.error(after, wanted).view(shape), 0.0), gamma)
+        bonus = torch.where(valid, network.error(after, wanted).view(shape), 0.0)
+        self._count(bonus, gamma)
+        bonus = bonus / self.deviation()
         value, never = network.value(seen).view(-1, shape[1]), torch.zeros(shape, dtype=torch.bool, device=valid.device)
         advantage = gae(bonus, value[:-1], value[1:], never, never, gamma, config.gae_lambda)
         share = config.intrinsic_share or min(1.0, LEARNED_ENVS / shape[1])
@@ -129,9 +137,9 @@ class RND:
         }
         return advantage, columns, {"intrinsic_reward": bonus.sum() / valid.sum().clamp(min=1)}
 
-    def _divided(self, bonus: Tensor, gamma: float) -> Tensor:
-        """A bonus [T, N] divided by the running deviation of its returns, which run forward in time, as in the paper's
-        code."""
+    def _count(self, bonus: Tensor, gamma: float) -> None:
+        """Update the statistics of returns with the bonuses [T, N] of a rollout; they run forward in time, as in the
+        paper's code."""
         if self.discounted.shape != bonus[0].shape:
             self.discounted = torch.zeros_like(bonus[0])
         back = bonus.flip(0)
@@ -140,9 +148,12 @@ class RND:
         returns = gae(back, none, none, none.bool(), none.bool(), gamma, 1.0)
         self.discounted.copy_(returns[0])
         self.statistics.merge(Moments.of(returns.view(-1, 1), torch.ones_like(returns, dtype=torch.bool).flatten()))
-        return bonus / (self.statistics.variance() + 1e-8).sqrt().to(bonus)
 
-    def _follow(self) -> None:
+    def deviation(self) -> Tensor:
+        """The running deviation of the bonus' discounted returns, by which bonuses are divided."""
+        return (self.statistics.variance() + 1e-8).sqrt().float()
+
+    def follow(self) -> None:
         """Learn the parameters that the network has now: its modules and their parameters may have been replaced."""
         if not self.optimizer.follow(self.network.learned()):
             raise ValueError("predictor and critic of an intrinsic bonus have other sizes now: make a new algorithm")
