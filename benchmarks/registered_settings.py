@@ -34,6 +34,7 @@ OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
     "GridWorld": 6.5,  # pills; an episode has about 8.75
     "ConnectFour": 0.9,  # 95 % of games won
     "BitFlip": -16.0,  # about 14 bits have to be flipped; -30 where the goal is not reached
+    "Switchback": 0.9,  # of 1
     "Reach": -20.0,  # of -50 where the goal is never reached
     "Flock": 150.0,  # of 200
     "IonTrap": 400.0,  # of 500 steps

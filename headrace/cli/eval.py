@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from headrace.cli.run_policy import Choice, eval_counts, load_chosen
+from headrace.cli.run_policy import Choice, eval_counts, load_chosen, skills_of
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
 from headrace.evaluation.evaluator import evaluate
@@ -43,6 +43,7 @@ def main(arguments: list[str]) -> None:
         if options.eval_envs is not None:
             counts["eval_envs"] = options.eval_envs
         kwargs = {"workers": options.workers, "watch": EvaluationLines(options.episodes), **counts, **kwargs}
+        kwargs |= skills_of(options.run)
         result = evaluate(policy, env, options.episodes, options.seed, deterministic, **kwargs)
     if options.json:
         facts = {"run": str(options.run), "policy": folder.name, "env": env, "episodes": options.episodes}

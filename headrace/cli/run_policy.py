@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 import tyro
 
 from headrace.core.types import Json, Settings
+from headrace.data.spaces import Discrete
 from headrace.envs.strangers import check_settings
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
@@ -114,6 +115,12 @@ def eval_counts(run: Path) -> Settings:
     settings = _config(run)
     counts = {"training_envs": settings.get("num_envs"), "eval_envs": settings.get("eval_envs")}
     return {name: number for name, number in counts.items() if isinstance(number, int)}
+
+
+def skills_of(run: Path) -> Settings:
+    """The agent_info of a run's evaluations, for evaluate(), where its training drew skills."""
+    settings = _config(run)
+    return {"agent_info": Discrete(settings["skills"])} if settings.get("intrinsic") == "diayn" else {}
 
 
 def _config(run: Path) -> Json:

@@ -14,6 +14,7 @@ from torch.nn import functional
 import headrace as hr
 from headrace.algorithms.intrinsic.diayn import METRICS, Discriminator, ReplayDIAYN, discriminator_loss
 from headrace.algorithms.sac import SACConfig
+from headrace.cli.main import main
 from headrace.data.replay import Batch
 from headrace.data.rollout import Group
 from headrace.data.spaces import Box, Dict, Discrete
@@ -125,7 +126,7 @@ def test_what_it_needs_and_does_not_go_with_is_said():
         SACConfig(skills=0)
 
 
-def test_resumed_bits_are_those_of_a_straight_run_without_giving_skills_again():
+def test_runs_resume_with_the_same_bits_and_are_evaluated_without_giving_skills_again(capsys):
     settings = {"num_envs": 4, "num_steps": 4, "hidden": (8,), "batch_size": 16, "learning_starts": 64, "skills": 3}
     settings |= {"buffer_size": 2_000, "progress": "none", "intrinsic": "diayn", "intrinsic_hidden": (8,)}
     straight = hr.train("sac", "Pendulum-v1", total_steps=512, **settings)
@@ -136,6 +137,8 @@ def test_resumed_bits_are_those_of_a_straight_run_without_giving_skills_again():
     for part in ("network", "optimizer"):
         for name, value in mine[part].items():
             assert torch.equal(value, theirs[part][name]), name
+    main(["eval", str(longer.path), "--episodes", "2"])
+    assert "2 episodes" in capsys.readouterr().out
 
 
 def state_of(run):
