@@ -131,6 +131,7 @@ class Options(TypedDict, total=False):
     ignore: Sequence[str]
     policy: type[Policy] | str | None
     init_from: Path | str | None
+    replay: Path | str | None
     total_steps: int | None
     max_seconds: float | None
     max_episodes: int | None

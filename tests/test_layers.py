@@ -59,7 +59,7 @@ FLOORS = (
     "runs.tensor_file",
     "runs.moving",
     "runs.checkpoint",  # which a training may begin from
-    "training",
+    *("training.from_data", "training"),
     "tuning",
     "training.trainer",  # tries settings that are to be found
     "runs",

@@ -67,7 +67,7 @@ WIDER = {  # what settings take besides the type that they are kept as
 MORE = {  # and single ones of them
     **dict.fromkeys(("workers", "actors"), "Workers"),
     **dict.fromkeys(("device", "collect_device", "eval_device"), "torch.device"),
-    **dict.fromkeys(("replay_order", "init_from", "log_folder"), "Path"),
+    **dict.fromkeys(("replay_order", "init_from", "replay", "log_folder"), "Path"),
     "policy": "type[Policy]",
 }
 

@@ -182,6 +182,32 @@ def read_episodes(folder: str | Path) -> Iterator[Episode]:
             yield Episode(_stored(group["observations"], folder), _stored(group["actions"], folder), *columns)
 
 
+def recorded_spaces(folder: str | Path) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """The spaces of observations and of actions of a folder of Minari's format."""
+    metadata = json.loads(check_file(Path(folder) / METADATA).read_text())
+    found = (_space(json.loads(metadata[f"{name}_space"])) for name in ("observation", "action"))
+    return next(found), next(found)
+
+
+def _space(described: Json) -> gymnasium.Space:
+    """The space that _described() describes. Raises ValueError for other kinds."""
+    kind, dtype = described["type"], np.dtype(described.get("dtype", "int64"))
+    if kind == "Box":
+        low, high = (np.array(described[side], dtype).reshape(described["shape"]) for side in ("low", "high"))
+        return spaces.Box(low, high, dtype=dtype.type)
+    if kind == "Discrete":
+        return spaces.Discrete(described["n"], start=described["start"])
+    if kind == "MultiDiscrete":
+        return spaces.MultiDiscrete(described["nvec"], dtype.type, start=described.get("start"))
+    if kind == "MultiBinary":
+        return spaces.MultiBinary(described["n"])
+    if kind == "Dict":
+        return spaces.Dict([(name, _space(member)) for name, member in described["subspaces"].items()])
+    if kind == "Tuple":
+        return spaces.Tuple([_space(member) for member in described["subspaces"]])
+    raise ValueError(f"a space of the kind {kind} is not read: of Box, Discrete and what consists of them")
+
+
 def _stored(place: Any, folder: Path) -> Any:
     """A column, or a dict of its members; those of a Tuple are named _index_0 and so on."""
     if hasattr(place, "keys"):

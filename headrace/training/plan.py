@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
 
 PRIVILEGED = "privileged_state"  # MuJoCo Playground's name of a member of observations that is for critics
+PATHS = ("init_from", "replay", "replay_order")  # settings that are paths
 ROLLOUT = {"num_steps", "train_freq", "gradient_steps"}  # settings of when an off-policy algorithm learns
 
 
@@ -220,12 +221,12 @@ def _of_actors(config: TrainConfig, own: Any, given: Settings) -> tuple[Any, Set
 
 def _absolute(config: TrainConfig) -> TrainConfig:
     """The config with names of files that hold in any folder."""
+    paths: Json = {name: str(Path(path).expanduser().resolve()) for name in PATHS if (path := getattr(config, name))}
     return replace(
         config,
         wrapper=tuple(map(absolute_reference, config.wrapper)),
         policy=config.policy and absolute_reference(config.policy),
-        init_from=config.init_from and str(Path(config.init_from).expanduser().resolve()),
-        replay_order=config.replay_order and str(Path(config.replay_order).expanduser().resolve()),
+        **paths,
     )
 
 

@@ -29,7 +29,7 @@ from headrace.training.torchrun import started_by_torchrun
 from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
-FIXED = ("seed", "shards", "init_from")
+FIXED = ("seed", "shards", "init_from", "replay")
 # and these but where a rollout is all that depends on them: then learning goes on, in new episodes
 SIZES = ("num_envs", "num_steps", "learners")
 
@@ -95,8 +95,8 @@ def _continued(
             raise TypeError(f"the {name_of} of {folder} was made by you: give it again, {missing}")
     ready = algorithm is not None and not isinstance(algorithm, str)
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
-    # its weights are not needed again, and the run that had them may be gone
-    options = {**known, **given, "init_from": None}
+    # weights and rows that it began with are in its checkpoint, and may be gone elsewhere
+    options = {**known, **given, "init_from": None, "replay": None}
     if "num_steps" in changed and not options.get("sequence_length", 1):
         options["sequence_length"] = saved["num_steps"]  # which a recurrent policy was made for
     if (policy := options.get("policy")) and not ready:  # the run has all settings: those are let go that none reads
@@ -106,7 +106,7 @@ def _continued(
         for field in {*initial_policy.unread(*reads, known)} - given.keys():
             del options[field]
     trainer = Trainer(algorithm or name, source if env is None else env, **options)
-    trainer.config = replace(trainer.config, init_from=saved.get("init_from"))
+    trainer.config = replace(trainer.config, init_from=saved.get("init_from"), replay=saved.get("replay"))
     with closed_on_error(trainer):
         with checkpoint.using(folder, manifest, "it describes no policy"):
             different = "" if algorithm is not None else difference_from(trainer.policy, manifest["policy"])

@@ -40,7 +40,7 @@ from headrace.training.plan import TrainPlan, nameless_settings, saved_settings
 from headrace.training.ranks import COMPARED_EVERY, Collected, Leader, Ranks, iteration
 from headrace.training.shards import room_of
 from headrace.training.torchrun import torchrun_ranks
-from headrace.training.warm_up import warm_up
+from headrace.training.warm_up import prepare
 from headrace.tuning.auto import settled
 
 
@@ -101,8 +101,7 @@ class Trainer:
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
             self._all: Collected | None = None  # by all ranks, in the last iteration
             with self._torch_settings():
-                warm_up(parts)
-                replay = self.algorithm.prepare(self.collector.rollout)
+                replay = prepare(parts)
                 self.collector.warm_up()
                 self.resources = "\n".join(filter(None, (self.env.plan(), replay)))  # to say before the start
                 if ranks is not None and (self._leads or self.follows):

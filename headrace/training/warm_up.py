@@ -31,3 +31,18 @@ def warm_up(parts: Parts) -> None:
         rollout.value[steps] = policy.value(rollout.observation[steps], rnn_state)
     with torch.enable_grad():
         parts.algorithm.warm_up(rollout)
+
+
+def prepare(parts: Parts) -> str:
+    """Warm up, allocate what the algorithm needs, and fill its replay buffer with the data of the setting `replay`.
+
+    Returns a line about memory, or an empty one. Raises ValueError for data that do not fit.
+    """
+    warm_up(parts)
+    line = parts.algorithm.prepare(parts.collector.rollout)
+    if parts.config.replay is not None:
+        from headrace.training.from_data import first_rows
+
+        spaces = parts.env.observation_space, parts.env.action_space
+        first_rows.fill(parts.algorithm, parts.config.replay, spaces, parts.config.reward_scale)
+    return line
