@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 import headrace as hr
 from headrace.cli.main import main
-from headrace.evaluation.recording import EpisodeRecorder, read_episodes, record
+from headrace.evaluation.recording import EpisodeRecorder, read_episodes, record, recorded_spaces
 
 h5py = pytest.importorskip("h5py")
 
@@ -187,3 +187,11 @@ def test_arrays_that_are_written_into_again_are_recorded_as_they_were(tmp_path):
     (episode,) = read_episodes(tmp_path / "reused")
     assert episode.observations.ravel().tolist() == [0, 1, 2, 3]
     assert episode.actions.ravel().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_spaces_are_read_as_they_were_written(kind, tmp_path):
+    env = EpisodeRecorder(Counting(*SPACES[kind]), tmp_path / "data")
+    played(env, 3)
+    env.close()
+    assert recorded_spaces(tmp_path / "data") == SPACES[kind]
