@@ -43,13 +43,13 @@ demo: $(INSTALLED)
 	@$(BIN)/headrace play $(LATEST) --output $(LATEST)/play.gif
 	@$(BIN)/headrace export $(LATEST) --to numpy --output $(LATEST)/policy.py
 
-test: $(INSTALLED)  # mypy, which uses one core, beside the first tests; three processes, since some tests wait
+test: $(INSTALLED)  # mypy, which uses one core, beside the first tests; four processes, since some tests wait
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 3 --dist loadfile -m "not slow and not long" && wait $$types
+	$(BIN)/mypy & types=$$!; $(BIN)/pytest -n 4 --dist loadfile -m "not slow and not long" && wait $$types
 
 test-long: $(INSTALLED)
-	$(BIN)/pytest -n 3 --dist loadfile -m "long and not slow"
+	$(BIN)/pytest -n 4 --dist loadfile -m "long and not slow"
 
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 7200

@@ -92,6 +92,7 @@ class Module:
     imports: list[tuple[str, int]] = field(default_factory=list)  # dotted name, line; anywhere in the file
     at_load: list[tuple[str, int]] = field(default_factory=list)  # those that importing the module runs
     aliases: dict[str, str] = field(default_factory=dict)  # local name -> dotted name
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)  # by name
 
 
 def read(package: Path) -> dict[str, Module]:
@@ -114,7 +115,11 @@ def _collect(module: Module, node: ast.AST, at_load: bool) -> None:
                 module.aliases[local] = target
                 if at_load:
                     module.at_load.append((target, child.lineno))
-        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        elif isinstance(child, ast.ClassDef):
+            module.classes.setdefault(child.name, child)
+        elif isinstance(child, ast.expr):
+            continue  # no import and no class can be in there
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
         typing_only = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
         _collect(module, child, at_load and not inside and not typing_only)
 
@@ -223,12 +228,12 @@ def parents(dotted: str, modules: dict[str, Module]) -> list[str] | None:
     home = owner(dotted, modules)
     if home is None or home == dotted:
         return None
-    module, name = modules[home], dotted[len(home) + 1 :]
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            bases = (_resolve(ast.unparse(base), module, modules) for base in node.bases)
-            return [base for base in bases if base is not None and not is_protocol(base, modules)]
-    return None
+    module = modules[home]
+    node = module.classes.get(dotted[len(home) + 1 :])
+    if node is None:
+        return None
+    bases = (_resolve(ast.unparse(base), module, modules) for base in node.bases)
+    return [base for base in bases if base is not None and not is_protocol(base, modules)]
 
 
 def _resolve(expression: str, module: Module, modules: dict[str, Module]) -> str | None:
@@ -246,29 +251,21 @@ def _resolve(expression: str, module: Module, modules: dict[str, Module]) -> str
 def is_class(dotted: str, modules: dict[str, Module]) -> bool:
     """Whether the package defines a class of this dotted name."""
     home = owner(dotted, modules)
-    return home is not None and any(
-        isinstance(node, ast.ClassDef) and f"{home}.{node.name}" == dotted for node in ast.walk(modules[home].tree)
-    )
+    return home is not None and dotted[len(home) + 1 :] in modules[home].classes
 
 
 def is_protocol(dotted: str, modules: dict[str, Module]) -> bool:
     """Whether a class of the package is a typing.Protocol: what a class implements is no parent of it."""
     home = owner(dotted, modules)
-    return home is not None and any(
-        isinstance(node, ast.ClassDef)
-        and f"{home}.{node.name}" == dotted
-        and any(ast.unparse(base) == "Protocol" for base in node.bases)
-        for node in ast.walk(modules[home].tree)
-    )
+    node = modules[home].classes.get(dotted[len(home) + 1 :]) if home is not None else None
+    return node is not None and any(ast.unparse(base) == "Protocol" for base in node.bases)
 
 
 def grandchildren(modules: dict[str, Module]) -> list[str]:
     """Classes of the package with a grandparent in the package."""
     wrong = []
     for module in modules.values():
-        for node in ast.walk(module.tree):
-            if not isinstance(node, ast.ClassDef):
-                continue
+        for node in module.classes.values():
             for parent in parents(f"{module.name}.{node.name}", modules) or []:
                 for grandparent in parents(parent, modules) or []:
                     wrong.append(f"{module.path}:{node.lineno}: {node.name} has the grandparent {grandparent}")
