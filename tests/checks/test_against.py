@@ -7,7 +7,6 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 import pytest
-from scipy import stats
 
 from headrace import envs
 from headrace.checks.against import against, kolmogorov_smirnov
@@ -162,6 +161,8 @@ def test_for_a_state_that_cannot_be_read_the_error_says_what_to_write():
 
 
 def test_the_distance_of_two_samples_is_scipys():
+    from scipy import stats  # two seconds
+
     rng = np.random.default_rng(0)
     one, other = rng.normal(size=50), rng.normal(0.3, size=80)
     assert kolmogorov_smirnov(one, other) == pytest.approx(stats.ks_2samp(one, other).statistic)

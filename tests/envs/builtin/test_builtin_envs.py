@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from headrace import envs
 from headrace.data.rollout import Rollout
@@ -157,6 +156,8 @@ def test_the_plain_source_agrees_with_gymnasium(name):
 
 @pytest.mark.parametrize("name", PORTS)
 def test_resets_agree_in_distribution(name):
+    from scipy import stats  # two seconds
+
     count = 4000
     env = envs.make(name, count, threads=1)
     env.reset(rollout_of(env, 1), seed=0)

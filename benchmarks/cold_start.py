@@ -1,0 +1,81 @@
+"""Seconds from making a training to the end of the first iteration that learned, in processes of their own: with
+nothing compiled yet, and again with what the first process has compiled.
+
+`compiling` is the difference: tracing, compiling and writing of all that this training needs, its environment included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import Neighbours, Row, finish, parser, table
+
+COLUMNS = ("training", "cold_s", "warm_s", "compiling_s", "lowest", "highest")
+TRAININGS = (
+    *("own network, 2 x 64", "the same as a user's class", "value penalty", "residual, LayerNorm, 64"),
+    *("SAC, 2 x 64", "SAC, its own loss as a user's", "SAC, value penalty", "SAC, residual actor"),
+    "DQN, conservative",
+)
+
+
+def main() -> None:
+    flags = parser(__doc__ or "")
+    flags.add_argument("--turns", type=int, default=3)
+    flags.add_argument("--only", nargs="*", default=TRAININGS, help="names of trainings, see own_networks.py")
+    flags.add_argument("--one", help="one training in this process: what this program starts itself with")
+    options = flags.parse_args()
+    if options.one:
+        print(json.dumps(seconds(options.one)))
+        return
+    neighbours, turns = Neighbours(), 1 if options.quick else options.turns
+    names = options.only[:1] if options.quick else options.only
+    rows = [compared(name, turns) for name in names]
+    print(table(rows, COLUMNS))
+    finish("cold_start", rows, options, neighbours)
+
+
+def compared(name: str, turns: int) -> Row:
+    """Medians over turns of one training."""
+    cold, warm = zip(*(in_new_processes(name) for _ in range(turns)), strict=True)
+    compiling = [c - w for c, w in zip(cold, warm, strict=True)]
+    medians = (statistics.median(values) for values in (cold, warm, compiling))
+    return dict(zip(COLUMNS, (name, *(round(x, 2) for x in (*medians, min(compiling), max(compiling)))), strict=True))
+
+
+def in_new_processes(name: str) -> tuple[float, float]:
+    """Seconds with an empty cache, and with the one that it filled."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(Path(__file__)), "--one", name]
+        environ = {**os.environ, "HEADRACE_CACHE": folder}
+        cold, warm = (
+            json.loads(subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE).stdout)
+            for _ in ("cold", "warm")
+        )
+    return cold, warm
+
+
+def seconds(name: str) -> float:
+    """Seconds that one training takes in this process until it has learned; what it imports has been imported."""
+    from own_networks import CASES, trainer
+
+    import headrace as hr
+
+    hr.Trainer("ppo", "CartPole-v1", num_envs=1).close()  # imports what all of them need
+    start = time.perf_counter()
+    made = trainer(CASES[name], plain=False)
+    while not any("loss" in metric for metric in made.iterate().metrics):
+        pass
+    spent = time.perf_counter() - start
+    made.close()
+    return spent
+
+
+if __name__ == "__main__":
+    main()
