@@ -57,6 +57,16 @@ def masks(net: Net, b: dict[str, Tensor]) -> Tensor:
     return (scores.softmax(-1) @ x + one + both).square().mean()
 
 
+def triangular(net: Net, b: dict[str, Tensor]) -> Tensor:
+    """A normal distribution whose covariance differs from row to row, and systems of equations of each kind."""
+    x = net.first(b["x"])
+    scale = 0.3 * x[:, :9].view(-1, 3, 3).tril(-1) + torch.eye(3) * (1 + x[:, 9:].square())[:, None]
+    likely = torch.distributions.MultivariateNormal(x[:, :3], scale_tril=scale).log_prob(b["x"][:, 1:])
+    right = torch.linalg.solve_triangular(scale.mT, x[:, :6].view(-1, 2, 3), upper=True, left=False)
+    unit = torch.linalg.solve_triangular(scale, x[:, 3:6, None], upper=False, unitriangular=True)
+    return likely.mean() + right.square().mean() + (unit.flatten(1) * weights(unit[:, :, 0])).square().mean()
+
+
 class Normed(nn.Module):
     """A loss that is a module, of layers whose weights are computed from others."""
 
@@ -81,10 +91,18 @@ def test_a_module_is_a_loss_and_weight_norm_is_compiled() -> None:
         torch.testing.assert_close(one, p.grad.float(), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", [rolled, group_norm, erfc, masks])
+@pytest.mark.parametrize("loss", [rolled, group_norm, erfc, masks, triangular])
 def test_gradients_are_those_of_float64(loss: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     as_in_float64(loss, Net(), [batch(rows) for rows in (64, 3, 150)], monkeypatch)
+
+
+def test_large_systems_of_equations_are_refused_by_name() -> None:
+    def loss(net: Net, b: dict[str, Tensor]) -> Tensor:
+        system = torch.eye(20) * (2 + net.first(b["x"])[:, :1, None])
+        return torch.linalg.solve_triangular(system, system, upper=True).square().mean()
+
+    assert "uses linalg_solve_triangular" in str(hr.compile(loss).why_not(Net(), batch(8)))
 
 
 def over_rows(net: Net, b: dict[str, Tensor]) -> Tensor:

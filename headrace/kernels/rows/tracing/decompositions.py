@@ -44,6 +44,8 @@ ALSO = (
 )
 # fmt: on
 
+LARGEST_SOLVED = 16  # rows of a triangular matrix
+
 
 @cache
 def table() -> dict[Any, Callable[..., Any]]:
@@ -58,6 +60,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     found |= windows.table()
     found[aten._weight_norm_interface.default] = _weight_norm
     found[aten._weight_norm_interface_backward.default] = _weight_norm_backward
+    found[aten.linalg_solve_triangular.default] = _solve_triangular
     found |= {aten.cosh.default: _cosh, aten.sinh.default: _sinh, aten.tan.default: _tan}
     return {key: rule for key, rule in found.items() if _name(key) not in KEPT}
 
@@ -76,6 +79,21 @@ def _weight_norm_backward(gradient: Tensor, v: Tensor, g: Tensor, norms: Tensor,
 
 def _others(v: Tensor, dim: int) -> list[int]:
     return [axis for axis in range(v.dim()) if axis != dim % v.dim()]
+
+
+def _solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """X of A X = B, or of X A = B, row after row: of small matrices, as those of torch's MultivariateNormal."""
+    if a.shape[-1] > LARGEST_SOLVED:
+        return NotImplemented  # type: ignore[no-any-return]
+    if not left:
+        return _solve_triangular(a.mT, b.mT, upper=not upper, unitriangular=unitriangular).mT
+    found = dict[int, Tensor]()
+    for i in reversed(range(a.shape[-1])) if upper else range(a.shape[-1]):
+        rest = b[..., i, :]
+        for j, x in found.items():
+            rest = rest - a[..., i, j, None] * x
+        found[i] = rest if unitriangular else rest / a[..., i, i, None]
+    return torch.stack([found[i] for i in range(a.shape[-1])], -2)
 
 
 def _cosh(x: Tensor) -> Tensor:
