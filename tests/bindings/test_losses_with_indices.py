@@ -100,6 +100,8 @@ def flat_indices(net: nn.Module, b: Batch) -> Tensor:
     target.view(-1).index_add_(0, (b["three"] + offset).view(-1), b["w"].view(-1))
     other = (torch.arange(rows) * 6)[:, None]
     target.view(-1).index_add_(0, (5 - b["three"] + other).view(-1), b["w"].view(-1))
+    third = torch.arange(0, rows * 6, 6).unsqueeze(1) + (b["three"] + 1) % 6
+    target.view(-1).index_add_(0, third.view(-1), 0.5 * b["w"].view(-1))
     return -(target * q).sum(1).mean()
 
 

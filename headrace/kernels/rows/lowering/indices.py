@@ -23,6 +23,7 @@ from headrace.kernels.rows.lowering.tensors import (
     Tensor,
     axes_of,
     expanded,
+    inner_axes,
     of_value,
     permuted,
     reshaped,
@@ -242,6 +243,24 @@ def _flat(lowering: Lowering, x: Tensor, places: list[tuple[int, Tensor]]) -> tu
             rows = Tensor(View(lowering.positions.view.value, inner.view.shape, tuple(everywhere)), inner.dims)
             return x, Places(lowering, x, [(0, rows), (1, inner)], wraps=False)
     return x, Places(lowering, x, places)
+
+
+@rule("arange", "iota", "prims_iota", chosen=True)
+def arange(lowering: Lowering, node: Node) -> Lowered:
+    """start + step * i, along one dimension: of the rows, by their positions."""
+    start, step = lowering.number(node, "start", 0.0), lowering.number(node, "step", 1.0)
+    (size,), dtype = lowering.sizes(node), lowering.dtype(node)
+    if isinstance(start, Count) or isinstance(step, Count):
+        raise Unsupported("counts by a number that depends on the rows (arange)")
+    if not size.rows:
+        numbers, dims = [start + step * i for i in range(size.inner)], (axes_of(size),)
+        return of_value(lowering.build.constant(numbers, inner_axes(dims), dtype), dims)
+    if size.inner != 1 or start != 0 or step != int(step):
+        raise Unsupported("computes with the positions of rows (arange over them)")
+    found, lowering.counted = lowering.positions, node
+    if step != 1:
+        found = apply(lowering, "mul", found, number(lowering, step, I32))
+    return found if dtype == I32 else cast(lowering, found, dtype)
 
 
 @rule("linspace")

@@ -335,23 +335,6 @@ def full(lowering: Lowering, node: Node) -> Lowered:
     return Tensor(lowering.build.number(number, inner_axes(dims), lowering.dtype(node)), tuple(dims))
 
 
-@rule("arange", "iota", "prims_iota", chosen=True)
-def arange(lowering: Lowering, node: Node) -> Lowered:
-    (size,) = lowering.sizes(node)
-    if size.rows and size.inner != 1:
-        raise Unsupported("computes with the positions of rows (arange over them)")
-    if size.rows:
-        lowering.counted = node
-        return lowering.positions
-    name = operation_name(node)
-    start = float(given(node, "start") or 0)
-    step = float(given(node, "step") or 1) if name != "arange" or given(node, "step") else 1.0
-    numbers = [start + step * i for i in range(size.inner)]
-    dims = (axes_of(size),)
-    value = lowering.build.constant(numbers, inner_axes(dims), lowering.dtype(node))
-    return Tensor(View(value, value.shape, (1,) * len(value.shape)), dims)
-
-
 @rule("tril_indices", "triu_indices")
 def triangle(lowering: Lowering, node: Node) -> Lowered:
     row, col, offset = (given(node, name, 0) for name in ("row", "col", "offset"))
