@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headrace.kernels.rows.joins import joined
-from headrace.kernels.rows.lowering import features, gathering, indices, pointwise, selecting, sums, views
+from headrace.kernels.rows.lowering import counting, features, gathering, indices, pointwise, selecting, sums, views
 from headrace.kernels.rows.lowering.rules import Lowering, Unsupported
 from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
 from headrace.kernels.rows.reasons import NotRows
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.kernels.rows.tracing.trace_loss import Traced
 
 # the rules register themselves where they are imported
-RULES = (features, gathering, indices, pointwise, selecting, sums, views)
+RULES = (counting, features, gathering, indices, pointwise, selecting, sums, views)
 
 
 def lower(traced: Traced, name: str) -> Program:
