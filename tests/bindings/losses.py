@@ -82,10 +82,10 @@ def ppo_beta(rows: int) -> Made:
     def loss(agent: Agent, batch: dict[str, Tensor]) -> Tensor:
         alpha, beta = (F.softplus(agent.actor(batch["obs"])) + 1).chunk(2, -1)
         policy = Beta(alpha, beta)
-        log_prob = policy.log_prob(batch["action"].clamp(0.01, 0.99)).sum(-1)
+        log_prob = policy.log_prob(batch["action"]).sum(-1)  # which refuses others than those between 0 and 1
         return surrogate(log_prob, batch, Settings()) - 0.01 * policy.entropy().sum(-1).mean()
 
-    return loss, (Agent(4, 4), rollout(rows, 4, torch.rand(rows, 2)))
+    return loss, (Agent(4, 4), rollout(rows, 4, torch.rand(rows, 2).clamp(0.01, 0.99)))
 
 
 class Block(nn.Module):

@@ -93,6 +93,26 @@ def test_gradients_are_those_of_float64(name: str, monkeypatch: pytest.MonkeyPat
     as_in_float64(weighted, nn.Sequential(*layers()), [batch(shape, rows) for rows in (64, 37, 150)], monkeypatch, 5e-5)
 
 
+VIEWED = {
+    "convolution": ((2, 6, 6), lambda: [nn.Conv2d(2, 3, 3)]),
+    "in groups": ((2, 6, 6), lambda: [nn.Conv2d(2, 4, 3, groups=2)]),
+    "transposed": ((2, 3, 3), lambda: [nn.ConvTranspose2d(2, 3, 2, 2)]),
+    "of one dimension": ((2, 9), lambda: [nn.Conv1d(2, 3, 3)]),
+    "largest": ((2, 6, 6), lambda: [nn.Conv2d(2, 3, 3), nn.MaxPool2d(2)]),
+    "average": ((2, 6, 6), lambda: [nn.Conv2d(2, 3, 3), nn.AvgPool2d(2)]),
+    "average of all": ((2, 6, 6), lambda: [nn.Conv2d(2, 3, 3), nn.AdaptiveAvgPool2d(2)]),
+}
+
+
+@pytest.mark.parametrize("name", VIEWED)
+def test_results_lie_in_memory_as_torchs(name: str) -> None:
+    def loss(net: nn.Module, b: dict[str, Tensor]) -> Tensor:
+        return net(b["x"]).view(len(b["x"]), -1).square().sum(1).mean()  # type: ignore[no-any-return]
+
+    shape, layers = VIEWED[name]
+    assert hr.compile(loss).why_not(nn.Sequential(*layers()), batch(shape, 20)) is None
+
+
 class Images(nn.Module):
     """uint8 images, channels last, to the values of three actions."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.rows.tracing.stand_ins import NUMBER, standing_in
+from headrace.kernels.rows.tracing.switches import unchecked
 
 NEAR = 1e-4  # of each tensor's largest number
 SMALL = 1e-6  # of the largest of all gradients: what is smaller is rounding
@@ -39,12 +40,21 @@ def _others(program: Any, values: Sequence[Tensor], generator: torch.Generator) 
         if source.kind == "column":
             new = new[torch.randperm(len(new), generator=generator).to(new.device)]
             if new.is_floating_point() and bool((new != new.round()).any()):  # flags and weights keep their numbers
-                new = new * (1 + torch.randn(new.shape, generator=generator).to(new.device) / 2)
+                new = _varied(new, torch.randn(new.shape, generator=generator).to(new.device))
         elif new.is_floating_point() and new.dim():
             scale = new.std(unbiased=False) + 0.01
             new = new + 0.3 * scale * torch.randn(new.shape, generator=generator).to(new.device)
         found.append(new)
     return found
+
+
+def _varied(column: Tensor, random: Tensor) -> Tensor:
+    """A column scaled at random. Numbers between -1 and 1 stay between their extremes, and positive ones positive: a
+    distribution may have no others, and a loss of NaN compares nothing."""
+    new, low, high = column * (1 + random / 2), float(column.min()), float(column.max())
+    if low >= -1 and high <= 1:
+        return new.clamp(low, high)
+    return new.clamp(min=low) if low >= 0 else new
 
 
 def _plain(
@@ -53,7 +63,7 @@ def _plain(
     """The plain function's loss, gradients and metrics, with other numbers in place of the arguments' own."""
     numbers = [x.double() if double and x.is_floating_point() else x.detach().clone() for x in numbers]
     made = standing_in(program.plain, arguments, program.given, values, numbers, floats=False)
-    with made as used, torch.enable_grad():
+    with made as used, torch.enable_grad(), unchecked():
         returned = program.plain(*used.arguments)
     learned = {source.name: tensor for source, tensor in used.learned}
     loss, rest = returned if isinstance(returned, tuple) else (returned, ())

@@ -80,12 +80,18 @@ _lock, _tracing = threading.Lock(), 0
 def as_traced() -> Iterator[AsTraced]:
     """Inside, in this thread: distributions do not check their arguments, which asks about the data; an LSTM is its
     steps, and what `.item()` returns a tensor."""
+    with unchecked(), AsTraced() as mode:
+        yield mode
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Inside, in this thread, distributions do not check their arguments, unless they are told to."""
     before = getattr(_here, "traces", False)
     _count(1)
     _here.traces = True
     try:
-        with AsTraced() as mode:
-            yield mode
+        yield
     finally:
         _here.traces = before
         _count(-1)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from headrace.kernels.rows.reasons import NotRows
 
@@ -26,7 +27,7 @@ MOST = 16_384
 def table() -> dict[Any, Callable[..., Any]]:
     """Operation -> the function that takes it apart."""
     aten = torch.ops.aten
-    return {
+    rules = {
         aten.convolution.default: _convolution,
         aten.convolution_backward.default: _convolution_backward,
         aten.max_pool2d_with_indices.default: _max_pool,
@@ -38,6 +39,16 @@ def table() -> dict[Any, Callable[..., Any]]:
         aten.constant_pad_nd.default: _constant_pad,
         aten.unfold_backward.default: _unfold_backward,
     }
+    return {operation: _contiguous(rule) for operation, rule in rules.items()}
+
+
+def _contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule whose results lie in memory as those of torch's operation, of which users take a view()."""
+
+    def contiguous(*given: Any, **named: Any) -> Any:
+        return tree_map_only(Tensor, Tensor.contiguous, rule(*given, **named))
+
+    return contiguous
 
 
 def _convolution(
