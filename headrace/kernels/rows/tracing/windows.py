@@ -27,7 +27,7 @@ MOST = 16_384
 def table() -> dict[Any, Callable[..., Any]]:
     """Operation -> the function that takes it apart."""
     aten = torch.ops.aten
-    rules = {
+    rules: dict[Any, Callable[..., Any]] = {
         aten.convolution.default: _convolution,
         aten.convolution_backward.default: _convolution_backward,
         aten.max_pool2d_with_indices.default: _max_pool,
