@@ -17,7 +17,7 @@ from _pytest.assertion import rewrite
 from helpers import simulator
 from hypothesis import settings
 
-from headrace.core import user_names
+from headrace.core import fused, user_names
 from headrace.envs import registry
 
 TESTS = Path(__file__).parent
@@ -101,9 +101,12 @@ def files_of_users(tmp_path_factory):
 
 @contextmanager
 def nothing_left(temporary: Path):
-    """Leave the path, modules of temporary files, and the registries of environments as they were."""
+    """Leave the path, modules of temporary files, the registries of environments, and whether kernels that do not serve
+    are named (an actor's process does not), as they were."""
     path, modules, ids, specs = [*sys.path], {*sys.modules}, {*gymnasium.registry}, {**registry._specs}
+    silent = fused._silent
     yield
+    fused._silent = silent
     sys.path[:] = path
     for name in [name for name in sys.modules.keys() - modules if folder_of(name).is_relative_to(temporary)]:
         del sys.modules[name]

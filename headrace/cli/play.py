@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from headrace.cli.run_policy import Choice, load_chosen
+from headrace.cli.run_policy import Choice, load_chosen, skills_of
 from headrace.core.processes.state import shown
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> None:
     with code_of(options.run, trust=options.choice.trust):
         policy, _, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
         settings = (options.output, options.episodes, options.seed, deterministic, options.max_steps)
+        kwargs = {**kwargs, **skills_of(options.run)}
         video = play(policy, env, *settings, **kwargs)
     say(f"{env}, {described}")
     say(_report(video))

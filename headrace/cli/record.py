@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from headrace.cli.run_policy import Choice, load_chosen
+from headrace.cli.run_policy import Choice, load_chosen, skills_of
 from headrace.core.processes.state import shown
 from headrace.core.terminal import say
 from headrace.core.trust import code_of
@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> None:
     options = tyro.cli(Record, prog="headrace record", description=DESCRIPTION, args=arguments)
     with code_of(options.run, trust=options.choice.trust):
         policy, _, described, env, deterministic, kwargs = load_chosen(options.run, options.choice)
+        kwargs = {**kwargs, **skills_of(options.run)}
         found = record(policy, env, options.output, options.episodes, options.seed, deterministic, **kwargs)
     say(f"{env}, {described}")
     say(f"wrote {shown(found.path)}: {len(found.returns)} episodes, {found.steps:,} steps")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from headrace.core.writing import check_file, free, writing
 from headrace.envs import Source
 from headrace.envs.construct import named
 from headrace.envs.gym.learned import carried
+from headrace.envs.wrappers.conditioning import seen_in
 from headrace.policies.base import Policy
 
 MINARI = "0.5.4"  # the version whose format this is
@@ -126,12 +127,14 @@ def record(
     episodes: int = 100,
     seed: int = 0,
     deterministic: bool = False,
+    agent_info: Any = None,
     **options: Any,
 ) -> Recorded:
     """Play episodes by a policy and write them. Episode i has the seed `seed` + i.
 
     env: as for make(), played in its reference environment; or a Gymnasium environment. output: a new folder; None
-    stands for episodes, or the first free name of episodes_2 ... options: of make(), as for evaluate().
+    stands for episodes, or the first free name of episodes_2 ... agent_info: as for play(); what is written are the
+    environment's own observations. options: of make(), as for evaluate().
     Raises ValueError for several agents and spaces that the format has not; ImportError without h5py.
     """
     if episodes < 1:
@@ -142,18 +145,18 @@ def record(
         with closed(factory(), "the environment that was recorded") as made:
             if not isinstance(made, gymnasium.Env):
                 raise ValueError(f"{envs.spec(env).name} has several agents: the format has episodes of one")
-            return record(policy, made, output, episodes, seed, deterministic)
+            return record(policy, made, output, episodes, seed, deterministic, agent_info)
     recorder = EpisodeRecorder(env, free("episodes") if output is None else output)
     for number in range(seed, seed + episodes):
-        _play(policy, recorder, number, deterministic)
+        _play(policy, recorder, number, deterministic, seen_in(policy, agent_info, number - seed))
     return Recorded(recorder.folder, tuple(recorder.returns), recorder.steps)
 
 
-def _play(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool) -> None:
+def _play(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, seen: Callable[[Any], Any]) -> None:
     generator, state, done = torch.Generator().manual_seed(seed), None, False
     observation, _ = env.reset(seed=seed)
     while not done:
-        action, state = policy.predict(observation, state, deterministic, generator)
+        action, state = policy.predict(seen(observation), state, deterministic, generator)
         typed = np.asarray(action).astype(env.action_space.dtype)[()]
         observation, _, terminated, truncated, _ = env.step(typed)
         done = terminated or truncated

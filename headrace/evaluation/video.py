@@ -26,6 +26,7 @@ from headrace.envs.construct import Wrappers, named
 from headrace.envs.gym.columns import as_number, outcome_of
 from headrace.envs.gym.learned import carried, learned_of, tell_learned
 from headrace.envs.registry import Source
+from headrace.envs.wrappers.conditioning import seen_in
 from headrace.policies.base import Policy, check_policy
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def play(
     wrapper: Wrappers = (),
     ignore: Sequence[str] = (),
     info_mask: bool = False,
+    agent_info: Any = None,
 ) -> Video:
     """Record episodes of a policy, with step and return below each frame.
 
@@ -77,8 +79,8 @@ def play(
     pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file;
     None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after
     max_steps. frame_stack, time_limit, params, ignore, info_mask: as in training, see make(); env_kwargs, wrapper:
-    make()'s kwargs and wrappers. KernelEnvs are stepped compiled; a port with params is drawn by its reference. With
-    several agents, the return is their mean.
+    make()'s kwargs and wrappers; agent_info: as for evaluate(), of a Discrete space each value in turn. KernelEnvs are
+    stepped compiled; a port with params is drawn by its reference. With several agents, the return is their mean.
     Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
     """
     target = (free("play.gif") if output is None else Path(output)).absolute()
@@ -99,11 +101,12 @@ def play(
         factory = envs.factory(env, compiled=True, env_kwargs=own, **options)
         with closed(factory(), f"the environment of {target}") as made:
             tell_learned(envs.spec(env).name, learned_of(made), carried=bool(carried(policy)))
-            return play(policy, made, target, episodes, seed, deterministic, max_steps)
+            return play(policy, made, target, episodes, seed, deterministic, max_steps, agent_info=agent_info)
     frames: list[Frame] = []
     for number in range(seed, seed + episodes):
         if isinstance(env, gymnasium.Env):
-            frames += _record_episode(policy, env, number, deterministic, max_steps)
+            seen = seen_in(policy, agent_info, number - seed)
+            frames += _record_episode(policy, env, number, deterministic, max_steps, seen)
         else:
             frames += _record_agents(policy, env, number, deterministic, max_steps)
     rate = float(env.metadata.get("render_fps", DEFAULT_RATE))
@@ -126,14 +129,19 @@ class Frame:
 
 
 def _record_episode(
-    policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, max_steps: int
+    policy: Policy,
+    env: gymnasium.Env,
+    seed: int,
+    deterministic: bool,
+    max_steps: int,
+    seen: Callable[[Any], Any],
 ) -> Iterator[Frame]:
     generator = torch.Generator().manual_seed(seed)
     observation, _ = env.reset(seed=seed)
     step, total, done, rnn_state = 0, 0.0, False, None
     yield _frame(env, step, total, done, {})
     while not done:
-        action, rnn_state = policy.predict(observation, rnn_state, deterministic, generator)
+        action, rnn_state = policy.predict(seen(observation), rnn_state, deterministic, generator)
         observation, reward, terminated, truncated, _ = outcome_of(env.step(_in_dtype(env.action_space, action)))
         step, total = step + 1, total + reward
         done = terminated or truncated or step >= max_steps

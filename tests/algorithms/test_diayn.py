@@ -139,6 +139,8 @@ def test_runs_resume_with_the_same_bits_and_are_evaluated_without_giving_skills_
             assert torch.equal(value, theirs[part][name]), name
     main(["eval", str(longer.path), "--episodes", "2"])
     assert "2 episodes" in capsys.readouterr().out
+    main(["play", str(longer.path), "--episodes", "2", "--max-steps", "3", "--output", str(longer.path / "play.gif")])
+    assert "episode 2: return" in capsys.readouterr().out
 
 
 def state_of(run):

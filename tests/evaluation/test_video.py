@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from headrace.agent_groups.group_policy import GroupedPolicy
+from headrace.data.spaces import Box, Dict, Discrete, Space
 from headrace.evaluation.video import CAPTION, play
 from headrace.policies.base import Policy
 from headrace.training.trainer import Trainer
@@ -75,6 +76,40 @@ def test_a_video_has_every_step_of_every_episode(tmp_path):
         assert image.info["loop"] == 0  # for ever
         assert image.size == (324, 252 + CAPTION)  # 9 x 7, 36 times
         assert image.convert("RGB").getpixel((160, 100)) == (0, 0, 0)
+
+
+class Told(AlwaysLeft):
+    """Notes what it was told."""
+
+    def __init__(self, agent_info: Space) -> None:
+        super().__init__()
+        self.observation_space = Dict({"observation": Clock.observation_space, "agent_info": agent_info})
+        self.told: list[np.ndarray] = []
+
+    def predict(self, observation, state=None, deterministic=True, generator=None):
+        self.told.append(np.asarray(observation["agent_info"]))
+        return super().predict(observation["observation"], state, deterministic, generator)
+
+
+TOLD = [
+    (Discrete(3, start=2), [2, 3, 4, 2]),
+    (Box(5.0, 6.0, (2,)), None),
+    (np.array([[0.5, 1.0], [1.5, 2.0]], np.float32), [[0.5, 1.0], [1.5, 2.0], [0.5, 1.0], [1.5, 2.0]]),
+]
+
+
+@pytest.mark.parametrize(("agent_info", "expected"), TOLD)
+def test_each_episode_has_its_agent_info(tmp_path, agent_info, expected):
+    env, policy = Clock(), Told(agent_info if isinstance(agent_info, Space) else Box(-9.0, 9.0, (2,)))
+    video = play(policy, env, tmp_path / "told.gif", episodes=4, agent_info=agent_info)
+    told = policy.told[:: video.lengths[0]]
+    assert len(told) == 4 and all(np.array_equal(policy.told[i], told[i // 5]) for i in range(20))
+    if expected is None:
+        assert all(((x >= 5) & (x <= 6)).all() for x in told) and not np.array_equal(told[0], told[1])
+    else:
+        assert np.array_equal(told, expected)
+    with pytest.raises(ValueError, match="trained with agent_info: give it"):
+        play(policy, env, tmp_path / "none.gif")
 
 
 def test_frames_beyond_what_a_gif_can_show_are_left_out_evenly(tmp_path):

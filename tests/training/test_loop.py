@@ -88,7 +88,7 @@ def test_episodes_are_those_the_world_had():
 
 def test_rehearsing_before_the_clock_runs_leaves_no_trace(monkeypatch):
     rehearsed = hr.Trainer("ppo", Walk(), normalize_observation=True, normalize_return=True, **TINY)
-    monkeypatch.setattr("headrace.training.trainer.warm_up", lambda parts: None)
+    monkeypatch.setattr("headrace.training.warm_up.warm_up", lambda parts: None)
     fresh = hr.Trainer("ppo", Walk(), normalize_observation=True, normalize_return=True, **TINY)
     for trainer in (rehearsed, fresh):
         trainer.iterate()

@@ -6,8 +6,9 @@ concatenate it with the other features, and checkpoints and exports contain it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -147,6 +148,37 @@ class InformedEnv(EnvWrapper):
 def informed(env: Env, agent_info: AgentInfo | None) -> Env:
     """An InformedEnv; the env itself where agent_info is None. Raises TypeError, ValueError as InformedEnv does."""
     return env if agent_info is None else InformedEnv(env, agent_info)
+
+
+def seen_in(policy: Any, agent_info: AgentInfo | None, episode: int) -> Callable[[Any], Any]:
+    """A function from an environment's observation to that of a policy, which may have been trained with agent_info.
+
+    Episode i has entry i modulo their number, the values of a Discrete in turn, or a draw from another space. The
+    function raises ValueError where agent_info is missing.
+    """
+    space = getattr(policy, "observation_space", None)
+    if not isinstance(space, Dict) or NAME not in space.spaces:
+        return lambda observation: observation
+    info = None if agent_info is None else _in_turn(agent_info, episode)
+
+    def seen(observation: Any) -> Any:
+        members = observation if isinstance(observation, Mapping) else {PLAIN: observation}
+        if NAME not in members and info is None:
+            raise ValueError(f"the policy was trained with {NAME}: give it, as in play(policy, env, {NAME}=...)")
+        return {NAME: info, **members}
+
+    return seen
+
+
+def _in_turn(agent_info: AgentInfo, episode: int) -> Any:
+    if isinstance(agent_info, Discrete):
+        return agent_info.start + episode % agent_info.n
+    if isinstance(agent_info, Box | MultiDiscrete):
+        low, span = (np.asarray(x) for x in _ends(agent_info))
+        fraction = np.random.default_rng(episode).random(agent_info.shape)
+        return low + fraction * span if isinstance(agent_info, Box) else low + (fraction * span).astype(int)
+    numbers = np.asarray(agent_info)
+    return numbers[episode % len(numbers)]
 
 
 def for_copies(agent_info: AgentInfo, env: Env, first: int = 0) -> AgentInfo:

@@ -86,7 +86,7 @@ def as_traced() -> Iterator[AsTraced]:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Inside, in this thread, distributions do not check their arguments, unless they are told to."""
+    """Inside, in this thread, distributions do not check their arguments by themselves."""
     before = getattr(_here, "traces", False)
     _count(1)
     _here.traces = True
