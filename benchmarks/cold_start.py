@@ -62,12 +62,9 @@ def in_new_processes(name: str) -> tuple[float, float]:
 
 
 def seconds(name: str) -> float:
-    """Seconds that one training takes in this process until it has learned; what it imports has been imported."""
-    from own_networks import CASES, trainer
+    """Seconds that one training takes in this process until it has learned, once torch and headrace are imported."""
+    from own_networks import CASES, trainer  # which imports torch and headrace
 
-    import headrace as hr
-
-    hr.Trainer("ppo", "CartPole-v1", num_envs=1).close()  # imports what all of them need
     start = time.perf_counter()
     made = trainer(CASES[name], plain=False)
     while not any("loss" in metric for metric in made.iterate().metrics):

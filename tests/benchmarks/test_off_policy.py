@@ -91,3 +91,17 @@ def test_skills(tmp_path):
     _, result = run("skills", tmp_path)
     (row,) = result["rows"]
     assert 0 <= row["worst"] <= row["accuracy"] <= 1 and (tmp_path / "skills.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_recorded_data(tmp_path):
+    _, result = run("recorded_data", tmp_path)
+    assert [row["data"] for row in result["rows"]] == ["none", "400 steps"]
+    assert all(-2000 < row["return"] < 0 for row in result["rows"])
+
+
+@pytest.mark.slow
+def test_cold_start(tmp_path):
+    _, result = run("cold_start", tmp_path)
+    (row,) = result["rows"]
+    assert row["cold_s"] > row["warm_s"] > 0 and row["compiling_s"] > 0
