@@ -46,6 +46,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "headrace hub": "needs a network",
     "headrace compare": "needs Stable-Baselines3",
     "headrace record": "needs h5py",
+    "--replay": "data that an earlier command wrote; test_first_rows.py begins with such",
     "cleanrl/runs": "folders of other libraries",
     "HalfCheetah": "needs MuJoCo",
     "simple_spread": "needs MPE2",
