@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.intrinsic.rnd_replay import Clipping
-from headrace.algorithms.on_policy import learn_minibatches
+from headrace.algorithms.intrinsic.rnd_replay import learned
 from headrace.core import rng
 from headrace.core.text import shown
 from headrace.data.replay import Batch
@@ -97,16 +96,12 @@ class ReplayDIAYN:
         with torch.no_grad():
             seen, skill = network.seen(observation), functional.one_hot(network.skill(observation), network.skills)
             bonus = (network(seen) * skill).sum(1).view(shape) + math.log(network.skills)
-        valid = (batches.weight.flatten() > 0).float()
-        columns = {"next": seen, "skill": skill.float(), "valid": valid}
-        order = torch.arange(len(valid), device=valid.device).unsqueeze(0)
-        given: Any = (network, self.optimizer, columns, order, shape[0], Clipping)
-        learned = {name: x.mean() for name, x in learn_minibatches(discriminator_loss, *given).items()}
-        metrics = {"intrinsic_reward": (bonus.flatten() @ valid) / valid.sum().clamp(min=1)}
+        columns = {"next": seen, "skill": skill.float()}
+        metrics = learned(discriminator_loss, network, self.optimizer, columns, batches, bonus)
         reward = config.intrinsic_coef * bonus
         if config.extrinsic_coef:
             reward = reward + config.extrinsic_coef * batches.reward
-        return batches._replace(reward=reward), metrics | learned
+        return batches._replace(reward=reward), metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the discriminator and its optimizer."""

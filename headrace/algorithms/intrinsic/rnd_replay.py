@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.algorithms.adam import Adam
 from headrace.algorithms.intrinsic.rnd import METRICS, RND, RNDNetwork
 from headrace.algorithms.on_policy import learn_minibatches
 from headrace.data.replay import Batch
@@ -28,6 +29,18 @@ class Clipping:
     """The setting that learn_minibatches() reads: no limit of the gradient's norm."""
 
     max_grad_norm = float("inf")
+
+
+def learned(
+    loss: Any, network: Any, optimizer: Adam, columns: dict[str, Tensor], batches: Batch, bonus: Tensor
+) -> dict[str, Tensor]:
+    """Take a gradient step on each of the batches [G, B], whose columns are [G * B, ...]. Returns the means of the
+    loss' metrics, and of the bonus [G, B] over valid rows."""
+    valid = (batches.weight.flatten() > 0).float()
+    order = torch.arange(len(valid), device=valid.device).unsqueeze(0)
+    given: Any = (network, optimizer, {**columns, "valid": valid}, order, len(bonus), Clipping)
+    metrics = {name: x.mean() for name, x in learn_minibatches(loss, *given).items()}
+    return {"intrinsic_reward": (bonus.flatten() @ valid) / valid.sum().clamp(min=1), **metrics}
 
 
 class ReplayRND(RND):
@@ -52,12 +65,8 @@ class ReplayRND(RND):
             seen = network.normalizer(network.encoder(flatten(batches.next_observation)))
             wanted = network.target(seen).t().contiguous()
             bonus = network.error(seen, wanted).view(shape) / self.deviation()
-        valid = (batches.weight.flatten() > 0).float()
-        columns = {"next": seen, "wanted": wanted, "valid": valid}
-        order = torch.arange(len(valid), device=valid.device).unsqueeze(0)
-        given: Any = (network, self.optimizer, columns, order, shape[0], Clipping)
-        learned = {name: x.mean() for name, x in learn_minibatches(prediction_loss, *given).items()}
-        metrics = {"intrinsic_reward": (bonus.flatten() @ valid) / valid.sum().clamp(min=1)}
         weight = 1.0 if config.extrinsic_coef is None else config.extrinsic_coef
+        columns = {"next": seen, "wanted": wanted}
         reward = weight * batches.reward + config.intrinsic_coef * bonus
-        return batches._replace(reward=reward), metrics | learned
+        metrics = learned(prediction_loss, network, self.optimizer, columns, batches, bonus)
+        return batches._replace(reward=reward), metrics
