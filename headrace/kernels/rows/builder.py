@@ -83,6 +83,8 @@ class Builder:
                     return View(self._with_bias(one.value, other).value, one.shape, one.strides)
                 if (joined := self._join_with_bias(one, other)) is not None:
                     return joined
+            if (joined := self._join_of_both(*arguments)) is not None:
+                return joined
         folded = _fold(function, numbers)
         if folded is not None:
             return self.number(folded, shape, dtype)
@@ -147,6 +149,27 @@ class Builder:
             return None
         return self.join([replace(x, value=self._with_bias(x.value, own).value) for x, own in pairs], join.axis)
 
+    def _join_of_both(self, one: View, other: View) -> View | None:
+        """The sum of two joins of which each has zeros where the other has none, as the gradients of slices; None of
+        anything else."""
+        x, y = one.value, other.value
+        if not (isinstance(x, Join) and isinstance(y, Join) and x.axis == y.axis and one == whole(x)):
+            return None
+        if other != whole(y) or x.shape != y.shape:
+            return None
+        found, parts = list[View](), (list(x.parts), list(y.parts))
+        while parts[0]:
+            pair, axis = (parts[0].pop(0), parts[1].pop(0)), x.axis
+            size = min(part.shape[axis] for part in pair)
+            for part, rest in zip(pair, parts, strict=True):
+                if part.shape[axis] > size:
+                    rest.insert(0, _cut(part, axis, size, part.shape[axis]))
+            zero = [_number(part) == 0.0 for part in pair]
+            if not any(zero):
+                return None
+            found.append(_cut(pair[zero[0]], axis, 0, size))
+        return self.join(found, x.axis)
+
     def outer(self, left: View, right: View) -> View:
         """The sum over rows and leading axes of left [..., N] times right [..., K]."""
         shape = (left.shape[-1], right.shape[-1])
@@ -195,17 +218,18 @@ def _number(view: View) -> float | Count | None:
     return value.numbers[0] if isinstance(value, Constant) and value.size == 1 else None
 
 
+def _cut(view: View, axis: int, first: int, end: int) -> View:
+    """Part of a view along an axis."""
+    shape = (*view.shape[:axis], end - first, *view.shape[axis + 1 :])
+    return replace(view, shape=shape, offset=view.offset + first * view.strides[axis])
+
+
 def _alike(view: View, other: View) -> bool:
     """Whether a view is one number, or takes all of a value of the same shape in the same order as another does."""
     if not any(view.strides):
         return True
     same = (view.shape, view.strides, view.offset) == (other.shape, other.strides, 0)
-    return same and view.value.shape == other.value.shape and view.size == view.value.size == _span(view)
-
-
-def _span(view: View) -> int:
-    """Count of the numbers that a view reaches over."""
-    return 1 + sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
+    return same and view.value.shape == other.value.shape and view.size == view.value.size == view.span
 
 
 def _takes_bias(view: View, bias: View) -> bool:

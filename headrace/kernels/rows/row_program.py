@@ -98,6 +98,11 @@ class View:
         return math.prod(self.shape)
 
     @property
+    def span(self) -> int:
+        """Count of the numbers that it reaches over."""
+        return 1 + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
     def whole(self) -> bool:
         """Whether it is all of the value, in order."""
         return self.offset == 0 and self.size == self.value.size and self.in_order
@@ -134,11 +139,13 @@ def whole(value: Value) -> View:
 class Input(Value):
     """A tensor that the caller gives: a column of the minibatch (rows), or a parameter, buffer or coefficient.
 
-    name: for messages and printing. position: among the inputs of its kind.
+    name: for messages and printing. position: among the inputs of its kind. first: of a column, the number with which
+    the value begins.
     """
 
     name: str = ""
     position: int = 0
+    first: int = 0
 
 
 @dataclass(eq=False)

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.kernels.rows import row_plan
 from headrace.kernels.rows.builder import Builder
+from headrace.kernels.rows.narrow import narrowed
 from headrace.kernels.rows.row_plan import outer_form, rows_of_block
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
@@ -70,6 +71,33 @@ def test_maps_of_views() -> None:
     first = build.map("add", build.map("mul", whole(x), turned), expanded)
     second = build.map("exp", build.map("sub", sliced, View(w, (2, 3), (0, 4), 2)))
     same(Program("maps", (x, y), (w,), (Output("first", first), Output("second", second))))
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 50])
+def test_maps_of_uniform_values(count: int) -> None:
+    """Numbers side by side, one number for all, turned ones, and what does not fill a vector."""
+    build, (x,), (w, v, u) = Builder(), columns((1,)), uniforms((3, count), (count,), (count, 3))
+    shape = (3, count)
+    line, turned = View(v, shape, (0, 1)), View(u, shape, (1, 3))
+    outputs = [build.map("add", build.map("mul", whole(w), line), View(u, shape, (0, 0), 2)), build.map("exp", turned)]
+    outputs.append(build.map("where", build.map("gt", whole(w), line), build.steps(count, shape, 1, F32), whole(w)))
+    outputs.append(build.join([View(w, (2 * count,), (1,), 1), whole(v)], 0))
+    named = (Output(f"{i}", view) for i, view in enumerate(outputs))
+    same(Program("uniform", (x,), (w, v, u), tuple(named)), (1, 37))
+
+
+def test_a_column_is_gathered_as_far_as_it_is_read() -> None:
+    build, (x, y, z) = Builder(), columns((4, 6), (3,), (5,))
+    part = build.map("exp", View(x, (2, 3), (6, 1), 8))
+    total = build.reduce("sum", build.map("mul", View(x, (3,), (3,), 7), whole(y)), 0, over_rows=True)
+    outputs = Output("part", part), Output("total", total), Output("as it is", View(z, (2,), (1,), 2))
+    program = Program("part", (x, y, z), (), outputs)
+    given = numbers(program, 37)
+    wanted, less = in_numpy.run(program, *given), narrowed(program)
+    assert [(c.first, c.shape) for c in less.columns] == [(7, (10,)), (0, (3,)), (2, (2,))]
+    for found in (run(plan(less), *given), on_threads.run(plan(less, vectors=False), *given, lanes=4)):
+        for name, expected in wanted.items():
+            np.testing.assert_allclose(found[name], expected, rtol=3e-6, atol=1e-6)
 
 
 def test_truths_and_integers() -> None:
@@ -231,6 +259,20 @@ def test_joining() -> None:
     wide = build.join([whole(x), whole(y), whole(w)], 1)
     tall = build.join([View(wide.value, (8, 2), (1, 8)), View(w, (1, 2), (0, 4))], 0)
     same(Program("join", (x, y), (w,), (Output("wide", wide), Output("tall", build.map("sin", tall)))))
+
+
+def test_sums_of_joins_that_leave_each_other_room() -> None:
+    """The gradients of slices, which have zeros where the others lie, are joined once."""
+    build, (x, y, z) = Builder(), columns((2, 3), (2, 4), (2, 7))
+    zeros = lambda n: build.number(0.0, (2, n))  # noqa: E731
+    ends = build.join([whole(x), zeros(4)], 1), build.join([zeros(3), whole(y)], 1)
+    apart = build.map("add", *ends)
+    assert apart == build.join([whole(x), whole(y)], 1)
+    cut = build.map("add", build.join([zeros(1), View(y, (2, 2), (4, 1)), zeros(4)], 1), build.join([zeros(7)], 1))
+    meeting = build.map("add", ends[0], build.join([zeros(2), View(z, (2, 5), (7, 1))], 1))
+    assert meeting.value.operands == (ends[0], meeting.value.operands[1])
+    outputs = [Output(str(i), build.map("sin", view)) for i, view in enumerate((apart, cut, meeting))]
+    same(Program("joins", (x, y, z), (), tuple(outputs)))
 
 
 def standardized(build: Builder, x: View, axes: int) -> View:

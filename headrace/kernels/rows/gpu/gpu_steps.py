@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
+from typing import ClassVar
 
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.gpu.gpu_text import ADDED, GROUPS, PAD, THREADS, WIDTH, Memory, ThreadBody
@@ -27,6 +28,7 @@ class ThreadStep(Step):
     follow each other without waiting.
     """
 
+    along: ClassVar[bool] = False
     lanes: int = 0
     memory: Memory = None  # type: ignore[assignment]
     alone: bool = False
@@ -161,7 +163,7 @@ def gather_step(step: ThreadStep, value: Input, dtype: str) -> None:
         inside = b.less(lane, "%count")
         place = b.add("%first", b.new(f"select i1 {inside}, i64 {lane}, i64 {last}"))
         row = _row(b, ordered, place)
-        at = b.add(b.mul(row, "%row_stride"), b.mul(number, "%number_stride"))
+        at = b.add(b.mul(row, "%row_stride"), b.mul(b.plus(number, value.first), "%number_stride"))
         x = b.new(f"load {element}, ptr {b.at('%data', at, element)}, align 1")
         if conversion:
             x = b.new(conversion.format(x))

@@ -14,6 +14,7 @@ from headrace.kernels.rows.joins import joined
 from headrace.kernels.rows.lowering import counting, features, gathering, indices, pointwise, selecting, sums, views
 from headrace.kernels.rows.lowering.rules import Lowering, Unsupported
 from headrace.kernels.rows.lowering.tensors import ROWS, Mismatch, axes_of, inner_axes, of_value
+from headrace.kernels.rows.narrow import narrowed
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_program import Input, Output, Program, View
 from headrace.kernels.rows.tracing.selections import marks
@@ -61,7 +62,7 @@ def lower(traced: Traced, name: str) -> Program:
     if any(view.value is positions for made in program.values() for view in made.operands):
         reason = "computes with the positions of rows (arange over them)"
         raise traced.refusal(lowering.counted, reason) if lowering.counted is not None else NotRows(reason)
-    return joined(program, lowering.build)
+    return narrowed(joined(program, lowering.build))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from headrace.kernels.rows.row_plan import Place, Plan, inlined
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Constant, Count, Map, Value, View
@@ -51,9 +52,10 @@ class Step:
     """A function that is being written for one step, and what it is called with.
 
     pointers: the memory of each value that it reads or writes; values in the same place have one. numbers: those that
-    depend on the number of rows.
+    depend on the number of rows. along: whether uniform numbers are computed VECTOR at a time.
     """
 
+    along: ClassVar[bool] = True
     plan: Plan
     module: Module
     body: Body
@@ -73,6 +75,17 @@ class Step:
         with ExitStack() as stack:
             index = [stack.enter_context(self.body.loop(n)) for n in shape]
             yield index, stack.enter_context(self.body.loop(self.plan.lanes, self.body.width)) if rows else "0"
+
+    @contextmanager
+    def each_along(self, shape: Sequence[int], first: int, end: int, width: int) -> Iterator[list[str]]:
+        """What is written within this is done for each index of a shape, `width` of the last axis at a time, of which
+        `first` is the first and `end` the one after the last."""
+        with ExitStack() as stack:
+            index = [stack.enter_context(self.body.loop(n)) for n in shape[:-1]]
+            before, self.body.width = self.body.width, width
+            index += [stack.enter_context(self.body.loop(end, width, first))]
+            yield index
+        self.body.width = before
 
     @contextmanager
     def each_together(self, shape: Sequence[int], rows: bool) -> Iterator[tuple[list[str], list[str]]]:
@@ -100,10 +113,13 @@ class Step:
 
 
 class Reader:
-    """Writes an expression for one place of a loop. index: of each of the loop's axes; lane: the first of the lanes."""
+    """Writes an expression for one place of a loop. index: of each of the loop's axes; lane: the first of the lanes.
 
-    def __init__(self, step: Step, index: list[str], lane: str) -> None:
-        self.step, self.body, self.index, self.lane = step, step.body, index, lane
+    Lanes are rows; if `along`, they are numbers of the loop's last axis instead, and nothing has rows.
+    """
+
+    def __init__(self, step: Step, index: list[str], lane: str, along: bool = False) -> None:
+        self.step, self.body, self.index, self.lane, self.along = step, step.body, index, lane, along
         self.known: dict[tuple[int, tuple[int, ...], int], str] = {}
 
     def value(self, node: Node) -> str:
@@ -125,13 +141,18 @@ class Reader:
         if isinstance(value, Constant):
             return self._constant(value, view)
         element = ELEMENTS[value.dtype]
-        tiled = value.rows
-        if tiled:
+        if value.rows:
             found = b.load(self.step.pointer(value), b.plus(self.place(view, self.step.pitch), self.lane), element)
         else:
-            one = b.load(self.step.pointer(value), self.place(view, 1), element, one=True)
-            found = b.broadcast(one, element)
+            found = self._uniform(self.step.pointer(value), view, element)
         return compare(b, "une", found, b.number(0)) if value.dtype == BOOL else found
+
+    def _uniform(self, memory: str, view: View, element: str) -> str:
+        """A number in all lanes, or numbers side by side, one a lane."""
+        b, place = self.body, self.place(view, 1)
+        if self.along and view.strides[-1] == 1:
+            return b.load(memory, place, element)
+        return b.broadcast(b.load(memory, place, element, one=True), element)
 
     def _constant(self, value: Constant, view: View) -> str:
         b = self.body
@@ -145,9 +166,7 @@ class Reader:
         element = ELEMENTS[value.dtype]
         numbers = [_plain(n) for n in value.numbers]
         words = [str(int(n)) if value.dtype == I32 else literal(n) for n in numbers]
-        found = b.broadcast(
-            b.load(self.step.module.constant(words, element), self.place(view, 1), element, one=True), element
-        )
+        found = self._uniform(self.step.module.constant(words, element), view, element)
         return compare(b, "une", found, b.number(0)) if value.dtype == BOOL else found
 
     def _map(self, node: Node) -> str:

@@ -121,10 +121,21 @@ def _loops(step: Step, value: Value, node: Node, shape: Shape, target: Sequence[
     merged, strides = fewer_axes(shape, [*(view.strides for view in leaves(node)), target])
     own = strides.pop()
     node = restrided(node, strides, merged)
-    with step.each(merged, value.rows) as (index, lane):
-        found = Reader(step, index, lane).value(node)
+
+    def write(index: list[str], lane: str, along: bool = False) -> None:
+        found = Reader(step, index, lane, along).value(node)
         place = step.body.plus(offset, *(step.body.times(i, s) for i, s in zip(index, own, strict=True)))
         store(step, value, place, lane, found)
+
+    if value.rows or not step.along or own[-1:] != [1] or any(view.strides[-1] > 1 for view in leaves(node)):
+        with step.each(merged, value.rows) as (index, lane):
+            write(index, lane)
+        return
+    whole = merged[-1] - merged[-1] % VECTOR
+    for first, end, width in ((0, whole, VECTOR), (whole, merged[-1], 1)):
+        if end > first:
+            with step.each_along(merged, first, end, width) as index:
+                write(index, "0", along=width > 1)
 
 
 def reduce_step(step: Step, value: Reduce) -> None:
@@ -367,7 +378,7 @@ def gather_step(module: Module, value: Input, dtype: str, lanes: int) -> str:
         row = b.new(f"select i1 {ordered}, i64 {given}, i64 {place}")
         b.do(f"store i64 {b.new(f'mul i64 {row}, %row_stride')}, ptr {b.at(begins, lane, 'i64')}, align 8")
     with b.loop(value.size) as i:
-        number = b.new(f"mul i64 {i}, %number_stride")
+        number = b.new(f"mul i64 {b.plus(i, value.first)}, %number_stride")
         with b.loop(lanes) as lane:
             begin_ = b.new(f"load i64, ptr {b.at(begins, lane, 'i64')}, align 8")
             at = b.new(f"add i64 {begin_}, {number}")
