@@ -121,6 +121,7 @@ class Options(TypedDict, total=False):
     on_error: Literal["raise", "restart"]
     step_timeout: float
     group_by: Literal["spaces", "names", "agents"]
+    central_critic: bool
     frame_stack: int
     time_limit: int | None
     info_mask: bool
@@ -1758,6 +1759,7 @@ def make(
     time_limit: int | None = None,
     reward_scale: float = 1.0,
     info_mask: bool = False,
+    with_state: bool = False,
     first_env: int = 0,
     env_kwargs: Settings | None = None,
 ) -> Env: ...

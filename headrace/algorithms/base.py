@@ -110,6 +110,8 @@ ON = "on"  # a value of ELSEWHERE for a switch, whose flag has none
 RAINBOW = {"noisy": "0.5", "n_steps": "3", "double": ON, "dueling": ON, "prioritized": ON}
 ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others have -> what comes closest here
     "a3c": ("impala", {}),
+    "mappo": ("ppo", {"central_critic": ON}),
+    "ippo": ("ppo", {}),
     **dict.fromkeys(("ppo_lstm", "ppo_recurrent", "recurrent_ppo", "recurrentppo"), ("ppo", {"recurrent": "lstm"})),
     **dict.fromkeys(("ppo2", "maskable_ppo", "maskableppo", "ppo_continuous_action", "ppo_atari"), ("ppo", {})),
     **dict.fromkeys(("r2d2", "drqn"), ("dqn", {"recurrent": "lstm"})),

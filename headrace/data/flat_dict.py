@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, MultiBinary, Space
 
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
+CENTRAL = "central_state"  # the state of all agents, which is for critics: see envs.wrappers.central
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
 # places of members, with all others between the first two; the mask is last because it is no input of a network
 ORDER = {OBSERVATION: 0, ACHIEVED_GOAL: 2, DESIRED_GOAL: 3, ACTION_MASK: 4}

@@ -54,6 +54,7 @@ def make(
     time_limit: int | None = None,
     reward_scale: float = 1.0,
     info_mask: bool = False,
+    with_state: bool = False,
     first_env: int = 0,
     env_kwargs: Settings | None = None,
     **kwargs: Any,
@@ -73,11 +74,10 @@ def make(
     what can be compiled, for `device`, and otherwise uses workers where they are given, or a vector environment.
     A pettingzoo.ParallelEnv has several agents, and num_envs copies: see envs.gym.pettingzoo. group_by: which agents
     share a policy: those with the same "spaces", with the same "names" up to a number, none ("agents"), or groups by
-    name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}.
+    name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}; with_state: observations get its state() where it has one.
     frame_stack: observations stacked; time_limit: steps until an episode is truncated; reward_scale: a factor of
     rewards, but not of reported returns; ignore: members of a Dict observation that are left out; info_mask: policies
-    take the actions that info["action_mask"] allows. See
-    envs.gym.wrappers; of these, compiled environments take time_limit only.
+    take the actions that info["action_mask"] allows. Of these, compiled environments take time_limit only.
     workers (the number of processes, or the Workers to use, or "auto" to choose by measuring one environment, possibly
     none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv. on_error holds for "inline" as well.
     device: of the rollouts. Environments that run on the CPU are copied to another device by a DeviceEnv.
@@ -98,7 +98,7 @@ def make(
         raise ValueError(f"unknown backend {backend!r}: use {', '.join(BACKENDS)}")
     known = spec(source)
     entry = _entry(known)
-    wrapping = Wrapping(frame_stack, time_limit, reward_scale, tuple(ignore), info_mask)
+    wrapping = Wrapping(frame_stack, time_limit, reward_scale, tuple(ignore), info_mask, with_state)
     wrappers = named(wrappers)
     if workers == "auto":
         workers = None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.core.fused import fused, kernel_of
 from headrace.core.text import shown
-from headrace.data.flat_dict import ACTION_MASK, FlatDict
+from headrace.data.flat_dict import ACTION_MASK, CENTRAL, OBSERVATION, FlatDict
 from headrace.data.rollout import Group, Rollout, flatten
 from headrace.data.spaces import Dict, Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block, is_kind
@@ -179,7 +179,8 @@ class AsymmetricActorCritic(Policy):
 
     Pinto et al. 2018, arXiv:1710.06542. observation_space: of rollouts, a Dict or FlatDict with all members; kept as
     `critic_space`. The attribute observation_space has the actor's members, which are all that predict() and exports
-    take. The other arguments are those of ActorCritic.
+    take. Of observations with the state of all agents (envs.wrappers.central) it has the agent's own as they are.
+    The other arguments are those of ActorCritic.
     Raises TypeError for unsupported spaces, ValueError for members that observations lack, and unknown names.
     """
 
@@ -240,6 +241,8 @@ class AsymmetricActorCritic(Policy):
         """What the actor sees of observations of either space."""
         if isinstance(observation, Tensor) and self._is_whole(observation):
             return observation.index_select(1, self._entries)  # type: ignore[arg-type]
+        if self.critic_members == (CENTRAL,) and self._is_whole(observation):
+            return observation[OBSERVATION]
         return observation  # of which its encoder takes the members that it knows
 
     def _is_whole(self, observation: Any) -> bool:
@@ -303,6 +306,8 @@ def actor_space(space: Space, critic_members: Sequence[str]) -> Space:
     members = dict(space.spaces if isinstance(space, Dict) else space.members)
     if missing := [name for name in critic_members if name not in members]:
         raise ValueError(f"{given}: observations have no {', '.join(missing)}, but {', '.join(members)}")
+    if tuple(critic_members) == (CENTRAL,) and OBSERVATION in members:
+        return members[OBSERVATION]
     if ACTION_MASK in critic_members:
         raise ValueError(f"{given}: the actor needs {ACTION_MASK}, leave it out of critic_members")
     rest = {name: member for name, member in members.items() if name not in critic_members}

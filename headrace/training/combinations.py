@@ -12,6 +12,7 @@ from headrace.algorithms.config_bases import EpsilonGreedyConfig
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
 from headrace.core.text import shown
+from headrace.data.flat_dict import CENTRAL
 from headrace.data.spaces import Discrete, is_continuous, is_image, leaves
 from headrace.envs.base import Env
 from headrace.envs.construct import comes_as_vector
@@ -53,6 +54,27 @@ def with_actors(config: TrainConfig) -> TrainConfig:
     return replace(config, actors=number)
 
 
+def with_central(own: Any, name: str) -> Any:
+    """An algorithm's config, in which the critic alone sees the state of all agents. None for an algorithm that was
+    made, whose policy says what its critic sees. Raises ValueError for algorithms without such a critic.
+
+    name: the algorithm's."""
+    if own is None:
+        return None
+    if not hasattr(own, "critic_members"):
+        raise ValueError(
+            f"central_critic is for an actor and a critic that learn from rollouts, not for {name}: use ppo"
+        )
+    if own.critic_members not in ((), (CENTRAL,)):
+        names = ", ".join(own.critic_members)
+        raise ValueError(f"central_critic gives the critic {CENTRAL}, and critic_members is {names}: leave one out")
+    for other, off in (("recurrent", "none"), ("shared", False), ("use_sde", False)):
+        if (value := getattr(own, other, off)) != off:
+            apart = "central_critic is for an actor and a critic of their own"
+            raise ValueError(f"{apart}, not for {other}={value!r}: leave one of them out")
+    return replace(own, critic_members=(CENTRAL,))
+
+
 def with_learners(config: TrainConfig) -> TrainConfig:
     """The config with as many learners as torchrun has started. Raises ValueError where another number is given."""
     started = started_by_torchrun()
@@ -74,6 +96,8 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
             f"{algorithm.name} normalises each batch as a whole, which {number} learners or shards would divide: leave "
             "them out, or use sac or tqc"
         )
+    if config.central_critic and agent_info is not None:
+        raise ValueError("central_critic does not go with agent_info: leave one of them out")
     if config.exchange == "gradients":
         _check_gradients(config, algorithm)
     if config.advantages == "actor":

@@ -67,6 +67,8 @@ class TrainConfig:
     on_error: Literal["raise", "restart"] = "raise"  # if an environment fails: stop, or make it again
     step_timeout: float = 60.0  # time without a step after which a worker counts as dead, s
     group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents that have this in common share a policy
+    # with several agents: the critic sees the state of all, the actor its own observation (MAPPO)
+    central_critic: bool = False
     frame_stack: int = 1  # successive observations stacked into one
     time_limit: int | None = None  # steps after which an episode is truncated; None: the environment's own limit
     info_mask: bool = False  # take only actions that info["action_mask"] of Gymnasium environments allows

@@ -30,6 +30,7 @@ from headrace.training.combinations import (
     say_unused,
     skills_of,
     with_actors,
+    with_central,
     with_learners,
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
@@ -151,6 +152,8 @@ def settle(
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
     check_length(train_config, own_config)
     check_intrinsic(train_config, own_config)
+    if train_config.central_critic:
+        algorithm_config = with_central(algorithm_config, kind.name)
     say_unused(set(asked), train_config, algorithm_config)
     return TrainPlan(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
@@ -269,7 +272,8 @@ def is_ready(source: EnvArgument) -> bool:
 
 def making(config: TrainConfig) -> Json:
     """What make() and part_maker() take of the settings that have other names or values there."""
-    return {"params": config.params or None, "wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
+    given: Json = {"params": config.params or None, "wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
+    return given | ({"with_state": True} if config.central_critic else {})
 
 
 def options_of(plan: TrainPlan) -> Json:

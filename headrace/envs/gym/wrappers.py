@@ -15,6 +15,8 @@ from headrace.envs.gym.frames import StackedFrames
 from headrace.envs.gym.info_mask import InfoMask
 from headrace.envs.gym.wrapping import Wrapping, members_left, time_limit_of
 
+AGENTS_WRAPPED = ("frame_stack", "time_limit", "reward_scale")  # what AgentsWrapped is for
+
 
 def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
     """An environment in the wrappers that were requested; PettingZoo's as well.
@@ -26,12 +28,13 @@ def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
     if not isinstance(env, gymnasium.Env):
         if wrapping.ignore:
             raise ValueError(f"ignore={wrapping.ignore} is for environments of one agent: wrap {env} before")
-        from headrace.envs.gym.pettingzoo_wrappers import AgentsWrapped
+        from headrace.envs.gym.pettingzoo_wrappers import AgentsWrapped, WithState
 
         if wrapping.info_mask:
             raise ValueError(f"info_mask is for environments of one agent: {env} may have the mask in its observations")
-
-        return AgentsWrapped(env, wrapping)
+        if wrapping.asked(*AGENTS_WRAPPED):
+            env = AgentsWrapped(env, wrapping)
+        return WithState(env) if wrapping.with_state and hasattr(env, "state_space") else env
     own = time_limit_of(env)
     if wrapping.time_limit is not None and wrapping.time_limit != own:
         if own is not None and own < wrapping.time_limit:

@@ -19,6 +19,7 @@ class Wrapping:
     reward_scale: float = 1.0  # a factor of rewards, but not of reported returns
     ignore: tuple[str, ...] = ()  # members of a Dict observation that are left out
     info_mask: bool = False  # info["action_mask"] becomes a member of observations
+    with_state: bool = False  # observations of several agents get the state() of the environment, where it has one
 
     def __post_init__(self) -> None:
         if self.frame_stack < 1:
