@@ -27,7 +27,6 @@ from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.goals import goals_of
 from headrace.envs.parts import part_maker
 from headrace.envs.sources import is_kernel
-from headrace.envs.wrappers.central import central, central_part
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting, Part
 from headrace.parallel.actor_env import ActorEnv, Executor, Job, MakePart
@@ -115,7 +114,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
         stack.callback(made.close)
     env = informed(made, plan.agent_info)
     if config.central_critic and not isinstance(env, ActorEnv):  # actors have it in their own processes
-        env = central(env)
+        env = multi_agent.central(env)
     if plan.assumed and any(is_for_nature(observed) for observed, _ in env.spaces.values()):
         plan = of_images(replace(plan, config=config))
         config = plan.config
@@ -189,7 +188,7 @@ def _part_maker(plan: TrainPlan) -> MakePart:
     assert plan.source is not None
     options = {name: getattr(config, name) for name in (*WRAPPING, "reward_scale", "backend", "on_error", "group_by")}
     make_part = part_maker(plan.source, **making(config), **options)  # type: ignore[arg-type]
-    return partial(central_part, make_part) if config.central_critic else make_part
+    return partial(multi_agent.central_part, make_part) if config.central_critic else make_part
 
 
 def _after(make_part: MakePart, first: int, number: int, place: int) -> Env:

@@ -20,6 +20,19 @@ FEW_AGENTS = 16  # up to which each agent has a column in metrics.jsonl
 MakePolicy: TypeAlias = Callable[[tuple[Space, Space], int], Policy]  # of spaces and a seed
 
 
+def central(env: Env) -> Env:
+    """An env whose observations have the state of all agents, see headrace.envs.wrappers.central, which is loaded where
+    it is used."""
+    from headrace.envs.wrappers import central
+
+    return central.central(env)
+
+
+def central_part(make_part: Callable[[int, int], Env], number: int, first: int) -> Env:
+    """central() of the environments of an actor."""
+    return central(make_part(number, first))
+
+
 def columns_of_groups(env: Env) -> dict[str, slice]:
     """The columns of each group of agents; empty where there is only one group.
 

@@ -10,6 +10,7 @@ import pytest
 from headrace.algorithms import base as registry
 from headrace.cli import main as command
 from headrace.cli.main import VERBS, main
+from headrace.training.config import TrainConfig
 
 
 @pytest.mark.parametrize(("verb", "instead"), command.ELSEWHERE.items())
@@ -25,7 +26,8 @@ def test_algorithms(name, instead, capsys):
     algorithm, settings = instead
     flags = "".join(f" --{setting} {value}".removesuffix(f" {registry.ON}") for setting, value in settings.items())
     assert capsys.readouterr().err.endswith(f"\n  headrace train {algorithm} Pendulum-v1 --seed 3{flags}\n")
-    assert registry.algorithm_classes(algorithm).config.__dataclass_fields__.keys() | {"config"} >= settings.keys()
+    own = registry.algorithm_classes(algorithm).config.__dataclass_fields__
+    assert own.keys() | TrainConfig.__dataclass_fields__.keys() | {"config"} >= settings.keys()
 
 
 @pytest.mark.parametrize(

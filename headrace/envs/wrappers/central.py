@@ -1,7 +1,7 @@
 """The state of all agents as a member of each agent's observation, for critics that see more than their actor: MAPPO.
 
 Observations become Dicts of `observation`, an agent's own, and `central_state`. A PettingZoo environment with a state()
-gives that (envs.gym.pettingzoo_wrappers.WithState); for others it is the observations of all agents, side by side.
+gives that (envs.gym.pettingzoo_wrappers.WithState); for others it is the observations of the other agents.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ Part = tuple[tuple[Key, ...], int]  # keys that lead to a vector in an observati
 
 
 class CentralEnv(EnvWrapper):
-    """An env of several agents whose observations have the state of all agents, float32 [N, S], as `central_state`.
+    """An env of several agents whose observations have the state of all others, float32 [N, S], as `central_state`.
 
-    The state is the observations of all agents in the order of `agents`, without action masks, and then which of the
-    agents is the one that observes, one-hot: the critic's input in Yu et al. 2022, arXiv:2103.01955, section 5. Of an
-    agent that has left, or has not come yet, it has zeros; the row after an agent's last step still has the final
-    observation. Nothing of it depends on earlier rows, so the env's state is that of `env`.
+    The state of an agent is the observations of the others without action masks, and which of the agents it is,
+    one-hot: with its own observation the critic's input in Yu et al. 2022, arXiv:2103.01955, section 5, without what
+    would be there twice. The others are those of its group, from the next one on, then the other groups. Of an agent
+    that has left, or has not come yet, there are zeros; the row after its last step still has the final observation.
+    Nothing of it depends on earlier rows, so the env's state is that of `env`.
     Raises ValueError for an environment with one agent; TypeError for observations that are not vectors.
     """
 
@@ -40,13 +41,14 @@ class CentralEnv(EnvWrapper):
             raise ValueError(f"central_critic is for several agents, and {env.name} has one: leave it out")
         self._parts = {group: _vectors(own, env.name) for group, (own, _) in env.spaces.items()}
         sizes = {group: sum(size for _, size in parts) for group, parts in self._parts.items()}
-        self._seen = sum(sizes[group] * len(agents) for group, agents in env.groups.items())
-        state = Box(-np.inf, np.inf, (self._seen + env.num_agents,), np.float32)
-        both: dict[str, Space] = {
-            group: Dict({OBSERVATION: own, CENTRAL: state}) for group, (own, _) in env.spaces.items()
-        }
+        total = sum(sizes[group] * len(agents) for group, agents in env.groups.items())
+        both: dict[str, Space] = {}
+        for group, (own, _) in env.spaces.items():
+            state = Box(-np.inf, np.inf, (total - sizes[group] + env.num_agents,), np.float32)
+            both[group] = Dict({OBSERVATION: own, CENTRAL: state})
         self.observation_space = Dict(both) if env.nested else next(iter(both.values()))
         self._numbers = torch.eye(env.num_agents, device=env.device)
+        self._others = {group: _others(len(agents)).to(env.device) for group, agents in env.groups.items()}
         self._inner: WeakKeyDictionary[Rollout, Rollout] = WeakKeyDictionary()
 
     def columns(self) -> dict[str, Column | Columns]:
@@ -97,19 +99,22 @@ class CentralEnv(EnvWrapper):
 
     def _write(self, rollout: Rollout, row: int, counts: Tensor) -> None:
         """Write the state of a row. counts: bool [N], the agents that are seen in it."""
-        inner, first, found, targets = self._of_env(rollout), 0, [], []
+        inner, first, shown, targets = self._of_env(rollout), 0, {}, {}
         for group, agents in self.groups.items():
             columns = slice(first * self.num_copies, (first + len(agents)) * self.num_copies)
             place = slice(None) if self.nested else columns  # of the group in its column of observations
             own, both = (x.observation[group] if self.nested else x.observation for x in (inner, rollout))
             vectors = [_member(own, keys)[row, place].flatten(1)[:, :size] for keys, size in self._parts[group]]
-            shown = torch.where(counts[columns].unsqueeze(1), torch.cat(vectors, 1), 0.0)
-            found.append(shown.unflatten(0, (len(agents), -1)).transpose(0, 1).flatten(1))  # [copies, agents * F]
-            targets.append(both[CENTRAL][row, place].unflatten(0, (len(agents), -1)))  # [agents, copies, S]
+            seen = torch.where(counts[columns].unsqueeze(1), torch.cat(vectors, 1), 0.0)
+            shown[group] = seen.unflatten(0, (len(agents), -1))  # [agents, copies, F]
+            targets[group] = both[CENTRAL][row, place].unflatten(0, (len(agents), -1))  # [agents, copies, S]
             first += len(agents)
-        state, numbers = torch.cat(found, 1), self._numbers.split([len(target) for target in targets])
-        for target, number in zip(targets, numbers, strict=True):
-            target[..., : self._seen], target[..., self._seen :] = state, number.unsqueeze(1)
+        numbers = self._numbers.split([len(agents) for agents in self.groups.values()])
+        for (group, target), number in zip(targets.items(), numbers, strict=True):
+            near = shown[group][self._others[group]].transpose(1, 2).flatten(2)  # [agents, copies, others * F]
+            far = [x.transpose(0, 1).flatten(1) for other, x in shown.items() if other != group]  # [copies, agents * F]
+            common = [x.expand(len(target), *x.shape) for x in far]
+            target.copy_(torch.cat([near, *common, number.unsqueeze(1).expand(-1, self.num_copies, -1)], 2))
 
 
 def central(env: Env) -> Env:
@@ -120,9 +125,10 @@ def central(env: Env) -> Env:
     return env if given else CentralEnv(env)
 
 
-def central_part(make_part: Callable[[int, int], Env], number: int, first: int) -> Env:
-    """central() of the environments of an actor."""
-    return central(make_part(number, first))
+def _others(number: int) -> Tensor:
+    """For each of the agents of a group the others, from the next one on: int64 [agents, agents - 1]."""
+    agents = torch.arange(number)
+    return (agents.unsqueeze(1) + agents[1:]) % number
 
 
 def _member(value: Any, keys: tuple[Key, ...]) -> Tensor:

@@ -65,32 +65,41 @@ def run(env, steps):
     return rollout
 
 
-def test_each_agent_has_the_observations_of_all_and_its_number():
-    env = CentralEnv(envs.make(lambda: Relay({"a": 3, "b": 9}), 2))
-    assert env.observation_space == Dict(observation=Box(0, 1000, (2,)), central_state=Box(-np.inf, np.inf, (6,)))
+def test_each_agent_has_the_observations_of_the_others_and_its_number():
+    env = CentralEnv(envs.make(lambda: Relay({"a": 3, "b": 9, "c": 9}), 2))
+    assert env.observation_space == Dict(observation=Box(0, 1000, (2,)), central_state=Box(-np.inf, np.inf, (7,)))
     rollout = run(env, 2)
-    for column, number in enumerate(([1, 0], [1, 0], [0, 1], [0, 1])):  # agent * copies + copy
-        assert rollout.observation.central_state[:, column].tolist() == [[t, 0, t, 1, *number] for t in range(3)]
-    assert rollout.observation.observation[2].tolist() == [[2, 0], [2, 0], [2, 1], [2, 1]]
+    expected = {"a": [1, 2, 1, 0, 0], "b": [2, 0, 0, 1, 0], "c": [0, 1, 0, 0, 1]}  # numbers of the others, its own
+    for place, (first, second, *number) in enumerate(expected.values()):
+        for column in (2 * place, 2 * place + 1):  # agent * copies + copy
+            state = rollout.observation.central_state[:, column]
+            assert state.tolist() == [[t, first, t, second, *number] for t in range(3)]
+    assert rollout.observation.observation[2].tolist() == [[2, 0], [2, 0], [2, 1], [2, 1], [2, 2], [2, 2]]
 
 
 def test_an_agent_that_is_away_is_zeros_and_its_final_observation_counts():
     rollout = run(CentralEnv(envs.make(returning, 1)), 8)
     assert rollout.valid[:, 1].tolist() == [1, 1, 0, 0, 1, 0, 0, 0, 1]
-    of_b = [[0, 1], [1, 1], [2, 1], [0, 0], [4, 1], [5, 1], [0, 0], [0, 0], [0, 1]]  # as it observes, and as a sees it
+    of_b = [[0, 1], [1, 1], [2, 1], [0, 0], [4, 1], [5, 1], [0, 0], [0, 0], [0, 1]]  # row 2, 5: the final ones
     of_a = [[t, 0] for t in range(8)] + [[0, 0]]  # its final observation is that of row 7
-    for column, number in enumerate(([1, 0], [0, 1])):
-        seen = [[*a, *b, *number] for a, b in zip(of_a, of_b, strict=True)]
-        assert rollout.observation.central_state[:, column].tolist() == seen
+    assert rollout.observation.central_state[:, 0].tolist() == [[*b, 1, 0] for b in of_b]
+    assert rollout.observation.central_state[:, 1].tolist() == [[*a, 0, 1] for a in of_a]
 
 
-def test_groups_of_different_spaces_have_one_state():
+def test_groups_of_different_spaces_see_each_other():
     env = CentralEnv(envs.make(farm, 2))
     rollout = run(env, 1)
     fox, hen = rollout.observation.fox, rollout.observation.hen
-    assert fox.central_state.shape == (2, 4, 10) and hen.central_state.shape == (2, 2, 10)
-    assert fox.central_state[1, 2].tolist() == [1, 0, 1, 1, 1, 1, 1, 0, 1, 0]
-    assert hen.central_state[1, 1].tolist() == [1, 0, 1, 1, 1, 1, 1, 0, 0, 1]
+    assert fox.central_state.shape == (2, 4, 8) and hen.central_state.shape == (2, 2, 7)
+    assert fox.central_state[1, 2].tolist() == [1, 0, 1, 1, 1, 0, 1, 0]  # fox_0, hen, and the number of fox_1
+    assert hen.central_state[1, 1].tolist() == [1, 0, 1, 1, 0, 0, 1]
+
+
+def test_groups_that_share_columns_see_each_other():
+    env = CentralEnv(envs.make(lambda: Relay({"a_0": 4, "a_1": 4, "b": 4}), 1, group_by="names"))
+    assert not env.nested and list(env.groups) == ["a", "b"]
+    state = run(env, 1).observation.central_state
+    assert state[1].tolist() == [[1, 1, 1, 2, 1, 0, 0], [1, 0, 1, 2, 0, 1, 0], [1, 0, 1, 1, 0, 0, 1]]
 
 
 def test_the_state_of_an_environment_is_taken_where_it_has_one():
@@ -118,7 +127,7 @@ def test_action_masks_and_nested_observations_are_left_to_the_actor():
         trainer.iterate()
         rollout = trainer.collector.rollout
         assert rollout.action[rollout.valid[:-1]].unique().tolist() == [1]
-        assert rollout.observation.central_state.shape == (9, 4, 6)
+        assert rollout.observation.central_state.shape == (9, 4, 4)
         assert set(trainer.policy.observation_space) == {"action_mask", "observation"}
 
 
