@@ -2,7 +2,8 @@
 other networks, and other losses; compiled, and in plain PyTorch, in turns in one process.
 
 A turn is some iterations of a training: collecting and learning. `of_own` compares with Headrace's own network, and
-`over_plain` with the same training in plain PyTorch, of which a turn is taken after each.
+`over_plain` with the same training in plain PyTorch, of each of which a turn is taken beside: medians of the turns'
+ratios, because machines that are shared change their speed within a minute.
 """
 
 from __future__ import annotations
@@ -117,6 +118,11 @@ class Case(NamedTuple):
     env: str = "CartPole-v1"
     registered: bool = False
 
+    @property
+    def kind(self) -> tuple[str, bool]:
+        """What those that are compared have in common."""
+        return self.algorithm, self.registered
+
 
 SMALL = {"hidden": (64, 64)}
 REPLAY: dict[str, Any] = {"num_envs": 1, "num_steps": 64, "train_freq": 1, "learning_starts": 500, **SMALL}
@@ -151,29 +157,33 @@ def main() -> None:
     options = flags.parse_args()
     if options.quick:
         options.seconds, options.turns = 0.05, 1
-    neighbours, rows = Neighbours(), list[Row]()
+    neighbours, rows, own = Neighbours(), list[Row](), dict[Any, hr.Trainer]()
     for name, case in CASES.items():
         if any(part in name for part in options.only.split(",")):
-            kind = f"{case.algorithm}, registered" if case.registered else case.algorithm
-            rows.append({"training": name, "algorithm": kind} | measure(case, options))
-            first = next(row for row in rows if row["algorithm"] == kind)
-            rows[-1]["of_own"] = rows[-1]["steps_per_s"] / first["steps_per_s"]
+            if case.kind not in own:
+                own[case.kind] = trainer(next(c for c in CASES.values() if c.kind == case.kind), plain=False)
+            rows.append({"training": name} | measure(case, own[case.kind], options))
             print(table(rows[-1:], COLUMNS), flush=True)
     finish("own_networks", rows, options, neighbours)
 
 
-def measure(case: Case, options: Any) -> Row:
-    """Steps per second of a training, compiled and plain: medians over turns."""
-    ways = {plain: trainer(case, plain) for plain in (False, True)}
-    found: dict[bool, list[float]] = {False: [], True: []}
+def measure(case: Case, own: hr.Trainer, options: Any) -> Row:
+    """Steps per second of a training, compiled and plain, beside one with Headrace's own network."""
+    ways = {"own": own, "ours": trainer(case, plain=False), "plain": trainer(case, plain=True)}
+    found: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(options.turns + 1):  # the first compiles, and is not counted
-        for plain, each in ways.items():
-            with plain_only(plain):
+        for way, each in ways.items():
+            with plain_only(way == "plain"):
                 took = steps_per_second(each, options.seconds)
             if turn:
-                found[plain].append(took)
-    ours, plain = (statistics.median(found[way]) for way in (False, True))
-    return {"steps_per_s": ours, "plain": plain, "over_plain": ours / plain}
+                found[way].append(took)
+    ratios = {way: [x / y for x, y in zip(found["ours"], found[way], strict=True)] for way in ("own", "plain")}
+    return {
+        "steps_per_s": statistics.median(found["ours"]),
+        "of_own": statistics.median(ratios["own"]),
+        "plain": statistics.median(found["plain"]),
+        "over_plain": statistics.median(ratios["plain"]),
+    }
 
 
 def trainer(case: Case, plain: bool) -> hr.Trainer:

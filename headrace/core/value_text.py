@@ -256,7 +256,8 @@ def _array(kind: type, value: Any) -> Content | None:
     if _is(kind, "numpy", "ndarray") or _is(kind, "numpy", "generic"):
         if value.dtype.hasobject:
             return f"{value.shape}", value.ravel().tolist(), False
-        return f"{value.dtype.str} {value.shape} {sha256(value.tobytes()).hexdigest()}", [], False
+        fixed = _is(kind, "numpy", "generic") and not _is(kind, "numpy", "void")  # one number
+        return f"{value.dtype.str} {value.shape} {sha256(value.tobytes()).hexdigest()}", [], fixed
     if not _is(kind, "torch", "Tensor"):
         return None
     if value.requires_grad or _is(kind, "torch.nn", "Parameter"):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FUNCTIONS = 64  # that are kept at most
 GOLDEN = 0.618034  # whose multiples are spread evenly over [0, 1)
 FEW, SAMPLE = 8, 64  # so many environments or more are compared as they are; rows of fewer
+WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 NEAR = 1e-4  # of each output's largest number
 OTHERS = 0.02  # of rows may have another choice, where rounding decides
 
@@ -47,6 +48,14 @@ def evaluating() -> CompiledOutputs:
     return CompiledOutputs(value)
 
 
+def next_rows(collector: InlineCollector) -> tuple[Any, ...]:
+    """Arguments of acting() for the collector's next rows, but for their draws."""
+    policy, rollout = collector.policy, collector.rollout
+    seen = tree_map(lambda x: x[0], rollout.observation)
+    draws = torch.empty(rollout.num_envs, policy.num_draws, device=rollout.device)
+    return policy, seen, collector.rnn_state, draws, rollout.valid[0]
+
+
 def sample(collector: InlineCollector) -> tuple[Any, ...]:
     """Arguments of acting() that a program is compared on: the collector's next rows, several times where they are few.
     Their number is the collector's otherwise, by which act() may choose."""
@@ -65,7 +74,12 @@ def evaluate_last(collector: InlineCollector) -> None:
         if isinstance(program, str):
             collector.evaluate_bootstrap_row()
         else:
-            rollout.value[-1] = program.compute(values)[0]
+            row = rollout.value[-1]
+            threads = 1 if program.work * len(row) < WORTH_HELP else None
+            if program.sizes[0] == [(1, 1)] and row.dtype == torch.float32:
+                program.compute(values, [row], threads)
+            else:
+                rollout.value[-1] = program.compute(values, threads=threads)[0]
 
 
 class CompiledOutputs(CompiledLoss):

@@ -5,6 +5,7 @@ The collector's kernels for Headrace's own policies (headrace.bindings.collector
 
 from __future__ import annotations
 
+from operator import is_not
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +17,7 @@ from headrace.bindings import collector_cpu  # noqa: F401 - whose kernels are as
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_collecting  # noqa: F401 - whose kernels are asked too
-from headrace.bindings.compiled.compiled_acting import acting, evaluate_last, sample
+from headrace.bindings.compiled.compiled_acting import WORTH_HELP, acting, evaluate_last, next_rows, sample
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
@@ -35,7 +36,6 @@ from headrace.parallel.collector import InlineCollector, acts_as_written, output
 from headrace.policies.base import Policy, kind_of
 
 LINE = 8  # words of a cache line
-WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
 ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
 
 
@@ -54,9 +54,14 @@ class _Acts:
         if self.states is not None:
             self.outputs.append(flatten(self.states[1:]))
         self.given = _given(policy, rollout, self.random.flatten(1).t(), self.states)
-        self.kept = program.point(self.memory.words, program.values(self.given))
+        self._point(program.values(self.given))
         self.moving = np.array(self._moving(), np.int64)
         self.fits = self._fits()
+
+    def _point(self, values: list[Tensor]) -> None:
+        """Let the call read these inputs."""
+        self.values, self.kept = values, self.program.point(self.memory.words, values)
+        self.copies = any(x.data_ptr() != values[i].data_ptr() for i, x in self.kept.items())
 
     def _moving(self) -> list[tuple[int, int, int]]:
         """See Collecting.moving."""
@@ -72,7 +77,7 @@ class _Acts:
 
     def _fits(self) -> bool:
         """True if columns are read where they lie, and outputs are of the columns' dtypes and shapes."""
-        values, program = self.program.values(self.given), self.program
+        values, program = self.values, self.program
         read = all(self.kept[i].data_ptr() == values[i].data_ptr() for i in program.columns)
         made = [program.output(i, len(own)) for i, own in enumerate(self.outputs)]
         alike = all(own.shape == x.shape and own.dtype == x.dtype for own, x in zip(self.outputs, made, strict=True))
@@ -82,7 +87,9 @@ class _Acts:
         """Take over what changes from rollout to rollout. rows: of a call."""
         if self.states is not None:
             self.states[0] = collector.rnn_state
-        self.kept = self.program.point(self.memory.words, self.program.values(self.given))  # settings may be others
+        values = self.program.values(self.given)  # settings may be others, and what is copied may hold other numbers
+        if self.copies or any(map(is_not, values, self.values)):
+            self._point(values)
         self.memory.prepare(rows, self.threads)
         self.workers.take(self.memory.words, self.threads)
 
@@ -201,7 +208,8 @@ def program_of(collector: InlineCollector) -> Program | str | None:
         return None
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return None
-    program, _ = acting(tuple(output_columns(rollout))).find(sample(collector))
+    given = next_rows(collector)
+    program, _ = acting(tuple(output_columns(rollout))).find(given, lambda: sample(collector))
     several = not isinstance(program, str) and program.code.layout.phases > 1  # of these, each needs all rows
     return None if several else program
 

@@ -124,9 +124,9 @@ def _size(order: Tensor, number: int, unit: int) -> int:
 
 def _why_no_steps(program: Any, optimizer: Adam) -> str | None:
     """Why the optimizer cannot take a step along a program's gradients as they are written."""
-    known = {*map(id, optimizer.parameters)}
+    known = {*map(id, optimizer.parameters)} if optimizer.has_gradients() else ()
     for _, i in program.learned:
-        if id(program.sources[i].find(())) not in known or not optimizer.has_gradients():
+        if id(program.sources[i].find(())) not in known:
             return f"{program.sources[i].name} is not among the parameters that the optimizer learns"
     for result, rows in zip(program.results, program.with_rows, strict=True):
         if result.is_metric and rows:

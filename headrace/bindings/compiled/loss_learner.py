@@ -43,6 +43,8 @@ class LossLearner:
         self._metrics = [i for i, result in enumerate(program.results) if result.is_metric]
         self._found = [program.output(i, self._size) for i in range(len(program.results))]
         self._table = torch.zeros(len(self._metrics), count)
+        dtypes = [(self._found[i].dtype, program.results[i].dtype) for i in self._metrics]
+        self._kinds = self._metrics, [pair == (torch.float32, torch.float32) for pair in dtypes]
         for row, i in zip(self._table, self._metrics, strict=True):
             self._found[i] = row.view(self._found[i].dtype)
         limited = None if limit is None else self._found[program.arranged(self._metrics)[limit[0]]]
@@ -108,9 +110,12 @@ class LossLearner:
         optimizer.gradient.zero_()
         done = int(self._now[DONE])
         rows = self._table[:, :done].clone()  # at once: of tensors this short each call takes longer than its work
-        pairs = zip(rows, self._metrics, strict=True)
-        metrics = [row.view(self._found[i].dtype).to(program.results[i].dtype) for row, i in pairs]
-        return dict(program.arranged(metrics))
+        known = zip(rows, *self._kinds, strict=True)
+        return dict(program.arranged(row if same else self._converted(row, i) for row, i, same in known))
+
+    def _converted(self, row: Tensor, i: int) -> Tensor:
+        """A metric's numbers in the dtype that the plain function gives."""
+        return row.view(self._found[i].dtype).to(self._program.results[i].dtype)
 
     def _begin(self, values: Sequence[Tensor], order: Tensor, threads: int) -> dict[int, Tensor]:
         """Write what lies elsewhere than at the call before. Returns the inputs, which the call reads."""

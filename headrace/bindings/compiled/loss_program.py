@@ -213,10 +213,12 @@ class Program:
             known = self._tensors[i] = number, torch.full((), number, device=self.device)
         return known[1]
 
-    def compute(self, values: Sequence[Tensor], into: Sequence[Tensor | None] = ()) -> list[Tensor]:
-        """All outputs, of these inputs. into: tensors for some of them."""
+    def compute(
+        self, values: Sequence[Tensor], into: Sequence[Tensor | None] = (), threads: int | None = None
+    ) -> list[Tensor]:
+        """All outputs, of these inputs. into: tensors for some of them. threads: at most; None for as many as help."""
         rows = len(values[self.columns[0]])
-        threads = self.threads(rows)
+        threads = threads or self.threads(rows)
         memory = self.code.memory(rows, threads)
         kept = self.point(memory.words, values)
         outputs = []
