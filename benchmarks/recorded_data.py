@@ -1,11 +1,17 @@
-"""A replay buffer that begins with the rows of another run: returns of SAC on Pendulum-v1 after 2,000 steps, with the
-4,000 steps of one run in its buffer and without, each with learning from the first step on.
+"""Learning from recorded data on Pendulum-v1, the rows of the replay buffer of a run of SAC.
+
+--part first: a replay buffer that begins with them. Returns of SAC after 2,000 steps, with the 4,000 steps of one run
+in its buffer and without, each with learning from the first step on.
+--part alone: nothing but them. Returns of TD3+BC, IQL and behaviour cloning after 20,000 gradient steps on the 8,000
+steps of a run, the first 2,000 of which are random. `mean return` of the data is that of its episodes.
 
 `return` is the mean of 50 episodes, whose seeds no training has.
 """
 
 from __future__ import annotations
 
+import csv
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -15,32 +21,61 @@ from common import Neighbours, Row, finish, parser, table
 
 import headrace as hr
 
-SETTINGS: dict[str, Any] = {"num_envs": 2, "progress": "none", "eval_freq": 0, "final_episodes": 0}
-COLUMNS = ("data", "seed", "return", "cpu_s")
+SETTINGS: dict[str, Any] = {"progress": "none", "eval_freq": 0}
+COLUMNS = ("algorithm", "data", "mean return", "seed", "return", "cpu_s")
+ALONE = ("td3_bc", "iql", "bc")
 
 
 def main() -> None:
     flags = parser(__doc__ or "")
+    flags.add_argument("--part", choices=("first", "alone"), default="first")
+    flags.add_argument("--algorithms", nargs="*", choices=ALONE, default=ALONE)
     flags.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     options = flags.parse_args()
-    neighbours, steps = Neighbours(), 200 if options.quick else 2_000
+    neighbours = Neighbours()
     seeds = options.seeds[:1] if options.quick else options.seeds
+    scale = 10 if options.quick else 1
     with tempfile.TemporaryDirectory() as folder:
-        data = hr.train("sac", "Pendulum-v1", total_steps=2 * steps, seed=100, log_folder=folder, **SETTINGS)
-        rows = [learned(path, seed, steps, folder) for path in (None, data.path) for seed in seeds]
+        if options.part == "first":
+            data = collected(4_000 // scale, folder)
+            settings = {"num_envs": 2, "total_steps": 2_000 // scale, "learning_starts": 0}
+            cases = [("sac", path, settings) for path in (None, data)]
+        else:
+            data = collected(8_000 // scale, folder, learning_starts=2_000 // scale)
+            cases = [(name, data, {"total_steps": 20_000 // scale}) for name in options.algorithms]
+        rows = [learned(*case, seed, folder) for case in cases for seed in seeds]
     print(table(rows, COLUMNS))
     finish("recorded_data", rows, options, neighbours)
 
 
-def learned(data: Path | None, seed: int, steps: int, folder: str) -> Row:
+def collected(steps: int, folder: str, **settings: Any) -> Path:
+    """A run of SAC whose replay buffer has so many steps."""
+    settings = {"num_envs": 2, "total_steps": steps, "seed": 100, "log_folder": folder, **settings}
+    run = hr.train("sac", "Pendulum-v1", **SETTINGS, **settings)
+    return run.path
+
+
+def learned(algorithm: str, data: Path | None, settings: dict[str, Any], seed: int, folder: str) -> Row:
     """One training."""
     start, given = time.process_time(), {} if data is None else {"replay": str(data)}
-    settings = {"total_steps": steps, "seed": seed, "log_folder": folder, "learning_starts": 0, **given}
-    run = hr.train("sac", "Pendulum-v1", **SETTINGS, **settings)
+    run = hr.train(algorithm, "Pendulum-v1", seed=seed, log_folder=folder, **SETTINGS, **settings, **given)
     spent = time.process_time() - start
     found = hr.evaluate(run.policy, "Pendulum-v1", episodes=50, seed=10_000).mean
-    name = "none" if data is None else f"{2 * steps:,} steps"
-    return {"data": name, "seed": seed, "return": found, "cpu_s": round(spent, 1)}
+    returns = [] if data is None else of_episodes(data)
+    return {
+        "algorithm": algorithm,
+        "data": f"{len(returns)} episodes" if returns else "none",
+        "mean return": round(statistics.fmean(returns), 1) if returns else None,
+        "seed": seed,
+        "return": found,
+        "cpu_s": round(spent, 1),
+    }
+
+
+def of_episodes(run: Path) -> list[float]:
+    """The returns of the episodes of a run, which its monitor.csv lists."""
+    lines = [line for line in (run / "monitor.csv").read_text().splitlines() if not line.startswith("#")]
+    return [float(row["r"]) for row in csv.DictReader(lines)]
 
 
 if __name__ == "__main__":

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from headrace.algorithms.impala import IMPALA as IMPALA
     from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
     from headrace.algorithms.off_policy import OffPolicy as OffPolicy
+    from headrace.algorithms.offline.bc import BC as BC
+    from headrace.algorithms.offline.bc import BCConfig as BCConfig
+    from headrace.algorithms.offline.iql import IQL as IQL
+    from headrace.algorithms.offline.iql import IQLConfig as IQLConfig
+    from headrace.algorithms.offline.td3_bc import TD3BC as TD3BC
+    from headrace.algorithms.offline.td3_bc import TD3BCConfig as TD3BCConfig
     from headrace.algorithms.on_policy import OnPolicy as OnPolicy
     from headrace.algorithms.ppo import PPO as PPO
     from headrace.algorithms.ppo import PPOConfig as PPOConfig
@@ -101,6 +107,9 @@ _NAMES = {  # module -> its public names
     "algorithms.discrete.c51": ("C51", "C51Config"),
     "algorithms.discrete.discrete_sac": ("DiscreteSAC", "DiscreteSACConfig"),
     "algorithms.discrete.qrdqn": ("QRDQN", "QRDQNConfig"),
+    "algorithms.offline.bc": ("BC", "BCConfig"),
+    "algorithms.offline.iql": ("IQL", "IQLConfig"),
+    "algorithms.offline.td3_bc": ("TD3BC", "TD3BCConfig"),
     "training.config": ("TrainConfig",),
     "checks.tensor_devices": ("CheckDevice",),
     "bindings.compiled.compiled_losses": ("CompiledLoss", "compile"),

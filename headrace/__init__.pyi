@@ -29,6 +29,12 @@ from headrace.algorithms.dqn import DQNConfig as DQNConfig
 from headrace.algorithms.impala import IMPALA as IMPALA
 from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
 from headrace.algorithms.off_policy import OffPolicy as OffPolicy
+from headrace.algorithms.offline.bc import BC as BC
+from headrace.algorithms.offline.bc import BCConfig as BCConfig
+from headrace.algorithms.offline.iql import IQL as IQL
+from headrace.algorithms.offline.iql import IQLConfig as IQLConfig
+from headrace.algorithms.offline.td3_bc import TD3BC as TD3BC
+from headrace.algorithms.offline.td3_bc import TD3BCConfig as TD3BCConfig
 from headrace.algorithms.on_policy import OnPolicy as OnPolicy
 from headrace.algorithms.ppo import PPO as PPO
 from headrace.algorithms.ppo import PPOConfig as PPOConfig
@@ -765,12 +771,57 @@ class DiscreteSACOptions(Options, total=False):
     target_entropy: float
     critic_hidden: Sequence[int] | None
 
-class SharedOptions(Options, total=False):
-    num_steps: int
+class TD3BCOptions(Options, total=False):
+    gradient_steps: int
+    batch_size: int
     learning_rate: float
     schedule: Schedule
     schedules: Mapping[str, Schedule]
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
     gamma: float
+    tau: float
+    critic_hidden: Sequence[int] | None
+    alpha: float
+    target_noise: float
+    target_noise_clip: float
+    policy_delay: int
+
+class IQLOptions(Options, total=False):
+    gradient_steps: int
+    batch_size: int
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    gamma: float
+    tau: float
+    critic_hidden: Sequence[int] | None
+    expectile: float
+    beta: float
+    max_weight: float
+
+class BCOptions(Options, total=False):
+    gradient_steps: int
+    batch_size: int
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    deterministic: bool
+
+class SharedOptions(Options, total=False):
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -874,6 +925,11 @@ class EveryOptions(Options, total=False):
     exploration_spread: float
     adam_eps: float
     q_lambda: float
+    alpha: float
+    expectile: float
+    beta: float
+    max_weight: float
+    deterministic: bool
 
 class Trainer(_Trainer):
     @overload
@@ -1051,6 +1107,39 @@ class Trainer(_Trainer):
         zoo: str | Path | None = None,
         agent_info: Any = None,
         **options: Unpack[DiscreteSACOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["td3_bc"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[TD3BCOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["iql"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[IQLOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["bc"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[BCOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -1282,6 +1371,42 @@ class Training(_Training):
     @overload
     def __init__(
         self,
+        algorithm: Literal["td3_bc"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[TD3BCOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["iql"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[IQLOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["bc"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[BCOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
         algorithm: str,
         env: EnvArgument = None,
         *,
@@ -1491,6 +1616,39 @@ def train(
     resume: str | Path | None = None,
     on_interrupt: Literal["raise", "return"] = "raise",
     **options: Unpack[DiscreteSACOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["td3_bc"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[TD3BCOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["iql"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[IQLOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["bc"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[BCOptions],
 ) -> Run: ...
 @overload
 def train(
@@ -1716,6 +1874,42 @@ def tune(
     by: Literal["return", "steps"] = "return",
     watch: Callable[[str], None] | None = None,
     **options: Unpack[DiscreteSACOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["td3_bc"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[TD3BCOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["iql"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[IQLOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["bc"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[BCOptions],
 ) -> Tuning: ...
 @overload
 def tune(

@@ -45,7 +45,7 @@ FLOORS = (
     *("envs.builtin", "envs.simulators"),
     "envs",
     "envs.vector_env",
-    *("algorithms", "algorithms.discrete", "algorithms.intrinsic"),
+    *("algorithms", "algorithms.discrete", "algorithms.intrinsic", "algorithms.offline"),
     "parallel",
     "parallel.cluster",
     "parallel.cuda",

@@ -60,6 +60,16 @@ class Algorithm(Protocol):
         """Continue from state_dict()."""
 
 
+def is_offline(algorithm: Any) -> bool:
+    """Whether an algorithm, or its class, learns from recorded data alone: its gradient steps count as steps."""
+    return bool(getattr(algorithm, "offline", False))
+
+
+def counted_steps(algorithm: Any, rollout: Rollout) -> int:
+    """The steps of an iteration: the valid ones of its rollout; of recorded data alone, its gradient steps."""
+    return int(algorithm.config.gradient_steps) if is_offline(algorithm) else rollout.valid_steps()
+
+
 def past_warm_up(algorithm: Algorithm) -> bool:
     """Whether the next update learns: algorithms with a replay buffer have a method that says so, others always do."""
     ready = getattr(algorithm, "past_warm_up", None)
@@ -103,9 +113,14 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES 
     "qrdqn": "QRDQN",
     "c51": "C51",
     "discrete_sac": "DiscreteSAC",
+    "td3_bc": "TD3BC",
+    "iql": "IQL",
+    "bc": "BC",
 }
 DISCRETE = ("qrdqn", "c51", "discrete_sac")
-MODULES = {name: f"discrete.{name}" for name in DISCRETE}  # in headrace.algorithms
+OFFLINE = ("td3_bc", "iql", "bc")  # learn from recorded data alone
+FOLDERS = {"discrete": DISCRETE, "offline": OFFLINE}  # of headrace.algorithms
+MODULES = {name: f"{folder}.{name}" for folder, names in FOLDERS.items() for name in names}
 ON = "on"  # a value of ELSEWHERE for a switch, whose flag has none
 RAINBOW = {"noisy": "0.5", "n_steps": "3", "double": ON, "dueling": ON, "prioritized": ON}
 ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others have -> what comes closest here
@@ -122,6 +137,9 @@ ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others h
     **dict.fromkeys(("rainbow", "rainbow_dqn"), ("c51", RAINBOW)),
     **dict.fromkeys(("vpg", "pg"), ("reinforce", {})),
     **dict.fromkeys(("sac_discrete", "sacd", "dsac", "discretesac"), ("discrete_sac", {})),
+    **dict.fromkeys(("td3bc", "td3+bc", "td3_plus_bc"), ("td3_bc", {})),
+    **dict.fromkeys(("cql", "awac", "crr", "marwil"), ("iql", {})),
+    **dict.fromkeys(("behavior_cloning", "behaviour_cloning"), ("bc", {})),
     **dict.fromkeys(("her", "hindsight"), ("sac", {"hindsight": "4"})),
     **dict.fromkeys(("fasttd3", "fast_td3"), ("td3", {"config": "fasttd3"})),
 }
@@ -142,6 +160,9 @@ PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
     "qrdqn": "as DQN, with the distribution of returns, which is more robust",
     "c51": "as QR-DQN, for returns of a known range; with noisy networks and the others: Rainbow",
     "discrete_sac": "discrete actions, expensive environment steps; a stochastic policy",
+    "td3_bc": "recorded data alone (replay), continuous actions; a deterministic policy",
+    "iql": "recorded data alone (replay), also of few good episodes; a stochastic policy",
+    "bc": "recorded data alone (replay), all of it of a policy to be imitated",
 }
 
 

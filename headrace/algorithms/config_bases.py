@@ -270,7 +270,9 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("target_interval", "policy_delay", "critics", "intrinsic_features", "skills"), AT_LEAST_1),
     **dict.fromkeys(("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
     **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight", "noisy"), AT_LEAST_0),
-    "intrinsic_coef": AT_LEAST_0,
+    **dict.fromkeys(("intrinsic_coef", "alpha", "beta"), AT_LEAST_0),
+    **dict.fromkeys(("expectile", "backtrack_coef"), (lambda x: 0 < x < 1, "lie in (0, 1)")),
+    "max_weight": ABOVE_0,
     "extrinsic_coef": (lambda x: x is None or x >= 0, "be 0 or more"),
     **dict.fromkeys(("intrinsic_gamma", "intrinsic_share"), FRACTION),
     **dict.fromkeys(("target_noise", "target_noise_clip", "damping", "value_clip", "target_kl"), AT_LEAST_0),
@@ -284,7 +286,6 @@ RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("gamma", "gae_lambda", "q_lambda", "tau", "priority_alpha", "priority_beta"), FRACTION),
     **dict.fromkeys(("exploration_initial", "exploration_final"), FRACTION),
     **dict.fromkeys(("noise_autocorrelation", "adam_beta2"), (lambda x: 0 <= x < 1, "lie in [0, 1)")),
-    "backtrack_coef": (lambda x: 0 < x < 1, "lie in (0, 1)"),
 }
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # a default, which typing's own have from Python 3.13 on
     C = _TypeVar("C", bound=OffPolicyConfig, default=OffPolicyConfig)
 else:
     C = TypeVar("C", bound=OffPolicyConfig)
-P = TypeVar("P", bound=Policy)
+P = TypeVar("P", bound=nn.Module)
 
 
 class OffPolicy(Generic[C]):

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.algorithms.base import is_offline
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout, each_column, tree_map
 from headrace.envs.base import AsyncEnv, Env
 from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.parallel.actor_env import ActorEnv
 from headrace.parallel.actors import Actors
-from headrace.parallel.collector import Collector, InlineCollector
+from headrace.parallel.collector import Collector, InlineCollector, NoSteps
 from headrace.parallel.fragments import slots_of
 from headrace.parallel.gradients import GradientActors
 from headrace.parallel.learning_collector import LearningCollector
@@ -33,7 +34,7 @@ def make_collector(
     """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector. of_actors: see Actors.
 
     learner: the algorithm, where actors send gradients. train: the algorithm, where it learns while a rollout is
-    collected.
+    collected, or where nothing is collected.
     Each of EnvPool's environments counts as a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
     """
@@ -41,6 +42,8 @@ def make_collector(
         raise ValueError(f"drop_slowest must be a fraction of the workers, 0 to below 1, got {drop_slowest}")
     if drop_slowest and mode != "async":
         raise ValueError(f"drop_slowest={drop_slowest} needs collection='async', and collection is {mode!r}")
+    if is_offline(train):
+        return NoSteps(env, arguments[2])
     if train is not None:
         if isinstance(env, ActorEnv) or mode != "sync" or isinstance(env, InformedEnv) or env.num_agents > 1:
             raise ValueError(

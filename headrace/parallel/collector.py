@@ -207,6 +207,38 @@ class InlineCollector:
             self.rollout.valid[-1] = False  # the next step resets: recurrent state and agent_info begin there too
 
 
+class NoSteps:
+    """A Collector that takes no steps: its rollout is one masked row, with the columns that rows of the data have."""
+
+    steps = dropped_steps = 0
+    made_of = b""
+    stop: Callable[[], bool] | None = None
+    atomic = False
+
+    def __init__(self, env: Env, columns: dict[str, Column | Columns]) -> None:
+        self.rollout = Rollout(1, 1, env.columns() | columns, env.device)
+
+    def collect(self) -> Rollout:
+        """The masked row."""
+        return self.rollout
+
+    def publish(self) -> None:
+        """Nothing collects with the policy."""
+
+    def warm_up(self) -> None:
+        """Nothing is to be compiled."""
+
+    def state_dict(self) -> StateDict:
+        """What every collector's state has."""
+        return {"steps": 0, "env": {"stepped": 0}}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Nothing changes."""
+
+    def close(self) -> None:
+        """Nothing is held beyond memory."""
+
+
 def acts_as_written(collector: InlineCollector) -> bool:
     """Whether neither a subclass nor the object has another way to fill rows than an InlineCollector."""
     methods = (

@@ -35,11 +35,13 @@ OF_LEARNER = ("waiting for fragments", "gathering", "publishing", "learning")  #
 
 
 class Progress:
-    """Shows a training at work. mode: "auto", "rich", "plain" or "none"; auto is rich on a terminal, else plain."""
+    """Shows a training at work. mode: "auto", "rich", "plain" or "none"; auto is rich on a terminal, else plain.
 
-    def __init__(self, mode: str, title: str) -> None:
+    unit: the steps that the training counts, "gradient steps" of one from recorded data alone."""
+
+    def __init__(self, mode: str, title: str, unit: str = "steps") -> None:
         self.mode = ("rich" if sys.stdout.isatty() else "plain") if mode == "auto" else mode
-        self.title = title
+        self.title, self.unit = title, unit
         self._live: Live | None = None
         self._next = time.monotonic() + (LIVE_AFTER if self.mode == "rich" else LINE_AFTER)
 
@@ -60,14 +62,14 @@ class Progress:
 
     def _show(self, result: IterationResult) -> None:
         if self.mode == "plain":
-            print(line(result), flush=True)
+            print(line(result, self.unit), flush=True)
             return
         if self._live is None:
             from rich.live import Live
 
             self._live = Live(auto_refresh=False)
             self._live.start()
-        self._live.update(_table(self.title, result), refresh=True)
+        self._live.update(_table(self.title, result, self.unit), refresh=True)
 
     def evaluating(self, ended: int, episodes: int, steps: int) -> None:
         """Say how far an evaluation is, if it is time to."""
@@ -85,9 +87,9 @@ class Progress:
             self._live.console.print(printable(text, LINES), highlight=False, markup=False)
 
 
-def line(result: IterationResult) -> str:
+def line(result: IterationResult, unit: str = "steps") -> str:
     """Where training is, in one line."""
-    parts = [f"{result.steps:,} steps", f"{result.seconds:.1f} s", f"{_speed(result)} steps/s", _return(result)]
+    parts = [f"{result.steps:,} {unit}", f"{result.seconds:.1f} s", f"{_speed(result)} steps/s", _return(result)]
     return "  ".join([*parts, f"{_duration(result.seconds_left)} left", *_of_actors(result)])
 
 
@@ -99,11 +101,12 @@ def _of_actors(result: IterationResult) -> list[str]:
     return [f"{', '.join(shares)}; actors: waiting for slots {result.fractions.get('waiting for slots', 0.0):.0%}"]
 
 
-def summary(result: IterationResult, reason: str) -> str:
+def summary(result: IterationResult, reason: str, unit: str = "steps") -> str:
     """What training came to, and why it ended, in one line. reason: "total_steps" ..., "SIGINT"."""
-    trained = f"trained in {result.seconds:.2f} s, ended by {reason}: {result.steps:,} steps"
+    trained = f"trained in {result.seconds:.2f} s, ended by {reason}: {result.steps:,} {unit}"
     speed = f"{_speed(result)} steps/s" if result.steps_per_second else "none of them now"
-    return f"{trained}, {speed}, {_return(result)} (last {result.window} episodes)"
+    returned = "" if unit != "steps" else f", {_return(result)} (last {result.window} episodes)"
+    return f"{trained}, {speed}{returned}"
 
 
 def far(ended: int, episodes: int, steps: int) -> str:
@@ -124,7 +127,7 @@ class EvaluationLines:
         return False
 
 
-def _table(title: str, result: IterationResult) -> Table:
+def _table(title: str, result: IterationResult, unit: str) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -134,7 +137,7 @@ def _table(title: str, result: IterationResult) -> Table:
         table.add_column(style="dim")
         table.add_column(justify="right")
     counters = {
-        "steps": f"{result.steps:,}",
+        unit: f"{result.steps:,}",
         "steps/s": _speed(result),
         "time": _duration(result.seconds),
         "left": _duration(result.seconds_left),

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TextIO
 
+from headrace.algorithms.base import is_offline
 from headrace.core.device import torch_threads
 from headrace.core.processes.state import shown
 from headrace.core.stopping import Stopped, close
@@ -58,7 +59,8 @@ class Recorder:
         checkpoint.clean_up(folder)
         self._tracker = _tracker(trainer, folder)
         self.logs = Logs(folder, trainer.short_name, trainer.config.log_info, trainer.settings(), self._tracker)
-        self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {_short(trainer)}")
+        unit = "gradient steps" if is_offline(trainer.algorithm) else "steps"
+        self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {_short(trainer)}", unit)
         self.interrupts = Interrupts()
         self._best_score: float | None = None
         self._cancelling = False  # whether the returns of agents did, in the last evaluation
@@ -194,7 +196,7 @@ class Recorder:
         )
         if trainer.gave_up:
             self.progress.say(f"the last rollout is not part of the run: {reason} came in the middle of it")
-        self.progress.say(summary(result, reason))
+        self.progress.say(summary(result, reason, self.progress.unit))
         self.progress.say(f"to go on: {run.resume_command}" if reason == run.signal else f"{shown(run.path)}")
         return run
 
@@ -210,13 +212,15 @@ class Recorder:
         """Log the evaluations that are finished, and keep the best policy; left: see Evaluations.results()."""
         for queued, result in self._evaluations.results(left):
             self._cancelling = cancelling(result)
+            if is_offline(self.trainer.algorithm):
+                self.trainer.limits.evaluated = result.mean
             steps = queued.counters["steps"]
             if self._cancelling:
                 self._keep(result.mean, queued)
             else:
                 self._offer(result.mean, queued)
             self._write_evaluation(queued, result)
-            self.progress.say(f"{steps:,} steps: {result}")
+            self.progress.say(f"{steps:,} {self.progress.unit}: {result}")
 
     def _write_evaluation(self, queued: Queued, result: Evaluation) -> None:
         """Write the row of an evaluation: that of its step, or one of its own where that is written already."""

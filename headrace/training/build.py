@@ -13,7 +13,7 @@ import torch
 from headrace import envs
 from headrace.agent_groups.group_algorithm import Grouped
 from headrace.agent_groups.group_policy import check_spaces
-from headrace.algorithms.base import Algorithm, algorithm_classes
+from headrace.algorithms.base import Algorithm, algorithm_classes, is_offline
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig, fits_utd_ratio
 from headrace.core.cores import cores
 from headrace.core.device import torch_threads
@@ -142,7 +142,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
         precision=config.precision,
         learner=algorithm if config.exchange == "gradients" else None,
         process=algorithm if config.advantages == "actor" else None,
-        train=algorithm if getattr(algorithm.config, "train_freq", 0) else None,
+        train=algorithm if is_offline(algorithm) or getattr(algorithm.config, "train_freq", False) else None,
     )
     stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector, apart)

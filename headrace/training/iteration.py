@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class IterationResult:
     """The state of a training after an iteration. Two are equal where everything but the times is."""
 
-    steps: int  # valid environment steps so far
+    steps: int  # valid environment steps so far; gradient steps of algorithms that learn from recorded data alone
     iteration: int  # updates so far
     metrics: Mapping[str, float]  # of this iteration's update
     returns: Sequence[float]  # of the episodes that ended in this iteration

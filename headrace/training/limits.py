@@ -11,6 +11,7 @@ class Limits:
 
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
+        self.evaluated: float | None = None  # the last evaluation's mean return, where no episodes are collected
 
     def progress(self, steps: int, episodes: int, seconds: float) -> float:
         """Fraction of the training done, 0 .. 1: of total_steps, or else of max_episodes, or else of max_seconds."""
@@ -20,8 +21,8 @@ class Limits:
 
     def reached(self, steps: int, episodes: Episodes, seconds: float) -> str:
         """The name of a limit that is reached; empty where there is none."""
-        config, mean = self.config, episodes.mean_return()
-        if config.target_return is not None and episodes.full and mean is not None and mean >= config.target_return:
+        config, mean = self.config, episodes.mean_return() if episodes.full else self.evaluated
+        if config.target_return is not None and mean is not None and mean >= config.target_return:
             return "target_return"
         done = {
             "total_steps": (steps, config.total_steps),

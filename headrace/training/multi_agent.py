@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from headrace.agent_groups.group_algorithm import Grouped, seed_of
-from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_offline
 from headrace.core.types import StateDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Space
@@ -82,7 +82,9 @@ def check_actions(name: str, env: Env) -> None:
     kinds = algorithm_classes(name).algorithm.actions
     wrong = next((space for space in spaces if not isinstance(space, kinds)), None)
     if wrong is not None:
-        others = {other: algorithm_classes(other).algorithm.actions for other in ALGORITHMS}
+        classes = {other: algorithm_classes(other).algorithm for other in ALGORITHMS}
+        offline = is_offline(algorithm_classes(name).algorithm)
+        others = {other: own.actions for other, own in classes.items() if is_offline(own) == offline}
         fit = [other for other, supported in others.items() if all(isinstance(space, supported) for space in spaces)]
         raise ValueError(
             f"{name} supports {' or '.join(kind.__name__ for kind in kinds)} actions, and those of "

@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from headrace import envs
-from headrace.algorithms.base import algorithm_classes
+from headrace.algorithms.base import algorithm_classes, is_offline
 from headrace.core.device import resolve
 from headrace.core.terminal import tell
 from headrace.core.trust import run_of
@@ -34,6 +34,7 @@ from headrace.training.combinations import (
     with_learners,
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
+from headrace.training.from_data.alone import without_collecting
 from headrace.training.scaling import derived, of_asynchronous, of_lag, settings_for, unregistered
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def settle(
         raise TypeError(f"policy is for an algorithm given by its name: {algorithm.name} has its policy already")
     if ready_env is not None:
         _refuse_for_ready(train_config, ready_env)
+    if is_offline(kind):
+        train_config = without_collecting(train_config, kind.name, asked)
     train_config = with_actors(with_learners(train_config))
     own_config = getattr(algorithm, "config", algorithm_config)
     agent_info = skills_of(own_config, agent_info)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from headrace import setting_schedules
-from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_resolvable
+from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_offline, is_resolvable
 from headrace.algorithms.on_policy import OnPolicy
 from headrace.core.trust import code_of, run_of
 from headrace.core.types import EnvArgument, Json, Settings, StateDict
@@ -97,6 +97,8 @@ def _continued(
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
     # weights and rows that it began with are in its checkpoint, and may be gone elsewhere
     options = {**known, **given, "init_from": None, "replay": None}
+    if is_offline(algorithm if ready else algorithm_classes(name).algorithm):
+        options["replay"] = str(folder)  # with all rows of the data
     if "num_steps" in changed and not options.get("sequence_length", 1):
         options["sequence_length"] = saved["num_steps"]  # which a recurrent policy was made for
     if (policy := options.get("policy")) and not ready:  # the run has all settings: those are let go that none reads

@@ -16,6 +16,7 @@ from math import ceil, log2, sqrt
 from typing import Any
 
 from headrace import envs
+from headrace.algorithms.base import OFFLINE
 from headrace.core.cores import cores
 from headrace.core.types import Settings
 from headrace.envs.sources import MUJOCO, is_kernel
@@ -60,7 +61,7 @@ def settings_for(source: envs.Source, algorithm: str, given: Settings) -> Settin
 
     algorithm: its name. given: settings given by the user, of which some follow from others.
     """
-    registered = envs.spec(source).defaults.get(algorithm)
+    registered = {} if algorithm in OFFLINE else envs.spec(source).defaults.get(algorithm)
     if registered is not None or not _one_by_one(source, given.get("backend", "auto")):
         return registered or {}
     return unregistered(algorithm, given)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.algorithms.base import Algorithm, past_warm_up
+from headrace.algorithms.base import Algorithm, counted_steps, past_warm_up
 from headrace.algorithms.reduce import all_agree
 from headrace.core.device import numbers
 from headrace.core.openmp import spinning
@@ -92,7 +92,7 @@ class Trainer:
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
             self.limits, self.episodes = Limits(self.config), Episodes(self.config.window, self.config.log_info)
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
-            self.steps, self.seconds = 0, 0.0  # valid environment steps so far, and time spent in iterate()
+            self.steps, self.seconds = 0, 0.0  # counted so far, and time spent in iterate()
             self._steps_before, self._seconds_before = 0, 0.0  # of the run that this one resumes
             self._iteration_began = self._collected = 0.0
             self._learned = 0  # updates that have learned
@@ -236,7 +236,7 @@ class Trainer:
             self.steps += self._all.steps
             return self.episodes.extend(self._all.ended[:, 2].tolist(), self._all.ended[:, 3].long().tolist())
         self._group_episodes.add(rollout)
-        self.steps += rollout.valid_steps()
+        self.steps += counted_steps(self.algorithm, rollout)
         return self.episodes.add(rollout)
 
     def _torch_settings(self) -> AbstractContextManager[None]:

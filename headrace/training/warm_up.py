@@ -44,5 +44,7 @@ def prepare(parts: Parts) -> str:
         from headrace.training.from_data import first_rows
 
         spaces = parts.env.observation_space, parts.env.action_space
-        first_rows.fill(parts.algorithm, parts.config.replay, spaces, parts.config.reward_scale)
+        first_rows.fill(
+            parts.algorithm, parts.config.replay, spaces, parts.config.reward_scale, parts.collector.rollout
+        )
     return line

@@ -7,22 +7,28 @@ from typing import Any
 import torch
 from gymnasium.spaces import Space
 
+from headrace.algorithms.base import is_offline
 from headrace.algorithms.off_policy import OffPolicy
 from headrace.core.terminal import tell
-from headrace.data.replay import Replay
+from headrace.data.replay import Replay, kept_columns
 from headrace.data.rollout import Rollout, named_tensors
 from headrace.training.from_data.recorded_rows import FLAGS, Recorded, cut_off, recorded_rows
 
 STEPS = 1_024  # of each environment that are appended at once
 
 
-def fill(algorithm: Any, path: str, spaces: tuple[Space, Space], reward_scale: float) -> None:
+def fill(algorithm: Any, path: str, spaces: tuple[Space, Space], reward_scale: float, like: Rollout) -> None:
     """Fill an algorithm's replay buffer with recorded data: see recorded_rows(), of which these are the arguments.
 
-    Raises ValueError for data and algorithms that do not fit.
+    like: a rollout with the columns to be filled. Raises ValueError for data and algorithms that do not fit.
     """
     _check(algorithm, path)
-    _append(algorithm, recorded_rows(path, algorithm.replay.columns, spaces, reward_scale), path)
+    rows = recorded_rows(path, kept_columns(like.columns), spaces, reward_scale)
+    if is_offline(algorithm):
+        if not rows["valid"].any():
+            raise ValueError(f"{path} has no steps: record some")
+        algorithm.hold(like, len(rows["valid"]))
+    _append(algorithm, rows, path)
 
 
 def _check(algorithm: Any, path: str) -> None:
@@ -55,7 +61,8 @@ def _append(algorithm: OffPolicy[Any], rows: Recorded, path: str) -> None:
         chunk = _rollout(replay, rows, index[first : first + STEPS + 1], length - first)
         replay.append(chunk)
         algorithm.policy.update_statistics(chunk, chunk.reward)
-    tell(f"replay: {int(rows['valid'].sum()):,} steps of {path} are in the buffer before the first step")
+    learned_from = "learned from" if is_offline(algorithm) else "in the buffer before the first step"
+    tell(f"replay: {int(rows['valid'].sum()):,} steps of {path} are {learned_from}")
 
 
 def _rollout(replay: Replay, rows: Recorded, index: torch.Tensor, last: int) -> Rollout:
