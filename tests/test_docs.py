@@ -64,7 +64,8 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "--help": "prints and exits",
 }
 SMALLER = "import runpy\nimport headrace as hr\ntrain_, evaluate_ = hr.train, hr.evaluate\n" + (
-    "hr.train = lambda *args, **options: train_(*args, **options | {'total_steps': 1, 'num_steps': 8})\n"
+    "def fewer(options): return options | {'total_steps': 1} | ({} if 'replay' in options else {'num_steps': 8})\n"
+    "hr.train = lambda *args, **options: train_(*args, **fewer(options))\n"
     "Training_ = hr.Training\n"
     "hr.Training = lambda *args, **options: Training_(*args, **options | {'total_steps': 1, 'num_steps': 8})\n"
     "hr.evaluate = lambda *args, **options: evaluate_(*args, **options | {'episodes': 2})\n"
@@ -138,6 +139,7 @@ env = hr.make('CartPole-v1', 2)
 policy, learn = hr.ActorCritic(env.observation_space, env.action_space), lambda rollout: None
 """,
     "docs/data.md": "",
+    "docs/offline.md": "",
     "docs/my-gpu-is-at-2-percent.md": "",
     "docs/tuning.md": "tune_ = hr.tune\nhr.tune = lambda *args, **options: tune_(*args, **options | {'seconds': 5})\n",
 }

@@ -32,9 +32,9 @@ from headrace.training.combinations import (
     with_actors,
     with_central,
     with_learners,
+    without_collecting,
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
-from headrace.training.from_data.alone import without_collecting
 from headrace.training.scaling import derived, of_asynchronous, of_lag, settings_for, unregistered
 
 if TYPE_CHECKING:

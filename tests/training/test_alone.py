@@ -100,6 +100,34 @@ def test_no_environment_is_stepped_and_gradient_steps_count(algorithm, kind, set
     assert Home(kind).action_space.contains(np.asarray(action).astype(Home(kind).action_space.dtype)[()])
 
 
+class Masked(Home):
+    """A choice is forbidden at each step: members of the observation that come as one vector."""
+
+    def __init__(self) -> None:
+        super().__init__("discrete")
+        mask = spaces.Box(0, 1, (3,), np.int8)
+        self.observation_space = spaces.Dict(observation=self.observation_space, action_mask=mask)
+
+    def _observed(self):
+        return {"observation": super()._observed(), "action_mask": np.arange(3) != self.count % 3}
+
+
+@pytest.mark.parametrize("algorithm", ["iql", "bc"])
+def test_action_masks_are_part_of_the_data(algorithm, here):
+    with closing(EpisodeRecorder(Masked(), "masked")) as env:
+        env.action_space.seed(1)
+        for seed in range(4):
+            observation, _ = env.reset(seed=seed)
+            for _ in range(10):
+                mask = np.asarray(observation["action_mask"], np.int8)
+                observation, *_ = env.step(env.action_space.sample(mask))
+    run = hr.train(algorithm, Masked, replay="masked", total_steps=10, **SMALL)
+    assert np.isfinite(run.metrics["actor_loss"]) and run.metrics["actor_loss"] < 1e3  # no recorded action is forbidden
+    for forbidden in range(3):
+        seen = {"observation": np.zeros(2, np.float32), "action_mask": (np.arange(3) != forbidden).astype(np.int8)}
+        assert run.policy.predict(seen)[0] != forbidden + 1
+
+
 def test_every_recorded_step_is_drawn_as_it_was(here):
     folder = record("box", 3)
     with closing(hr.Trainer("iql", Home, replay=folder, reward_scale=0.5, gamma=0.9, **SMALL)) as trainer:

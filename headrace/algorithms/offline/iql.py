@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.objectives import Objective, OffPolicyLoss, Rows
 from headrace.algorithms.off_policy import OffPolicy, make_target
-from headrace.algorithms.offline.offline import Offline, OfflineValueConfig
+from headrace.algorithms.offline.offline import Offline, OfflineConfig, OfflineValueConfig
 from headrace.core import rng
 from headrace.data.spaces import Box, Discrete, Space, unit_bounds
 from headrace.policies.actor_critic import ActorCritic
@@ -27,7 +27,7 @@ CRITICS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class IQLConfig(OfflineValueConfig):
+class IQLConfig(OfflineValueConfig, OfflineConfig):
     """IQL's settings. Raises ValueError for one out of range."""
 
     expectile: float = 0.7  # of the values of recorded actions that is a state's value: 0.5 the mean, 1 the largest

@@ -57,8 +57,8 @@ class OfflineConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineValueConfig(OfflineConfig):
-    """Settings of those that learn critics, too."""
+class OfflineValueConfig:
+    """Further settings of those that learn critics."""
 
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # fraction by which target networks move to the networks in an update
@@ -66,7 +66,7 @@ class OfflineValueConfig(OfflineConfig):
 
 
 class Offline:
-    """What an OffPolicy algorithm does otherwise where all its rows are recorded: the base beside it."""
+    """What an OffPolicy algorithm does otherwise where all its rows are recorded: a base in addition to it."""
 
     offline: ClassVar[bool] = True
     config: Any

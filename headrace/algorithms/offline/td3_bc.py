@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, features
 from headrace.algorithms.off_policy import OffPolicy, make_networks
-from headrace.algorithms.offline.offline import Offline, OfflineValueConfig
+from headrace.algorithms.offline.offline import Offline, OfflineConfig, OfflineValueConfig
 from headrace.algorithms.td3 import ACTOR_METRICS, critic_loss, objectives
 from headrace.core.types import Json
 from headrace.data.spaces import Box, Space
@@ -24,7 +24,7 @@ NETWORK = ("hidden", "critic_hidden", "activation", "normalize_observation", "im
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3BCConfig(OfflineValueConfig):
+class TD3BCConfig(OfflineValueConfig, OfflineConfig):
     """TD3+BC's settings. Raises ValueError for one out of range."""
 
     alpha: float = 2.5  # weight of the values in the actor's loss, in mean absolute values; 0: behaviour cloning

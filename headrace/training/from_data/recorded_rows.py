@@ -15,6 +15,7 @@ from gymnasium.spaces import Discrete, Space
 from torch import Tensor
 
 from headrace.core.text import shown
+from headrace.data.flat_dict import FlatDict, joinable
 from headrace.data.replay import spread
 from headrace.data.rollout import Columns, Rollout, named_tensors
 from headrace.data.spaces import alike, from_json, leaves
@@ -72,7 +73,10 @@ def _check_values(path: Path, rows: Recorded, action_space: Space) -> None:
 
 
 def _of_episodes(path: Path, spaces: tuple[Space, Space]) -> Recorded:
-    _check_spaces(path, spaces, recorded_spaces(path))
+    seen, acted = recorded_spaces(path)
+    if isinstance(spaces[0], FlatDict) and joinable(seen):
+        seen = FlatDict(seen.spaces)  # type: ignore[attr-defined]
+    _check_spaces(path, spaces, (seen, acted))
     parts: dict[str, list[np.ndarray]] = {}
     for number, episode in enumerate(read_episodes(path)):
         for name, column in _columns_of(episode, spaces, f"episode {number} of {path}"):
@@ -94,7 +98,10 @@ def _columns_of(episode: Episode, spaces: tuple[Space, Space], where: str) -> It
         if len(column) != steps:
             raise ValueError(f"{where} has {steps} rewards, and {len(column)} rows of {name}")
         yield name, np.concatenate((column, np.zeros_like(column, shape=(1, *column.shape[1:]))))
-    for name, column in _leaves("observation", spaces[0], episode.observations):
+    seen = episode.observations
+    if isinstance(spaces[0], FlatDict) and isinstance(seen, dict):
+        seen = spaces[0].join(seen)
+    for name, column in _leaves("observation", spaces[0], seen):
         if len(column) != steps + 1:
             raise ValueError(f"{where} has {steps} rewards, and {len(column)} rows of {name}: one more is needed")
         yield name, column
