@@ -47,9 +47,9 @@ def main() -> None:
             cases = [("sac", "sac", path, settings) for path in (None, data)]
         else:
             data = collected(8_000 // scale, folder, learning_starts=2_000 // scale)
-            common = {"total_steps": 10_000 // scale, "learning_rate": 1e-3}
+            common = {"total_steps": 10_000 // scale, "learning_rate": 1e-3, "batch_size": 128}
             cases = [(name, algorithm, data, common | own) for name, (algorithm, own) in ALONE.items()]
-        rows = [learned(*case, seed, folder) for case in cases for seed in seeds]
+        rows = [learned(*case, seed, folder) for seed in seeds for case in cases]
     print(table(rows, COLUMNS))
     finish("recorded_data", rows, options, neighbours)
 
@@ -68,6 +68,7 @@ def learned(name: str, algorithm: str, data: Path | None, settings: dict[str, An
     spent = time.process_time() - start
     found = hr.evaluate(run.policy, "Pendulum-v1", episodes=50, seed=10_000).mean
     returns = [] if data is None else of_episodes(data)
+    print(f"{name} {seed}: {found:.1f}", flush=True)
     return {
         "algorithm": name,
         "data": f"{len(returns)} episodes" if returns else "none",

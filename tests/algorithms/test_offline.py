@@ -236,6 +236,20 @@ def test_a_deterministic_policy_clones_by_squared_error():
     assert not algorithm.policy.samples
 
 
+def test_policies_that_do_not_fit_are_refused():
+    actor_q = hr.ActorQ(SEEN, ACTS, hidden=(8,), deterministic=True)
+    with pytest.raises(ValueError, match="IQL learns an ActorCritic without shared layers, got ActorQ"):
+        iql.IQL(actor_q)
+    with pytest.raises(ValueError, match="without shared layers"):
+        iql.IQL(hr.ActorCritic(SEEN, ACTS, hidden=(8,), shared=True))
+    with pytest.raises(ValueError, match=r"deterministic=False needs a policy with distribution\(\), which ActorQ has"):
+        bc.BC(actor_q)
+    with pytest.raises(ValueError, match=r"BC learns from single rows, and this policy is recurrent \(lstm\)"):
+        bc.BC(hr.RecurrentActorCritic(SEEN, ACTS, hidden=(8,), recurrent="lstm"))
+    of_both = bc.BC(hr.DiscreteActorQ(SEEN, CHOICES, hidden=(8,)))
+    of_both.learn(batches(space=CHOICES), torch.zeros(1, ROWS, 0))
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "words"),
     [

@@ -47,6 +47,10 @@ class BC(Offline, OffPolicy[BCConfig]):  # type: ignore[type-var, misc]
 
     def __init__(self, policy: Policy, config: BCConfig | None = None, seed: int = 0) -> None:
         super().__init__(policy, config, seed)
+        wanted = "best_action" if self.config.deterministic else "distribution"
+        if not hasattr(policy, wanted):
+            kind, own = type(policy).__name__, f"deterministic={self.config.deterministic}"
+            raise ValueError(f"behaviour cloning with {own} needs a policy with {wanted}(), which {kind} has not")
         self.optimizers = {"actor": Adam(actor_parameters(self.policy), self.config.learning_rate, 1e-8)}
 
     @classmethod
@@ -67,8 +71,8 @@ class BC(Offline, OffPolicy[BCConfig]):  # type: ignore[type-var, misc]
 
 def actor_parameters(policy: Any) -> list[nn.Parameter]:
     """Parameters of a policy's actions, with those of its encoder."""
-    encoder = policy.encoder.parameters() if isinstance(policy, ActorQ) else ()
-    return [*encoder, *policy.actor_parameters()]
+    found = dict.fromkeys((*policy.encoder.parameters(), *policy.actor_parameters()))  # some have those of both
+    return [*found]
 
 
 def negative_log_likelihood(networks: Learned, batch: Rows, config: BCConfig) -> tuple[Tensor, dict[str, Tensor]]:

@@ -79,6 +79,8 @@ class IQL(Offline, OffPolicy[IQLConfig]):  # type: ignore[type-var, misc]
     critic_loss: OffPolicyLoss | None = None
 
     def __init__(self, policy: ActorCritic, config: IQLConfig | None = None, seed: int = 0) -> None:
+        if not isinstance(policy, ActorCritic) or policy.shared:
+            raise ValueError(f"IQL learns an ActorCritic without shared layers, got {type(policy).__name__}")
         super().__init__(policy, config, seed)
         hidden = self.config.hidden if self.config.critic_hidden is None else self.config.critic_hidden
         critics = QCritics(policy, hidden, seed).to(policy.device)

@@ -17,6 +17,7 @@ from headrace.algorithms.config_bases import check_ranges
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.data.replay import Replay
 from headrace.data.rollout import Rollout
+from headrace.policies.base import Policy
 from headrace.setting_schedules import Schedule
 
 ROOM = 3  # rows of a replay buffer beyond those of the data: two masked ones after the last, and one that is never read
@@ -72,6 +73,15 @@ class Offline:
     config: Any
     iteration: int
     replay: Replay | None
+
+    def __init__(self, policy: Policy, config: Any = None, seed: int = 0) -> None:
+        """Raises ValueError for a recurrent policy: recorded rows have no recurrent states."""
+        if getattr(policy, "recurrent", "none") != "none":
+            raise ValueError(
+                f"{type(self).__name__} learns from single rows, and this policy is recurrent ({policy.recurrent}): "
+                "make one that is not"
+            )
+        super().__init__(policy, config, seed)  # type: ignore[call-arg]
 
     @property
     def updates(self) -> int:
