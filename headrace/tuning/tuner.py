@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.algorithms.base import algorithm_classes, is_offline
 from headrace.core.processes.state import same_folder
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.runs.signals import Interrupts
@@ -139,6 +140,10 @@ def _checked(plan: TrainPlan) -> TrainPlan:
     config = plan.config
     if not isinstance(plan.algorithm, str):
         raise ValueError("tune() makes the algorithm many times: give its name, such as 'ppo'")
+    if is_offline(algorithm_classes(plan.algorithm).algorithm):
+        raise ValueError(
+            f"tune() tries how environments are stepped, and {plan.algorithm} steps none: leave tune() out"
+        )
     if plan.source is None or plan.borrowed is not None:
         given = "environments" if plan.source is None else "Workers"
         raise ValueError(f"tune() makes environments and processes many times: give a name or a function, not {given}")

@@ -234,6 +234,11 @@ def test_settings_of_collecting_are_none_of_these_algorithms(name, here):
             hr.Trainer(algorithm, Home, replay="home", **{name: 1})
 
 
+def test_there_is_nothing_to_tune(here):
+    with pytest.raises(ValueError, match="how environments are stepped, and bc steps none"):
+        hr.tune("bc", Home, replay=record("box", 2))
+
+
 def test_data_without_steps_are_refused(here):
     import h5py
 
