@@ -2,6 +2,8 @@
 nothing compiled yet, and again with what the first process has compiled.
 
 `compiling` is the difference: tracing, compiling and writing of all that this training needs, its environment included.
+`programs` is what making the programs of its losses and its policy takes of that: tracing, compiling, writing, and the
+comparison with plain PyTorch; `warm_programs` the same where they are on disk.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from common import Neighbours, Row, finish, parser, table
 
-COLUMNS = ("training", "cold_s", "warm_s", "compiling_s", "lowest", "highest")
+COLUMNS = ("training", "cold_s", "warm_s", "programs_s", "warm_programs_s", "compiling_s", "lowest", "highest")
 TRAININGS = (
     *("own network, 2 x 64", "the same as a user's class", "value penalty", "residual, LayerNorm, 64"),
     *("SAC, 2 x 64", "SAC, its own loss as a user's", "SAC, value penalty", "SAC, residual actor"),
@@ -44,13 +47,14 @@ def main() -> None:
 def compared(name: str, turns: int) -> Row:
     """Medians over turns of one training."""
     cold, warm = zip(*(in_new_processes(name) for _ in range(turns)), strict=True)
+    (cold, programs), (warm, warm_programs) = (zip(*own, strict=True) for own in (cold, warm))
     compiling = [c - w for c, w in zip(cold, warm, strict=True)]
-    medians = (statistics.median(values) for values in (cold, warm, compiling))
+    medians = (statistics.median(values) for values in (cold, warm, programs, warm_programs, compiling))
     return dict(zip(COLUMNS, (name, *(round(x, 2) for x in (*medians, min(compiling), max(compiling)))), strict=True))
 
 
-def in_new_processes(name: str) -> tuple[float, float]:
-    """Seconds with an empty cache, and with the one that it filled."""
+def in_new_processes(name: str) -> tuple[list[float], list[float]]:
+    """See seconds(): with an empty cache, and with the one that it filled."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(Path(__file__)), "--one", name]
         environ = {**os.environ, "HEADRACE_CACHE": folder}
@@ -61,17 +65,30 @@ def in_new_processes(name: str) -> tuple[float, float]:
     return cold, warm
 
 
-def seconds(name: str) -> float:
-    """Seconds that one training takes in this process until it has learned, once torch and headrace are imported."""
+def seconds(name: str) -> tuple[float, float]:
+    """Seconds that one training takes in this process until it has learned, once torch and headrace are imported; and
+    those that making programs takes of these."""
     from own_networks import CASES, trainer  # which imports torch and headrace
 
+    from headrace.bindings.compiled.compiled_losses import CompiledLoss
+
+    made_in, plain_make = list[float](), CompiledLoss._make
+
+    def make(loss: CompiledLoss, arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return plain_make(loss, arguments)
+        finally:
+            made_in.append(time.perf_counter() - began)
+
+    CompiledLoss._make = make  # type: ignore[assignment,method-assign]
     start = time.perf_counter()
     made = trainer(CASES[name], plain=False)
     while not any("loss" in metric for metric in made.iterate().metrics):
         pass
     spent = time.perf_counter() - start
     made.close()
-    return spent
+    return spent, sum(made_in)
 
 
 if __name__ == "__main__":
