@@ -70,7 +70,9 @@ def _lstm_by_step(*args: Any) -> Any:
     states = list(zip(hidden, cell, strict=True))
     settings = layers, dropout, training, both_ways, batch_first
     found, states = _rnn_helper(x, states, parameters, has_biases, *settings, one_layer_lstm)
-    return found, *(torch.stack(states, 0) for states in zip(*states, strict=True))
+    # torch 2.11 leaves a dimension of 1 in these
+    shaped = zip(zip(*states, strict=True), (hidden, cell), strict=True)
+    return found, *(torch.stack(own, 0).reshape(before.shape) for own, before in shaped)
 
 
 _lock, _tracing = threading.Lock(), 0
