@@ -127,7 +127,7 @@ class EvaluationLines:
         return False
 
 
-def _table(title: str, result: IterationResult, unit: str) -> Table:
+def _table(title: str, result: IterationResult, unit: str = "steps") -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
