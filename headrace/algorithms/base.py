@@ -197,7 +197,7 @@ def _unknown(name: str) -> Misnamed:
     if (close := ELSEWHERE.get(name.lower().replace("-", "_"))) is not None:
         instead, settings = close
         how = " with" * bool(settings) + ",".join(f" {setting}={value}" for setting, value in settings.items())
-        flags = tuple(word for name, x in settings.items() for word in (f"--{name}", x) if word != ON)
+        flags = tuple(word for name, x in settings.items() for word in (f"--{name.replace('_', '-')}", x) if word != ON)
         return Misnamed(f"there is no algorithm {name!r}; what comes closest is {instead}{how}", name, instead, flags)
     known = f"(there is {', '.join(ALGORITHMS)}; one of your own is file.py:Class or package.module:Class)"
     instead = name.lower() if name.lower() in ALGORITHMS else ""

@@ -24,7 +24,8 @@ def test_verbs(verb, instead, capsys):
 def test_algorithms(name, instead, capsys):
     assert name not in registry.ALGORITHMS and main(["train", name, "Pendulum-v1", "--seed", "3"]) == 2
     algorithm, settings = instead
-    flags = "".join(f" --{setting} {value}".removesuffix(f" {registry.ON}") for setting, value in settings.items())
+    given = ((setting.replace("_", "-"), value) for setting, value in settings.items())
+    flags = "".join(f" --{flag} {value}".removesuffix(f" {registry.ON}") for flag, value in given)
     assert capsys.readouterr().err.endswith(f"\n  headrace train {algorithm} Pendulum-v1 --seed 3{flags}\n")
     own = registry.algorithm_classes(algorithm).config.__dataclass_fields__
     assert own.keys() | TrainConfig.__dataclass_fields__.keys() | {"config"} >= settings.keys()
@@ -49,7 +50,7 @@ def test_algorithms(name, instead, capsys):
         ("train sac-discrete CartPole-v1", "headrace train discrete_sac CartPole-v1"),
         (
             "train Rainbow CartPole-v1 --seed 1",
-            "headrace train c51 CartPole-v1 --seed 1 --noisy 0.5 --n_steps 3 --double --dueling --prioritized",
+            "headrace train c51 CartPole-v1 --seed 1 --noisy 0.5 --n-steps 3 --double --dueling --prioritized",
         ),
     ],
 )
