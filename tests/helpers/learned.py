@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from headrace.algorithms.base import algorithm_classes
+from headrace.algorithms.base import algorithm_classes, is_offline
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 
@@ -13,8 +13,10 @@ REPLAY = {"buffer_size": 500, "learning_starts": 8, "batch_size": 16, "utd_ratio
 
 
 def made(name, seed=0, **own):
-    """An algorithm that has learned once, and a rollout of random numbers."""
+    """An algorithm that has learned once, and a rollout of random numbers, which are its data where it learns from
+    recorded data alone."""
     kind, config = algorithm_classes(name)
+    own = {"gradient_steps": 4, **own} if is_offline(kind) else own
     known = {field.name for field in dataclasses.fields(config)}
     settings = {"num_steps": 8, "hidden": (16, 16), "critic_hidden": (16,), **REPLAY}
     settings |= {"minibatch_size": 16, "normalize_observation": False, **own}
@@ -22,7 +24,8 @@ def made(name, seed=0, **own):
     action_space = FORCES if kind.actions == (Box,) else Discrete(3)
     algorithm = kind.build(config, VECTOR, action_space, seed, "cpu")
     columns = env_columns(VECTOR) | {"action": action_column(action_space)} | algorithm.columns()
-    rollout, generator = Rollout(config.num_steps, ENVS, columns), torch.Generator().manual_seed(seed)
+    steps, envs = (32, 1) if is_offline(kind) else (config.num_steps, ENVS)
+    rollout, generator = Rollout(steps, envs, columns), torch.Generator().manual_seed(seed)
     for column in ("observation", "reward", "value", "log_prob"):
         if column in rollout.columns:
             values = getattr(rollout, column)
@@ -30,6 +33,9 @@ def made(name, seed=0, **own):
     rollout.valid.fill_(True)
     rollout.action.copy_(torch.randint(0, 2, rollout.action.shape, generator=generator))
     algorithm.prepare(rollout)
+    if is_offline(kind):
+        algorithm.hold(rollout, steps)
+        algorithm.replay.append(rollout)
     algorithm.update(rollout, 0.0)
     return algorithm, rollout
 

@@ -31,7 +31,7 @@ def test_the_policy_of_an_algorithm_stays(name):
 def test_what_learns_is_what_is_saved(name):
     algorithm, rollout = made(name)
     for part in ("networks", "optimizers", "buffers", "optimizer", "temperature", "log_temperature"):
-        if part in vars(algorithm):
+        if vars(algorithm).get(part, {}) != {}:  # behaviour cloning has no buffers
             before = getattr(algorithm, part)
             other = before._replace() if part == "networks" else {**before, "": 0} if type(before) is dict else object()
             with pytest.raises(AttributeError, match=f"{part} of this .* cannot be replaced"):
