@@ -150,8 +150,8 @@ class Builder:
         return self.join([replace(x, value=self._with_bias(x.value, own).value) for x, own in pairs], join.axis)
 
     def _join_of_both(self, one: View, other: View) -> View | None:
-        """The sum of two joins of which each has zeros where the other has none, as the gradients of slices; None of
-        anything else."""
+        """The sum of two joins as the join of sums: of joins that are uniform, as gradients of weights are, and of those
+        that have zeros where the other has none, as gradients of slices. None of anything else."""
         x, y = one.value, other.value
         if not (isinstance(x, Join) and isinstance(y, Join) and x.axis == y.axis and one == whole(x)):
             return None
@@ -165,9 +165,10 @@ class Builder:
                 if part.shape[axis] > size:
                     rest.insert(0, _cut(part, axis, size, part.shape[axis]))
             zero = [_number(part) == 0.0 for part in pair]
-            if not any(zero):
+            one, other = (_cut(part, axis, 0, size) for part in pair)
+            if not any(zero) and (x.rows or y.rows):
                 return None
-            found.append(_cut(pair[zero[0]], axis, 0, size))
+            found.append((other if zero[0] else one) if any(zero) else self.map("add", one, other))
         return self.join(found, x.axis)
 
     def outer(self, left: View, right: View) -> View:

@@ -74,6 +74,19 @@ def test_gradients_of_the_same_weights_share_accumulators() -> None:
     same(program)
 
 
+def test_gradients_of_joined_weights_share_accumulators_over_time_steps() -> None:
+    """Two networks' weights side by side, as of actor and critic that are recurrent: a sum for each, not for each
+    step."""
+    build, (x, y), steps = Builder(), inputs((3, 20), (3, 30)), list[View]()
+    for t in range(3):
+        seen, error = View(x, (20,), (1,), 20 * t), View(y, (30,), (1,), 30 * t)
+        pairs = [build.outer(build.map(name, error), seen) for name in ("sin", "cos")]
+        steps.append(build.join([View(pair.value, (1, 30, 20), (600, 20, 1)) for pair in pairs], 0))
+    program = Program("x", (x, y), (), (Output("w", build.map("add", build.map("add", *steps[:2]), steps[2])),))
+    assert len(set(plan(program).sums.values())) == 2
+    same(program)
+
+
 @pytest.mark.parametrize("rows", [1, 37, 64, 65])
 def test_any_number_of_rows(rows: int) -> None:
     build, (x, y), (w,) = Builder(), inputs((5,), (4,)), inputs((4, 5), rows=False)
