@@ -150,8 +150,8 @@ class Builder:
         return self.join([replace(x, value=self._with_bias(x.value, own).value) for x, own in pairs], join.axis)
 
     def _join_of_both(self, one: View, other: View) -> View | None:
-        """The sum of two joins as the join of sums: of uniform joins, as of gradients of weights, and of those that have
-        zeros where the other has none, as gradients of slices. None of anything else."""
+        """The sum of two joins as the join of sums: of uniform joins, as of gradients of weights, and of those of which
+        each has zeros where the other has none, as gradients of slices. None of anything else."""
         x, y = one.value, other.value
         if not (isinstance(x, Join) and isinstance(y, Join) and x.axis == y.axis and one == whole(x)):
             return None
