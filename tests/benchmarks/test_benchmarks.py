@@ -268,9 +268,9 @@ def test_entities(tmp_path, on_path):
     import entities
 
     printed, result = run("entities", tmp_path, "--entities", 4, "--num-envs", 1, 16)
-    assert "1 environments: across entities as many times as fast as numpy: 4 entities" in printed
+    assert "16 environments: across-entities is as many times as fast as numpy: 4 entities" in printed
     kinds = {(row["config"], row["num_envs"]) for row in result["rows"]}
-    alone = {(config, n) for config in ("across-entities", "one-lane", "torch", "numpy") for n in (1, 16)}
+    alone = {(config, n) for config in ("across-entities", "within", "one-lane", "torch", "numpy") for n in (1, 16)}
     assert kinds == alone | {("across-environments", 16), ("threads", 16)}
     table = entities.markdown(result).splitlines()
     assert table[2] == f"| environments | entities | {' | '.join(entities.CONFIGS)} |" and len(table) == 6

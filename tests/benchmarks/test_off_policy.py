@@ -96,7 +96,7 @@ def test_skills(tmp_path):
 @pytest.mark.slow
 def test_recorded_data(tmp_path):
     _, result = run("recorded_data", tmp_path)
-    assert [row["data"] for row in result["rows"]] == ["none", "400 steps"]
+    assert [row["data"] for row in result["rows"]] == ["none", "2 episodes"]
     assert all(-2000 < row["return"] < 0 for row in result["rows"])
 
 
