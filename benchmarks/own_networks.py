@@ -2,8 +2,8 @@
 other networks, and other losses; compiled, and in plain PyTorch, in turns in one process.
 
 A turn is some iterations of a training: collecting and learning. `of_own` compares with Headrace's own network, and
-`over_plain` with the same training in plain PyTorch, of each of which a turn is taken beside: medians of the turns'
-ratios, because machines that are shared change their speed within a minute.
+`over_plain` with the same training in plain PyTorch, of each of which a turn is taken next to it: medians of the
+turns' ratios, because machines that are shared change their speed within a minute.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Algorithm(Protocol):
 
 
 def is_offline(algorithm: Any) -> bool:
-    """Whether an algorithm, or its class, learns from recorded data alone: its gradient steps count as steps."""
+    """Return True for an algorithm, or a class, that learns from recorded data alone: it counts gradient steps."""
     return bool(getattr(algorithm, "offline", False))
 
 

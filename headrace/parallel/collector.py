@@ -229,7 +229,7 @@ class NoSteps:
         """Nothing is to be compiled."""
 
     def state_dict(self) -> StateDict:
-        """What every collector's state has."""
+        """The entries that every collector's state has."""
         return {"steps": 0, "env": {"stepped": 0}}
 
     def load_state_dict(self, state: StateDict) -> None:

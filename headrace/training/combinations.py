@@ -32,9 +32,23 @@ NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings,
     (("skills",), "intrinsic", ("none", "rnd")),
 )
 OF_COLLECTING = (  # settings of how environments are stepped, or of the episodes of a training
-    *("workers", "actors", "collection", "max_policy_lag", "replay_order", "advantages", "exchange", "drop_slowest"),
-    *("learners", "shards", "cluster", "cluster_open", "stagger", "collect_device"),
-    *("max_episodes", "window", "log_info"),
+    "workers",
+    "actors",
+    "collection",
+    "max_policy_lag",
+    "replay_order",
+    "advantages",
+    "exchange",
+    "drop_slowest",
+    "learners",
+    "shards",
+    "cluster",
+    "cluster_open",
+    "stagger",
+    "collect_device",
+    "max_episodes",
+    "window",
+    "log_info",
 )
 # which learns from experience of any age in a similar way
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}

@@ -84,3 +84,17 @@ class Silent(Relay):
         seen, rewards, *_ = super().step(actions)
         seen = {agent: value for agent, value in seen.items() if agent in self.agents}
         return seen, rewards, {}, {}, {}
+
+
+class Returning(Relay):
+    """b's life ends with step 2, it is among the agents again after 4, and its second life ends with step 5."""
+
+    def step(self, actions):
+        seen, rewards, ended, *rest = super().step(actions)
+        if "b" in ended and self.count in (2, 5):
+            ended["b"] = True
+            self.agents = [agent for agent in self.agents if agent != "b"]
+        elif self.count == 4:
+            self.agents = ["a", "b"]
+            seen["b"] = self.look("b")
+        return seen, rewards, ended, *rest

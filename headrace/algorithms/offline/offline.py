@@ -1,4 +1,4 @@
-"""What algorithms share that learn from recorded data alone: a replay buffer that is filled once, and never after.
+"""The base of algorithms that learn from recorded data alone: a replay buffer that is filled once, and never after.
 
 An iteration is `gradient_steps` gradient steps, which count as the training's steps: no environment takes any. The
 buffer holds the rows of all data one after the other, as those of a single environment.
@@ -67,7 +67,7 @@ class OfflineValueConfig:
 
 
 class Offline:
-    """What an OffPolicy algorithm does otherwise where all its rows are recorded: a base in addition to it."""
+    """The base, in addition to OffPolicy, of an algorithm whose rows are all recorded."""
 
     offline: ClassVar[bool] = True
     config: Any

@@ -83,7 +83,7 @@ class CentralEnv(EnvWrapper):
         self._write(rollout, t + 1, rollout.valid[t + 1] | rollout.valid[t])
 
     def _each(self, function: Callable[..., Any], *values: Any) -> Any:
-        """What a function makes of values, or, where spaces differ between groups, of each group's member of them."""
+        """Apply a function to values, or, where spaces differ between groups, to each group's member of them."""
         if not self.nested:
             return function(*values)
         return Group({group: function(*(value[group] for value in values)) for group in self.groups})

@@ -164,11 +164,9 @@ class Builder:
             for part, rest in zip(pair, parts, strict=True):
                 if part.shape[axis] > size:
                     rest.insert(0, _cut(part, axis, size, part.shape[axis]))
-            zero = [_number(part) == 0.0 for part in pair]
-            one, other = (_cut(part, axis, 0, size) for part in pair)
-            if not any(zero) and (x.rows or y.rows):
+            if (x.rows or y.rows) and not any(_number(part) == 0.0 for part in pair):
                 return None
-            found.append((other if zero[0] else one) if any(zero) else self.map("add", one, other))
+            found.append(self.map("add", *(_cut(part, axis, 0, size) for part in pair)))
         return self.join(found, x.axis)
 
     def outer(self, left: View, right: View) -> View:

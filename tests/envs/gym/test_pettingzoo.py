@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, Text
-from helpers.relay import Mortal, Relay, Silent
+from helpers.relay import Mortal, Relay, Returning, Silent
 
 from headrace import envs
 from headrace.data.rollout import Rollout
@@ -68,20 +68,6 @@ def test_an_agent_may_join_late():
     assert rollout.observation[:, 1, 0].tolist() == [0, 0, 2, 3, 4, 4]
     assert (rollout.episode_return[4, 1], rollout.episode_length[4, 1]) == (7, 2)
     assert rollout.episode_length[:2, 1].tolist() == [0, 0]
-
-
-class Returning(Relay):
-    """b's life ends with step 2, it is among the agents again after 4, and its second life ends with step 5."""
-
-    def step(self, actions):
-        seen, rewards, ended, *rest = super().step(actions)
-        if "b" in ended and self.count in (2, 5):
-            ended["b"] = True
-            self.agents = [agent for agent in self.agents if agent != "b"]
-        elif self.count == 4:
-            self.agents = ["a", "b"]
-            seen["b"] = self.look("b")
-        return seen, rewards, ended, *rest
 
 
 def test_an_agent_that_returns_acts_again_and_its_second_life_is_an_episode():

@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 pytest.importorskip("pettingzoo")
-from helpers.relay import Relay
+from helpers.relay import Relay, Returning
 
 import headrace as hr
 from headrace import envs
@@ -27,20 +27,6 @@ SMALL = {"num_envs": 2, "num_steps": 8, "hidden": (8,), "registered": False}
 
 def farm():
     return Relay({"fox_0": 3, "fox_1": 5, "hen_0": 4}, spaces={"hen_0": HEN})
-
-
-class Returning(Relay):
-    """b's life ends with step 2, it is among the agents again after 4, and its second life ends with step 5."""
-
-    def step(self, actions):
-        seen, rewards, ended, *rest = super().step(actions)
-        if "b" in ended and self.count in (2, 5):
-            ended["b"] = True
-            self.agents = [agent for agent in self.agents if agent != "b"]
-        elif self.count == 4:
-            self.agents = ["a", "b"]
-            seen["b"] = self.look("b")
-        return seen, rewards, ended, *rest
 
 
 class Told(Returning):

@@ -78,8 +78,7 @@ class Step:
 
     @contextmanager
     def each_along(self, shape: Sequence[int], first: int, end: int, width: int) -> Iterator[list[str]]:
-        """What is written within this is done for each index of a shape, `width` of the last axis at a time, of which
-        `first` is the first and `end` the one after the last."""
+        """A loop over each index of a shape, `width` of the last axis at a time: there from `first` to below `end`."""
         with ExitStack() as stack:
             index = [stack.enter_context(self.body.loop(n)) for n in shape[:-1]]
             before, self.body.width = self.body.width, width
