@@ -146,6 +146,7 @@ class _Walk:
         self.cells: list[Any] = []
         self.changing: list[Changing] = []
         self.named = {"forward"}
+        self.spaces: dict[type, Space] = {}  # one for each class: vars() makes another each time
         self.members: dict[str, list[tuple[str, Space, bool]]] = {}  # name -> the classes that have it
         self.given: set[type] = set()
         self.classes: set[type] = set()  # of values that were found
@@ -212,7 +213,7 @@ class _Walk:
                 continue
             if base in (self.given if given else self.classes):
                 continue
-            name, space = f"{base.__module__}.{base.__qualname__}", vars(base)
+            name, space = f"{base.__module__}.{base.__qualname__}", self.spaces.setdefault(base, vars(base))
             if base not in self.given and base not in self.classes:
                 for member in space:
                     self.members.setdefault(member, []).append((name, space, given))
@@ -239,10 +240,14 @@ class _Walk:
                 self._describe(f"{label}({name})", value)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
-                self._describe(f"{label}({name})", cell.cell_contents)
+                value = cell.cell_contents
             except ValueError:  # empty until the function around has run further
                 continue
             self.cells.append(cell)
+            if name == "__class__" and value in self.given:  # super() reads it, and makes no object of the class
+                self.lines.add((f"{label}({name}) = {value.__module__}.{value.__qualname__}", None))
+            else:
+                self._describe(f"{label}({name})", value)
         if not self._is_own(_home(function)):
             return
         self.globals.append(function.__globals__)

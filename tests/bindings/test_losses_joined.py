@@ -88,7 +88,7 @@ def elsewhere(net: nn.Module, b: dict[str, Tensor]) -> Tensor:
 
 def products(loss: Callable[..., Any], net: nn.Module) -> int:
     """Floating-point operations of the compiled loss's products, for a row."""
-    program, _ = CompiledLoss(loss).find((net, batch(8)))
+    program = CompiledLoss(loss).find((net, batch(8)))
     assert isinstance(program, Program)
     return program.work
 

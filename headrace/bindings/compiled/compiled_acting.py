@@ -66,20 +66,32 @@ def sample(collector: InlineCollector) -> tuple[Any, ...]:
     return policy, seen, state, numbers * GOLDEN % 1, rollout.valid[0][rows]  # draws, of no generator
 
 
+def evaluation_of(collector: InlineCollector) -> Program | None:
+    """The program of the policy's value(), whose calls may evaluate some of the rows; None where there is none, or
+    where the algorithm did not declare values."""
+    if "value" not in collector.rollout.columns:
+        return None
+    seen = tree_map(lambda x: x[0], collector.rollout.observation)
+    given = collector.policy, seen, collector.rnn_state
+    program = evaluating().find(given, lambda: sample(collector)[: len(given)])
+    return None if isinstance(program, str) or program.code.layout.phases > 1 else program
+
+
 def evaluate_last(collector: InlineCollector) -> None:
     """Fill the value of the last observation, where the algorithm declared values."""
     rollout = collector.rollout
     if "value" in rollout.columns:
-        program, values = evaluating().find((collector.policy, rollout.observation[-1], collector.rnn_state))
+        given = collector.policy, rollout.observation[-1], collector.rnn_state
+        program = evaluating().find(given)
         if isinstance(program, str):
             collector.evaluate_bootstrap_row()
         else:
             row = rollout.value[-1]
             threads = 1 if program.work * len(row) < WORTH_HELP else None
             if program.sizes[0] == [(1, 1)] and row.dtype == torch.float32:
-                program.compute(values, [row], threads)
+                program.compute(program.values(given), [row], threads)
             else:
-                rollout.value[-1] = program.compute(values, threads=threads)[0]
+                rollout.value[-1] = program.compute(program.values(given), threads=threads)[0]
 
 
 class CompiledOutputs(CompiledLoss):

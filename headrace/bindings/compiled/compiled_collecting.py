@@ -5,7 +5,6 @@ The collector's kernels for Headrace's own policies (headrace.bindings.collector
 
 from __future__ import annotations
 
-from operator import is_not
 from time import perf_counter
 from typing import Any
 
@@ -17,23 +16,30 @@ from headrace.bindings import collector_cpu  # noqa: F401 - whose kernels are as
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_collecting  # noqa: F401 - whose kernels are asked too
-from headrace.bindings.compiled.compiled_acting import WORTH_HELP, acting, evaluate_last, next_rows, sample
+from headrace.bindings.compiled.compiled_acting import (
+    WORTH_HELP,
+    acting,
+    evaluate_last,
+    evaluation_of,
+    next_rows,
+    sample,
+)
 from headrace.bindings.compiled.loss_program import Program
+from headrace.bindings.compiled.placed_program import PlacedProgram
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
 from headrace.core.fused import register
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.nn.layout import BLOCK, WORKERS
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_arguments import Collecting
-from headrace.kernels.rows.targets.cpu_program import Memory, Workers
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.base import Policy, kind_of
+from headrace.policies.examination import examined_once
 
 LINE = 8  # words of a cache line
 ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
@@ -43,55 +49,21 @@ class _Acts:
     """Acts for one policy into the columns of one rollout, while both lie where they lay."""
 
     def __init__(self, program: Program, policy: Policy, rollout: Rollout) -> None:
-        self.program, steps, envs = program, rollout.num_steps, rollout.num_envs
+        steps, envs = rollout.num_steps, rollout.num_envs
         self.random, self.states = torch.zeros(policy.num_draws, steps, envs), None
+        outputs = [flatten(getattr(rollout, name)[:steps]) for name in output_columns(rollout)]
         if policy.state_width:
             self.states = torch.zeros(steps + 1, envs, policy.state_width)
-        self.memory = Memory(program.cpu)
-        self.workers = Workers(program.cpu, self.memory.count)
+            outputs.append(flatten(self.states[1:]))
         self.threads = 1 if program.work * steps * envs < WORTH_HELP else program.threads(steps * envs)
-        self.outputs = [flatten(getattr(rollout, name)[:steps]) for name in output_columns(rollout)]
-        if self.states is not None:
-            self.outputs.append(flatten(self.states[1:]))
-        self.given = _given(policy, rollout, self.random.flatten(1).t(), self.states)
-        self._point(program.values(self.given))
-        self.moving = np.array(self._moving(), np.int64)
-        self.fits = self._fits()
-
-    def _point(self, values: list[Tensor]) -> None:
-        """Let the call read these inputs."""
-        self.values, self.kept = values, self.program.point(self.memory.words, values)
-        self.copies = any(x.data_ptr() != values[i].data_ptr() for i, x in self.kept.items())
-
-    def _moving(self) -> list[tuple[int, int, int]]:
-        """See Collecting.moving."""
-        program, words, found = self.program, self.memory.words, list[tuple[int, int, int]]()
-        for position, i in enumerate(program.columns):
-            first = slots.column(position)
-            found.append((first, int(words[first]), int(words[first + 1]) * self.kept[i].element_size()))
-        for position, output in enumerate(self.outputs):
-            program.point_output(words, position, output)
-            first = slots.result(position, *program.code.sizes)
-            found.append((first, output.data_ptr(), output.stride(0) * output.element_size()))
-        return found
-
-    def _fits(self) -> bool:
-        """True if columns are read where they lie, and outputs are of the columns' dtypes and shapes."""
-        values, program = self.values, self.program
-        read = all(self.kept[i].data_ptr() == values[i].data_ptr() for i in program.columns)
-        made = [program.output(i, len(own)) for i, own in enumerate(self.outputs)]
-        alike = all(own.shape == x.shape and own.dtype == x.dtype for own, x in zip(self.outputs, made, strict=True))
-        return read and alike and all(own[0].is_contiguous() for own in self.outputs)
+        self.placed = PlacedProgram(program, _given(policy, rollout, self.random.flatten(1).t(), self.states), outputs)
+        self.fits = self.placed.fits
 
     def take(self, collector: InlineCollector, rows: int) -> None:
         """Take over what changes from rollout to rollout. rows: of a call."""
         if self.states is not None:
             self.states[0] = collector.rnn_state
-        values = self.program.values(self.given)  # settings may be others, and what is copied may hold other numbers
-        if self.copies or any(map(is_not, values, self.values)):
-            self._point(values)
-        self.memory.prepare(rows, self.threads)
-        self.workers.take(self.memory.words, self.threads)
+        self.placed.take(rows, self.threads)
 
     def run(self, collector: InlineCollector, first_step: int) -> None:
         """Collect, all but the value of the last observation."""
@@ -99,12 +71,15 @@ class _Acts:
 
     def end(self, collector: InlineCollector) -> None:
         """Give the recurrent states to the rollout and the collector; evaluate the last observation."""
+        self._give_states(collector)
+        evaluate_last(collector)
+
+    def _give_states(self, collector: InlineCollector) -> None:
         rollout = collector.rollout
         if self.states is not None:
             if "rnn_state" in rollout.columns:
                 rollout.rnn_state.copy_(self.states[:-1])
             collector.rnn_state = self.states[-1].clone()
-        evaluate_last(collector)
 
 
 def _given(policy: Policy, rollout: Rollout, random: Tensor, states: Tensor | None) -> tuple[Any, ...]:
@@ -114,15 +89,20 @@ def _given(policy: Policy, rollout: Rollout, random: Tensor, states: Tensor | No
 
 
 class _Steps(_Acts):
-    """The call that collects T steps of compiled environments."""
+    """The call that collects T steps of compiled environments, and evaluates the last observation.
 
-    def __init__(self, program: Program, policy: Policy, rollout: Rollout, step: Call) -> None:
+    value: the program of value(); None to evaluate by a call of its own."""
+
+    def __init__(self, program: Program, policy: Policy, rollout: Rollout, step: Call, value: Program | None) -> None:
         super().__init__(program, policy, rollout)
+        self.last = None if value is None else self._evaluates(value, policy, rollout)
+        last, acts = self.last or self.placed, self.placed
         self.spent, envs = np.zeros((WORKERS, LINE), np.uint64), rollout.num_envs
         self.steps = np.tile(step.slots, (WORKERS, 1))
         collecting = Collecting(
-            self.workers.work,
-            self.moving,
+            (acts.workers.work, acts.moving),
+            (last.workers.work, last.moving),
+            np.uint64(self.last is not None),
             (np.uint64(step.function.address), np.uint64(self.steps.shape[1])),
             self.steps.reshape(-1),
             self.random.view(-1).numpy(),
@@ -134,6 +114,22 @@ class _Steps(_Acts):
         self.call = Call(entry("rows.targets.cpu_collecting", "collect", arguments, ANNOUNCEMENT), arguments)
         self.counter = self.call.slot(2, Collecting._fields.index("counter"))
         self.queue = WorkQueue()
+
+    def _evaluates(self, value: Program, policy: Policy, rollout: Rollout) -> PlacedProgram | None:
+        """The program of value() for the last observation; None where the column is not as it writes it."""
+        states = None if self.states is None else self.states[-1]
+        last = PlacedProgram(value, (policy, rollout.observation[-1], states), [rollout.value[-1]])
+        return last if last.fits else None
+
+    def take(self, collector: InlineCollector, rows: int) -> None:
+        super().take(collector, rows)
+        if self.last is not None:
+            self.last.take(rows, self.threads)
+
+    def end(self, collector: InlineCollector) -> None:
+        self._give_states(collector)
+        if self.last is None:
+            evaluate_last(collector)
 
     def run(self, collector: InlineCollector, first_step: int) -> None:
         self.take(collector, min(collector.rollout.num_envs, int(BLOCK)))
@@ -159,7 +155,7 @@ class Rows(_Acts):
 
     def __init__(self, program: Program, policy: Policy, rollout: Rollout) -> None:
         super().__init__(program, policy, rollout)
-        self._places, self._first, self._apart = self.moving.T.copy()
+        self._places, self._first, self._apart = self.placed.moving.T.copy()
         self._apart *= rollout.num_envs
 
     def begin(self, collector: InlineCollector, random: Tensor) -> None:
@@ -170,8 +166,9 @@ class Rows(_Acts):
     def act(self, collector: InlineCollector, t: int, random: Tensor | None = None) -> None:
         """Fill row t with what the policy outputs, from its draws among those that were given at the beginning."""
         collector._check()
-        self.memory.words[self._places] = self._first + self._apart * t
-        self.memory.run(self.threads)
+        memory = self.placed.memory
+        memory.words[self._places] = self._first + self._apart * t
+        memory.run(self.threads)
 
     def run(self, collector: InlineCollector, first_step: int) -> None:
         timer, rollout = collector.timer, collector.rollout
@@ -191,10 +188,11 @@ _rows: Bound[Rows] = Bound()
 def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
     """True if the policy's act() is compiled, and reads and writes the rollout's columns where they lie; else the
     reason."""
-    found = None if isinstance(first_step, Tensor) else program_of(collector)
-    if found is None or isinstance(found, str):
-        return found or False
-    return _acts_of(found, collector).fits
+    with examined_once():
+        found = None if isinstance(first_step, Tensor) else program_of(collector)
+        if found is None or isinstance(found, str):
+            return found or False
+        return _acts_of(found, collector).fits
 
 
 def program_of(collector: InlineCollector) -> Program | str | None:
@@ -209,7 +207,7 @@ def program_of(collector: InlineCollector) -> Program | str | None:
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return None
     given = next_rows(collector)
-    program, _ = acting(tuple(output_columns(rollout))).find(given, lambda: sample(collector))
+    program = acting(tuple(output_columns(rollout))).find(given, lambda: sample(collector))
     several = not isinstance(program, str) and program.code.layout.phases > 1  # of these, each needs all rows
     return None if several else program
 
@@ -224,8 +222,10 @@ def rows_of(program: Program, collector: InlineCollector) -> Rows | None:
 def _acts_of(program: Program, collector: InlineCollector) -> _Acts:
     """The object that acts in place of the collector's policy."""
     step, rollout = _compiled_step(collector), collector.rollout
-    parts = program, collector.policy, rollout
-    return _acts.get(lambda: Rows(*parts) if step is None else _Steps(*parts, step), rollout, program, step)
+    value, parts = None if step is None else evaluation_of(collector), (program, collector.policy, rollout)
+    return _acts.get(
+        lambda: Rows(*parts) if step is None else _Steps(*parts, step, value), rollout, program, step, value
+    )
 
 
 def _compiled_step(collector: InlineCollector) -> Call | None:

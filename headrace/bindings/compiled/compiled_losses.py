@@ -59,19 +59,20 @@ class CompiledLoss:
         self._last = threading.local()
 
     def __call__(self, *arguments: Any) -> Any:
-        program, values = self.find(arguments)
+        program = self.find(arguments)
         if isinstance(program, str):
             if program not in self._said:
                 self._said.add(program)
                 tell(f"{self.name} is not compiled: {program}. It runs in plain PyTorch.")
             return run_plain(self.plain, arguments)
+        values = program.values(arguments)
         if len(values[program.columns[0]]) < FEWEST:
             return run_plain(self.plain, arguments)
         return program.run(values)
 
     def why_not(self, *arguments: Any) -> str | None:
         """Why the loss is not compiled for these arguments, as a sentence with file and line; None where it is."""
-        found, _ = self.find(arguments)
+        found = self.find(arguments)
         return found if isinstance(found, str) else None
 
     @property
@@ -79,30 +80,28 @@ class CompiledLoss:
         """The plain function's name, for messages."""
         return str(getattr(self.plain, "__qualname__", type(self.plain).__name__))
 
-    def find(
-        self, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None = None
-    ) -> tuple[Any, list[Tensor]]:
-        """The program that computes the loss of these arguments, and its inputs; a sentence where there is none.
+    def find(self, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None = None) -> Program | str:
+        """Find the program that computes the loss of these arguments; a sentence where there is none.
 
         few: the arguments with fewer rows, on which a program is made and compared."""
         self._calls += 1
         if (never := self._why_never(arguments)) is not None:
-            return never, []
+            return never
         for program in self._programs:
-            if (values := program.inputs(arguments)) is not None:
+            if program.conditions.hold(arguments):
                 if program is not self._programs[0]:
                     self._add(program)
                 self._last.found = program
-                return self._again(program, arguments, few), values
+                return self._again(program, arguments, few)
         for conditions, why in self._refused:
             if conditions.hold(arguments):
-                return why, []
+                return why
         with self._lock:
             if (never := self._why_never(arguments)) is None and (never := self._gives_up(arguments)) is None:
                 return self._make(few() if few else arguments)
-            return never, []
+            return never
 
-    def _make(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
+    def _make(self, arguments: tuple[Any, ...]) -> Program | str:
         """A program for arguments that none serves so far, or why there is none."""
         from headrace.kernels.rows.reasons import NotRows, of_compiler
 
@@ -117,17 +116,17 @@ class CompiledLoss:
                 self._never = str(error)
             elif (conditions := getattr(error, "conditions", None)) is not None:
                 self._refuse(conditions, str(error))
-            return str(error), []
+            return str(error)
         except Exception as error:  # plain PyTorch is right, whatever the compiler does
             self._never = str(of_compiler(error))
-            return self._never, []
+            return self._never
         if reason is not None:
             program.conditions.keep(reason)
             self._refuse(program.conditions, reason)
-            return reason, []
+            return reason
         self._add(program)
         self._last.found = program
-        return program, program.values(arguments)
+        return program
 
     @property
     def last(self) -> Program:

@@ -104,11 +104,12 @@ def programs_of(
     with examined_once():
         for objective in objectives:
             compiled = _of(objective, networks.policy.sequence_length)
-            program, values = compiled.find((networks, rows, config))
+            arguments = networks, rows, config
+            program = compiled.find(arguments)
             if isinstance(program, str):
                 return program
             programs.append(program)
-            columns.append(compiled.columns(program, values))
+            columns.append(compiled.columns(program, program.values(arguments)))
             rows = rows | columns[-1]
     return programs, columns
 

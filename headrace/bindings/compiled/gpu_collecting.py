@@ -30,8 +30,7 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
 
 
 def _program(collector: InlineCollector) -> Program | str:
-    program: Program | str = acting(tuple(output_columns(collector.rollout))).find(sample(collector))[0]
-    return program
+    return acting(tuple(output_columns(collector.rollout))).find(sample(collector))
 
 
 class _Acts:

@@ -110,7 +110,7 @@ class LossLearner:
         optimizer.gradient.zero_()
         done = int(self._now[DONE])
         rows = self._table[:, :done].clone()  # at once: of tensors this short each call takes longer than its work
-        known = zip(rows, *self._kinds, strict=True)
+        known = zip(rows.unbind(), *self._kinds, strict=True)
         return dict(program.arranged(row if same else self._converted(row, i) for row, i, same in known))
 
     def _converted(self, row: Tensor, i: int) -> Tensor:

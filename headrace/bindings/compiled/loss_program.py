@@ -164,10 +164,6 @@ class Program:
         assert isinstance(self.code, CpuProgram)
         return self.code
 
-    def inputs(self, arguments: tuple[Any, ...]) -> list[Tensor] | None:
-        """The inputs of a call; None where it is not one that this program serves."""
-        return self.values(arguments) if self.conditions.hold(arguments) else None
-
     def run(self, values: Sequence[Tensor]) -> Any:
         """The loss and metrics; gradients are added to those that the parameters have."""
         gradients: list[Tensor | None] = [None] * len(self.results)

@@ -161,5 +161,5 @@ def _means(found: dict[str, Tensor], number: int) -> dict[str, Tensor]:
     call takes longer than its work."""
     if not found:
         return {}
-    means = dict(zip(found, torch.stack([*found.values()]).mean(1), strict=True))
+    means = dict(zip(found, torch.stack([*found.values()]).mean(1).unbind(), strict=True))
     return means | ({KL: found[KL][-number:].mean()} if KL in found else {})

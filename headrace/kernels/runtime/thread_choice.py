@@ -9,45 +9,41 @@ seconds.
 
 from __future__ import annotations
 
-from collections import deque
-
-TRIALS = 3  # calls in a row by which one way is compared with the other: the fastest counts
+TURNS = (True, False, False, True, True, False)  # calls of a comparison: in the other way; what else runs slows both
 MARGIN = 0.95  # fraction of the time that the other way may take at most to be chosen
 PERIOD = 1.0  # s of calls from one comparison to the next, at least
 COST = 0.005  # of the time may be lost by trying the slower way
 
 
 class ThreadChoice:
-    """Chooses between several threads and one for the next of calls that do about the same."""
+    """Chooses between several threads and one for the next of calls that do about the same.
+
+    several: which of them is faster, so far."""
 
     def __init__(self) -> None:
-        self.several = True  # what is faster, so far
-        self._latest: deque[float] = deque(maxlen=TRIALS)  # s, of calls in the chosen way
-        self._trials: list[float] | None = None  # s, of calls in the other way; None while it is not tried
-        self._left = PERIOD  # s of calls until it is
+        self.several = True
+        self._took: list[float] = []  # s, of the calls of a comparison
+        self._left = PERIOD  # s of calls until there is one
 
     def next(self) -> bool:
         """Whether the next call shall have several threads."""
-        return self.several == (self._trials is None)
+        return self.several != (self._left <= 0 and TURNS[len(self._took)])
 
     def took(self, several: bool, seconds: float) -> None:
         """A call took so long. One made in another way than next() said counts for nothing."""
         if several != self.next():
             return
-        if self._trials is not None:
-            self._trials.append(seconds)
-            if len(self._trials) == TRIALS:
-                self._compare(self._trials)
+        if self._left > 0:
+            self._left -= seconds
             return
-        self._latest.append(seconds)
-        self._left -= seconds
-        if self._left <= 0 and len(self._latest) == TRIALS:
-            self._trials = []
+        self._took.append(seconds)
+        if len(self._took) == len(TURNS):
+            self._compare()
 
-    def _compare(self, trials: list[float]) -> None:
-        usual = min(self._latest)
-        lost = sum(trials) - len(trials) * usual
-        self._trials, self._left = None, max(PERIOD, lost / COST)
-        if min(trials) < MARGIN * usual:
+    def _compare(self) -> None:
+        """Choose by the fastest call in each way and the one in the middle: one of these alone may be chance."""
+        calls = [*zip(self._took, TURNS, strict=True)]
+        other, usual = (sorted(took for took, own in calls if own is way) for way in (True, False))
+        self._took, self._left = [], max(PERIOD, (sum(other) - len(other) * usual[0]) / COST)
+        if other[0] < MARGIN * usual[0] and other[1] < MARGIN * usual[1]:
             self.several, self._left = not self.several, PERIOD
-            self._latest.clear()

@@ -55,3 +55,12 @@ def test_one_slow_call_changes_nothing():
         several = choice.next()
         choice.took(several, 0.1 if several and number % 2 else {True: 0.006, False: 0.009}[several])
     assert choice.several
+
+
+def test_what_slows_all_calls_for_a_while_changes_nothing():
+    choice = ThreadChoice()
+    for number in range(100_000):
+        several = choice.next()
+        factor = 1.6 if number % 500 < 300 else 1.0  # another process that comes and goes
+        choice.took(several, factor * {True: 0.006, False: 0.009}[several])
+        assert choice.several

@@ -83,16 +83,19 @@ class Stage(NamedTuple):
 class Collecting(NamedTuple):
     """What a call that collects works with.
 
-    work: the program that acts. moving: int64 [n, 3], an argument slot, the address that it has in the first row, and
-    bytes from row to row. step: (address of the entry point of the environment's step, number of its argument slots);
-    steps: these slots, uint64, one run of them for each worker, of which the last three are its first environment, its
-    last + 1, and the time. random: float32 [draws, T, N], flat. sizes: uint64 (T, N, draws). counter: uint64 (1 to fill
-    random with the draws of a seed, a purpose, a first step and a first environment, which follow; 0 where it is
-    given). spent: uint64, LINE for each worker: ticks of the policy and of the environment are added to its first two.
+    acts: the program that acts, and what moves: int64 [n, 3], an argument slot, the address that it has in the first
+    row, and bytes from row to row. last: the same of the program that evaluates the observation after the last step, of
+    whose rows there is one for each environment. evaluates: whether it is called. step: (address of the entry point of
+    the environment's step, number of its argument slots); steps: these slots, uint64, one run of them for each worker,
+    of which the last three are its first environment, its last + 1, and the time. random: float32 [draws, T, N], flat.
+    sizes: uint64 (T, N, draws). counter: uint64 (1 to fill random with the draws of a seed, a purpose, a first step and
+    a first environment, which follow; 0 where it is given). spent: uint64, LINE for each worker: ticks of the policy
+    and of the environment are added to its first two.
     """
 
-    work: Work
-    moving: np.ndarray
+    acts: tuple[Work, np.ndarray]
+    last: tuple[Work, np.ndarray]
+    evaluates: np.uint64
     step: tuple[np.uint64, np.uint64]
     steps: np.ndarray
     random: np.ndarray

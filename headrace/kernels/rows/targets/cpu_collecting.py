@@ -39,9 +39,10 @@ def _draw(collecting, t, first, size):
 
 
 @njit(**MERGED)
-def _act(collecting, row, size, slots):
-    """Act for `size` environments from a row on. slots: the index of a worker's first argument slot."""
-    work, moving = collecting.work, collecting.moving
+def _compute(program, row, size, worker):
+    """Run a program on `size` rows from a row on."""
+    work, moving = program
+    slots = worker * work.each
     for i in range(len(moving)):
         work.slots[slots + U(moving[i, 0])] = moving[i, 1] + moving[i, 2] * np.int64(row)
     work.slots[slots + _TASK], work.slots[slots + _ROWS] = ALL, np.int64(size)
@@ -50,7 +51,7 @@ def _act(collecting, row, size, slots):
 
 @njit(**MERGED)
 def _collect_block(block, worker, collecting):
-    """All steps of a block of environments."""
+    """All steps of a block of environments, and the values of what they show then."""
     steps, envs, _ = collecting.sizes
     entry, count = collecting.step
     first, end = block * BLOCK, (worker + _1) * count
@@ -60,12 +61,16 @@ def _collect_block(block, worker, collecting):
         started = ticks()
         if collecting.counter[0]:
             _draw(collecting, t, first, size)
-        _act(collecting, t * envs + first, size, worker * collecting.work.each)
+        _compute(collecting.acts, t * envs + first, size, worker)
         acted = ticks()
         collecting.steps[end - _1] = t
         run(entry, collecting.steps, end - count)
         collecting.spent[worker * LINE] += acted - started
         collecting.spent[worker * LINE + _1] += ticks() - acted
+    if collecting.evaluates:
+        started = ticks()
+        _compute(collecting.last, first, size, worker)
+        collecting.spent[worker * LINE] += ticks() - started
 
 
 @njit(**INNER)

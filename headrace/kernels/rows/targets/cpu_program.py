@@ -146,17 +146,18 @@ class Workers:
         self.slots = np.zeros(WORKERS * count, np.int64)
         self._rows = self.slots.reshape(WORKERS, count)
         self._scratch = [aligned(layout.tiles * layout.lanes) for _ in range(WORKERS - 1)]
+        self._lies = [scratch.ctypes.data for scratch in self._scratch]
         address = np.uint64(program.native.address)
         parts = np.zeros(len(layout.tasks(0)), np.int64)
         self.work = Work(address, self.slots, np.uint64(count), np.zeros(1, np.int64), parts)
-        self._layout = layout
+        self._layout, self._parts = layout, 0
 
     def take(self, words: np.ndarray, threads: int) -> None:
         """Give each thread the argument slots of the main one, but for its scratch memory."""
         self._rows[:threads] = words
-        self.work.parts[:] = self._layout.tasks(words[slots.PARTS])
-        for worker in range(1, threads):
-            self._rows[worker, slots.SCRATCH] = self._scratch[worker - 1].ctypes.data
+        self._rows[1:threads, slots.SCRATCH] = self._lies[: threads - 1]
+        if (parts := int(words[slots.PARTS])) != self._parts:
+            self.work.parts[:], self._parts = self._layout.tasks(parts), parts
 
 
 class _Threads(Workers):

@@ -151,7 +151,7 @@ class Given:
         places = [f"{same.name} is {same.first}" for same in self.same]
         code = [f"{name} {found.text}" for name, found in self._reaches]
         modules = [line for label, module in self.modules for line in _structure(label, module)]
-        return [*self._state, f"{self.count}", *inputs, *places, *modules, *self._lines, *code]
+        return [*map(str, self._state), f"{self.count}", *inputs, *places, *modules, *self._lines, *code]
 
     def unseen(self) -> list[str]:
         """Modules that code in the arguments would import, whose contents are not known."""
@@ -208,14 +208,14 @@ class Given:
         return None
 
 
-def state() -> tuple[str, ...]:
+def state() -> tuple[object, ...]:
     """Settings of torch's and of Python's that a trace depends on."""
     return (
-        str(torch.get_default_dtype()),
-        str(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")),
-        str(torch.is_inference_mode_enabled()),
-        str(torch.are_deterministic_algorithms_enabled()),
-        str(__debug__),
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.is_inference_mode_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        __debug__,
     )
 
 

@@ -1,0 +1,61 @@
+"""A program that reads its columns and writes its outputs where they lie in a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_not
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from headrace.bindings.compiled.loss_program import Program
+from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets.cpu_program import Memory, Workers
+
+
+class PlacedProgram:
+    """A program with the arguments and outputs of all its calls: each call is some of their rows.
+
+    given: the arguments. outputs: tensors for the outputs. moving: see rows.targets.cpu_arguments.Collecting. fits:
+    whether columns are read where they lie, and outputs are of the columns' dtypes and shapes.
+    """
+
+    def __init__(self, program: Program, given: tuple[Any, ...], outputs: Sequence[Tensor]) -> None:
+        self.program, self.given, self.outputs = program, given, outputs
+        self.memory = Memory(program.cpu)
+        self.workers = Workers(program.cpu, self.memory.count)
+        self._point(program.values(given))
+        self.moving = np.array(self._moving(), np.int64)
+        self.fits = self._fits()
+
+    def take(self, rows: int, threads: int) -> None:
+        """Take over what changes from call to call. rows: of a call."""
+        values = self.program.values(self.given)  # settings may be others, and what is copied may hold other numbers
+        if self._copies or any(map(is_not, values, self._values)):
+            self._point(values)
+        self.memory.prepare(rows, threads)
+        self.workers.take(self.memory.words, threads)
+
+    def _point(self, values: list[Tensor]) -> None:
+        """Let the call read these inputs."""
+        self._values, self._kept = values, self.program.point(self.memory.words, values)
+        self._copies = any(x.data_ptr() != values[i].data_ptr() for i, x in self._kept.items())
+
+    def _moving(self) -> list[tuple[int, int, int]]:
+        program, words, found = self.program, self.memory.words, list[tuple[int, int, int]]()
+        for position, i in enumerate(program.columns):
+            first = slots.column(position)
+            found.append((first, int(words[first]), int(words[first + 1]) * self._kept[i].element_size()))
+        for position, output in enumerate(self.outputs):
+            program.point_output(words, position, output)
+            first = slots.result(position, *program.code.sizes)
+            found.append((first, output.data_ptr(), output.stride(0) * output.element_size()))
+        return found
+
+    def _fits(self) -> bool:
+        values, program = self._values, self.program
+        read = all(self._kept[i].data_ptr() == values[i].data_ptr() for i in program.columns)
+        made = [program.output(i, len(own)) for i, own in enumerate(self.outputs)]
+        alike = all(own.shape == x.shape and own.dtype == x.dtype for own, x in zip(self.outputs, made, strict=True))
+        return read and alike and all(own[0].is_contiguous() for own in self.outputs)
