@@ -152,8 +152,8 @@ CASES = {
 def main() -> None:
     flags = parser(__doc__.splitlines()[0])
     flags.add_argument("--only", default="", help="parts of names, separated by commas")
-    flags.add_argument("--seconds", type=float, default=1.0, help="of a turn")
-    flags.add_argument("--turns", type=int, default=3)
+    flags.add_argument("--seconds", type=float, default=0.2, help="of a turn: short, for a machine changes its speed")
+    flags.add_argument("--turns", type=int, default=15)
     options = flags.parse_args()
     if options.quick:
         options.seconds, options.turns = 0.05, 1
