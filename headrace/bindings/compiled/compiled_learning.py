@@ -124,13 +124,13 @@ def _size(order: Tensor, number: int, unit: int) -> int:
 
 def _why_no_steps(program: Any, optimizer: Adam) -> str | None:
     """Why the optimizer cannot take a step along a program's gradients as they are written."""
-    known = {*map(id, optimizer.parameters)} if optimizer.has_gradients() else ()
-    for _, i in program.learned:
-        if id(program.sources[i].find(())) not in known:
-            return f"{program.sources[i].name} is not among the parameters that the optimizer learns"
-    for result, rows in zip(program.results, program.with_rows, strict=True):
-        if result.is_metric and rows:
-            return f"its metric {result.name} has a number for each row; a mean over rows is compiled"
+    known = {*map(id, optimizer.parameters)} if optimizer.has_gradients() else set[int]()
+    if len(program.learns) < len(program.learned) or not program.learns <= known:
+        for _, i in program.learned:
+            if id(program.sources[i].find(())) not in known:
+                return f"{program.sources[i].name} is not among the parameters that the optimizer learns"
+    if program.of_rows is not None:
+        return f"its metric {program.of_rows} has a number for each row; a mean over rows is compiled"
     return None
 
 

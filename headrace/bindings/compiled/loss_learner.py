@@ -96,7 +96,7 @@ class LossLearner:
         self._now[:] = 0
         self._now[PAUSES] = size_of(reduce) > 1
         write_settings(self._arguments, optimizer, max_norm)
-        optimizer.gradient.zero_()  # of parameters that the loss does not depend on
+        self._arguments.gradient.fill(0)  # of parameters that the loss does not depend on
         own = list[float]()
         self._queue.run(self._call, threads)
         while self._now[PAUSED]:
@@ -107,7 +107,7 @@ class LossLearner:
         self._measured[: len(own)] = own
         del kept
         optimizer.steps.fill_(self._arguments.settings[STEPS])
-        optimizer.gradient.zero_()
+        self._arguments.gradient.fill(0)
         done = int(self._now[DONE])
         rows = self._table[:, :done].clone()  # at once: of tensors this short each call takes longer than its work
         known = zip(rows.unbind(), *self._kinds, strict=True)

@@ -99,6 +99,9 @@ class Program:
         inputs: dict[int | None, Source | None] = {None: None, **dict(enumerate(self.sources))}
         self.results = [Result(o.name, inputs[o.learned], inputs[o.written], o) for o in record.outcomes]
         self.learned = [(n, o.learned) for n, o in enumerate(record.outcomes) if o.learned is not None]
+        # ids of what it has gradients of, where all are parameters that stay; a metric that has a number for each row
+        self.learns = {id(self._registered[i]) for _, i in self.learned if self._registered[i] is not None}
+        self.of_rows = next((o.name for o in record.outcomes if o.metric and o.rows), None)
         self.written = [(n, o.written) for n, o in enumerate(record.outcomes) if o.written is not None]
         apart = [self.sources[i].name for _, i in self.written if not self.given.values[i].is_contiguous()]
         if apart:
