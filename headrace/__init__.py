@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
     from headrace.policies.q_network import QNetwork as QNetwork
     from headrace.policies.recurrent import RecurrentActorCritic as RecurrentActorCritic
+    from headrace.populations.train_population import Population as Population
+    from headrace.populations.train_population import population as population
     from headrace.runs.hub import pull_from_hub as pull_from_hub
     from headrace.runs.hub import push_to_hub as push_to_hub
     from headrace.runs.run import Run as Run
@@ -131,6 +133,7 @@ _NAMES = {  # module -> its public names
     "algorithms.config_bases": ("OnPolicyConfig", "OffPolicyConfig"),
     "algorithms.on_policy": ("OnPolicy",),
     "algorithms.off_policy": ("OffPolicy",),
+    "populations.train_population": ("Population", "population"),
     "policies.actor_critic": ("ActorCritic", "AsymmetricActorCritic"),
     "policies.actor_q": ("ActorQ",),
     "policies.fused_mlp": ("FusedMLP",),

@@ -89,6 +89,8 @@ from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ as Discre
 from headrace.policies.fused_mlp import FusedMLP as FusedMLP
 from headrace.policies.q_network import QNetwork as QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic as RecurrentActorCritic
+from headrace.populations.train_population import Population as Population
+from headrace.populations.train_population import population as population
 from headrace.runs.hub import pull_from_hub as pull_from_hub
 from headrace.runs.hub import push_to_hub as push_to_hub
 from headrace.runs.run import Run as Run

@@ -66,6 +66,7 @@ FLOORS = (
     "training.resuming",
     "training.loop",  # brings a Trainer and a Recorder together
     "tuning.tuner",  # steps Trainers
+    "populations",
     "deploy",
     "diagnose.injected",
     "diagnose.profile",

@@ -20,6 +20,7 @@ from headrace.core.user_names import Misnamed
 VERBS = {  # each is a module of headrace.cli with main(arguments)
     "train": ("train an agent", "headrace train ppo CartPole-v1"),
     "sweep": ("search settings with Optuna", "headrace sweep ppo CartPole-v1 --search learning_rate=1e-4..1e-2"),
+    "population": ("train with settings that evolve", "headrace population ppo CartPole-v1 --mutate clip=0.1..0.3"),
     "tune": ("find the fastest settings for this machine", "headrace tune ppo LunarLander-v3"),
     "eval": ("evaluate a trained agent", "headrace eval runs/ppo/CartPole-v1_1 --episodes 100"),
     "play": ("record a video of a trained agent", "headrace play runs/ppo/CartPole-v1_1"),
@@ -43,6 +44,7 @@ ELSEWHERE = {
     **dict.fromkeys(("render", "watch"), "headrace play {RUN}"),
     **dict.fromkeys(("learn", "fit", "run"), "headrace train {ppo ENV}"),
     **dict.fromkeys(("optimize", "hpo"), "headrace sweep {ppo ENV} --search learning_rate=1e-4..1e-2"),
+    "pbt": "headrace population {ppo ENV} --mutate learning_rate=1e-5..1e-2 --interval 20_000",
     **dict.fromkeys(("list", "ls"), "headrace runs"),
     "profile": "headrace diagnose {SCRIPT.py}",
     "convert": "headrace export {RUN} --to onnx",
@@ -148,7 +150,7 @@ def _complain(message: str) -> int:
 
 def _help() -> str:
     width = max(len(phrase) for phrase, _ in VERBS.values())
-    verbs = "\n".join(f"  {verb:<8} {phrase:<{width}}   {example}" for verb, (phrase, example) in VERBS.items())
+    verbs = "\n".join(f"  {verb:<10} {phrase:<{width}}   {example}" for verb, (phrase, example) in VERBS.items())
     return (
         "usage: headrace VERB ...\n\n"
         "Train reinforcement-learning agents as fast as the hardware allows.\n\n"

@@ -10,10 +10,13 @@ import tyro
 
 from headrace.core.terminal import say
 from headrace.evaluation.curves import plot
+from headrace.populations import lineages
 
 DESCRIPTION = """Plot learning curves against environment steps and wall time: headrace plot runs/ppo/CartPole-v1_*
 
 Runs of the same algorithm, environment and settings are treated as seeds: their interquartile mean is plotted.
+
+The folder of a population is plotted with the lineages of its members, and their settings.
 
 Folders of other libraries are read too: *.monitor.csv of Stable-Baselines3, logs/ppo/CartPole-v1_1 of rl_zoo3,
 TensorBoard's events of CleanRL and Stable-Baselines3."""
@@ -23,7 +26,7 @@ TensorBoard's events of CleanRL and Stable-Baselines3."""
 class Plot:
     """What to plot, and where."""
 
-    # folders of runs, in one or several environments, also of other libraries
+    # folders of runs, in one or several environments, also of other libraries; or that of a population
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]
     # the file to write: a .png, .svg or .pdf; without it, curves.png, or the first free name of curves_2.png ...
     output: Path | None = None
@@ -34,4 +37,9 @@ class Plot:
 def main(arguments: list[str]) -> None:
     """Plot, and print the path of the image."""
     options = tyro.cli(Plot, prog="headrace plot", description=DESCRIPTION, args=arguments)
+    if len(options.runs) == 1 and lineages.is_population(options.runs[0]):
+        if options.by is not None:
+            raise ValueError(f"--by {' '.join(options.by)} groups runs, and {options.runs[0]} is a population")
+        say(f"wrote {lineages.plot(options.runs[0], options.output)}")
+        return
     say(f"wrote {plot(options.runs, options.output, options.by)}")

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from headrace.cli.setting_flags import named_code
-from headrace.cli.several import search_space
-from headrace.cli.several.search_space import Space, flags
 from headrace.cli.several.sweep_trials import PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.cli.train import trained
 from headrace.core.packages import require
@@ -23,6 +21,8 @@ from headrace.core.text import plain_table
 from headrace.core.writing import writing
 from headrace.envs.construct import entry_of
 from headrace.runs.run import lock
+from headrace.tuning import search_space
+from headrace.tuning.search_space import Space, flags
 
 if TYPE_CHECKING:
     from optuna import Study

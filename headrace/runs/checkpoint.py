@@ -158,6 +158,18 @@ def save(folder: str | Path, states: StateDict | Contents, keep_previous: bool =
         write_file(fresh / MANIFEST, json.dumps({"sha256": _digest(body), **body}, indent=1).encode())
 
 
+def copied(source: Path, target: Path, **facts: State) -> None:
+    """Copy a checkpoint to `target`, replacing one that is there, with other entries of the manifest.
+
+    Raises DamagedCheckpoint where the source is, OSError where the copy cannot be written."""
+    body = {**read_manifest(source), **facts}
+    with writing(target, "the checkpoint"), replacing_folder(target, previous(target), False) as fresh:
+        for file, digest in body["files"].items():
+            if tensor_file.copy(source / file, fresh / file) != digest:
+                raise DamagedCheckpoint(_damage(source / file, "its checksum does not match"))
+        write_file(fresh / MANIFEST, json.dumps({"sha256": _digest(body), **body}, indent=1).encode())
+
+
 def read_manifest(folder: str | Path) -> Json:
     """The manifest of a checkpoint. Raises DamagedCheckpoint, FileNotFoundError."""
     path = Path(folder) / MANIFEST

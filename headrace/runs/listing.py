@@ -17,6 +17,7 @@ from headrace.runs import checkpoint
 from headrace.runs.run import BEST, COMMANDS, ended_by, lock
 from headrace.training.config import read_toml
 
+OTHERS = ("study.jsonl", "population.jsonl")  # of sweeps and populations, whose folders are locked as those of runs
 TAIL = 2**16  # bytes at the end of a log in which its last whole row is
 
 
@@ -55,7 +56,7 @@ def runs(folder: str | Path) -> Iterator[RunSummary]:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}: runs are written to runs/, or to --log-folder")
-    found = {path.parent for path in folder.rglob(COMMANDS)}
+    found = {path.parent for path in folder.rglob(COMMANDS) if not any((path.parent / x).exists() for x in OTHERS)}
     for path in sorted(found, key=lambda path: (_began(path), path.name)):
         try:
             about = summary(path)

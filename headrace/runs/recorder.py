@@ -69,6 +69,7 @@ class Recorder:
         self._result = trainer.result()
         self._logged: dict[str, float] = {}  # by users, since the last row
         self._measured: dict[str, float] = {}  # by the algorithm, since the last row: not every iteration has all
+        self.chooses = True  # whether finish() compares the last policy with the one after the best window
         self.keep_next = False  # whether the next record() keeps a checkpoint
         self.loop_state: Callable[[], str] = "{}".__str__  # of Training, for checkpoints
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
@@ -175,7 +176,7 @@ class Recorder:
         self._saver.wait()
         if self._evaluations.shared is None:
             trainer.close()  # the environments of the choice come after those of the training, not in addition to them
-        if not self.interrupts.caught:
+        if self.chooses and not self.interrupts.caught:
             self._choose()
             self._saver.wait()
         trainer.close()

@@ -132,8 +132,7 @@ class Training:
         if trainer.follows:
             return
         with closed_on_error(trainer):
-            folder = new_folder(self._log_folder(), trainer.algorithm.name, trainer.short_name)
-            recorder = Recorder(trainer, folder)
+            recorder = Recorder(trainer, self._new_folder(trainer))
         self._record_by(recorder)
         if trainer.plan.derived:
             recorder.progress.say(scaling_message(trainer.config, trainer.plan.derived))
@@ -141,6 +140,10 @@ class Training:
         if plan.registered and (plan.tuned or plan.assumed or plan.published or plan.facts):
             how = plan.assumed, plan.published, plan.facts
             recorder.progress.say(registered_message(trainer.short_name, plan.registered, *how))
+
+    def _new_folder(self, trainer: Trainer) -> Path:
+        """A folder for a run that begins."""
+        return new_folder(self._log_folder(), trainer.algorithm.name, trainer.short_name)
 
     def _continue(self, path: Path, *arguments: Any) -> None:
         """As _begin(), from a checkpoint."""

@@ -15,7 +15,7 @@ pytest.importorskip("optuna")
 from headrace.cli import sweep
 from headrace.cli.main import main
 from headrace.cli.several import sweep_trials as trials
-from headrace.cli.several.search_space import Choice, Range, flags, parsed
+from headrace.tuning.search_space import Choice, Range, flags, parsed
 
 SMALL = ["--num-envs", "8", "--num-steps", "16", "--hidden", "8", "--target-return", "none", "--final-episodes", "2"]
 COMMAND = ["sweep", "ppo", "CartPole-v1", *SMALL, "--total-steps", "800"]

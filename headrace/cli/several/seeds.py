@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import re
 import shlex
-import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -22,10 +21,10 @@ from headrace.core.terminal import say
 from headrace.core.text import is_message, plain_table
 from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
+from headrace.runs.side_by_side import LOOK, pass_on
 from headrace.runs.signals import Interrupts
 
 Train = Callable[..., tuple[Run, Evaluation | None]]
-LOOK = 0.2  # s between two looks for a signal
 HEADINGS = ("seed", "return", "evaluated", "success rate", "steps", "seconds", "ended by", "run")
 
 
@@ -170,13 +169,6 @@ def _answer(
     for other in others:
         other.join()
     raise RuntimeError(found)
-
-
-def pass_on(name: str, processes: Iterable[BaseProcess]) -> None:
-    """Send a signal to processes. Those that have had it, as by Ctrl-C in a terminal, take it as the same wish."""
-    for process in processes:
-        if process.pid and process.is_alive():
-            os.kill(process.pid, signal.Signals[name])
 
 
 def _train(train: Train, arguments: Sequence[str], seed: int) -> Done:

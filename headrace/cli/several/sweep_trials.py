@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from functools import partial
 
-from headrace.cli.several.seeds import LOOK, pass_on
-from headrace.core.cores import cores
 from headrace.core.processes.state import shown
 from headrace.core.text import is_message
 from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
-from headrace.runs.signals import Interrupts
+from headrace.runs.side_by_side import Processes
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 
@@ -56,13 +50,22 @@ def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome
     return Outcome(str(shown(run.path)), score, run.steps, run.reason, run.interrupted)
 
 
-def attempt(train: Train, arguments: Sequence[str], report: Report) -> Outcome:
-    """carry_out(), where a training that fails is an outcome too."""
+def attempt(train: Train, arguments: Sequence[str], ask: Callable[[tuple[int, float]], bool]) -> Outcome:
+    """carry_out(), where a training that fails is an outcome too. ask: a Report, of both as one."""
+
+    def report(point: int, mean_return: float) -> bool:
+        return ask((point, mean_return))
+
     try:
         return carry_out(train, arguments, report)
     except Exception as error:
         text = f"{type(error).__name__}: {error}" if is_message(error) else traceback.format_exc()
         return Outcome("", None, 0, "error", error=text)
+
+
+def _at_once(report: Report) -> Callable[[tuple[int, float]], bool]:
+    """A Report that takes both as one."""
+    return lambda point: report(*point)
 
 
 class Here:
@@ -74,7 +77,7 @@ class Here:
     def run(self, tasks: Iterator[tuple[Sequence[str], Report]], done: Callable[[int, Outcome], None]) -> None:
         """Carry out tasks until there are no more, or one is interrupted; done: called with its number and outcome."""
         for number, (arguments, report) in enumerate(tasks):
-            outcome = attempt(self._train, arguments, report)
+            outcome = attempt(self._train, arguments, _at_once(report))
             done(number, outcome)
             if outcome.interrupted:
                 return
@@ -84,73 +87,14 @@ class Elsewhere:
     """Trials side by side, in processes that share the cores."""
 
     def __init__(self, train: Train, jobs: int) -> None:
-        self._train, self._jobs = train, jobs
-        os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
+        self._processes = Processes(partial(attempt, train), jobs, "trial")
 
     def run(self, tasks: Iterator[tuple[Sequence[str], Report]], done: Callable[[int, Outcome], None]) -> None:
         """As Here.run()."""
-        context, numbered = multiprocessing.get_context("spawn"), enumerate(tasks)
-        processes: dict[Connection, BaseProcess] = {}
-        at_work: dict[Connection, tuple[int, Report]] = {}
 
-        def start() -> Connection:
-            here, there = context.Pipe()
-            process: BaseProcess = context.Process(target=_work, args=(there, self._train), name="trial")
-            process.start()
-            there.close()
-            processes[here] = process
-            return here
+        def end(number: int, outcome: Outcome | None, signal: str) -> None:
+            killed = "" if signal else "the process of this trial was killed"
+            done(number, outcome or Outcome("", None, 0, signal or "error", bool(signal), killed))
 
-        def give(connection: Connection | None) -> None:
-            """The next task, to a new process for None; where there is none, the process ends."""
-            task = None if interrupts.caught else next(numbered, None)
-            if connection is None:
-                if task is None:
-                    return
-                connection = start()
-            with suppress(OSError):  # a signal may have ended it
-                connection.send(None if task is None else task[1][0])
-            if task is not None:
-                at_work[connection] = task[0], task[1][1]
-
-        def receive(connection: Connection) -> Outcome | tuple[int, float]:
-            """What a process sends; one that was killed gives its place to another."""
-            try:
-                return connection.recv()  # type: ignore[no-any-return]
-            except (EOFError, OSError):
-                processes.pop(connection).join()
-                signal, killed = interrupts.caught, "the process of this trial was killed"
-                return Outcome("", None, 0, signal or "error", bool(signal), "" if signal else killed)
-
-        with Interrupts() as interrupts:
-            for _ in range(self._jobs):
-                give(None)
-            told = ""
-            while at_work:
-                if interrupts.caught and not told:
-                    told = interrupts.caught
-                    pass_on(told, processes.values())
-                for connection in [one for one in wait(list(at_work), LOOK) if isinstance(one, Connection)]:
-                    number, report = at_work[connection]
-                    answer = receive(connection)
-                    if isinstance(answer, Outcome):
-                        del at_work[connection]
-                        done(number, answer)
-                        give(connection if connection in processes else None)
-                    else:
-                        with suppress(OSError):
-                            connection.send(report(*answer))
-        for process in processes.values():
-            process.join()
-
-
-def _work(parent: Connection, train: Train) -> None:
-    """Carry out one task after another."""
-
-    def report(point: int, mean_return: float) -> bool:
-        parent.send((point, mean_return))
-        return bool(parent.recv())
-
-    with suppress(KeyboardInterrupt):  # between two tasks
-        while (arguments := parent.recv()) is not None:
-            parent.send(attempt(train, arguments, report))
+        with self._processes:
+            self._processes.run(((arguments, _at_once(report)) for arguments, report in tasks), end)

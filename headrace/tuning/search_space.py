@@ -47,22 +47,24 @@ class Choice:
 Space = Mapping[str, Range | Choice]
 
 
-def parsed(words: Sequence[str], algorithm: str) -> Space:
-    """Settings of a training by name, and what is searched. Raises ValueError for what is no setting or no range."""
+def parsed(words: Sequence[str], algorithm: str, flag: str = "--search") -> Space:
+    """Settings of a training by name, and what is searched. flag: that has these words.
+
+    Raises ValueError for what is no setting or no range."""
     hints = typing.get_type_hints(TrainConfig) | typing.get_type_hints(algorithm_classes(algorithm).config)
     space: dict[str, Range | Choice] = {}
     for word in words:
         given, equals, text = word.partition("=")
         name = given.replace("-", "_")
         if not (equals and text):
-            raise ValueError(f"--search takes NAME=LOW..HIGH or NAME=A,B,C, got {word!r}")
+            raise ValueError(f"{flag} takes NAME=LOW..HIGH or NAME=A,B,C, got {word!r}")
         if name not in hints:
             raise ValueError(no_setting(name, hints))
         if name in space:
-            raise ValueError(f"--search names {name} twice")
+            raise ValueError(f"{flag} names {name} twice")
         space[name] = _range(name, text, hints[name]) if ".." in text else _choice(name, text)
     if not space:
-        raise ValueError("--search says which settings to search, such as learning_rate=1e-4..1e-2 clip=0.1,0.2")
+        raise ValueError(f"{flag} says which settings to search, such as learning_rate=1e-4..1e-2 clip=0.1,0.2")
     return space
 
 

@@ -1,0 +1,112 @@
+"""`headrace population ALGORITHM ENV --mutate ...`: Population Based Training."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from tyro.conf import FlagCreatePairsOff
+
+from headrace.algorithms.base import ALGORITHMS, algorithm_classes
+from headrace.cli import pairs
+from headrace.cli.setting_flags import (
+    Flag,
+    flat,
+    given_settings,
+    named_code,
+    parser,
+    path_after,
+    positionals,
+    typed_arguments,
+)
+from headrace.core.processes.state import shown
+from headrace.core.terminal import say
+from headrace.core.text import plain_table
+from headrace.populations.train_population import Member, Population, population
+from headrace.training.config import merge_settings
+from headrace.training.plan import settings_of
+from headrace.training.scaling import settings_for
+
+DESCRIPTION = """Train a population: headrace population ppo CartPole-v1 --mutate learning_rate=1e-5..1e-2 --interval 5000
+
+Members are trained with settings of their own. After each interval of environment steps those with the lowest scores
+continue as copies of the best, with settings that are changed (Jaderberg et al. 2017). The same command again goes on
+with a population that was interrupted.
+
+All other flags are those of `headrace train`, and hold for all members; --total-steps are those of each member."""
+FLAGS: dict[str, Flag] = {  # that are no settings
+    "mutate": (
+        tuple[str, ...],
+        "NAME=LOW..HIGH",
+        tyro.MISSING,
+        "settings that change, and their ranges (on a logarithmic scale from a ratio of 10 on) or values, NAME=A,B,C",
+    ),
+    "interval": (int, None, tyro.MISSING, "environment steps of a member between two comparisons"),
+    "members": (int, None, 8, "members of the population"),
+    "quantile": (float, None, 0.2, "share of the members that is replaced, and of those that are copied"),
+    "resample": (float, None, 0.25, "probability that a copy's setting is drawn again; else it is times 0.8 or 1.2"),
+    "score": (
+        Literal["training", "evaluation"],
+        None,
+        "training",
+        "the mean return of the last --window training episodes in the interval, or of --eval-episodes evaluated",
+    ),
+    "jobs": (int, None, 1, "members trained at the same time, in processes that share the cores"),
+    "folder": (Path | None, "FOLDER", None, "of the population; without it, runs/populations/ALGORITHM-ENV"),
+    "config": (Path | None, "FILE", None, "a TOML file of settings"),
+    "trust": (FlagCreatePairsOff[bool], None, False, "run code that lies in the folder of the run that --config is of"),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Train a population, and print a table of its members."""
+    config = path_after("--config", arguments)
+    with named_code(arguments):
+        _train(arguments, config)
+
+
+def _train(arguments: list[str], config: Path | None) -> None:
+    typed = positionals(arguments)
+    file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
+    named = {name: typed.get(name) or file.pop(name, None) for name in ("algorithm", "env")}
+    asks_for_help = bool({"-h", "--help"} & set(arguments))
+    if not asks_for_help and not all(named.values()):
+        raise ValueError("name an algorithm and an environment, as in `headrace population ppo CartPole-v1`")
+    kind, config_class = algorithm_classes(named["algorithm"] or next(iter(ALGORITHMS)))
+    registered = settings_for(named["env"], kind.name, file) if named["env"] else {}
+    arguments_class = parser(named, *merge_settings(config_class, registered, file, {}), FLAGS)
+    args = typed_arguments(["--help"] if asks_for_help else arguments, config_class)
+    rules = pairs.registry()
+    parsed = tyro.cli(arguments_class, prog="headrace population", description=DESCRIPTION, args=args, registry=rules)
+    settings = flat(parsed.training, parsed.learning)
+    given = {name: value for name, value in settings.items() if name in file or name in given_settings(args)}
+    own = {name: getattr(parsed, name) for name in FLAGS if name not in ("mutate", "config", "trust")}
+    found = population(parsed.algorithm, parsed.env, mutate=_by_name(parsed.mutate), watch=say, **own, **given)
+    _print(found)
+
+
+def _by_name(words: tuple[str, ...]) -> dict[str, str]:
+    """The ranges by the name of the setting. Raises ValueError for a word without a range."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not (equals and text) or name in found:
+            raise ValueError(f"--mutate takes NAME=LOW..HIGH or NAME=A,B,C, each name once, got {word!r}")
+        found[name.replace("-", "_")] = text
+    return found
+
+
+def _print(found: Population) -> None:
+    if not found.members:
+        return
+    names = list(found.members[0].settings)
+    say(plain_table([("member", "score", *names, "run"), *map(_cells, found.members)]))
+    best, where = str(shown(found.members[0].path)), str(shown(found.path))
+    say("\n".join(f"  headrace {verb} {shlex.quote(path)}" for verb, path in (("eval", best), ("plot", where))))
+
+
+def _cells(member: Member) -> tuple[str, ...]:
+    values = [f"{x:.4g}" if isinstance(x, float) else str(x) for x in member.settings.values()]
+    return str(member.number), f"{member.score:.4g}", *values, str(shown(member.path))

@@ -1,0 +1,315 @@
+"""population(): trains members side by side, which copy the best of them at fixed steps, and change their settings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from headrace.algorithms.base import Algorithm
+from headrace.core.text import shortened
+from headrace.core.types import EnvArgument, Json, Settings
+from headrace.core.writing import writing
+from headrace.policies.base import Policy
+from headrace.populations import exploring, lineages, members
+from headrace.populations.exploring import Mutations, Selection
+from headrace.populations.members import Decision, Each, Interval, Outcome, Score, name_of
+from headrace.populations.record import Record
+from headrace.runs.run import LAST, load, lock
+from headrace.runs.side_by_side import Processes
+from headrace.training.plan import TrainPlan, saved_settings, settle
+
+LIMITS = ("target_return", "max_seconds", "max_episodes")  # with which members would end at steps of their own
+OWN = {  # settings that a population has its own ways of -> what to do
+    "resume": "the same call goes on with a population",
+    "save_freq": "a population keeps checkpoints at its intervals",
+    "log_folder": "give folder",
+    "cluster": "members are trained on this machine",
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member at the end: its run's folder, its score in the last interval, and its settings there."""
+
+    number: int
+    path: Path
+    score: float
+    settings: Json
+
+
+@dataclass(frozen=True)
+class Population:
+    """The result of population()."""
+
+    path: Path
+    members: tuple[Member, ...]  # the best first; empty where it was interrupted
+    signal: str = ""  # that has interrupted it
+
+    @property
+    def policy(self) -> Policy:
+        """The last policy of the best member. Raises RuntimeError where the population was interrupted."""
+        if not self.members:
+            raise RuntimeError(f"{self.path} was interrupted ({self.signal}): the same call goes on with it")
+        return load(self.members[0].path, which=LAST)
+
+    def plot(self, output: str | Path | None = None) -> Path:
+        """Plot scores and settings of all members, with who copied whom, and return the path of the image."""
+        return lineages.plot(self.path, output)
+
+
+def population(
+    algorithm: str | Algorithm | None = None,
+    env: EnvArgument = None,
+    *,
+    mutate: Mapping[str, str],
+    interval: int,
+    members: int = 8,
+    quantile: float = 0.2,
+    resample: float = 0.25,
+    score: Score = "training",
+    jobs: int = 1,
+    folder: str | Path | None = None,
+    each: Each | None = None,
+    config: str | Path | None = None,
+    watch: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Population:
+    """Population Based Training (Jaderberg et al. 2017, arXiv:1711.09846): train members with settings of their own.
+
+        hr.population("ppo", "CartPole-v1", mutate={"learning_rate": "1e-5..1e-2"}, interval=20_000)
+
+    After each interval of environment steps the lowest members continue as copies of the best: weights, optimizer,
+    replay buffer and settings. The settings of a copy are changed. All that is random follows from seed and interval.
+
+    mutate: settings and their ranges, "LOW..HIGH" (on a logarithmic scale from a ratio of 10 on), or values, "A,B,C".
+    Members begin with values drawn from these. quantile: share of the members that is replaced, and of those copied.
+    resample: probability that a setting of a copy is drawn again; else it is multiplied by 0.8 or 1.2, or is the value
+    before or after. score: of a member, the mean return of the last `window` training episodes that ended in the
+    interval, or an evaluation of `eval_episodes`.
+    jobs: members trained at the same time, in processes that share the cores; 1: one after the other in this process.
+    folder: by default runs/populations/ALGORITHM-ENV. It has a run for each member, and population.jsonl. The same call
+    goes on with a population that was interrupted or killed, and comes to the same bits.
+    each: called after each iteration of a member with its Training and the row, as the body of hr.Training.
+    options: those of train(); total_steps are each member's, and its seed is seed * members + its number.
+    A member whose process dies, or that raises an exception, as of a NaN in its loss, is replaced too.
+    watch: called with a line on each result and replacement.
+    Raises ValueError for settings that are wrong, RuntimeError where all members have failed.
+    """
+    _check(members, interval, quantile, resample, jobs, score, options)
+    own = {name: x for name, x in options.items() if name != "agent_info"}
+    plan = settle(algorithm, env, config, options.get("agent_info"), own)
+    selection = Selection(quantile, resample, plan.config.seed)
+    space = _space(plan, mutate, options)
+    steps = plan.config.total_steps
+    if steps is None or steps < interval:
+        raise ValueError(f"an interval of {interval:,} steps is longer than total_steps, {steps}: give a shorter one")
+    where = Path(folder) if folder is not None else Path("runs/populations") / _stem(plan)
+    about = _about(plan, space, members, interval, selection, score, mutate)
+    with writing(where, "the population"):
+        where.mkdir(parents=True, exist_ok=True)
+    where = where.absolute()
+    given = {"progress": "none", **options, "target_return": None}
+    task = Interval(0, where, plan.algorithm, plan.env, given, None, 0, False, score, each, config)
+    with lock(where):
+        record = Record(where)
+        record.begin(about)
+        return _Populating(record, task, space, selection, members, interval, steps, jobs, watch or _silent).run()
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
+
+
+def _check(
+    members: int, interval: int, quantile: float, resample: float, jobs: int, score: str, options: Settings
+) -> None:
+    """Raise ValueError for arguments that are wrong."""
+    if members < 2 or interval < 1 or jobs < 1:
+        raise ValueError(f"members must be at least 2, interval and jobs at least 1: {members}, {interval}, {jobs}")
+    if not 0 <= quantile <= 0.5 or not 0 <= resample <= 1:
+        raise ValueError(f"quantile must be in 0 .. 0.5, and resample in 0 .. 1: {quantile}, {resample}")
+    if score not in ("training", "evaluation"):
+        raise ValueError(f"score must be 'training' or 'evaluation', got {score!r}")
+    for name in (*LIMITS, *OWN):
+        if options.get(name) not in (None, 0):
+            how = OWN.get(name, "members are compared at the same steps: give total_steps")
+            raise ValueError(f"{name}={options[name]!r} is nothing for a population: {how}")
+
+
+def _space(plan: TrainPlan, mutate: Mapping[str, str], options: Settings) -> Mutations:
+    """What is changed. Raises ValueError for settings that cannot be, or are given too."""
+    if both := {*mutate} & {*options}:
+        raise ValueError(f"mutate names {', '.join(sorted(both))}: leave out the setting of that name")
+    if plan.ready_env is not None:
+        raise ValueError("a population makes environments for each member: give a name, or what makes one")
+    if not isinstance(plan.algorithm, str):
+        raise ValueError("a population makes the algorithm for each member: give its name, such as 'ppo'")
+    return exploring.mutations(mutate, plan.algorithm, plan.algorithm_config)
+
+
+def _stem(plan: TrainPlan) -> str:
+    """The name of the folder."""
+    settings = saved_settings(plan, plan.config, plan.algorithm_config, None)
+    return f"{plan.algorithm}-{settings['env']}".replace("/", "-").replace(":", "-")
+
+
+def _about(
+    plan: TrainPlan,
+    space: Mutations,
+    members: int,
+    interval: int,
+    selection: Selection,
+    score: str,
+    mutate: Mapping[str, str],
+) -> Json:
+    """The first row of the record."""
+    settings = saved_settings(plan, plan.config, plan.algorithm_config, None)
+    own = {"members": members, "interval": interval, "quantile": selection.quantile, "resample": selection.resample}
+    others = {name: x for name, x in settings.items() if name not in {*space, *LIMITS, "log_folder", "progress"}}
+    return {**own, "score": score, "mutate": dict(mutate), **{name: _plain(x) for name, x in others.items()}}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON gives it back."""
+    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value
+
+
+class _Populating:
+    """Trains the members of a population to its end, or to a signal."""
+
+    def __init__(
+        self,
+        record: Record,
+        task: Interval,
+        space: Mutations,
+        selection: Selection,
+        number: int,
+        every: int,
+        steps: int,
+        jobs: int,
+        watch: Callable[[str], None],
+    ) -> None:
+        self.record, self.task, self.space, self.selection, self.watch = record, task, space, selection, watch
+        self.folder, self.number, self.every, self.steps, self.jobs = task.folder, number, every, steps, jobs
+        self.intervals = ceil(steps / every)
+
+    def run(self) -> Population:
+        """Go on from what the record has."""
+        if not self.record.decisions():
+            settings = exploring.begin(self.space, self.number, self.selection)
+            rows = [Decision(member, member, None, None, own).row() for member, own in enumerate(settings)]
+            self.record.add({"interval": 0, "decisions": rows})
+        jobs = min(self.jobs, self.number)
+        with Processes(members.train, jobs, "member") if jobs > 1 else nullcontext() as processes:
+            while (interval := len(self.record.decisions())) <= self.intervals:
+                if signal := self._train(interval, processes):
+                    self.watch(f"interrupted by {signal}: the same command goes on with {self.folder}")
+                    return Population(self.folder, (), signal)
+                self._decide(interval)
+        self._clean_up(set())
+        return Population(self.folder, self._ranked())
+
+    def _decided(self) -> list[Decision]:
+        return [Decision.of(row) for row in self.record.decisions()[-1]]
+
+    def _train(self, interval: int, processes: Processes | None) -> str:
+        """Train those members for an interval whose results are not known. Returns the signal that came."""
+        known, tasks = self.record.results(interval), list[Interval]()
+        for decision in self._decided():
+            if decision.member not in known:
+                decision.prepare(self.folder, self._seed(decision.member))
+                tasks.append(self._task(interval, decision))
+        self._clean_up({(d.member, name) for d in self._decided() for name in (d.start, d.own)})
+        if processes is None:
+            for task in tasks:
+                outcome = members.train(task)
+                self._note(interval, outcome)
+                if outcome.signal:
+                    return outcome.signal
+            return ""
+
+        def done(number: int, outcome: Outcome | None, signal: str) -> None:
+            killed = Outcome(tasks[number].member, signal=signal, failed="" if signal else "its process was killed")
+            self._note(interval, outcome or killed)
+
+        return processes.run(((task, _no_question) for task in tasks), done)
+
+    def _task(self, interval: int, decision: Decision) -> Interval:
+        """A member's training in an interval."""
+        begins, seed = decision.start is None, self._seed(decision.member)
+        until = min(interval * self.every, self.steps)
+        return replace(
+            self.task,
+            member=decision.member,
+            folder=self.folder / name_of(decision.member),
+            settings={**self.task.settings, **decision.settings, "seed": seed} if begins else decision.settings,
+            start=decision.start,
+            until=until,
+            last=interval == self.intervals,
+        )
+
+    def _seed(self, member: int) -> int:
+        return self.selection.seed * self.number + member
+
+    def _note(self, interval: int, outcome: Outcome) -> None:
+        """Write a result down, unless a signal came first."""
+        if outcome.signal:
+            return
+        if outcome.score is None and not outcome.failed:
+            raise ValueError(
+                f"no episode of member {outcome.member} has ended in interval {interval}: give a longer interval, or "
+                "score='evaluation'"
+            )
+        self.record.add({"interval": interval, "member": outcome.member, **outcome.row()})
+        said = f"has failed: {shortened(outcome.failed)}" if outcome.failed else f"score {outcome.score:.4g}"
+        self.watch(f"interval {interval} of {self.intervals}, member {outcome.member}: {said}")
+
+    def _decide(self, interval: int) -> None:
+        """Write down how the members go on."""
+        before, results = self._decided(), self.record.results(interval)
+        scores = [results[member].get("score") for member in range(self.number)]
+        if not any(score is not None for score in scores):
+            raise RuntimeError(f"all members have failed in interval {interval}, the first: {results[0]['failed']}")
+        settings = [decision.settings for decision in before]
+        found = exploring.decide(scores, settings, self.space, self.selection, interval)
+        if interval == self.intervals:
+            found = list(enumerate(settings))
+        own = [before[i].start if scores[i] is None else f"step_{results[i]['steps']}" for i in range(self.number)]
+        made = [
+            Decision(member, source, own[source], own[member], values) for member, (source, values) in enumerate(found)
+        ]
+        self.record.add({"interval": interval, "decisions": [decision.row() for decision in made]})
+        for decision in made:
+            if decision.source != decision.member:
+                why = "has failed and is" if scores[decision.member] is None else "is"
+                values = ", ".join(f"{name} {_shown(x)}" for name, x in decision.settings.items())
+                self.watch(f"member {decision.member} {why} replaced by a copy of member {decision.source}: {values}")
+
+    def _clean_up(self, kept: set[tuple[int, str | None]]) -> None:
+        """Remove checkpoints at intervals that are over."""
+        rows = [row for decided in self.record.decisions() for row in decided]
+        for member, name in {(row["member"], row[key]) for row in rows for key in ("start", "own")} - kept:
+            if name is not None:
+                shutil.rmtree(self.folder / name_of(member) / name, ignore_errors=True)
+
+    def _ranked(self) -> tuple[Member, ...]:
+        results, decided = self.record.results(self.intervals), self._decided()
+        found = [
+            Member(member, self.folder / name_of(member), row["score"], decided[member].settings)
+            for member, row in results.items()
+            if "score" in row
+        ]
+        return tuple(sorted(found, key=lambda member: (-member.score, member.number)))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _no_question(question: Any) -> Any:
+    """Members ask nothing."""

@@ -1,0 +1,119 @@
+"""Tasks side by side, in processes that share the cores: trials of a sweep, members of a population."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from headrace.core.cores import cores
+from headrace.runs.signals import Interrupts
+
+LOOK = 0.2  # s between two looks for a signal
+Ask: TypeAlias = Callable[[Any], Any]  # what a task asks while it is under way, and the answer
+Work: TypeAlias = Callable[[Any, Ask], Any]  # does a task: given it, and a function by which it may ask
+Task: TypeAlias = tuple[Any, Ask]  # a task, and what answers its questions
+
+
+class Processes:
+    """Some processes, each of which does one task after another. A context manager: its end is that of the processes.
+
+    work: a function that processes find by its name. Raises nothing: what goes wrong is an outcome, too.
+    """
+
+    def __init__(self, work: Work, jobs: int, name: str) -> None:
+        self._work, self._jobs, self._name = work, jobs, name
+        self._idle: list[Connection] = []
+        self._processes: dict[Connection, BaseProcess] = {}
+        os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for connection in self._idle:
+            with suppress(OSError):
+                connection.send(None)
+        at_work = [process for connection, process in self._processes.items() if connection not in self._idle]
+        pass_on("SIGTERM", at_work)  # there are some after an exception alone
+        for process in self._processes.values():
+            process.join()
+
+    def run(self, tasks: Iterator[Task], done: Callable[[int, Any, str], None]) -> str:
+        """Have tasks done until there are no more. Returns the name of a signal that has come, else an empty text.
+
+        done: called with the number of a task, its outcome, None where its process was killed, and the signal by then.
+        After a signal, which the processes get too, no task begins.
+        """
+        numbered, at_work = enumerate(tasks), dict[Connection, tuple[int, Ask]]()
+        with Interrupts() as interrupts:
+            for _ in range(self._jobs):
+                self._give(numbered, at_work, interrupts)
+            told = ""
+            while at_work:
+                if interrupts.caught and not told:
+                    told = interrupts.caught
+                    pass_on(told, self._processes.values())
+                for connection in [one for one in wait(list(at_work), LOOK) if isinstance(one, Connection)]:
+                    number, answer = at_work[connection]
+                    try:
+                        ended, value = connection.recv()
+                    except (EOFError, OSError):
+                        self._processes.pop(connection).join()
+                        ended, value = True, None
+                    if not ended:
+                        with suppress(OSError):
+                            connection.send(answer(value))
+                        continue
+                    del at_work[connection]
+                    if connection in self._processes:
+                        self._idle.append(connection)
+                    done(number, value, interrupts.caught)
+                    self._give(numbered, at_work, interrupts)
+            return interrupts.caught
+
+    def _give(
+        self, tasks: Iterator[tuple[int, Task]], at_work: dict[Connection, tuple[int, Ask]], interrupts: Interrupts
+    ) -> None:
+        """Give the next task, where there is one, to an idle process or a new one."""
+        if interrupts.caught or (found := next(tasks, None)) is None:
+            return
+        number, (task, answer) = found
+        connection = self._idle.pop() if self._idle else self._start()
+        at_work[connection] = number, answer
+        with suppress(OSError):  # a signal may have ended it
+            connection.send(task)
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(there, self._work), name=self._name)
+        process.start()
+        there.close()
+        self._processes[here] = process
+        return here
+
+
+def _work(parent: Connection, work: Work) -> None:
+    """Do one task after another."""
+
+    def ask(question: Any) -> Any:
+        parent.send((False, question))
+        return parent.recv()
+
+    with suppress(KeyboardInterrupt, EOFError):  # between two tasks
+        while (task := parent.recv()) is not None:
+            parent.send((True, work(task, ask)))
+
+
+def pass_on(name: str, processes: Iterable[BaseProcess]) -> None:
+    """Send a signal to processes. Those that have had it, as by Ctrl-C in a terminal, take it as the same wish."""
+    for process in processes:
+        if process.pid and process.is_alive():
+            os.kill(process.pid, signal.Signals[name])
