@@ -57,6 +57,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "cuda": "needs a GPU",
     "diagnose": "takes a minute",
     "headrace tune": "takes a minute",
+    "headrace population": "tests/populations runs it",
     "drift.py": "a file of the reader's",
     "ppo Tag": "compiles for seconds; test_entity_envs.py trains it",
     "herd.py": "takes seconds; test_entity_envs.py steps it",
@@ -75,6 +76,7 @@ PRELUDES = {  # document -> what its blocks of Python need; those of other docum
     "README.md": "",
     "docs/compile.md": "",
     "docs/schedules.md": "",
+    "docs/populations.md": "",
     "docs/intrinsic.md": "",
     **dict.fromkeys(("docs/qrdqn.md", "docs/c51.md", "docs/discrete_sac.md"), ""),
     "docs/algorithms.md": f"""{TRAINED}
@@ -235,6 +237,8 @@ def folder(tmp_path_factory) -> Path:
     for env in ("CartPole-v1", "Pursuit"):
         words = f"train ppo {env} --log-folder {folder / 'runs'} {SMALL['train']}"
         assert main(words.split()) == 0
+    words = f"population ppo CartPole-v1 --folder {folder / 'runs/populations/ppo-CartPole-v1'} --mutate clip=0.1,0.2"
+    assert main(f"{words} --members 2 --interval 200 --total-steps 400 --num-envs 4 --num-steps 16".split()) == 0
     return folder
 
 

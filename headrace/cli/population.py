@@ -29,7 +29,7 @@ from headrace.training.config import merge_settings
 from headrace.training.plan import settings_of
 from headrace.training.scaling import settings_for
 
-DESCRIPTION = """Train a population: headrace population ppo CartPole-v1 --mutate learning_rate=1e-5..1e-2 --interval 5000
+DESCRIPTION = """Train a population: headrace population ppo CartPole-v1 --mutate clip=0.1..0.3 --interval 20_000
 
 Members are trained with settings of their own. After each interval of environment steps those with the lowest scores
 continue as copies of the best, with settings that are changed (Jaderberg et al. 2017). The same command again goes on

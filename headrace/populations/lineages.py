@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.core.packages import require
 from headrace.core.writing import free, replacing
 from headrace.evaluation.curves import COLOURS, SUFFIXES
-from headrace.populations.record import RECORD, Record
+from headrace.populations.population_record import RECORD, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,10 @@ from headrace.core.text import shortened
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.writing import writing
 from headrace.policies.base import Policy
-from headrace.populations import exploring, lineages, members
+from headrace.populations import exploring, population_member
 from headrace.populations.exploring import Mutations, Selection
-from headrace.populations.members import Decision, Each, Interval, Outcome, Score, name_of
-from headrace.populations.record import Record
+from headrace.populations.population_member import Decision, Each, Interval, Outcome, Score, name_of
+from headrace.populations.population_record import Record
 from headrace.runs.run import LAST, load, lock
 from headrace.runs.side_by_side import Processes
 from headrace.training.plan import TrainPlan, saved_settings, settle
@@ -59,6 +59,8 @@ class Population:
 
     def plot(self, output: str | Path | None = None) -> Path:
         """Plot scores and settings of all members, with who copied whom, and return the path of the image."""
+        from headrace.populations import lineages  # which `import headrace` does not need
+
         return lineages.plot(self.path, output)
 
 
@@ -205,7 +207,7 @@ class _Populating:
             rows = [Decision(member, member, None, None, own).row() for member, own in enumerate(settings)]
             self.record.add({"interval": 0, "decisions": rows})
         jobs = min(self.jobs, self.number)
-        with Processes(members.train, jobs, "member") if jobs > 1 else nullcontext() as processes:
+        with Processes(population_member.train, jobs, "member") if jobs > 1 else nullcontext() as processes:
             while (interval := len(self.record.decisions())) <= self.intervals:
                 if signal := self._train(interval, processes):
                     self.watch(f"interrupted by {signal}: the same command goes on with {self.folder}")
@@ -227,7 +229,7 @@ class _Populating:
         self._clean_up({(d.member, name) for d in self._decided() for name in (d.start, d.own)})
         if processes is None:
             for task in tasks:
-                outcome = members.train(task)
+                outcome = population_member.train(task)
                 self._note(interval, outcome)
                 if outcome.signal:
                     return outcome.signal

@@ -14,8 +14,8 @@ import torch
 import headrace as hr
 from headrace.cli.main import main
 from headrace.data.finite import NotFinite
-from headrace.populations import lineages, members
-from headrace.populations.record import RECORD, Record
+from headrace.populations import lineages, population_member
+from headrace.populations.population_record import RECORD, Record
 from headrace.populations.train_population import population
 from headrace.runs import checkpoint
 
@@ -56,7 +56,7 @@ def whole(tmp_path_factory) -> Path:
 def test_a_copy_has_the_weights_of_its_source_and_other_settings(tmp_path):
     begun = {}
 
-    class Begun(members._Member):
+    class Begun(population_member._Member):
         def __enter__(self):
             super().__enter__()
             weights = {name: x.clone() for name, x in self.policy.state_dict().items()}
@@ -64,7 +64,7 @@ def test_a_copy_has_the_weights_of_its_source_and_other_settings(tmp_path):
             return self
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members, "_Member", Begun)
+        patch.setattr(population_member, "_Member", Begun)
         found = population("ppo", "CartPole-v1", folder=tmp_path, **{**GIVEN, "total_steps": 600})
     made = decisions(tmp_path)[1]["decisions"]
     (copy,) = [row for row in made if row["from"] != row["member"]]
