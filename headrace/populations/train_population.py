@@ -20,7 +20,7 @@ from headrace.populations.exploring import Mutations, Selection
 from headrace.populations.population_member import Decision, Each, Interval, Outcome, Score, name_of
 from headrace.populations.population_record import Record
 from headrace.runs.run import LAST, load, lock
-from headrace.runs.side_by_side import Processes
+from headrace.runs.task_processes import Processes
 from headrace.training.plan import TrainPlan, saved_settings, settle
 
 LIMITS = ("target_return", "max_seconds", "max_episodes")  # with which members would end at steps of their own

@@ -21,8 +21,8 @@ from headrace.core.terminal import say
 from headrace.core.text import is_message, plain_table
 from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
-from headrace.runs.side_by_side import LOOK, pass_on
 from headrace.runs.signals import Interrupts
+from headrace.runs.task_processes import LOOK, pass_on
 
 Train = Callable[..., tuple[Run, Evaluation | None]]
 HEADINGS = ("seed", "return", "evaluated", "success rate", "steps", "seconds", "ended by", "run")

@@ -11,7 +11,7 @@ from headrace.core.processes.state import shown
 from headrace.core.text import is_message
 from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
-from headrace.runs.side_by_side import Processes
+from headrace.runs.task_processes import Processes
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 
