@@ -147,6 +147,7 @@ class Options(TypedDict, total=False):
     target_return: float | None
     window: int
     log_info: Sequence[str]
+    curriculum: Mapping[str, Any]
     eval_freq: int
     eval_episodes: int
     eval_envs: int | None

@@ -77,6 +77,7 @@ PRELUDES = {  # document -> what its blocks of Python need; those of other docum
     "docs/compile.md": "",
     "docs/schedules.md": "",
     "docs/populations.md": "",
+    "docs/curricula.md": "",
     "docs/intrinsic.md": "",
     **dict.fromkeys(("docs/qrdqn.md", "docs/c51.md", "docs/discrete_sac.md"), ""),
     "docs/algorithms.md": f"""{TRAINED}

@@ -49,6 +49,7 @@ OF_COLLECTING = (  # settings of how environments are stepped, or of the episode
     "max_episodes",
     "window",
     "log_info",
+    "curriculum",
 )
 # which learns from experience of any age in a similar way
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}

@@ -93,6 +93,8 @@ class TrainConfig:
     target_return: float | None = None  # stop when the mean return of the last `window` episodes reaches this
     window: int = 100  # number of episodes for the mean return and length that are reported
     log_info: tuple[str, ...] = ()  # numbers in the info of an episode's last step to log, such as is_success
+    # levels of parameters of the environments, gravity=[9.8,12,15] above=400, see docs/curricula.md
+    curriculum: dict[str, Any] = field(default_factory=dict)
     eval_freq: int = 0  # environment steps between evaluations in the reference environment; 0: none
     eval_episodes: int = 20  # episodes per evaluation
     # environments of an evaluation at most, where they are not compiled; None: as many as num_envs

@@ -14,6 +14,7 @@ from headrace import envs
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.envs.base import Env
+from headrace.envs.curriculum import Curriculum
 from headrace.envs.registry import Source
 from headrace.envs.sources import is_kernel
 from headrace.parallel.actor_env import ActorEnv
@@ -39,11 +40,11 @@ def info_columns(config: TrainConfig, source: Source | None, env: Env) -> dict[s
 class Episodes:
     """Finished episodes: their number, and the last `window` of them.
 
-    infos: names of numbers in the info of their last steps, which rollouts have as columns.
+    infos: names of numbers in the info of their last steps, which rollouts have as columns. curriculum: follows them.
     """
 
-    def __init__(self, window: int, infos: Sequence[str] = ()) -> None:
-        self.count = 0
+    def __init__(self, window: int, infos: Sequence[str] = (), curriculum: Curriculum | None = None) -> None:
+        self.count, self.curriculum = 0, curriculum
         self.infos: dict[str, deque[float]] = {name: deque(maxlen=window) for name in infos}
         self.last_infos: dict[str, list[float]] = {name: [] for name in infos}  # of what add() added last
         self.returns: deque[float] = deque(maxlen=window)
@@ -62,7 +63,10 @@ class Episodes:
         for name, values in self.infos.items():
             self.last_infos[name] = of_these(getattr(rollout.info, name))
             values.extend(value for value in self.last_infos[name] if not isnan(value))
-        return self.extend(of_these(rollout.episode_return), of_these(rollout.episode_length))
+        returns, lengths = self.extend(of_these(rollout.episode_return), of_these(rollout.episode_length))
+        if self.curriculum is not None:
+            self.curriculum.follow(returns, self.last_infos)
+        return returns, lengths
 
     def extend(self, returns: list[float], lengths: list[int]) -> tuple[list[float], list[int]]:
         """Add episodes of these returns and lengths, which are returned."""
@@ -86,8 +90,8 @@ class Episodes:
 
     def mean_infos(self) -> dict[str, float]:
         """Mean of each number of the infos over the window, as metrics: `info/NAME`; of is_success `success_rate`. The
-        window is of episodes that gave the number: the others do not count."""
-        return {
+        window is of episodes that gave the number: the others do not count. And the level of the curriculum."""
+        return ({} if self.curriculum is None else self.curriculum.row()) | {
             "success_rate" if name == "is_success" else f"info/{name}": sum(values) / len(values)
             for name, values in self.infos.items()
             if values
@@ -96,7 +100,14 @@ class Episodes:
     def state_dict(self) -> StateDict:
         """Count and window."""
         infos = {name: list(values) for name, values in self.infos.items()}
-        return {"count": self.count, "returns": list(self.returns), "lengths": list(self.lengths), "infos": infos}
+        own = {} if self.curriculum is None else {"curriculum": self.curriculum.state_dict()}
+        return {
+            "count": self.count,
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "infos": infos,
+            **own,
+        }
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(); of a longer window, the latest episodes."""
@@ -105,6 +116,14 @@ class Episodes:
         self.lengths.extend(state["lengths"])
         for name, values in self.infos.items():
             values.extend(state.get("infos", {}).get(name, ()))
+        if self.curriculum is not None and "curriculum" in state:
+            self.curriculum.load_state_dict(state["curriculum"])
+
+
+def episodes_of(config: TrainConfig, env: Env) -> Episodes:
+    """The statistics of a training's episodes, with its curriculum. Raises ValueError where that is wrong."""
+    curriculum = Curriculum(config.curriculum, env, config.log_info) if config.curriculum else None
+    return Episodes(config.window, config.log_info, curriculum)
 
 
 def _quick(column: Tensor) -> Any:

@@ -32,7 +32,7 @@ from headrace.parallel.actors import Actors
 from headrace.policies.base import Policy
 from headrace.training.actor_speed import ActorSpeed
 from headrace.training.build import build
-from headrace.training.episodes import Episodes
+from headrace.training.episodes import episodes_of
 from headrace.training.iteration import IterationResult
 from headrace.training.limits import Limits
 from headrace.training.multi_agent import GroupEpisodes
@@ -90,7 +90,7 @@ class Trainer:
             if ranks is not None:
                 self.env.fixed_params = f"learners={self.config.learners} have theirs in a process each"
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
-            self.limits, self.episodes = Limits(self.config), Episodes(self.config.window, self.config.log_info)
+            self.limits, self.episodes = Limits(self.config), episodes_of(self.config, self.env)
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
             self.steps, self.seconds = 0, 0.0  # counted so far, and time spent in iterate()
             self._steps_before, self._seconds_before = 0, 0.0  # of the run that this one resumes
