@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,11 +14,13 @@ from headrace import envs
 from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.envs.base import Env
-from headrace.envs.curriculum import Curriculum
 from headrace.envs.registry import Source
 from headrace.envs.sources import is_kernel
 from headrace.parallel.actor_env import ActorEnv
 from headrace.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from headrace.envs.curriculum import Curriculum
 
 
 def info_columns(config: TrainConfig, source: Source | None, env: Env) -> dict[str, Column | Columns]:
@@ -122,8 +124,11 @@ class Episodes:
 
 def episodes_of(config: TrainConfig, env: Env) -> Episodes:
     """The statistics of a training's episodes, with its curriculum. Raises ValueError where that is wrong."""
-    curriculum = Curriculum(config.curriculum, env, config.log_info) if config.curriculum else None
-    return Episodes(config.window, config.log_info, curriculum)
+    if not config.curriculum:
+        return Episodes(config.window, config.log_info)
+    from headrace.envs.curriculum import Curriculum  # which `import headrace` does not need
+
+    return Episodes(config.window, config.log_info, Curriculum(config.curriculum, env, config.log_info))
 
 
 def _quick(column: Tensor) -> Any:
