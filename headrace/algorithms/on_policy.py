@@ -28,6 +28,7 @@ from headrace.core.device import known
 from headrace.core.fused import fused
 from headrace.core.returns import double, explained_variance, gae
 from headrace.core.types import staying
+from headrace.data.flat_action import FlatAction
 from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
@@ -80,7 +81,7 @@ class OnPolicy(Generic[C]):
     """
 
     name: ClassVar[str]
-    actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box)  # spaces it acts in
+    actions: ClassVar[tuple[type[Space], ...]] = (Discrete, MultiDiscrete, MultiBinary, Box, FlatAction)
     max_lag: ClassVar[int | None] = 1  # as HTS-RL (Liu et al. 2020, arXiv:2012.09849); more needs V-trace
     gradient_modes: ClassVar[tuple[str, ...]] = ()  # modes of collection in which actors may compute gradient()
     config: C

@@ -19,7 +19,14 @@ from headrace.policies.base import Policy, is_kind, kind_of
 from headrace.policies.convolutions import ImageEncoder
 from headrace.policies.critics import Critics, NormalizedCritics, RenormCritics
 from headrace.policies.examination import difference, examine, last_examined, modules_in
-from headrace.policies.heads import BernoulliHead, CategoricalHead, GaussianHead, MultiCategoricalHead, StateStdHead
+from headrace.policies.heads import (
+    BernoulliHead,
+    CategoricalHead,
+    GaussianHead,
+    HybridHead,
+    MultiCategoricalHead,
+    StateStdHead,
+)
 from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout, RenormMLP
 from headrace.policies.normalization import BatchRenorm
 from headrace.policies.q_network import QNetwork
@@ -122,6 +129,8 @@ def _why_not(policy: Policy) -> str | None:
         return AsChosen("recurrent policies learn by autograd; the steps of their GRU or LSTM are compiled")
     if policy.use_sde:
         return AsChosen("state-dependent exploration acts in torch, and is learned by programs made of its loss")
+    if isinstance(getattr(policy, "head", None), HybridHead):
+        return AsChosen("actions of several kinds are chosen and learned by programs that are made of the policy")
     if isinstance(getattr(policy, "head", None), StateStdHead):
         return AsChosen("deviations that the network outputs are learned by programs that are made of their loss")
     roles = _ROLES.get(kind_of(policy))

@@ -13,6 +13,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Space, Text, Tuple
 
 from headrace.core.types import Json
+from headrace.data.flat_action import FlatAction, FlatBox, flat_action
 from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Column, Columns, column_map
 
@@ -30,6 +31,7 @@ NUMBERS: dict[type[Space], tuple[str, ...]] = {  # of spaces of whole numbers, a
 }
 FARTHEST = 1e15  # a bound so far from 0 is none: people write the largest number they can for it
 INFINITE = ("-inf", "inf")
+EXACT = 2**24  # whole numbers below it are exact in float32
 MOST = 2**31  # whole numbers are kept as int32
 Key = str | int  # of a member of a Dict or a Tuple
 Sample: TypeAlias = Any  # a value of a space, or a batch of them: an array, a number, or a dict or tuple of Samples
@@ -83,26 +85,39 @@ def observation_column(
 
 
 def action_column(space: Space, path: str = "action") -> Column:
-    """Column of an action: int32 for Discrete (), MultiDiscrete and MultiBinary (K,), float32 for a Box (K,).
+    """Column of an action: int32 for Discrete (), MultiDiscrete and MultiBinary (K,); float32 for a Box (K,), and for
+    the vectors that actions of several parts or dimensions become (see data.flat_action).
 
     Raises TypeError, with the path to it, for a space that is not supported.
     """
-    why = _why_not(space)
+    space = flat_action(space)
     if isinstance(space, Dict | Tuple):
-        why = "a policy has one action; flatten it in a wrapper"
-    if why:
+        for _, key, member in members(space):
+            action_column(member, f"{path}[{key!r}]")
+        raise _refusal(space, path, "it has no members", ACTED)
+    for part in space.parts if isinstance(space, FlatAction) else ():
+        last = max((int(x.max()) for x in _numbers(part.flat)), default=0, key=abs)
+        if abs(last) >= EXACT:
+            raise _refusal(space, path, f"a choice is number {last}, which float32 does not hold exactly", ACTED)
+    if not isinstance(space, FlatAction) and (why := _why_not(space)):
         raise _refusal(space, path, why, ACTED)
     if isinstance(space, Discrete):
         return Column((), torch.int32)
-    shape = space.shape or ()
-    if len(shape) != 1:
-        raise _refusal(space, path, f"actions are of one dimension, not of shape {shape}", ACTED)
-    return Column(shape, torch.float32 if isinstance(space, Box) else torch.int32, feature_major=True)
+    numbers = torch.float32 if isinstance(space, Box | FlatAction) else torch.int32
+    return Column(space.shape or (), numbers, feature_major=True)
+
+
+def _numbers(space: Space) -> list[np.ndarray]:
+    """The first and the last number of each choice of a space of whole numbers; none of others."""
+    if not isinstance(space, Discrete | MultiDiscrete):
+        return []
+    count = space.n if isinstance(space, Discrete) else space.nvec
+    return [np.asarray(space.start), np.asarray(space.start + count - 1)]
 
 
 IGNORED = "; leave it out with ignore=[{0!r}] (--ignore {0}), or give numbers for it in a wrapper (--wrapper)"
 OBSERVED = "; use Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
-ACTED = "; use Discrete, or a MultiDiscrete, MultiBinary or Box of one dimension"
+ACTED = "; use Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of these"
 
 
 def _why_not(space: Space) -> str:
@@ -235,6 +250,8 @@ def to_json(space: Space) -> Json:
         return {"type": "Tuple", "spaces": [to_json(member) for member in space.spaces]}
     if isinstance(space, FlatDict):
         return {"type": "FlatDict", "spaces": {name: to_json(member) for name, member in space.members.items()}}
+    if isinstance(space, FlatAction | FlatBox):
+        return {"type": "flat action", "space": to_json(space.whole)}
     if isinstance(space, Box):
         bounds = {"low": _texts(space.low, space.bounded_below), "high": _texts(space.high, space.bounded_above)}
         return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
@@ -256,6 +273,8 @@ def from_json(data: Json) -> Space:
             return Dict([(name, from_json(member)) for name, member in data["spaces"].items()])
         case "FlatDict":
             return FlatDict({name: from_json(member) for name, member in data["spaces"].items()})
+        case "flat action":
+            return flat_action(from_json(data["space"]))
         case "Tuple":
             return Tuple([from_json(member) for member in data["spaces"]])
         case "Box":
@@ -303,6 +322,8 @@ def _number(dtype: npt.DTypeLike) -> Callable[[Any], Any]:
 
 def describe(space: Space) -> str:
     """A short name of a space: "Box(4)", "Box(1) ±2", "Box(50) [0, 1]", "Discrete(3)"."""
+    if isinstance(space, FlatAction | FlatBox):
+        return describe(space.whole)
     if not isinstance(space, Box):
         return str(space)
     shape = ", ".join(map(str, space.shape))

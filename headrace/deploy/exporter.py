@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.text import did_you_mean
 from headrace.core.writing import free, replacing
+from headrace.data.flat_action import FlatAction
 from headrace.deploy import c_writer, numpy_writer, onnx_writer
 from headrace.deploy.comparison import Comparison, compare
 from headrace.deploy.graph import STATE, Graph
@@ -67,6 +68,11 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
     if isinstance(chosen, str | Path):
         chosen = load(chosen)
     check_policy(chosen, "export")
+    if isinstance(chosen.action_space, FlatAction):
+        raise TypeError(
+            f"its actions are of several kinds, {chosen.action_space.whole}, and an exported policy has one "
+            "array of one kind: use its predict()"
+        )
     name = c_writer.identifier(path.stem)
     graph, content = _written(chosen, to, name, value)
     with READERS[to](graph, content, name) as reader:

@@ -157,8 +157,9 @@ def _play(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, se
     observation, _ = env.reset(seed=seed)
     while not done:
         action, state = policy.predict(seen(observation), state, deterministic, generator)
-        typed = np.asarray(action).astype(env.action_space.dtype)[()]
-        observation, _, terminated, truncated, _ = env.step(typed)
+        if not isinstance(action, dict | tuple):
+            action = np.asarray(action).astype(env.action_space.dtype)[()]
+        observation, _, terminated, truncated, _ = env.step(action)
         done = terminated or truncated
 
 

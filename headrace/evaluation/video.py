@@ -99,7 +99,7 @@ def play(
         options |= {"wrappers": (*named(wrapper), *carried(policy)), "info_mask": info_mask}
         own = {**(env_kwargs or {}), "render_mode": "rgb_array"}
         factory = envs.factory(env, compiled=True, env_kwargs=own, **options)
-        with closed(factory(), f"the environment of {target}") as made:
+        with closed(_drawable(env, factory), f"the environment of {target}") as made:
             tell_learned(envs.spec(env).name, learned_of(made), carried=bool(carried(policy)))
             return play(policy, made, target, episodes, seed, deterministic, max_steps, agent_info=agent_info)
     frames: list[Frame] = []
@@ -115,6 +115,19 @@ def play(
     ends = [frame for frame in frames if frame.last]
     returns, lengths = tuple(end.total for end in ends), tuple(end.step for end in ends)
     return Video(target, returns, lengths, len(frames), rate, tuple(end.totals for end in ends if end.totals))
+
+
+def _drawable(env: Any, factory: Callable[[], Any]) -> Any:
+    """An environment of a factory. Raises ValueError where it takes no render_mode."""
+    try:
+        return factory()
+    except TypeError as error:
+        if envs.can_render(env):
+            raise
+        raise ValueError(
+            f"{envs.spec(env).name} cannot be drawn: it takes no render_mode='rgb_array' ({error}). Give its class "
+            'metadata = {"render_modes": ["rgb_array"]}, and a constructor that takes render_mode'
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -172,7 +185,7 @@ def _record_agents(policy: Policy, env: ParallelEnv, seed: int, deterministic: b
 
 def _in_dtype(space: Space, action: Any) -> Any:
     """An action in the dtype of the environment, which may be another than that of the saved policy."""
-    return np.asarray(action).astype(space.dtype)[()]
+    return action if isinstance(action, dict | tuple) else np.asarray(action).astype(space.dtype)[()]
 
 
 def _frame(env: gymnasium.Env | ParallelEnv, step: int, total: float, last: bool, totals: dict[str, float]) -> Frame:

@@ -122,6 +122,39 @@ class Bernoulli:
         return apart.sum(0)
 
 
+class Hybrid:
+    """Independent distributions over parts of an action. Actions are float32 [N, sum(sizes)].
+
+    parts: distributions, of which each has actions [N] or [N, size]. sizes: entries of each. draws: of each sample.
+    """
+
+    def __init__(self, parts: list[Any], sizes: list[int], draws: list[int]) -> None:
+        self.parts, self.sizes, self.draws = parts, sizes, draws
+
+    def sample(self, random: Tensor) -> Tensor:
+        own = zip(self.parts, random.split(self.draws, 1), strict=True)
+        return self._join([part.sample(draws) for part, draws in own])
+
+    def mode(self) -> Tensor:
+        return self._join([part.mode() for part in self.parts])
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """The sum of the parts' log-likelihoods and log-densities, [N]."""
+        of_one = [isinstance(part, Categorical) for part in self.parts]
+        own = zip(self.parts, action.split(self.sizes, 1), of_one, strict=True)
+        return torch.stack([part.log_prob(values[:, 0] if one else values) for part, values, one in own]).sum(0)
+
+    def entropy(self) -> Tensor:
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+    def kl(self, other: Hybrid) -> Tensor:
+        """KL(self || other) in nats, [N]."""
+        return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(0)
+
+    def _join(self, values: list[Tensor]) -> Tensor:
+        return torch.cat([(x if x.dim() > 1 else x.unsqueeze(1)).float() for x in values], 1)
+
+
 class Gaussian:
     """Independent normals: mean [K, N], log_std [K, 1]. Actions are [N, K]; two draws for every two of K."""
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from headrace.core import rng
 from headrace.core.fused import is_traced
 from headrace.core.text import shown
+from headrace.data.flat_action import FlatAction, component_sizes
 from headrace.data.spaces import (
     FARTHEST,
     Box,
@@ -46,6 +47,7 @@ from headrace.policies.distributions import (
     Bernoulli,
     Categorical,
     Gaussian,
+    Hybrid,
     MultiCategorical,
     SquashedGaussian,
     box_muller,
@@ -213,6 +215,26 @@ class StateDependentHead(GaussianHead):
         return distribution, distribution._stretch(x) if squashed else x.t(), state
 
 
+@explains_members
+class HybridHead(nn.Module):
+    """The heads of all parts of a FlatAction side by side. mask: bool [K, N], the choices of all Discrete and
+    MultiDiscrete parts that are allowed; None for all."""
+
+    def __init__(self, space: FlatAction, heads: list[Any]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+        self.parameter_sizes, self.draws = [x.num_parameters for x in heads], [x.num_draws for x in heads]
+        self.num_parameters, self.num_draws = sum(self.parameter_sizes), sum(self.draws)
+        self.sizes = [part.entries.stop - part.entries.start for part in space.parts]
+        self.choices = [sum(component_sizes(part.flat)) for part in space.parts]
+
+    def forward(self, parameters: Tensor, mask: Tensor | None = None) -> Hybrid:
+        masks = [None] * len(self.heads) if mask is None else mask.split(self.choices)
+        own = zip(self.heads, parameters.split(self.parameter_sizes), masks, self.choices, strict=True)
+        parts = [head(x) if allowed is None or not count else head(x, allowed) for head, x, allowed, count in own]
+        return Hybrid(parts, self.sizes, self.draws)
+
+
 def state_dependent(head: Any, space: Any, features: int, sample_freq: int, use_expln: bool) -> StateDependentHead:
     """A head of the same distribution with state-dependent exploration. Raises ValueError for actions of another space
     than a Box."""
@@ -279,7 +301,8 @@ def action_head(space: Space, distribution: str = "auto", state_std: bool = Fals
     """The head for an action space: num_parameters, num_draws, and a call that turns [P, N] into a distribution.
 
     distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box, and Bernoulli for
-    MultiBinary; "unit_gaussian" is a Gaussian in the units of actions. state_std: a Gaussian's deviations are outputs
+    MultiBinary; "unit_gaussian" is a Gaussian in the units of actions. Of actions of several kinds it is that of the
+    Boxes among them. state_std: a Gaussian's deviations are outputs
     of the network, too.
     Raises ValueError for an unknown name, TypeError where the distribution does not apply to the space.
     """
@@ -287,6 +310,9 @@ def action_head(space: Space, distribution: str = "auto", state_std: bool = Fals
         raise ValueError(f"unknown distribution {distribution!r}: use one of {', '.join(DISTRIBUTIONS)}")
     if state_std and not isinstance(space, Box):
         raise ValueError(f"state_std is for actions of a Box, and these are {shown(space)}: leave it out")
+    if isinstance(space, FlatAction):
+        flat = [part.flat for part in space.parts]
+        return HybridHead(space, [action_head(own, _distribution_of(own, distribution)) for own in flat])
     if isinstance(space, Discrete) and distribution in ("auto", "categorical"):
         action_column(space)  # refuses numbers that do not fit into 32 bits, which would wrap around
         return CategoricalHead(space)
@@ -303,3 +329,8 @@ def action_head(space: Space, distribution: str = "auto", state_std: bool = Fals
         "Discrete and MultiDiscrete are categorical; MultiBinary is auto; a Box of one dimension is gaussian, "
         "unit_gaussian or squashed"
     )
+
+
+def _distribution_of(space: Space, distribution: str) -> str:
+    """The distribution of one part of an action: a choice has one alone."""
+    return distribution if isinstance(space, Box) or distribution == "categorical" else "auto"

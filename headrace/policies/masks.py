@@ -13,17 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.data.flat_action import component_sizes
 from headrace.data.flat_dict import ACTION_MASK, FlatDict
-from headrace.data.spaces import Dict, Discrete, MultiDiscrete, Space
+from headrace.data.spaces import Dict, Space
 
 FORBIDDEN = -1e9  # a logit whose probability is 0 in float32; finite, so that 0 times it is 0
 
 
 def choices(space: Space) -> int | None:
     """Choices of an action that a mask is about; None for actions that have none."""
-    if isinstance(space, Discrete):
-        return int(space.n)
-    return int(space.nvec.sum()) if isinstance(space, MultiDiscrete) else None
+    return sum(component_sizes(space)) or None
 
 
 def mask_space(space: Space) -> Space | None:

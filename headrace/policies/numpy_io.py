@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headrace.core.fused import is_traced
 from headrace.core.text import shown
+from headrace.data.flat_action import FlatAction, FlatBox
 from headrace.data.flat_dict import FlatDict
 from headrace.data.rollout import Group, tree_map
 from headrace.data.spaces import Box, Dict, Space, Tuple, members, observation_column
@@ -53,7 +54,10 @@ def _check_members(space: Dict | Tuple, observation: Any) -> None:
 
 
 def to_action(space: Space, action: np.ndarray, single: bool) -> Any:
-    """A policy's actions [N, ...] in the space's dtype and bounds; [...] where single."""
+    """A policy's actions [N, ...] in the space's dtype and bounds; [...] where single. Those of several parts or
+    dimensions are as the environment's space has them."""
+    if isinstance(space, FlatBox | FlatAction):
+        return space.each(action)[0] if single else space.batch(action)
     if isinstance(space, Box):
         action = np.minimum(np.maximum(action, space.low), space.high)  # np.clip() takes four times as long for one
         action = action if space.dtype.kind == "f" else np.rint(action)

@@ -10,6 +10,7 @@ import torch
 from headrace.agent_groups.group_algorithm import Grouped, seed_of
 from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_offline
 from headrace.core.types import StateDict
+from headrace.data.flat_action import FlatAction
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Space
 from headrace.envs.base import Env
@@ -76,6 +77,9 @@ def build(
     return Grouped(algorithms, env.groups)  # type: ignore[return-value]  # its iteration is that of its parts
 
 
+_KINDS: dict[type[Space], str] = {FlatAction: "Dict or Tuple"}  # how users call a kind of spaces that is ours
+
+
 def check_actions(name: str, env: Env) -> None:
     """Raise ValueError, naming the algorithms that support them, for actions that an algorithm does not support."""
     spaces = [action for _, action in env.spaces.values()]
@@ -87,8 +91,8 @@ def check_actions(name: str, env: Env) -> None:
         others = {other: own.actions for other, own in classes.items() if is_offline(own) == offline}
         fit = [other for other, supported in others.items() if all(isinstance(space, supported) for space in spaces)]
         raise ValueError(
-            f"{name} supports {' or '.join(kind.__name__ for kind in kinds)} actions, and those of "
-            f"{env.name} are {wrong}: use {', '.join(fit) or 'another action space'}"
+            f"{name} supports {' or '.join(_KINDS.get(kind, kind.__name__) for kind in kinds)} actions, and those of "
+            f"{env.name} are {getattr(wrong, 'whole', wrong)}: use {', '.join(fit) or 'another action space'}"
         )
 
 

@@ -31,6 +31,7 @@ class Counting(Residual):
 CASES = {
     "one block": ("CartPole-v1", 40, {"policy": Residual}),
     "two blocks": ("Pendulum-v1", 100, {"policy": Residual}),
+    "three actions": ("Reach", 70, {"policy": Residual}),
     "one environment": ("CartPole-v1", 1, {"policy": Residual, "minibatch_size": 8}),
     "gru": ("CartPole-v1", 40, {"recurrent": "gru", "rnn_size": 16, "sequence_length": 4}),
     "of Python": ("gymnasium:CartPole-v1", 3, {"policy": Residual, "minibatch_size": 8}),
@@ -67,7 +68,7 @@ def test_columns_are_the_plain_ones(name):
         torch.testing.assert_close(found[key], expected[key], rtol=1e-3, atol=1e-3, msg=key)
 
 
-@pytest.mark.parametrize("name", ["one block", "of Python"])
+@pytest.mark.parametrize("name", ["one block", "three actions", "of Python"])
 def test_the_compiled_policy_serves(name):
     trainer = trained(*CASES[name])
     with torch.no_grad():

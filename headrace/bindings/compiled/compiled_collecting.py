@@ -40,6 +40,7 @@ from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.base import Policy, kind_of
 from headrace.policies.examination import examined_once
+from headrace.policies.heads import HybridHead
 
 LINE = 8  # words of a cache line
 ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
@@ -200,8 +201,9 @@ def program_of(collector: InlineCollector) -> Program | str | None:
     policy, rollout = collector.policy, collector.rollout
     if rollout.device.type != "cpu" or not acts_as_written(collector):
         return None
-    if kind_of(policy).__module__.startswith("headrace."):  # act() has kernels, with the bits of each way to collect
-        return None
+    own = kind_of(policy).__module__.startswith("headrace.")
+    if own and not isinstance(getattr(policy, "head", None), HybridHead):
+        return None  # act() has kernels, with the bits of each way to collect
     if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
         return None
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row

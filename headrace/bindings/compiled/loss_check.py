@@ -39,7 +39,7 @@ def _others(program: Any, values: Sequence[Tensor], generator: torch.Generator) 
         new = value.detach()
         if source.kind == "column":
             new = new[torch.randperm(len(new), generator=generator).to(new.device)]
-            if new.is_floating_point() and bool((new != new.round()).any()):  # flags and weights keep their numbers
+            if new.is_floating_point():
                 new = _varied(new, torch.randn(new.shape, generator=generator).to(new.device))
         elif new.is_floating_point() and new.dim():
             scale = new.std(unbiased=False) + 0.01
@@ -49,12 +49,15 @@ def _others(program: Any, values: Sequence[Tensor], generator: torch.Generator) 
 
 
 def _varied(column: Tensor, random: Tensor) -> Tensor:
-    """A column scaled at random. Numbers between -1 and 1 stay between their extremes, and positive ones positive: a
-    distribution may have no others, and a loss of NaN compares nothing."""
-    new, low, high = column * (1 + random / 2), float(column.min()), float(column.max())
-    if low >= -1 and high <= 1:
-        return new.clamp(low, high)
-    return new.clamp(min=low) if low >= 0 else new
+    """A column scaled at random. Entries that have whole numbers alone keep these: flags, weights, choices. Those
+    between -1 and 1 stay between their extremes, and positive ones positive: a distribution may have no others, and a
+    loss of NaN compares nothing."""
+    whole, low, high = (column == column.round()).all(0), column.amin(0), column.amax(0)
+    near, positive = ~whole & (low >= -1) & (high <= 1), ~whole & (low >= 0)
+    new = torch.where(whole, column, column * (1 + random / 2))
+    if bool(near.any()):
+        new = torch.where(near, new.clamp(low[near].min(), high[near].max()), new)
+    return torch.where(positive & ~near, new.clamp(min=low), new)
 
 
 def _plain(

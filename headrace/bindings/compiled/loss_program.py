@@ -258,7 +258,10 @@ class Program:
     def point_output(self, words: np.ndarray, position: int, own: Tensor) -> None:
         """Write the address of an output's memory into its argument slots."""
         first = slots.result(position, *self.code.sizes)
-        words[first : first + 3] = own.data_ptr(), own[0].numel() if self.with_rows[position] else 0, 1
+        strides = (0, 1)
+        if self.with_rows[position]:
+            strides = own.stride() if own.dim() == 2 else (own[0].numel(), 1)  # type: ignore[assignment]
+        words[first : first + 3] = own.data_ptr(), *strides
 
     def writes(self, values: Sequence[Tensor], kept: Mapping[int, Tensor], found: Sequence[Tensor]) -> np.ndarray:
         """The writes of a learning call: see kernels.rows.targets.cpu_arguments.Learning. values: the inputs. kept: the

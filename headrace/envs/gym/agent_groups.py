@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.data.flat_action import flat_action
 from headrace.data.rollout import Column, Columns
 from headrace.data.spaces import Dict, Space, action_column, env_columns, observation_column, of_envs
 from headrace.envs.base import Env, MultiAgentEnv
@@ -89,7 +90,9 @@ def agent_groups_of(env: MultiAgentEnv, group_by: Grouping = "spaces") -> AgentG
         parallel = getattr(env, "metadata", {}).get("is_parallelizable")
         advice = "give its parallel_env, in which" if parallel else "it cannot be stepped by Headrace, where"
         raise TypeError(f"in {env} agents take turns: {advice} all act at once")
-    spaces = {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
+    spaces = {
+        agent: (env.observation_space(agent), flat_action(env.action_space(agent))) for agent in env.possible_agents
+    }
     if not spaces:
         raise TypeError(f"{env} has no agents: its possible_agents is empty")
     groups = grouped(spaces, group_by)

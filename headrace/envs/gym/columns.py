@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from headrace.core.terminal import tell
 from headrace.core.text import shown
+from headrace.data.flat_action import FlatAction, FlatBox
 from headrace.data.rollout import Value
 from headrace.data.spaces import Box, Key, Sample, Space, leaves
 
@@ -137,8 +138,16 @@ class EndNumbers:
         return [as_number(given[name], f"info[{name!r}]") if name in given else math.nan for name in names]
 
 
-def action_caster(space: Space) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from a row of the action column, [N, ...], to N actions in the dtype of the space."""
+def each_action(space: Space) -> Callable[[np.ndarray], Sequence[Any]]:
+    """A function from a row of the action column, [N, ...], to N actions of the space, one after the other."""
+    return space.each if isinstance(space, FlatBox | FlatAction) else action_caster(space)
+
+
+def action_caster(space: Space) -> Callable[[np.ndarray], Any]:
+    """A function from a row of the action column, [N, ...], to a batch of N actions in the dtype of the space; of
+    actions of several parts, batches of these in dicts and tuples."""
+    if isinstance(space, FlatBox | FlatAction):
+        return space.batch
     if isinstance(space, Box):
         # [1, ...]: of the shape of one environment's row, for which NumPy takes a third of the time
         low, high, dtype = space.low[None], space.high[None], space.dtype

@@ -7,27 +7,29 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Dict, MultiBinary, Space
 
 from headrace.core.text import shown
+from headrace.data.flat_action import component_sizes, flat_action
 from headrace.data.flat_dict import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, OBSERVATION, FlatDict, joinable
 
 
 class InfoMask(gymnasium.Wrapper):
     """Observations with info["action_mask"] as a member: a Dict of "observation" and "action_mask".
 
-    The mask has an entry for each choice of a Discrete action; of a MultiDiscrete one for each of each component.
+    The mask has an entry for each choice of a Discrete action; of a MultiDiscrete one for each of each component; of
+    actions of several kinds those of all that have choices, one after the other.
     Raises TypeError for other actions, and KeyError for an info without a mask.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         space = env.action_space
-        if not isinstance(space, Discrete | MultiDiscrete):
+        self.size = sum(component_sizes(flat_action(space)))
+        if not self.size:
             raise TypeError(
                 f"{env} has actions of {space}: info_mask is for Discrete and MultiDiscrete ones, leave it out"
             )
-        self.size = int(space.n) if isinstance(space, Discrete) else int(space.nvec.sum())
         seen = env.observation_space
         members = dict(seen.spaces) if isinstance(seen, Dict) else {OBSERVATION: seen}
         self.observation_space = Dict({**members, ACTION_MASK: MultiBinary(self.size)})
@@ -68,13 +70,3 @@ def check_mask(mask: Any, sizes: Sequence[int]) -> None:
             f"the action mask {shown(mask)} allows no action in a state that is not final: allow one, or end the "
             "episode there"
         )
-
-
-def component_sizes(space: Space) -> list[int]:
-    """Choices of each component of an action. Raises TypeError for actions that have none."""
-    if isinstance(space, Discrete):
-        return [int(space.n)]
-    if isinstance(space, MultiDiscrete):
-        return [int(size) for size in space.nvec]
-    kind = "Box" if isinstance(space, Box) else type(space).__name__
-    raise TypeError(f"an action mask is for Discrete and MultiDiscrete actions, not for {kind}: leave it out")

@@ -16,15 +16,16 @@ from headrace.core.stopping import close_each
 from headrace.core.terminal import tell
 from headrace.core.text import shown
 from headrace.core.types import Json, Settings, StateDict
+from headrace.data.flat_action import component_sizes, flat_action
 from headrace.data.flat_dict import ACTION_MASK, FlatDict
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env, Round, repeat_first
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
 from headrace.envs.gym.change_params import change_params
-from headrace.envs.gym.columns import EndNumbers, action_caster, began, outcome_of, put, views
+from headrace.envs.gym.columns import EndNumbers, began, each_action, outcome_of, put, views
 from headrace.envs.gym.failures import failure_of, made
-from headrace.envs.gym.info_mask import check_mask, component_sizes, flat_space
+from headrace.envs.gym.info_mask import check_mask, flat_space
 from headrace.envs.gym.learned import give, learned_of, statistics_of
 from headrace.envs.gym.own_rewards import OwnRewards, watched
 from headrace.envs.gym.saving import restore, savable, state_of
@@ -82,12 +83,11 @@ class InlineEnv(Env):
         self._restarts = 0
         self._failures = [0] * num_envs  # in a row, of each environment ...
         self._failed_after = [0] * num_envs  # ... after so many steps of an episode, beyond which it has not come since
-        self._times_remade = [0] * num_envs  # how often each was made again, which changes its seed
+        self._times_remade = [0] * num_envs  # each was made again so often, which changes its seed
         self._unseeded: set[int] = set()  # those whose next reset() takes a seed: new ones, and those made again
         self._round: Round | None = None  # in an evaluation
         self._resting: set[int] = set()  # whose episode of this round has ended
-        self._taken_over = False
-        self._known = Made(self.name)
+        self._taken_over, self._known = False, Made(self.name)
         self.envs = [self._known.new(made(factory_of(factory, first_env)) if env is None else env)]
         self.max_steps: int | None = None
         try:
@@ -130,12 +130,12 @@ class InlineEnv(Env):
         self.max_steps = time_limit_of(env)
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.observation_space: Space = flat_space(env.observation_space)
-        self.action_space: Space = env.action_space
+        self.action_space: Space = flat_action(env.action_space)
         observation_column(self.observation_space, ignorable=True)
         action_column(self.action_space)
-        self._actions = action_caster(self.action_space)
-        members = getattr(env.observation_space, "spaces", ())
-        self._choices = component_sizes(self.action_space) if ACTION_MASK in members else []
+        self._actions = each_action(self.action_space)
+        if ACTION_MASK in getattr(env.observation_space, "spaces", ()):
+            self._choices = component_sizes(self.action_space)
 
     @property
     def restarts(self) -> int:
@@ -313,8 +313,8 @@ class InlineEnv(Env):
 
     def _logged_elsewhere(self) -> Sequence[str]:
         """Names of infos that a wrapper takes for the logs of Stable-Baselines3's interface."""
-        env = self.envs[0]
-        return env.get_wrapper_attr("headrace_logs") if env.has_wrapper_attr("headrace_logs") else ()
+        named = self.envs[0].has_wrapper_attr("headrace_logs")
+        return self.envs[0].get_wrapper_attr("headrace_logs") if named else ()
 
     def _reset_one(self, index: int, t: int) -> None:
         self._begin_next(index, t + 1)

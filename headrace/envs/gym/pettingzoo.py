@@ -19,7 +19,7 @@ from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Sample
 from headrace.envs.base import MultiAgentEnv, Round
 from headrace.envs.gym.agent_groups import AgentGroups, agent_groups_of, take_agents
-from headrace.envs.gym.columns import Views, action_caster, as_flag, as_number, put, views
+from headrace.envs.gym.columns import Views, as_flag, as_number, each_action, put, views
 from headrace.envs.gym.failures import made
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.gym.several import factory_of
@@ -70,7 +70,7 @@ class PettingZooEnv(InlineEnv):
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.columns()  # raises for spaces that are not supported
         take_agents(self, self.agent_groups)
-        self._casters = [action_caster(action) for _, action in self.spaces.values()]
+        self._casters = [each_action(action) for _, action in self.spaces.values()]
         self._sums = np.zeros((self.num_agents, self.num_copies))  # returns of episodes so far ...
         self._counts = np.zeros((self.num_agents, self.num_copies), np.int64)  # ... and their lengths
         copies = np.arange(self.first_column, self.first_column + self.num_copies)[:, None]

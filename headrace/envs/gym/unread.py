@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from gymnasium.spaces import Discrete, MultiDiscrete, Space
+from gymnasium.spaces import Space
 
 from headrace.core.terminal import tell
+from headrace.data.flat_action import component_sizes, flat_action
 from headrace.data.flat_dict import ACTION_MASK
 
 FINALS = ("terminal_observation", "final_observation", "final_obs")  # names of final observations in infos
@@ -51,7 +52,7 @@ def collected() -> Iterator[dict[Unread, None]]:
 def unread_mask(info: Mapping[str, Any], observation: Space, action: Space, instead: str = INFO_MASK) -> list[Unread]:
     """An action mask in an info, where observations have none. instead: how to have it read."""
     seen = ACTION_MASK in getattr(observation, "spaces", getattr(observation, "slices", ()))
-    if ACTION_MASK not in info or seen or not isinstance(action, Discrete | MultiDiscrete):
+    if ACTION_MASK not in info or seen or not component_sizes(flat_action(action)):
         return []
     return [Unread(f"info has {ACTION_MASK!r}, which is not read", instead)]
 

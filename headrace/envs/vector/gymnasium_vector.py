@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headrace.core.rng import env_seed
 from headrace.core.types import Json
+from headrace.data.flat_action import flat_action
 from headrace.data.spaces import Sample
 from headrace.envs.gym.columns import action_caster
 from headrace.envs.vector.adapter import SEEDS, Autoreset, Outcome
@@ -39,9 +40,8 @@ class GymnasiumSource:
             )
         self.num_envs: int = env.num_envs
         of_one = "single_" if hasattr(env, "single_observation_space") else ""
-        self.observation_space, self.action_space = (
-            getattr(env, f"{of_one}{kind}_space") for kind in ("observation", "action")
-        )
+        self.observation_space, acted = (getattr(env, f"{of_one}{kind}_space") for kind in ("observation", "action"))
+        self.action_space = flat_action(acted)
         self.max_steps: int | None = getattr(spec, "max_episode_steps", None)
         self.autoreset = _mode(env, self.name) if of_one else Autoreset.SAME_STEP
         self.single = bool(getattr(env.unwrapped, "single", False))
@@ -57,7 +57,8 @@ class GymnasiumSource:
         return self.env.reset(options={"reset_mask": mask.numpy()})[0]
 
     def step(self, action: Tensor) -> Outcome:
-        actions = np.ascontiguousarray(self._actions(action.numpy()))
+        actions = self._actions(action.numpy())
+        actions = np.ascontiguousarray(actions) if isinstance(actions, np.ndarray) else actions
         observation, reward, terminated, truncated, info = self.env.step(actions)
         if isinstance(info, list):
             info = self._together(info)

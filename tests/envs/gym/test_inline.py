@@ -213,8 +213,8 @@ def test_an_error_inside_names_environment_episode_step_and_seed():
     ("observation_space", "action_space", "named"),
     [
         (Tuple((Discrete(2), Text(3))), Discrete(2), r"^observation\[1\]: Text"),
-        (Box(0, 1, (2,)), Box(0, 1, (2, 2)), "^action: Box"),
-        (Box(0, 1, (2,)), Dict({"a": Discrete(2)}), "^action: Dict"),
+        (Box(0, 1, (2,)), Box(0, 1, (2, 0)), "^action: Box"),
+        (Box(0, 1, (2,)), Dict({"a": Text(2)}), r"^action\['a'\]: Text"),
     ],
 )
 def test_unsupported_spaces_are_refused_when_made(observation_space, action_space, named):

@@ -1,0 +1,167 @@
+"""Actions of several parts, or of another shape than a vector, as one vector.
+
+A policy has one action, a row of a column [N, K]. An action space that is a Dict or Tuple, or a Box, MultiDiscrete or
+MultiBinary of several dimensions, becomes a FlatBox where all of it are Boxes, so that it suits every algorithm for
+Boxes, and a FlatAction otherwise. Environments are given what their own space has: see `batch`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+Keys = tuple[str | int, ...]
+
+
+class Part(NamedTuple):
+    """A space without members in an action space: the keys that lead to it, itself, the same as a vector (a Discrete
+    one stays as it is), and its entries in the whole vector."""
+
+    keys: Keys
+    space: Space
+    flat: Space
+    entries: slice
+
+
+class _Parts:
+    """What both kinds have. whole: the space that the environment has. parts: those without members, in their order."""
+
+    def __init__(self, whole: Space, parts: list[tuple[Keys, Space]]) -> None:
+        self.whole = whole
+        flat = [_flat(space) for _, space in parts]
+        ends = np.cumsum([_size(space) for space in flat]).tolist()
+        entries = map(slice, [0, *ends[:-1]], ends)
+        found = zip(parts, flat, entries, strict=True)
+        self.parts = [Part(keys, space, own, place) for (keys, space), own, place in found]
+
+    def batch(self, rows: np.ndarray) -> Any:
+        """Vectors [N, K] as the environment's actions: arrays [N, ...] in dtypes and bounds of the space, in dicts and
+        tuples as the space has them."""
+        found = [(part.keys, _typed(part, rows[:, part.entries])) for part in self.parts]
+        return _nested(self.whole, dict(found))
+
+    def each(self, rows: np.ndarray) -> list[Any]:
+        """Vectors [N, K] as a list of N actions."""
+        found = [(part.keys, _typed(part, rows[:, part.entries])) for part in self.parts]
+        return [_nested(self.whole, {keys: values[i] for keys, values in found}) for i in range(len(rows))]
+
+    def join(self, action: Any) -> np.ndarray:
+        """An action of the environment's as a vector, float32 [K]."""
+        values = [np.ravel(_member(action, part.keys)).astype(np.float32) for part in self.parts]
+        return np.concatenate(values)
+
+
+class FlatBox(_Parts, Box):
+    """Boxes as one vector."""
+
+    def __init__(self, whole: Space, parts: list[tuple[Keys, Space]]) -> None:
+        _Parts.__init__(self, whole, parts)
+        sides = {side: [getattr(part.flat, side) for part in self.parts] for side in ("low", "high")}
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: it is no bound
+            low, high = (np.concatenate(own).astype(np.float32) for own in sides.values())
+        Box.__init__(self, low, high)  # type: ignore[arg-type]
+        for side in ("bounded_below", "bounded_above"):
+            setattr(self, side, np.concatenate([getattr(part.flat, side) for part in self.parts]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FlatBox) and self.whole == other.whole
+
+    def __repr__(self) -> str:
+        return f"FlatBox({self.whole})"
+
+
+class FlatAction(_Parts, Space[np.ndarray]):
+    """Actions of several kinds as one vector, float32: a choice of a Discrete space is its number."""
+
+    def __init__(self, whole: Space, parts: list[tuple[Keys, Space]]) -> None:
+        _Parts.__init__(self, whole, parts)
+        Space.__init__(self, (self.parts[-1].entries.stop,), np.float32)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> np.ndarray:
+        """A random action. The environment's own space takes masks."""
+        return self.join(self.whole.sample())
+
+    def contains(self, x: Any) -> bool:
+        """True for a vector that stands for an action of the environment's."""
+        rows = np.asarray(x)
+        return rows.shape == self.shape and bool(self.whole.contains(self.each(rows[None])[0]))
+
+    def seed(self, seed: Any = None) -> Any:
+        """Seed the environment's own space."""
+        return self.whole.seed(seed)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FlatAction) and self.whole == other.whole
+
+    def __repr__(self) -> str:
+        return f"FlatAction({self.whole})"
+
+
+def flat_action(space: Space) -> Space:
+    """An action space as one of vectors; one that is Discrete or of vectors, or has parts of other kinds, as it is."""
+    parts = [*_leaves(space)]
+    if any(not isinstance(part, Box | Discrete | MultiDiscrete | MultiBinary) or _size(part) == 0 for _, part in parts):
+        return space
+    if not parts or (parts == [((), space)] and (isinstance(space, Discrete) or len(space.shape or ()) == 1)):
+        return space
+    return (FlatBox if all(isinstance(part, Box) for _, part in parts) else FlatAction)(space, parts)
+
+
+def component_sizes(space: Space) -> list[int]:
+    """Choices of each component of an action that an action mask is about; none of a Box or MultiBinary."""
+    if isinstance(space, FlatAction):
+        return [size for part in space.parts for size in component_sizes(part.flat)]
+    if isinstance(space, Discrete):
+        return [int(space.n)]
+    return [int(size) for size in space.nvec.ravel()] if isinstance(space, MultiDiscrete) else []
+
+
+def _leaves(space: Space, keys: Keys = ()) -> Any:
+    if isinstance(space, Dict):
+        for name, member in space.spaces.items():
+            yield from _leaves(member, (*keys, name))
+    elif isinstance(space, Tuple):
+        for place, member in enumerate(space.spaces):
+            yield from _leaves(member, (*keys, place))
+    else:
+        yield keys, space
+
+
+def _flat(space: Space) -> Space:
+    if isinstance(space, Box):
+        flat = Box(space.low.ravel(), space.high.ravel(), dtype=space.dtype)  # type: ignore[arg-type]
+        flat.bounded_below, flat.bounded_above = space.bounded_below.ravel(), space.bounded_above.ravel()
+        return flat
+    if isinstance(space, MultiDiscrete):
+        return MultiDiscrete(space.nvec.ravel(), space.dtype.type, start=space.start.ravel())
+    return MultiBinary(_size(space)) if isinstance(space, MultiBinary) else space
+
+
+def _size(space: Space) -> int:
+    return int(np.prod(space.shape or (), dtype=int))
+
+
+def _typed(part: Part, rows: np.ndarray) -> np.ndarray:
+    """Entries [N, k] of a part as values [N, ...] of its space."""
+    if isinstance(part.space, Box):
+        low, high = part.flat.low, part.flat.high  # type: ignore[attr-defined]
+        rows = np.minimum(np.maximum(rows, low), high)
+    whole = not isinstance(part.space, Box) or part.space.dtype.kind != "f"
+    found = (np.rint(rows) if whole else rows).astype(part.space.dtype)
+    return found.reshape(len(rows), *(part.space.shape or ()))
+
+
+def _nested(space: Space, values: dict[Keys, Any], keys: Keys = ()) -> Any:
+    if isinstance(space, Dict):
+        return {name: _nested(member, values, (*keys, name)) for name, member in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_nested(member, values, (*keys, place)) for place, member in enumerate(space.spaces))
+    return values[keys]
+
+
+def _member(action: Any, keys: Keys) -> Any:
+    for key in keys:
+        action = action[key]
+    return action
