@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -173,12 +174,8 @@ def _about(
     settings = saved_settings(plan, plan.config, plan.algorithm_config, None)
     own = {"members": members, "interval": interval, "quantile": selection.quantile, "resample": selection.resample}
     others = {name: x for name, x in settings.items() if name not in {*space, *LIMITS, "log_folder", "progress"}}
-    return {**own, "score": score, "mutate": dict(mutate), **{name: _plain(x) for name, x in others.items()}}
-
-
-def _plain(value: Any) -> Any:
-    """A setting as JSON gives it back."""
-    return [_plain(x) for x in value] if isinstance(value, list | tuple) else value
+    about: Json = json.loads(json.dumps({**own, "score": score, "mutate": dict(mutate), **others}))
+    return about
 
 
 class _Populating:

@@ -8,6 +8,8 @@ import shutil
 import signal
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -250,3 +252,49 @@ def test_lineages_are_those_of_the_record(tmp_path):
 
 def test_it_is_public():
     assert hr.population is population
+
+
+class Walk(gymnasium.Env):
+    """Episodes of 20 steps, in Python; the reward is for the action 1 while a coin is up."""
+
+    observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.coin = 0, self.np_random.integers(2)
+        return np.array([self.coin], np.float32), {}
+
+    def step(self, action):
+        reward, self.coin, self.steps = float(action == self.coin), self.np_random.integers(2), self.steps + 1
+        return np.array([self.coin], np.float32), reward, False, self.steps == 20, {}
+
+
+def test_replay_buffers_are_copied_too_and_kills_change_nothing_in_python_environments(tmp_path):
+    given = {"mutate": {"learning_rate": "1e-5..1e-1"}, "members": 3, "interval": 200, "total_steps": 600}
+    given |= {"num_envs": 2, "hidden": (8,), "buffer_size": 1_000, "learning_starts": 50, "quantile": 0.34}
+
+    def die(t, row):
+        if row.steps > 500 and t.folder.name == "member_1":
+            raise KeyboardInterrupt
+
+    population("dqn", Walk, folder=tmp_path / "whole", **given)
+    with pytest.raises(KeyboardInterrupt):
+        population("dqn", Walk, folder=tmp_path / "killed", each=die, **given)
+    population("dqn", Walk, folder=tmp_path / "killed", **given)
+    copied = [row for row in decisions(tmp_path / "whole")[1]["decisions"] if row["from"] != row["member"]]
+    assert copied and decisions(tmp_path / "whole") == decisions(tmp_path / "killed")
+    assert same(states(tmp_path / "whole"), states(tmp_path / "killed"))
+
+
+def test_a_signal_leaves_a_population_that_goes_on(whole, tmp_path):
+    def interrupt(t, row):
+        if row.steps > 450 and t.folder.name == "member_1":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    said = []
+    found = population("ppo", "CartPole-v1", folder=tmp_path / "p", each=interrupt, watch=said.append, **GIVEN)
+    assert (found.signal, found.members) == ("SIGINT", ()) and "the same command goes on" in said[-1]
+    with pytest.raises(RuntimeError, match="was interrupted"):
+        _ = found.policy
+    population("ppo", "CartPole-v1", folder=tmp_path / "p", **GIVEN)
+    assert decisions(tmp_path / "p") == decisions(whole) and same(states(tmp_path / "p"), states(whole))
