@@ -130,6 +130,12 @@ class Options(TypedDict, total=False):
     step_timeout: float
     group_by: Literal["spaces", "names", "agents"]
     central_critic: bool
+    self_play: bool
+    opponents: int
+    latest_share: float
+    best_share: float
+    pool_size: int
+    snapshot_freq: int
     frame_stack: int
     time_limit: int | None
     info_mask: bool

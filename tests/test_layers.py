@@ -46,6 +46,7 @@ FLOORS = (
     "envs",
     "envs.vector_env",
     *("algorithms", "algorithms.discrete", "algorithms.intrinsic", "algorithms.offline"),
+    "self_play",
     "parallel",
     "parallel.cluster",
     "parallel.cuda",

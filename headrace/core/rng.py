@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     AGENT_INFO = 7
     RESUME = 8
     INTRINSIC = 9
+    OPPONENT = 10
 
 
 def word(seed: int) -> int:

@@ -46,6 +46,7 @@ class Env(Protocol):
     agents: tuple[str, ...] = ("agent_0",)  # of one copy of the environment, in the order of their columns
     groups: Mapping[str, tuple[str, ...]] = MappingProxyType({"all": ("agent_0",)})  # agents that share a policy
     nested: bool = False  # whether spaces differ between groups: then observation and action have a member for each
+    takes_turns: bool = False  # whether its agents move one at a time: see TurnBasedEnv
     first_env: int = 0  # number of the first environment, where these are a part of a larger set
     _params: Settings = MappingProxyType({})  # see params
     factory: Callable | None = None  # makes one of the environments; None where that is not known
@@ -128,6 +129,10 @@ class Env(Protocol):
         """What the env takes of the machine, in a line; empty where that is not worth a line."""
         return ""
 
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the environments to log with each iteration."""
+        return {}
+
     @abstractmethod
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode everywhere; write observation[0] and valid[0]. The same seed gives the same episodes."""
@@ -158,6 +163,19 @@ class Env(Protocol):
     @abstractmethod
     def close(self) -> None:
         """Free what the environments hold. May be called again."""
+
+
+class TurnBasedEnv(Env, Protocol):
+    """An Env of several agents that move one at a time: a step reads the action of one in each copy."""
+
+    @abstractmethod
+    def movers(self) -> Tensor:
+        """The agent whose turn it is in each copy, [num_copies]; where an episode has ended, any of them."""
+
+    @abstractmethod
+    def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
+        """As step(), of the copies `which`, bool [num_copies], whose episodes go on. The others stay where they are,
+        and their outcome has no meaning."""
 
 
 @runtime_checkable
@@ -245,6 +263,9 @@ class EnvWrapper(Env):
 
     def plan(self) -> str:
         return self.env.plan()
+
+    def metrics(self) -> dict[str, float]:
+        return self.env.metrics()
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         self.env.reset(rollout, seed)

@@ -14,7 +14,7 @@ from headrace.core.packages import require
 from headrace.core.terminal import tell
 from headrace.core.text import did_you_mean, printable, shortened
 from headrace.core.writing import free, replacing
-from headrace.evaluation.history import Array, History, differing
+from headrace.evaluation.history import RATING, Array, History, differing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,7 @@ def plot(
     bootstrap (Agarwal et al. 2021, arXiv:2108.13264): where `by` puts runs of several settings into one group, runs are
     drawn again among those of the same settings. A run that ended before others keeps its last value.
     Of several agents there is a line for each, or for each group of them with a policy of its own: its mean over the
-    run's window of episodes.
+    run's window of episodes. Of self-play there is the learner's Elo rating in place of returns.
     Damaged rows of a run's logs are left out, with a warning for each.
     A folder that is no run, or has no episodes, is left out, with a line that says so.
     Raises FileNotFoundError, ValueError where all are such folders, or a name in `by` is no setting of theirs;
@@ -183,7 +183,8 @@ def _plot_env(row: Sequence[Axes], env: str, groups: Mapping[str, Sequence[Histo
         _style(panel, axis)
     first = row[0]
     first.set_title(_label(env), loc="left", fontweight="bold")
-    first.set_ylabel("episode return")
+    rated = any(RATING in run.by_agent for members in groups.values() for run in members)
+    first.set_ylabel(RATING if rated else "episode return")
     first.legend(loc="best", frameon=False, fontsize=9)
 
 

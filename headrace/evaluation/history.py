@@ -18,6 +18,8 @@ from headrace.core.types import Json, Settings
 from headrace.core.writing import check_file
 
 PREFIX = "return/"  # of the columns of agents in metrics.jsonl
+RATED = "self_play/rating"  # the column of Elo ratings, which says more than returns against opponents that improve
+RATING = "Elo rating"
 Array = NDArray[np.float64]
 # settings that say how long a run was, what it wrote, and where: runs that differ in no others are treated as seeds
 NOT_OF_LEARNING = (
@@ -46,7 +48,8 @@ class History:
     steps: Array  # of all environments together, when the episode ended
     seconds: Array  # of wall time since training began
     settings: Json = field(default_factory=dict)  # those of its config.toml
-    # mean returns of each agent or group of agents, float64 [rows, 3]: steps, seconds, return; empty for one agent
+    # mean returns of each agent or group of agents, float64 [rows, 3]: steps, seconds, return; of self-play RATING
+    # alone; empty for one agent
     by_agent: Mapping[str, Array] = field(default_factory=dict)
     library: str = ""  # that wrote it; empty: Headrace
     averaged: bool = False  # returns are means over episodes already
@@ -124,14 +127,14 @@ def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
 
 
 def _returns_by_agent(path: Path) -> dict[str, Array]:
-    """The columns return/NAME of the metrics. Damaged rows, of which _steps_at() warns, are left out."""
+    """The columns return/NAME of the metrics, and RATED. Damaged rows, of which _steps_at() warns, are left out."""
     found: dict[str, list[tuple[float, float, float]]] = {}
     for line in _whole_lines(path) if path.is_file() else ():
         with suppress(ValueError, LookupError, TypeError, AttributeError):
             row = json.loads(line)
             for name, value in row.items():
-                if name.startswith(PREFIX):
-                    rows = found.setdefault(name.removeprefix(PREFIX), [])
+                if name.startswith(PREFIX) or name == RATED:
+                    rows = found.setdefault(RATING if name == RATED else name.removeprefix(PREFIX), [])
                     if value is not None:
                         rows.append((float(row["steps"]), float(row["seconds"]), float(value)))
     return {name: np.array(sorted(rows)) for name, rows in found.items() if rows}

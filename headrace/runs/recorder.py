@@ -17,6 +17,7 @@ from headrace.core.processes.state import shown
 from headrace.core.stopping import Stopped, close
 from headrace.core.types import Json, StateDict
 from headrace.data.finite import NotFinite
+from headrace.evaluation.history import RATED
 from headrace.evaluation.playing import Evaluation
 from headrace.evaluation.recipe import can_be_made, source_of
 from headrace.runs import checkpoint
@@ -126,7 +127,7 @@ class Recorder:
             self._evaluate()
         self._take_results()
         if config.eval_freq == 0 and result.window_full:
-            self._offer(result.mean_return)
+            self._offer(result.details.get(RATED, result.mean_return))
         if self.logs.due(result.seconds):
             self._write_row()
         keep = self.keep_next or passed(config.save_freq, before, result.steps)
@@ -171,7 +172,7 @@ class Recorder:
             self._write_row()
         if self._cancelling or (self._best is None and not (self.folder / BEST).exists()):
             # the score of an evaluation does not compare with a mean of training episodes
-            self._keep(None if trainer.config.eval_freq else result.mean_return)
+            self._keep(None if trainer.config.eval_freq else result.details.get(RATED, result.mean_return))
         self._save_last(ended_by=reason)  # whatever comes now, this is what ended the training: see run.ended_by()
         self._saver.wait()
         if self._evaluations.shared is None:
@@ -240,6 +241,7 @@ class Recorder:
         best = checkpoint.read_manifest(self.folder / BEST)
         if (
             self.trainer.config.eval_freq
+            or self.trainer.config.self_play  # of which both players would be the policy
             or best["steps"] == self._result.steps
             or (self._evaluations.shared is None and not can_be_made(self.trainer.plan.env))
         ):

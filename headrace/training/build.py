@@ -112,9 +112,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     made, config = _environment(plan, placement, ranks)
     if plan.ready_env is None:
         stack.callback(made.close)
-    env = informed(made, plan.agent_info)
-    if config.central_critic and not isinstance(env, ActorEnv):  # actors have it in their own processes
-        env = multi_agent.central(env)
+    env = multi_agent.wrapped(informed(made, plan.agent_info), config)
     if plan.assumed and any(is_for_nature(observed) for observed, _ in env.spaces.values()):
         plan = of_images(replace(plan, config=config))
         config = plan.config
@@ -123,6 +121,8 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     plan = _with_whole_gradient_steps(plan, env, config)
     plan = _learning_within_rollouts(plan, env, config, placement)
     algorithm = _divided(_algorithm(plan, env, placement.learn, stack), env, config, ranks)
+    if config.self_play:
+        env.join(algorithm.policy)  # type: ignore[attr-defined]
     config = replace(config, precision=resolve(config.precision, algorithm.policy, placement.learn))
     config = replace(config, threads=_threads(plan, config, algorithm.policy, placement))
     check_lag(config, algorithm)

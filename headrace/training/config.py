@@ -24,9 +24,10 @@ EVAL_ENV_SETTINGS = (*WRAPPING, *OF_MAKING)
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *WRAPPING, "reward_scale")  # of make()
 COUNTS = (
     *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "eval_envs"),
-    *("total_steps", "max_episodes", "threads"),
+    *("total_steps", "max_episodes", "threads", "opponents", "pool_size", "snapshot_freq"),
 )
 LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
+OF_SELF_PLAY = ("opponents", "latest_share", "best_share", "pool_size", "snapshot_freq")
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
 
@@ -69,6 +70,13 @@ class TrainConfig:
     group_by: Literal["spaces", "names", "agents"] = "spaces"  # agents that have this in common share a policy
     # with several agents: the critic sees the state of all, the actor its own observation (MAPPO)
     central_critic: bool = False
+    # with two agents: learn as one of them, against policies of this run's past. See docs/self-play.md
+    self_play: bool = False
+    opponents: int = 8  # of self-play at a time: each plays in its part of the environments
+    latest_share: float = 0.5  # of the opponents that are the policy as it is now
+    best_share: float = 0.125  # of the opponents that are the snapshot with the highest rating
+    pool_size: int = 16  # largest number of snapshots, of which opponents are drawn
+    snapshot_freq: int = 200_000  # steps between snapshots of the policy for self-play, and draws of opponents
     frame_stack: int = 1  # successive observations stacked into one
     time_limit: int | None = None  # steps after which an episode is truncated; None: the environment's own limit
     info_mask: bool = False  # take only actions that info["action_mask"] of Gymnasium environments allows

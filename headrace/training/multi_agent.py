@@ -14,7 +14,9 @@ from headrace.data.flat_action import FlatAction
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Space
 from headrace.envs.base import Env
+from headrace.parallel.actor_env import ActorEnv
 from headrace.policies.base import Policy
+from headrace.training.config import OF_SELF_PLAY
 from headrace.training.episodes import Episodes
 
 FEW_AGENTS = 16  # up to which each agent has a column in metrics.jsonl
@@ -27,6 +29,19 @@ def central(env: Env) -> Env:
     from headrace.envs.wrappers import central
 
     return central.central(env)
+
+
+def wrapped(env: Env, config: Any) -> Env:
+    """The env as the algorithm sees it: with central_critic as central(), with self_play as SelfPlayEnv."""
+    if config.central_critic and not isinstance(env, ActorEnv):  # actors have it in their own processes
+        env = central(env)
+    if not config.self_play:
+        return env
+    from headrace.self_play.games import SelfPlayEnv
+    from headrace.self_play.league import League
+
+    given = {name: getattr(config, name) for name in OF_SELF_PLAY}
+    return SelfPlayEnv(env, League(**given, seed=config.seed), config.seed)
 
 
 def central_part(make_part: Callable[[int, int], Env], number: int, first: int) -> Env:

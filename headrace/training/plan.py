@@ -36,6 +36,7 @@ from headrace.training.combinations import (
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
 from headrace.training.scaling import derived, of_asynchronous, of_lag, settings_for, unregistered
+from headrace.training.self_play_settings import with_self_play
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -155,6 +156,7 @@ def settle(
     check_learners(train_config, algorithm_config, source, agent_info, bool(given))
     check_length(train_config, own_config)
     check_intrinsic(train_config, own_config)
+    train_config = with_self_play(train_config, own_config, asked, agent_info)
     if train_config.central_critic:
         algorithm_config = with_central(algorithm_config, kind.name)
     say_unused(set(asked), train_config, algorithm_config)

@@ -32,6 +32,7 @@ NAMES = [
     "PixelCatch",
     "PixelPendulum",
     "ConnectFour",
+    "ConnectFourPlayers",
     "BitFlip",
     "Reach",
     "Pursuit",
@@ -230,7 +231,7 @@ def test_listing_tells_what_each_world_is():
     assert cartpole.action_space == CartPole.action_space
     assert cartpole.source == "headrace.envs.builtin.cartpole:CartPole"
     batched = {name for name, row in rows.items() if "torch" in row.backends}
-    assert batched == set(NAMES) - {"GridWorld", "ConnectFour", "BitFlip", "Tag"}
+    assert batched == set(NAMES) - {"GridWorld", "ConnectFour", "ConnectFourPlayers", "BitFlip", "Tag"}
     assert all({"cpu", "inline"} <= set(row.backends) for row in rows.values())
 
 

@@ -6,6 +6,7 @@ from copy import deepcopy
 from importlib import import_module
 
 import torch
+from torch import Tensor
 
 from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Rollout
@@ -14,6 +15,7 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.base import CompiledTarget
 
+MOVER = "mover"  # field of State in environments whose agents take turns
 TARGETS = {"cpu": "CpuEnvs", "cuda": "CudaEnvs", "torch": "TorchEnvs"}  # in headrace.kernels.targets.BACKEND.env
 
 
@@ -50,6 +52,7 @@ class CompiledEnv(Env):
         self.name = name or cls.gymnasium_id or cls.__name__
         self.backend, self.max_steps = backend, self.ir.max_steps
         self.agents, self.groups, self.factory = self.ir.agents, self.ir.groups, cls
+        self.takes_turns = any(field.name == MOVER for field in self.ir.state)
         self.num_envs = num_envs * self.num_agents
         self.observation_space, self.action_space = self.ir.observation_space, self.ir.action_space
         target = getattr(import_module(f"headrace.kernels.targets.{backend}.env"), TARGETS[backend])
@@ -65,6 +68,14 @@ class CompiledEnv(Env):
 
     def step(self, rollout: Rollout, t: int) -> None:
         self.target.step(rollout, t)
+
+    def movers(self) -> Tensor:
+        """As TurnBasedEnv.movers(). Raises KeyError without takes_turns."""
+        return self.target.state()[MOVER]
+
+    def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
+        """As TurnBasedEnv.step_some()."""
+        self.target.step_some(rollout, t, which)
 
     def _set_params(self, params: Settings) -> None:
         values = {**self._params, **params}

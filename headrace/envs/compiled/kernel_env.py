@@ -30,6 +30,8 @@ class KernelEnv:
         frames                              images stacked in an observation as channels, the newest last
         num_agents                          of several agents: observe(s, p, agent) or observe(s, p, agent, out), and
                                             so action_mask; action[agent] in step, which returns a tuple of rewards
+        mover                               a field of State, i32, where agents take turns: the agent whose action the
+                                            next step reads, for self-play
         agents, groups                      optional: their names; name -> agents that share a policy
         num_entities, phases, reset_phases  optional, for many alike parts: functions for one entity
         render(s, p)                        optional: an RGB image uint8 [H, W, 3], for videos

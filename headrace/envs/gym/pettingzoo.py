@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
 
 from headrace.core.text import shown
 from headrace.data.rollout import Column, Columns, Rollout
@@ -40,6 +41,11 @@ def restarts(on_error: str) -> bool:
     if on_error not in ("raise", "restart"):
         raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
     return on_error == "restart"
+
+
+def _original(env: Any) -> Any:
+    """An environment without its wrappers."""
+    return getattr(env, "unwrapped", env)
 
 
 class _Place(NamedTuple):
@@ -70,6 +76,7 @@ class PettingZooEnv(InlineEnv):
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.columns()  # raises for spaces that are not supported
         take_agents(self, self.agent_groups)
+        self.takes_turns = hasattr(_original(env), "agent_iter")  # as an AECEnv has
         self._casters = [each_action(action) for _, action in self.spaces.values()]
         self._sums = np.zeros((self.num_agents, self.num_copies))  # returns of episodes so far ...
         self._counts = np.zeros((self.num_agents, self.num_copies), np.int64)  # ... and their lengths
@@ -80,6 +87,20 @@ class PettingZooEnv(InlineEnv):
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action; by group where spaces differ."""
         return self.agent_groups.columns(self.of)
+
+    def movers(self) -> torch.Tensor:
+        """As TurnBasedEnv.movers()."""
+        names = [getattr(_original(env), "agent_selection", "") for env in self.envs]
+        return torch.tensor([self.agents.index(name) if name in self.agents else 0 for name in names])
+
+    def step_some(self, rollout: Rollout, t: int, which: torch.Tensor) -> None:
+        """As TurnBasedEnv.step_some()."""
+        if rollout is not self._rollout:
+            self._bind(rollout)
+        acting = self._acting(t)
+        for index in which.nonzero().flatten().tolist():
+            if not self._attempt(self._step_one, index, t, acting[index]):
+                self._cut_off(index, t)
 
     def part(self, rollout: Rollout) -> Rollout:
         """All of it: the columns of one copy are not side by side."""

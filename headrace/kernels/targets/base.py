@@ -50,6 +50,10 @@ class CompiledTarget(Protocol):
         """Begin the next episode of the environments `which`, bool [N], in row t + 1; the others stay where they are.
         Only the environments `which` have a meaningful row t + 1. Overwrites valid[t]. For one agent."""
 
+    def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
+        """As step(), of the environments `which`, bool [N]: the others stay where they are, and their outcome has no
+        meaning. Row t needs actions of the space everywhere."""
+
     def running_episodes(self, envs: Tensor) -> tuple[Tensor, Tensor]:
         """Return and length so far of the present episodes of environments, given by their numbers [K]. For one
         agent."""

@@ -90,8 +90,13 @@ class TensorEnvs:
         Only the environments `which` have a meaningful row t + 1. Overwrites valid[t]; row t needs actions of the
         space. For one agent.
         """
-        before = [pack.clone() for pack in (self.floats, self.integers, *self.arrays.values())]
         rollout.valid[t] = ~which
+        self.step_some(rollout, t, which)
+
+    def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
+        """Step the environments `which`, bool [N], from row t to row t + 1; the others stay where they are, and their
+        outcome has no meaning. Row t needs actions of the space everywhere."""
+        before = [pack.clone() for pack in (self.floats, self.integers, *self.arrays.values())]
         self.step(rollout, t)
         packed = self.pack_mask(which)
         torch.where(packed, self.floats, before[0], out=self.floats)

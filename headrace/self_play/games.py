@@ -1,0 +1,280 @@
+"""Games of two agents as an environment of one: the learner has a seat in each, and opponents of a league the other.
+
+Where agents take turns, a step of the learner is its move and all of the opponent's until it moves again, or the game
+ends: its reward is the sum of the learner's rewards in between. Rows of a rollout are the learner's moves alone, so the
+losses, advantages and statistics of any algorithm are those of its moves, discounted once from one to the next.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headrace.algorithms.adam import flatten
+from headrace.core import rng
+from headrace.core.types import StateDict
+from headrace.data.rollout import Column, Columns, Rollout, tree_map
+from headrace.data.spaces import action_column, env_columns
+from headrace.envs.base import Env, EnvWrapper, Round
+from headrace.policies.base import Policy
+from headrace.self_play.league import LATEST, League, score_of
+
+NOW, AFTER, LAST = range(3)  # rows of the games' own rollout: before the learner's move, after it, after an opponent's
+OWN = ("_return", "_margin", "_length", "_rated", "_scores", "_games")  # tensors of a state
+
+
+class _Block(NamedTuple):
+    """Games next to each other with the same opponent, and its columns in the games' own rollout."""
+
+    policy: Policy
+    games: slice
+    columns: slice
+
+
+class SelfPlayEnv(EnvWrapper):
+    """An env of one agent for each game of `env`, which has two: the learner's.
+
+    In the first half of the games the learner is the first agent, in the others the second one. Each half has as many
+    blocks as there are opponents, one for each. A game that began before its opponent was drawn is not rated. A game is
+    won by the agent with the higher return.
+    seed: of the opponents' actions and of the league's draws. join() has to be called before the first reset().
+    Raises ValueError for games that self-play does not support.
+    """
+
+    def __init__(self, env: Env, league: League, seed: int) -> None:
+        super().__init__(env)
+        _check(env, league.opponents)
+        self.league, self.seed = league, seed
+        self.num_envs, self._half = env.num_copies, (env.num_copies + 1) // 2
+        self.agents, self.groups = Env.agents, Env.groups
+        self._turns: Any = env if env.takes_turns else None  # a TurnBasedEnv
+        self._inner = env.rollout(LAST, env.columns())
+        self._seat = (torch.arange(self.num_envs) >= self._half).int()
+        self._return, self._margin = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
+        self._length, self._rated = (
+            torch.zeros(self.num_envs, dtype=torch.int32),
+            torch.zeros(self.num_envs, dtype=torch.bool),
+        )
+        self._scores = torch.zeros(league.opponents, dtype=torch.float64)  # in rated games since the last rollout
+        self._games = torch.zeros(league.opponents, dtype=torch.int64)
+        self._steps = self._draws = 0  # moves of the learner, and times that opponents have acted
+        self._recent = (0.0, 0)  # score and number of games against snapshots in the last rollout
+        half = torch.arange(self._half) * league.opponents // self._half
+        self._opponent = torch.cat((half, half[: self.num_envs - self._half]))  # of each game
+
+    def join(self, policy: Policy) -> None:
+        """Take a policy as the learner, and its first snapshot as the first opponent."""
+        self._policy = policy
+        self._rivals = [deepcopy(policy) for _ in range(self.league.opponents)]
+        for rival in self._rivals:
+            flatten(list(rival.parameters()))  # into one buffer, which kernels read
+        self.league.take(policy, 0)
+        self._seat_opponents()
+
+    def _seat_opponents(self) -> None:
+        """Give the opponents that are drawn their weights and their blocks."""
+        policies = []
+        for number, rival in zip(self.league.drawn, self._rivals, strict=True):
+            snapshot = self.league.snapshot(number)
+            if snapshot is not None:
+                rival.load_state_dict(snapshot.weights)
+            policies.append(self._policy if number == LATEST else rival)
+        self._blocks: list[_Block] = []
+        for first, last, other in ((0, self._half, self.num_envs), (self._half, self.num_envs, 0)):
+            for k, policy in enumerate(policies):
+                places = (self._opponent[first:last] == k).nonzero().flatten()
+                begin, end = first + int(places[0]), first + int(places[-1]) + 1
+                before = self._blocks[-1] if self._blocks else None
+                if before and before.policy is policy and before.games.stop == begin and begin != first:
+                    begin = before.games.start
+                    self._blocks.pop()
+                self._blocks.append(_Block(policy, slice(begin, end), slice(other + begin, other + end)))
+
+    def columns(self) -> dict[str, Column | Columns]:
+        return {**env_columns(self.observation_space), "action": action_column(self.action_space)}
+
+    def rollout(self, num_steps: int, columns: Columns) -> Rollout:
+        return Rollout(num_steps, self.num_envs, columns, self.device)
+
+    def metrics(self) -> dict[str, float]:
+        """Elo ratings of the learner and of the best snapshot, the number of snapshots, and the learner's mean score
+        against snapshots in the last rollout, where such games have ended."""
+        score, games = self._recent
+        rated = {"self_play/score": score / games} if games else {}
+        best = {"self_play/best_rating": self.league.best.rating, "self_play/snapshots": len(self.league.pool)}
+        return {"self_play/rating": self.league.rating, **best, **rated}
+
+    @torch.no_grad()
+    def reset(self, rollout: Rollout, seed: int) -> None:
+        self.env.reset(self._inner, seed)
+        for own in (self._return, self._margin, self._length):
+            own.zero_()
+        self._rated.fill_(True)
+        self._move_row(NOW, AFTER)
+        self._begin_outcome()
+        self._opponents_move(torch.ones(self.num_envs, dtype=torch.bool))
+        self._observe(rollout, 0)
+
+    def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
+        raise ValueError("evaluations have the games themselves, not those of self-play")
+
+    @torch.no_grad()
+    def step(self, rollout: Rollout, t: int) -> None:
+        if t == 0:
+            self._begin_rollout()
+        inner, valid = self._inner, self._mine(self._inner.valid[NOW])
+        rollout.valid[t] = valid  # which differs where games could not be restored
+        self._finish_games(rollout, t, valid)
+        self._act(inner.action[NOW], rollout.action[t])
+        if self._turns is None:
+            self._opponents_act(NOW)
+        self.env.step(inner, NOW)
+        self._begin_outcome()
+        self._count(NOW, valid)
+        if self._turns is not None:
+            self._opponents_move(~self._ended.any(0))
+        rollout.reward[t] = self._reward.masked_fill_(~valid, 0.0)
+        rollout.terminated[t], rollout.truncated[t] = self._ended & valid
+        self._return += self._reward
+        self._length += valid
+        self._steps += int(valid.sum())
+        self._observe(rollout, t + 1)
+
+    def _begin_rollout(self) -> None:
+        """Rate the games of the last rollout, and take a snapshot where it is time."""
+        scores, games = self._scores.tolist(), self._games.tolist()
+        self.league.rate(scores, games)
+        of_snapshots = [k for k, number in enumerate(self.league.drawn) if number != LATEST]
+        self._recent = (sum(scores[k] for k in of_snapshots), sum(games[k] for k in of_snapshots))
+        self._scores.zero_()
+        self._games.zero_()
+        if self.league.is_due(self._steps):
+            self.league.take(self._policy, self._steps)
+            self._seat_opponents()
+            self._rated.fill_(False)
+
+    def _finish_games(self, rollout: Rollout, t: int, valid: Tensor) -> None:
+        """Report the games that ended before row t, and let the next ones begin."""
+        rollout.episode_return[t] = torch.where(valid, 0.0, self._return)
+        rollout.episode_length[t] = torch.where(valid, 0, self._length)
+        counted = ~valid & self._rated & (self._length > 0)
+        self._scores.index_add_(0, self._opponent, torch.where(counted, score_of(self._margin), 0.0).double())
+        self._games.index_add_(0, self._opponent, counted.long())
+        self._rated |= ~valid
+        for own in (self._return, self._margin, self._length):
+            own.masked_fill_(~valid, 0)
+
+    def _begin_outcome(self) -> None:
+        self._reward = torch.zeros(self.num_envs)
+        self._ended = torch.zeros(2, self.num_envs, dtype=torch.bool)  # terminated, truncated
+
+    def _count(self, row: int, counted: Tensor) -> None:
+        """Add the outcome of a step of some games from a row on."""
+        inner = self._inner
+        mine, other = self._mine(inner.reward[row]), self._others(inner.reward[row])
+        self._reward += torch.where(counted, mine, 0.0)
+        self._margin += torch.where(counted, mine - other, 0.0)
+        flags = torch.stack((self._mine(inner.terminated[row]), self._mine(inner.truncated[row])))
+        self._ended |= flags & counted
+
+    def _opponents_move(self, going: Tensor) -> None:
+        """Let opponents move in the games that are going on, until it is the learner's turn in each or it has ended."""
+        if self._turns is None:
+            return
+        inner = self._inner
+        while (acting := going & (self._turns.movers() != self._seat)).any():
+            self._opponents_act(AFTER)
+            self._turns.step_some(inner, AFTER, acting)
+            self._count(AFTER, acting)
+            self._move_row(LAST, AFTER, acting)
+            going = going & ~self._ended.any(0)
+
+    def _opponents_act(self, row: int) -> None:
+        """Write the opponents' actions for a row."""
+        inner, draws = self._inner, self._policy.num_draws
+        place = (self.num_envs, draws, self.device, self.first_env)
+        random = rng.uniform(self.seed, rng.Purpose.OPPONENT, self._draws, 1, *place)[0]
+        self._draws += 1
+        for policy, games, columns in self._blocks:
+            own = inner.observation[row, columns]
+            inner.action[row, columns] = policy.act(own, None, random[games]).action
+
+    def _move_row(self, source: int, target: int, games: Tensor | None = None) -> None:
+        """Copy what some games, or all, show in one row to another."""
+        which = None if games is None else torch.cat((games, games))
+
+        def move(column: Tensor) -> Tensor:
+            here, there = column[target], column[source]
+            if which is None:
+                return here.copy_(there)
+            return here.copy_(torch.where(which.view(-1, *[1] * (here.dim() - 1)), there, here))
+
+        tree_map(move, self._inner.observation)
+        move(self._inner.valid)
+
+    def _observe(self, rollout: Rollout, row: int) -> None:
+        """Show the learner the games, and begin the next step from there."""
+        inner = self._inner
+        tree_map(
+            lambda target, source: target[row].copy_(self._mine(source[AFTER])), rollout.observation, inner.observation
+        )
+        rollout.valid[row] = self._mine(inner.valid[AFTER])
+        self._move_row(AFTER, NOW)
+
+    def _mine(self, column: Tensor) -> Tensor:
+        """The learner's part [N, ...] of a row [2 N, ...]."""
+        return torch.cat((column[: self._half], column[self.num_envs + self._half :]))
+
+    def _others(self, column: Tensor) -> Tensor:
+        """The opponents' part [N, ...] of a row [2 N, ...]."""
+        return torch.cat((column[self.num_envs : self.num_envs + self._half], column[self._half : self.num_envs]))
+
+    def _act(self, target: Tensor, action: Tensor) -> None:
+        """Write the learner's actions [N, ...] into a row of actions [2 N, ...]."""
+        target[: self._half] = action[: self._half]
+        target[self.num_envs + self._half :] = action[self._half :]
+
+    def state_dict(self) -> StateDict:
+        """The games, where they can be saved, and the league. Never empty: the league lasts in any case."""
+        row = {
+            "observation": tree_map(lambda x: x[NOW].clone(), self._inner.observation),
+            "valid": self._inner.valid[NOW].clone(),
+        }
+        own = {name.removeprefix("_"): getattr(self, name).clone() for name in OWN}
+        counts = {"steps": self._steps, "draws": self._draws, "recent": list(self._recent)}
+        return {"env": self.env.state_dict(), "league": self.league.state_dict(), "row": row, **own, **counts}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from state_dict(). Games that could not be saved begin again, after a masked row."""
+        self.league.load_state_dict(state["league"])
+        self._steps, self._draws, self._recent = int(state["steps"]), int(state["draws"]), tuple(state["recent"])
+        self._seat_opponents()
+        for name in OWN:
+            getattr(self, name).copy_(state[name.removeprefix("_")])
+        if not state["env"]:
+            self.env.reset(self._inner, rng.seed(self.seed, rng.Purpose.RESUME, self._steps))
+        else:
+            tree_map(lambda x, saved: x[NOW].copy_(saved), self._inner.observation, state["row"]["observation"])
+        self.env.load_state_dict(state["env"])
+        self._inner.valid[NOW] = state["row"]["valid"] if state["env"] else False
+        if not state["env"]:
+            for own in (self._return, self._margin, self._length):
+                own.zero_()
+
+
+def _check(env: Env, opponents: int) -> None:
+    """Raise ValueError for games that self-play does not support."""
+    if env.num_agents != 2 or len(env.groups) != 1:
+        found = f"{env.num_agents} agents in {len(env.groups)} groups"
+        raise ValueError(
+            f"self_play is for two agents with the same spaces and one policy, and {env.name} has {found}: leave it out"
+        )
+    if env.device.type != "cpu" or env.backend == "workers":
+        raise ValueError("self_play steps its games in this process, on the CPU: give device='cpu' and no workers")
+    if env.num_copies < 2 * opponents:
+        raise ValueError(
+            f"num_envs is {env.num_copies}: give at least twice as many as opponents, which are {opponents}"
+        )
