@@ -170,7 +170,7 @@ class TurnBasedEnv(Env, Protocol):
 
     @abstractmethod
     def movers(self) -> Tensor:
-        """The agent whose turn it is in each copy, [num_copies]; where an episode has ended, any of them."""
+        """The agent that moves next in each copy, [num_copies]; where an episode has ended, any of them."""
 
     @abstractmethod
     def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Games of two agents as an environment of one: the learner has a seat in each, and opponents of a league the other.
+"""Games of two agents as an environment of one: the learner plays one side, and opponents of a league the other.
 
 Where agents take turns, a step of the learner is its move and all of the opponent's until it moves again, or the game
 ends: its reward is the sum of the learner's rewards in between. Rows of a rollout are the learner's moves alone, so the
@@ -52,7 +52,7 @@ class SelfPlayEnv(EnvWrapper):
         self.agents, self.groups = Env.agents, Env.groups
         self._turns: Any = env if env.takes_turns else None  # a TurnBasedEnv
         self._inner = env.rollout(LAST, env.columns())
-        self._seat = (torch.arange(self.num_envs) >= self._half).int()
+        self._agent = (torch.arange(self.num_envs) >= self._half).int()
         self._return, self._margin = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
         self._length, self._rated = (
             torch.zeros(self.num_envs, dtype=torch.int32),
@@ -72,9 +72,9 @@ class SelfPlayEnv(EnvWrapper):
         for rival in self._rivals:
             flatten(list(rival.parameters()))  # into one buffer, which kernels read
         self.league.take(policy, 0)
-        self._seat_opponents()
+        self._place_opponents()
 
-    def _seat_opponents(self) -> None:
+    def _place_opponents(self) -> None:
         """Give the opponents that are drawn their weights and their blocks."""
         policies = []
         for number, rival in zip(self.league.drawn, self._rivals, strict=True):
@@ -153,7 +153,7 @@ class SelfPlayEnv(EnvWrapper):
         self._games.zero_()
         if self.league.is_due(self._steps):
             self.league.take(self._policy, self._steps)
-            self._seat_opponents()
+            self._place_opponents()
             self._rated.fill_(False)
 
     def _finish_games(self, rollout: Rollout, t: int, valid: Tensor) -> None:
@@ -185,7 +185,7 @@ class SelfPlayEnv(EnvWrapper):
         if self._turns is None:
             return
         inner = self._inner
-        while (acting := going & (self._turns.movers() != self._seat)).any():
+        while (acting := going & (self._turns.movers() != self._agent)).any():
             self._opponents_act(AFTER)
             self._turns.step_some(inner, AFTER, acting)
             self._count(AFTER, acting)
@@ -251,7 +251,7 @@ class SelfPlayEnv(EnvWrapper):
         """Continue from state_dict(). Games that could not be saved begin again, after a masked row."""
         self.league.load_state_dict(state["league"])
         self._steps, self._draws, self._recent = int(state["steps"]), int(state["draws"]), tuple(state["recent"])
-        self._seat_opponents()
+        self._place_opponents()
         for name in OWN:
             getattr(self, name).copy_(state[name.removeprefix("_")])
         if not state["env"]:

@@ -35,8 +35,8 @@ from headrace.training.combinations import (
     without_collecting,
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
+from headrace.training.multi_agent import with_self_play
 from headrace.training.scaling import derived, of_asynchronous, of_lag, settings_for, unregistered
-from headrace.training.self_play_settings import with_self_play
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm

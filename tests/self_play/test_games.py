@@ -11,7 +11,7 @@ from helpers.three_moves import ThreeMoves, three_moves_aec
 
 import headrace as hr
 from headrace.core.returns import gae
-from headrace.envs.builtin.connect_four_players import ConnectFourPlayers
+from headrace.envs.builtin.connect_four import ConnectFourPlayers
 from headrace.policies.actor_critic import ActorCritic
 from headrace.self_play.games import SelfPlayEnv
 from headrace.self_play.league import LATEST, League
@@ -98,7 +98,7 @@ def test_each_opponent_moves_by_its_own_weights():
     assert env.env.target.state()["sum"].tolist() == [0, 0, 10, 10, 0, 0, 101, 101]
 
 
-def test_both_seats_are_learned_and_moves_are_by_turns():
+def test_both_sides_are_learned_and_moves_are_by_turns():
     env = games(ConnectFourPlayers, 6, opponents=2)
     rollout = env.rollout(60, env.columns())
     env.reset(rollout, 3)
