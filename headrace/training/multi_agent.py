@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -58,13 +58,12 @@ def with_self_play(config: TrainConfig, own: Any, given: Collection[str], agent_
     Raises ValueError for settings that do not go with self_play, and for its own without it.
     """
     if not config.self_play:
-        if without := sorted({*OF_SELF_PLAY} & {*given}):
+        if without := _changed(config, OF_SELF_PLAY):
             raise ValueError(f"{', '.join(without)} is for self_play: give self_play=True too, or leave it out")
         return config
     config = config if "stagger" in given else replace(config, stagger=False)
-    for name in REFUSED:
-        if (value := getattr(config, name)) != default_of(TrainConfig.__dataclass_fields__[name]):
-            raise ValueError(f"self_play does not go with {name}={value!r}: leave {name} out")
+    for name in _changed(config, REFUSED):
+        raise ValueError(f"self_play does not go with {name}={getattr(config, name)!r}: leave {name} out")
     if agent_info is not None:
         raise ValueError("self_play does not go with agent_info: leave agent_info out")
     if not isinstance(own, OnPolicyConfig):
@@ -77,6 +76,11 @@ def with_self_play(config: TrainConfig, own: Any, given: Collection[str], agent_
         found = " and ".join(f"{name} {value:g}" for name, value in shares.items())
         raise ValueError(f"{found} are shares of the opponents: give numbers from 0 on whose sum is at most 1")
     return config
+
+
+def _changed(config: TrainConfig, names: Sequence[str]) -> list[str]:
+    """Those of some settings that have not their defaults."""
+    return [name for name in names if getattr(config, name) != default_of(TrainConfig.__dataclass_fields__[name])]
 
 
 def central_part(make_part: Callable[[int, int], Env], number: int, first: int) -> Env:
