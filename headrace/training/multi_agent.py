@@ -10,7 +10,8 @@ import torch
 
 from headrace.agent_groups.group_algorithm import Grouped, seed_of
 from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_offline
-from headrace.algorithms.config_bases import OnPolicyConfig
+from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
+from headrace.core.terminal import tell
 from headrace.core.types import StateDict
 from headrace.data.flat_action import FlatAction
 from headrace.data.rollout import Rollout
@@ -43,6 +44,11 @@ def wrapped(env: Env, config: TrainConfig) -> Env:
     if config.central_critic and not isinstance(env, ActorEnv):  # actors have it in their own processes
         env = central(env)
     if not config.self_play:
+        if env.takes_turns:
+            tell(
+                f"the agents of {env.name} take turns, and each acts in every step: the actions of all but one are not "
+                "read, and learned from nevertheless; self_play=True (--self-play) learns from moves alone"
+            )
         return env
     from headrace.self_play.games import SelfPlayEnv
     from headrace.self_play.league import League
@@ -66,8 +72,8 @@ def with_self_play(config: TrainConfig, own: Any, given: Collection[str], agent_
         raise ValueError(f"self_play does not go with {name}={getattr(config, name)!r}: leave {name} out")
     if agent_info is not None:
         raise ValueError("self_play does not go with agent_info: leave agent_info out")
-    if not isinstance(own, OnPolicyConfig):
-        raise ValueError("self_play is for algorithms that learn from rollouts of their own policy: use ppo")
+    if not isinstance(own, OnPolicyConfig) or isinstance(own, EpsilonGreedyConfig):
+        raise ValueError("self_play is for an actor and a critic that learn from rollouts: use ppo")
     for name, off in (("recurrent", "none"), ("use_sde", False)):
         if (value := getattr(own, name, off)) != off:
             raise ValueError(f"self_play is for policies without a state: leave out {name}={value!r}")

@@ -211,6 +211,14 @@ def test_what_does_not_go_together_is_an_error(source, options, message):
         hr.Trainer("ppo", source, **{**SMALL, **FEW, **options})
 
 
-def test_algorithms_with_a_replay_buffer_are_refused():
-    with pytest.raises(ValueError, match="self_play is for algorithms that learn from rollouts of their own policy"):
-        hr.Trainer("dqn", "Pursuit", self_play=True, registered=False)
+@pytest.mark.parametrize("algorithm", ["dqn", "pqn"])
+def test_algorithms_without_an_actor_are_refused(algorithm):
+    with pytest.raises(ValueError, match="self_play is for an actor and a critic that learn from rollouts: use ppo"):
+        hr.Trainer(algorithm, "Pursuit", self_play=True, registered=False)
+
+
+def test_a_training_of_turns_without_self_play_says_what_it_learns_from(capfd):
+    with closing(hr.Trainer("ppo", ThreeMoves, **SMALL)):
+        assert "take turns, and each acts in every step" in capfd.readouterr().err
+    with closing(hr.Trainer("ppo", "Pursuit", **SMALL)):
+        assert "take turns" not in capfd.readouterr().err
