@@ -131,7 +131,7 @@ class Options(TypedDict, total=False):
     group_by: Literal["spaces", "names", "agents"]
     central_critic: bool
     self_play: bool
-    opponents: int
+    opponents: int | None
     latest_share: float
     best_share: float
     pool_size: int

@@ -62,8 +62,8 @@ class SelfPlayEnv(EnvWrapper):
         self._games = torch.zeros(league.opponents, dtype=torch.int64)
         self._steps = self._draws = 0  # moves of the learner, and times that opponents have acted
         self._recent = (0.0, 0)  # score and number of games against snapshots in the last rollout
-        half = torch.arange(self._half) * league.opponents // self._half
-        self._opponent = torch.cat((half, half[: self.num_envs - self._half]))  # of each game
+        parts = (self._half, self.num_envs - self._half)
+        self._opponent = torch.cat([torch.arange(n) * league.opponents // n for n in parts])  # of each game
 
     def join(self, policy: Policy) -> None:
         """Take a policy as the learner, and its first snapshot as the first opponent."""

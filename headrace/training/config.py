@@ -72,7 +72,8 @@ class TrainConfig:
     central_critic: bool = False
     # with two agents: learn as one of them, against policies of this run's past. See docs/self-play.md
     self_play: bool = False
-    opponents: int = 8  # of self-play at a time: each plays in its part of the environments
+    # of self-play at a time: each plays in its part of the environments. None: 8, or half of num_envs if that is less
+    opponents: int | None = None
     latest_share: float = 0.5  # of the opponents that are the policy as it is now
     best_share: float = 0.125  # of the opponents that are the snapshot with the highest rating
     pool_size: int = 16  # largest number of snapshots, of which opponents are drawn

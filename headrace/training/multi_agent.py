@@ -22,6 +22,7 @@ from headrace.policies.base import Policy
 from headrace.training.config import OF_SELF_PLAY, TrainConfig, default_of
 from headrace.training.episodes import Episodes
 
+MOST_OPPONENTS = 8  # where their number is not given
 FEW_AGENTS = 16  # up to which each agent has a column in metrics.jsonl
 # settings that have their defaults in self-play, whose games are stepped by one process
 REFUSED = (
@@ -54,6 +55,7 @@ def wrapped(env: Env, config: TrainConfig) -> Env:
     from headrace.self_play.league import League
 
     given = {name: getattr(config, name) for name in OF_SELF_PLAY}
+    given["opponents"] = config.opponents or min(MOST_OPPONENTS, max(1, env.num_copies // 2))
     return SelfPlayEnv(env, League(**given, seed=config.seed), config.seed)
 
 

@@ -133,9 +133,15 @@ def _continued(
         recorder.progress.say(
             f"with another {' and '.join(changed)} new episodes begin: the run is not the one that it would have been"
         )
-    elif not state["collectors"][0]["env"]:
+    elif not _games(state["collectors"][0]["env"]):
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return Continued(trainer, recorder, json.loads(state.get("loop", "{}")))
+
+
+def _games(env: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the state of environments that of what is stepped: with self-play it is next to the snapshots."""
+    games: Mapping[str, Any] = env["env"] if "league" in env else env
+    return games
 
 
 def _jumps(trainer: Trainer, saved: Json) -> list[str]:
@@ -182,6 +188,11 @@ def _resized(trainer: Trainer, state: StateDict, changed: list[str]) -> StateDic
         raise ValueError(
             f"{' and '.join(changed)} cannot change on resuming with {trainer.algorithm.name}: only algorithms that "
             "learn from rollouts of one group of agents go on with other sizes; begin another run with init_from"
+        )
+    if trainer.config.self_play:
+        raise ValueError(
+            f"{' and '.join(changed)} cannot change on resuming with self_play, whose games are saved with its "
+            "snapshots: leave it out, or begin another run with init_from"
         )
     learner, fresh = state["learner"], {"steps": state["collectors"][0]["steps"], "env": None}
     own = learner["algorithm"].get("shards", [learner["algorithm"]])[0]

@@ -98,6 +98,24 @@ def test_each_opponent_moves_by_its_own_weights():
     assert env.env.target.state()["sum"].tolist() == [0, 0, 10, 10, 0, 0, 101, 101]
 
 
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_copies_that_are_held_stay_as_they_were(backend):
+    env = hr.make(ThreeMoves, 4, backend=backend)
+    assert env.takes_turns and not hr.make("Pursuit", 1).takes_turns
+    rollout = env.rollout(2, env.columns())
+    env.reset(rollout, 0)
+    rollout.action.fill_(1)
+    env.step(rollout, 0)
+    before, which = env.state_dict(), torch.tensor([True, False, False, True])
+    env.step_some(rollout, 1, which)
+    assert env.movers().tolist() == [0, 1, 1, 0]
+    assert env.target.state()["sum"].tolist() == [11, 1, 1, 11]
+    after = env.state_dict()
+    for name in ("floats", "integers"):  # returns, lengths and episodes, too
+        assert torch.equal(after[name][:, ~which], before[name][:, ~which])
+        assert not torch.equal(after[name][:, which], before[name][:, which])
+
+
 def test_both_sides_are_learned_and_moves_are_by_turns():
     env = games(ConnectFourPlayers, 6, opponents=2)
     rollout = env.rollout(60, env.columns())
@@ -186,6 +204,8 @@ def test_a_run_of_the_command_line_resumes_and_is_plotted(tmp_path):
     run = hr.train("ppo", "ConnectFourPlayers", **options)
     run = hr.train(resume=run.path, total_steps=2_000)
     assert _same(dict(whole.policy.state_dict()), dict(run.policy.state_dict()))
+    with pytest.raises(ValueError, match="num_envs cannot change on resuming with self_play"):
+        hr.train(resume=run.path, num_envs=16, total_steps=3_000)
     assert run.metrics["self_play/rating"] == whole.metrics["self_play/rating"]
     pytest.importorskip("matplotlib")
     from headrace.evaluation.history import read
@@ -209,6 +229,21 @@ def test_a_run_of_the_command_line_resumes_and_is_plotted(tmp_path):
 def test_what_does_not_go_together_is_an_error(source, options, message):
     with pytest.raises(ValueError, match=message):
         hr.Trainer("ppo", source, **{**SMALL, **FEW, **options})
+
+
+def test_a_few_games_have_a_few_opponents():
+    with closing(hr.Trainer("ppo", ThreeMoves, **{**SMALL, "num_envs": 5}, self_play=True)) as trainer:
+        assert trainer.env.league.opponents == 2
+        assert [block.games for block in trainer.env._blocks][-1].stop == 5
+        assert np.isfinite(trainer.iterate().metrics["value_loss"])
+
+
+def test_games_that_cannot_be_saved_are_said_to_begin_again(tmp_path, capfd):
+    pytest.importorskip("pettingzoo")
+    options = {**SMALL, **FEW, "log_folder": str(tmp_path), "progress": "plain", "total_steps": 100}
+    run = hr.train("ppo", three_moves_aec, **options)
+    hr.train(env=three_moves_aec, resume=run.path, total_steps=200)
+    assert "cannot be saved: resuming with fresh episodes" in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "pqn"])
