@@ -26,12 +26,11 @@ NOW, AFTER, LAST = range(3)  # rows of the games' own rollout: before the learne
 OWN = ("_return", "_margin", "_length", "_rated", "_scores", "_games")  # tensors of a state
 
 
-class _Block(NamedTuple):
-    """Games next to each other with the same opponent, and its columns in the games' own rollout."""
+class _Opponent(NamedTuple):
+    """A policy, and its part of the games in the order of opponents."""
 
     policy: Policy
-    games: slice
-    columns: slice
+    part: slice
 
 
 class SelfPlayEnv(EnvWrapper):
@@ -54,10 +53,8 @@ class SelfPlayEnv(EnvWrapper):
         self._inner = env.rollout(LAST, env.columns())
         self._agent = (torch.arange(self.num_envs) >= self._half).int()
         self._return, self._margin = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
-        self._length, self._rated = (
-            torch.zeros(self.num_envs, dtype=torch.int32),
-            torch.zeros(self.num_envs, dtype=torch.bool),
-        )
+        self._length = torch.zeros(self.num_envs, dtype=torch.int32)
+        self._rated = torch.zeros(self.num_envs, dtype=torch.bool)
         self._scores = torch.zeros(league.opponents, dtype=torch.float64)  # in rated games since the last rollout
         self._games = torch.zeros(league.opponents, dtype=torch.int64)
         self._steps = self._draws = 0  # moves of the learner, and times that opponents have acted
@@ -75,23 +72,20 @@ class SelfPlayEnv(EnvWrapper):
         self._place_opponents()
 
     def _place_opponents(self) -> None:
-        """Give the opponents that are drawn their weights and their blocks."""
-        policies = []
-        for number, rival in zip(self.league.drawn, self._rivals, strict=True):
+        """Give the opponents that are drawn their weights and their games."""
+        drawn = self.league.drawn
+        for number, rival in zip(drawn, self._rivals, strict=True):
             snapshot = self.league.snapshot(number)
             if snapshot is not None:
                 rival.load_state_dict(snapshot.weights)
-            policies.append(self._policy if number == LATEST else rival)
-        self._blocks: list[_Block] = []
-        for first, last, other in ((0, self._half, self.num_envs), (self._half, self.num_envs, 0)):
-            for k, policy in enumerate(policies):
-                places = (self._opponent[first:last] == k).nonzero().flatten()
-                begin, end = first + int(places[0]), first + int(places[-1]) + 1
-                before = self._blocks[-1] if self._blocks else None
-                if before and before.policy is policy and before.games.stop == begin and begin != first:
-                    begin = before.games.start
-                    self._blocks.pop()
-                self._blocks.append(_Block(policy, slice(begin, end), slice(other + begin, other + end)))
+        policy_of_game = torch.tensor([LATEST if n == LATEST else k for k, n in enumerate(drawn)])[self._opponent]
+        self._order = policy_of_game.argsort(stable=True)
+        self._order_columns = torch.where(self._agent == 0, self.num_envs, 0)[self._order] + self._order
+        self._opponents, first = [], 0
+        for number, count in zip(*(x.tolist() for x in policy_of_game.unique(return_counts=True)), strict=True):
+            policy = self._policy if number == LATEST else self._rivals[number]
+            self._opponents.append(_Opponent(policy, slice(first, first + count)))
+            first += count
 
     def columns(self) -> dict[str, Column | Columns]:
         return {**env_columns(self.observation_space), "action": action_column(self.action_space)}
@@ -198,9 +192,10 @@ class SelfPlayEnv(EnvWrapper):
         place = (self.num_envs, draws, self.device, self.first_env)
         random = rng.uniform(self.seed, rng.Purpose.OPPONENT, self._draws, 1, *place)[0]
         self._draws += 1
-        for policy, games, columns in self._blocks:
-            own = inner.observation[row, columns]
-            inner.action[row, columns] = policy.act(own, None, random[games]).action
+        seen = tree_map(lambda column: _rows(column[row], self._order_columns), inner.observation)
+        drawn = _rows(random, self._order)
+        actions = [policy.act(seen[part], None, drawn[part]).action for policy, part in self._opponents]
+        inner.action[row, self._order_columns] = torch.cat(actions)
 
     def _move_row(self, source: int, target: int, games: Tensor | None = None) -> None:
         """Copy what some games, or all, show in one row to another."""
@@ -263,6 +258,11 @@ class SelfPlayEnv(EnvWrapper):
         if not state["env"]:
             for own in (self._return, self._margin, self._length):
                 own.zero_()
+
+
+def _rows(column: Tensor, which: Tensor) -> Tensor:
+    """Some rows of a row of a rollout, [N, ...]; of vectors with features side by side, as kernels read them."""
+    return column.t().index_select(1, which).t() if column.dim() == 2 else column[which]
 
 
 def _check(env: Env, opponents: int) -> None:
