@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -101,7 +102,9 @@ class Processes:
 
 
 def _work(parent: Connection, work: Work) -> None:
-    """Do one task after another."""
+    """Do one task after another, and end with the parent: a killed one may be started again at once, and would find
+    runs that are being written."""
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
     def ask(question: Any) -> Any:
         parent.send((False, question))
@@ -110,6 +113,13 @@ def _work(parent: Connection, work: Work) -> None:
     with suppress(KeyboardInterrupt, EOFError):  # between two tasks
         while (task := parent.recv()) is not None:
             parent.send((True, work(task, ask)))
+
+
+def _end_with_the_parent() -> None:
+    """Wait until the parent has ended, and end this process."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def pass_on(name: str, processes: Iterable[BaseProcess]) -> None:

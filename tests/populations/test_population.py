@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import gymnasium
@@ -298,3 +301,36 @@ def test_a_signal_leaves_a_population_that_goes_on(whole, tmp_path):
         _ = found.policy
     population("ppo", "CartPole-v1", folder=tmp_path / "p", **GIVEN)
     assert decisions(tmp_path / "p") == decisions(whole) and same(states(tmp_path / "p"), states(whole))
+
+
+def is_alive(holder: Path) -> bool:
+    """Whether the process that a run's folder names is there, and has not ended."""
+    stat = Path("/proc") / holder.read_text().split()[1] / "stat"
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+LONG = {**GIVEN, "interval": 200_000, "total_steps": 400_000}
+COMMANDED = f"""
+from headrace.populations.train_population import population
+if __name__ == "__main__":
+    population("ppo", "CartPole-v1", folder="p", jobs=2, **{LONG})
+"""
+
+
+@pytest.mark.slow
+def test_members_end_with_a_killed_population_and_it_goes_on_with_the_same_bits(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(COMMANDED)
+    first = subprocess.Popen([sys.executable, str(program)], cwd=tmp_path)
+    while not (tmp_path / "p" / RECORD).exists() or len(rows(tmp_path / "p")) < 3:
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.kill()  # and not its members
+    first.wait()
+    time.sleep(0.5)
+    assert not any(map(is_alive, (tmp_path / "p").glob("member_*/writer.txt")))
+    subprocess.run([sys.executable, str(program)], cwd=tmp_path, check=True)
+    assert not [row for row in rows(tmp_path / "p") if "failed" in row]
+    population("ppo", "CartPole-v1", folder=tmp_path / "whole", **LONG)
+    assert decisions(tmp_path / "p") == decisions(tmp_path / "whole")
+    assert same(states(tmp_path / "p"), states(tmp_path / "whole"))
