@@ -79,6 +79,7 @@ PRELUDES = {  # document -> what its blocks of Python need; those of other docum
     "docs/populations.md": "",
     "docs/curricula.md": "",
     "docs/intrinsic.md": "",
+    "docs/self-play.md": "",
     **dict.fromkeys(("docs/qrdqn.md", "docs/c51.md", "docs/discrete_sac.md"), ""),
     "docs/algorithms.md": f"""{TRAINED}
 from headrace.kernels.language.ops import f32
