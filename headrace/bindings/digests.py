@@ -6,7 +6,7 @@ annotations change no digest. The second number is that of the text (closure.Dig
 kernels serve, and each start of a training takes 40 ms longer.
 """
 
-from headrace.core.closure import Digest
+from headrace.core.source_text import Digest
 
 DIGESTS = {
     "a2c.gradient": Digest("6d02a02e3ea4c2ad", "606ec7ecf5afdf4c"),

@@ -24,7 +24,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from headrace.core.packages import installed, located
-from headrace.core.source_text import bare_text, imports, tree_text
+from headrace.core.source_text import Digest, bare_text, imports, tree_text
 from headrace.core.value_text import AllUnchanged, Changing, describe
 
 Space: TypeAlias = Mapping[str, object]  # of a module or class: name -> value
@@ -38,18 +38,6 @@ _trees: dict[int, tuple[CodeType, str]] = {}  # by id of the code: equal code ma
 _texts: dict[int, tuple[CodeType, str]] = {}
 
 
-class Digest(str):
-    """The digest of a Reach, and another of its functions' text, which takes a third of the time to compute: where it
-    is equal, nothing else has to be compared."""
-
-    text: str
-
-    def __new__(cls, tree: str, text: str = "") -> Digest:
-        made = super().__new__(cls, tree)
-        made.text = text
-        return made
-
-
 class Reach:
     """What a function reached. owners, spaces, names, values: the module or class of each name, and what it was.
     functions: all that were found, those of other packages among them. unseen: modules that they import when they are
@@ -58,6 +46,7 @@ class Reach:
     def __init__(self, walk: _Walk) -> None:
         found = [*zip(*walk.found.values(), strict=True)] or [()] * 4
         self.owners, self.spaces, self.names, self.values = map(list[Any], found)
+        self._classes = {id(space): cls for cls, space in walk.spaces.items()}
         self._lines, functions = walk.lines, [*walk.functions.values()]
         self._sized = [*{id(space): space for space in (*self.spaces, *walk.globals)}.values()]
         self._sizes, self._own_sizes = [*map(len, self._sized)], [*map(_own_size, self._sized)]
@@ -111,6 +100,23 @@ class Reach:
             if not part.holds():
                 return f"an object of the class {type(part.part).__name__} that the code reads"
         return "a variable of the enclosing function, or a default of an argument"
+
+    def held(self) -> list[tuple[str, object]]:
+        """What the names are bound to, and the variables of closures, but for what is this package's."""
+        own = zip(self.owners, self.names, self.values, strict=True)
+        cells = [("a variable of an enclosing function", value) for value in self._contents]
+        return [(name, value) for owner, name, value in own if owner.partition(".")[0] != OWN] + cells
+
+    def restore(self) -> None:
+        """Bind each name, and each variable of a closure, to what it was."""
+        for space, name, value in zip(self.spaces, self.names, self.values, strict=True):
+            if space.get(name, space) is not value:
+                if (owner := self._classes.get(id(space))) is None:
+                    space[name] = value  # type: ignore[index]
+                else:
+                    setattr(owner, name, value)
+        for cell, value in zip(self._cells, self._contents, strict=True):
+            cell.cell_contents = value
 
     def places(self) -> str:
         """A digest of where the functions stand in their files: lines that are named hold as long as it is the same."""

@@ -240,3 +240,15 @@ def _import_statements(code: CodeType) -> tuple[tuple[str, int], ...]:
             found.append((one.argval, level))
     inner = (_import_statements(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return (*found, *chain.from_iterable(inner))
+
+
+class Digest(str):
+    """The digest of a core.closure.Reach, and another of its functions' text, which takes a third of the time to
+    compute: where it is equal, nothing else has to be compared."""
+
+    text: str
+
+    def __new__(cls, tree: str, text: str = "") -> Digest:
+        made = super().__new__(cls, tree)
+        made.text = text
+        return made

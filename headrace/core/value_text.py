@@ -7,8 +7,10 @@ value that holds itself ends.
 
 from __future__ import annotations
 
+import array
 import collections
 import contextlib
+import ctypes
 import functools
 import operator
 import sys
@@ -36,9 +38,28 @@ Content: TypeAlias = tuple[str, Iterable[object], bool]  # a value's own text, i
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType)
 # whose repr() has all that counts, and runs nothing of the user's
 _SHOWN = {
-    *("builtins.range", "builtins.bytearray", "pathlib.PosixPath", "re.Pattern", "decimal.Decimal"),
+    *("builtins.range", "pathlib.PosixPath", "re.Pattern", "decimal.Decimal"),
     *("fractions.Fraction", "datetime.timedelta", "datetime.datetime", "datetime.date"),
     *("torch.dtype", "torch.device", "torch.layout", "torch.memory_format"),
+}
+# modules of the standard library with objects that change by themselves, or stand for something outside: these count
+# by their class alone. Others, such as argparse.Namespace, count by their attributes, as objects of a user's
+_MACHINERY = {
+    *("_io", "_thread", "_weakref", "abc", "asyncio", "ast", "concurrent", "contextlib", "contextvars", "importlib"),
+    *(
+        "inspect",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "queue",
+        "random",
+        "select",
+        "selectors",
+        "signal",
+        "socket",
+    ),
+    *("ssl", "subprocess", "sys", "tempfile", "threading", "types", "typing", "unittest", "warnings", "weakref"),
 }
 _PARTS: dict[type, tuple[str, ...]] = {  # of what wraps functions
     MethodType: ("__func__", "__self__"),
@@ -216,11 +237,11 @@ def _content(kind: type, value: Any) -> Content:
 
 
 def _instance(kind: type, value: Any) -> Content:
-    """Anything else: by its attributes, where it is not of the standard library."""
+    """Anything else: by its attributes, where it has its own."""
     if f"{kind.__module__}.{kind.__qualname__}" in _SHOWN or _is(kind, "numpy", "dtype"):
         return ascii(value), [], True
     text = _name_in_c(kind, value)
-    if kind.__module__.partition(".")[0] in sys.stdlib_module_names and kind is not SimpleNamespace:
+    if is_opaque(kind):
         return text, [], True
     attributes = dict(sorted(_attributes(kind, value)))
     if _is(kind, "torch.nn", "Module"):
@@ -252,7 +273,9 @@ def _order(value: Any) -> str:
 
 
 def _array(kind: type, value: Any) -> Content | None:
-    """The numbers of NumPy's and torch's arrays, as a hash."""
+    """The numbers of NumPy's, torch's and Python's arrays, as a hash."""
+    if issubclass(kind, bytearray | memoryview | array.array | ctypes.Array | ctypes._SimpleCData):
+        return sha256(bytes(value)).hexdigest(), [], False
     if _is(kind, "numpy", "ndarray") or _is(kind, "numpy", "generic"):
         if value.dtype.hasobject:
             return f"{value.shape}", value.ravel().tolist(), False
@@ -296,14 +319,19 @@ def _has_attributes_alone(kind: type) -> bool:
     known = ("numpy", "ndarray"), ("numpy", "generic"), ("torch", "Tensor"), ("torch.nn", "Module")
     if issubclass(kind, others) or any(_is(kind, *name) for name in known) or not kind.__dictoffset__:
         return False
-    if (
-        f"{kind.__module__}.{kind.__qualname__}" in _SHOWN
-        or kind.__module__.partition(".")[0] in sys.stdlib_module_names
-    ):
+    if f"{kind.__module__}.{kind.__qualname__}" in _SHOWN or is_opaque(kind):
         return False
     found = (x for base in kind.__mro__ for x in vars(base).values())
     slots = any(type(x) is MemberDescriptorType and x.__objclass__.__module__ != "builtins" for x in found)
     return not slots and not _is_named_in_c(kind)
+
+
+def is_opaque(kind: type) -> bool:
+    """Whether objects of a class count by the class alone."""
+    home = kind.__module__.partition(".")[0]
+    if kind is SimpleNamespace or home not in sys.stdlib_module_names:
+        return False
+    return home in _MACHINERY or not kind.__dictoffset__
 
 
 def _is_named_in_c(kind: type) -> bool:

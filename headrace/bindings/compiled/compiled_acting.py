@@ -102,6 +102,9 @@ class CompiledOutputs(CompiledLoss):
 
         return Program(self.plain, arguments, self.name, gradients=False, again=again)
 
+    def _differs_later(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
+        return self._differs(program, arguments)
+
     def _differs(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
         """How outputs differ from the plain ones, for these rows and for others."""
         generator = torch.Generator().manual_seed(0)

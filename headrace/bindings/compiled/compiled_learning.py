@@ -71,7 +71,7 @@ def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, 
     share, whole = torch.zeros((), device=columns["valid"].device), _units(columns, unit)
     few = lambda: (policy, _first(whole, size // unit), config, share)  # noqa: E731
     arguments = few() if share.is_cuda else (policy, whole, config, share)  # a program for a GPU is for so many rows
-    return compiled(loss, unit, size).find(arguments, few)
+    return compiled(loss, unit, size).find(arguments, few, size // unit)
 
 
 def serves_gradient(

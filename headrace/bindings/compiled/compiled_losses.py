@@ -7,8 +7,9 @@ are what they were.
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 DEVICES = ("cpu", "cuda")  # whose losses are compiled
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
+ROWS = 16  # numbers of rows at which it is: minibatches of ever new lengths would be compared for ever
 MOST = 16  # programs of a loss: of more, those are dropped that were not used for the longest
 TRIES, CALLS = 32, 50  # programs of a module that are made whatever its calls are; further ones for so many calls each
 _compared: set[str] = set()  # keys of programs that this process has compared
@@ -58,7 +60,8 @@ class CompiledLoss:
         self._changing: WeakKeyDictionary[object, str] = WeakKeyDictionary()  # modules that change too often, and why
         self._last = threading.local()
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        arguments = self._arguments(given, named)
         program = self.find(arguments)
         if isinstance(program, str):
             if program not in self._said:
@@ -70,20 +73,34 @@ class CompiledLoss:
             return run_plain(self.plain, arguments)
         return program.run(values)
 
-    def why_not(self, *arguments: Any) -> str | None:
+    def why_not(self, *given: Any, **named: Any) -> str | None:
         """Why the loss is not compiled for these arguments, as a sentence with file and line; None where it is."""
-        found = self.find(arguments)
+        found = self.find(self._arguments(given, named))
         return found if isinstance(found, str) else None
+
+    def _arguments(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arguments in the order of the plain function's. Raises TypeError for those that it does not take, or
+        takes by name alone."""
+        if not named:
+            return given
+        bound = inspect.signature(self.plain).bind(*given, **named)
+        if bound.kwargs:
+            names = ", ".join(bound.kwargs)
+            raise TypeError(f"{self.name} takes {names} by name alone, and what is compiled has arguments in an order")
+        return bound.args
 
     @property
     def name(self) -> str:
         """The plain function's name, for messages."""
         return str(getattr(self.plain, "__qualname__", type(self.plain).__name__))
 
-    def find(self, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None = None) -> Program | str:
+    def find(
+        self, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None = None, rows: int | None = None
+    ) -> Program | str:
         """Find the program that computes the loss of these arguments; a sentence where there is none.
 
-        few: the arguments with fewer rows, on which a program is made and compared."""
+        few: the arguments with fewer rows, on which a program is made and compared. rows: of its calls; None for those
+        of the arguments."""
         self._calls += 1
         if (never := self._why_never(arguments)) is not None:
             return never
@@ -92,16 +109,16 @@ class CompiledLoss:
                 if program is not self._programs[0]:
                     self._add(program)
                 self._last.found = program
-                return self._again(program, arguments, few)
+                return program.beyond(arguments) or self._again(program, arguments, few, rows)
         for conditions, why in self._refused:
             if conditions.hold(arguments):
                 return why
         with self._lock:
             if (never := self._why_never(arguments)) is None and (never := self._gives_up(arguments)) is None:
-                return self._make(few() if few else arguments)
+                return self._make(few() if few else arguments, rows)
             return never
 
-    def _make(self, arguments: tuple[Any, ...]) -> Program | str:
+    def _make(self, arguments: tuple[Any, ...], rows: int | None) -> Program | str:
         """A program for arguments that none serves so far, or why there is none."""
         from headrace.kernels.rows.reasons import NotRows, of_compiler
 
@@ -124,9 +141,10 @@ class CompiledLoss:
             program.conditions.keep(reason)
             self._refuse(program.conditions, reason)
             return reason
+        program.compared.add(program.rows(arguments) if rows is None else rows)
         self._add(program)
         self._last.found = program
-        return program
+        return program.beyond(arguments) or program
 
     @property
     def last(self) -> Program:
@@ -144,6 +162,12 @@ class CompiledLoss:
         from headrace.bindings.compiled.loss_check import differs
 
         return differs(program, arguments)
+
+    def _differs_later(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
+        """How the compiled loss differs from the plain one on a later call's numbers; None where it does not."""
+        from headrace.bindings.compiled.loss_check import differs_later
+
+        return differs_later(program, arguments)
 
     def _first_difference(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
         """As _differs(), if this process has not compared such a program; None where it has."""
@@ -190,15 +214,23 @@ class CompiledLoss:
         return self._changing[owner]
 
     def _again(
-        self, program: Program, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None
+        self,
+        program: Program,
+        arguments: tuple[Any, ...],
+        few: Callable[[], tuple[Any, ...]] | None,
+        rows: int | None,
     ) -> Program | str:
-        """The program; compared with the plain loss once more at a later call."""
+        """The program; compared with the plain loss once more at a later call, and at the first of another number of
+        rows, by which the loss may choose."""
         if program.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return program
         program.calls += 1
-        if program.calls != LOOK_AGAIN:
+        rows = program.rows(arguments) if rows is None else rows
+        new = rows not in program.compared and rows >= FEWEST and len(program.compared) < ROWS
+        if program.calls != LOOK_AGAIN and not new:
             return program
-        if (reason := self._differs(program, few() if few else arguments)) is not None:
+        program.compared.add(rows)
+        if (reason := self._differs_later(program, few() if few else arguments)) is not None:
             program.conditions.keep(reason)
             with self._lock:
                 self._programs = [own for own in self._programs if own is not program]

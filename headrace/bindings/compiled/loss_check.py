@@ -23,12 +23,39 @@ def differs(program: Any, arguments: tuple[Any, ...]) -> str | None:
     generator = torch.Generator().manual_seed(0)
     for where, numbers in (("this minibatch", values), ("other numbers", _others(program, values, generator))):
         wanted = _plain(program, arguments, values, numbers)
-        found = program.compute(numbers)
-        if len(found) != len(wanted):
-            return "its metrics are tensors where plain PyTorch returns numbers"
-        far = _far(program, wanted, found)
-        if far and not _as_good(program, arguments, values, numbers, wanted, found):
-            return f"its {far} differs from plain PyTorch's on {where}"
+        if reason := _difference(program, arguments, values, numbers, wanted, where):
+            return reason
+    return None
+
+
+def differs_later(program: Any, arguments: tuple[Any, ...]) -> str | None:
+    """As differs(), on the call's own numbers alone: nothing is put in their place, so other threads may use the
+    modules."""
+    values = program.values(arguments)
+    buffers = [(values[i], values[i].clone()) for _, i in program.written]
+    with torch.enable_grad(), unchecked():
+        returned = program.plain(*arguments)
+        wanted = _results(program, returned, [values[i] for _, i in program.learned])
+    wanted += [buffer.clone() for buffer, _ in buffers]
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    return _difference(program, arguments, values, values, wanted, "this minibatch")
+
+
+def _difference(
+    program: Any,
+    arguments: tuple[Any, ...],
+    values: Sequence[Tensor],
+    numbers: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    where: str,
+) -> str | None:
+    found = program.compute(numbers)
+    if len(found) != len(wanted):
+        return "its metrics are tensors where plain PyTorch returns numbers"
+    far = _far(program, wanted, found)
+    if far and not _as_good(program, arguments, values, numbers, wanted, found):
+        return f"its {far} differs from plain PyTorch's on {where}"
     return None
 
 
@@ -69,15 +96,20 @@ def _plain(
     with made as used, torch.enable_grad(), unchecked():
         returned = program.plain(*used.arguments)
     learned = {source.name: tensor for source, tensor in used.learned}
-    loss, rest = returned if isinstance(returned, tuple) else (returned, ())
-    wanted = [result.learned.name for result in program.results if result.learned is not None]
-    gradients = torch.autograd.grad(loss, [learned[name] for name in wanted], allow_unused=True)
-    zeros = [torch.zeros_like(learned[name]) if g is None else g for name, g in zip(wanted, gradients, strict=True)]
-    leaves = zip(torch.utils._pytree.tree_leaves(rest), program.spec[1], strict=False)
-    metrics = [torch.as_tensor(x).detach() for x, fixed in leaves if isinstance(x, Tensor) or fixed is NUMBER]
+    found = _results(program, returned, [learned[program.sources[i].name] for _, i in program.learned])
     ids = {source.name: id(own) for source, own in zip(program.sources, values, strict=True)}
     written = [used.tensors[ids[result.written.name]] for result in program.results if result.written is not None]
-    return [loss.detach(), *zeros, *metrics, *written]
+    return [*found, *written]
+
+
+def _results(program: Any, returned: Any, learned: Sequence[Tensor]) -> list[Tensor]:
+    """The loss, its gradients and its metrics, from what the plain function returned."""
+    loss, rest = returned if isinstance(returned, tuple) else (returned, ())
+    gradients = torch.autograd.grad(loss, learned, allow_unused=True)
+    zeros = [torch.zeros_like(own) if g is None else g for own, g in zip(learned, gradients, strict=True)]
+    leaves = zip(torch.utils._pytree.tree_leaves(rest), program.spec[1], strict=False)
+    metrics = [torch.as_tensor(x).detach() for x, fixed in leaves if isinstance(x, Tensor) or fixed is NUMBER]
+    return [loss.detach(), *zeros, *metrics]
 
 
 def _far(program: Any, wanted: Sequence[Tensor], found: Sequence[Tensor]) -> str | None:

@@ -48,6 +48,7 @@ class Conditions:
     def traced(self) -> None:
         """Take in what tracing has imported. Raises NotRows where it has changed something."""
         if not self.reach.is_current():
+            self.reach.restore()
             raise NotRows("changes what it, or a function that it calls, reads outside", for_good=True)
         if self.reach.unseen:
             self.reach = self._reach()

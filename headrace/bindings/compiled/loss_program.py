@@ -5,6 +5,7 @@ Tracing is left out where its result is on disk, and so are the modules that tra
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,9 @@ from headrace.kernels.rows.tracing.stand_ins import NUMBER, Metric
 from headrace.kernels.runtime.native import Native
 
 NUMPY = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
+_adding = threading.Lock()  # threads may share a network
 _BUFFERS = {torch.int64: LONGS, torch.bool: FLAGS}  # others are of words
+MOST = 2**31  # whole numbers of a program are below it
 WORTH_HELP = 2e6  # floating-point operations below which waking another thread costs more than it saves
 
 
@@ -91,6 +94,8 @@ class Program:
         self.looked_up = [i for i, _ in self._others]
         self._tensors: dict[int, tuple[float, Tensor]] = {}  # of numbers
         self.columns = [i for i, source in enumerate(self.sources) if source.kind == "column"]
+        self._wide = [i for i, (_, value) in enumerate(pairs) if value.dtype == torch.int64]
+        self.compared = set[int]()  # numbers of rows at which it was compared with the plain function
         self.uniforms = [i for i, source in enumerate(self.sources) if source.kind != "column"]
         self.device, self.work = self.given.device, record.work
         self.code = _loaded(record, self.device)
@@ -131,7 +136,7 @@ class Program:
         from headrace.kernels.rows.tracing.trace_loss import trace
 
         self.traced, found = True, seen.given
-        traced = trace(self.plain, arguments, found, self._gradients)
+        traced = trace(self.plain, arguments, found, self._gradients, seen.reach.held())
         seen.traced()
         try:
             lowered = lower(traced, name)
@@ -167,20 +172,29 @@ class Program:
         assert isinstance(self.code, CpuProgram)
         return self.code
 
+    def rows(self, arguments: tuple[Any, ...]) -> int:
+        """The number of rows of a call."""
+        return len(self.sources[self.columns[0]].find(arguments))
+
+    def beyond(self, arguments: tuple[Any, ...]) -> str | None:
+        """Name an input of whole numbers that do not fit into the 32 bits of a program's; None where all do."""
+        for i in self._wide:
+            value = self._registered[i]
+            value = self.sources[i].find(arguments) if value is None else value
+            if value.numel() and not -MOST <= int(value.min()) <= int(value.max()) < MOST:
+                return f"{self.sources[i].name} has numbers that do not fit into 32 bits"
+        return None
+
     def run(self, values: Sequence[Tensor]) -> Any:
         """The loss and metrics; gradients are added to those that the parameters have."""
-        gradients: list[Tensor | None] = [None] * len(self.results)
-        for number, place in self.learned:
-            parameter = values[place]
-            if parameter.grad is None and parameter.is_contiguous():
-                parameter.grad = gradients[number] = torch.empty_like(parameter)
-        outputs = self.compute(values, gradients)
-        for number, place in self.learned:
-            if gradients[number] is None:
+        outputs = self.compute(values)
+        with _adding:
+            for number, place in self.learned:
                 parameter = values[place]
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                _add(parameter.grad, outputs[number])
+                if parameter.grad is not None:
+                    _add(parameter.grad, outputs[number])
+                else:
+                    parameter.grad = outputs[number].view(parameter.shape).to(parameter.dtype)
         for number, place in self.written:
             values[place].copy_(outputs[number])
         return self.returned(outputs)

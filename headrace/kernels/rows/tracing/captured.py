@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
 from headrace.core.closure import global_names
+from headrace.core.value_text import is_opaque
 
 Find: TypeAlias = Callable[[Any], Any]
 Space: TypeAlias = dict[Any, Any] | list[Any]
@@ -105,6 +104,5 @@ def has_parts(value: object) -> bool:
 
 
 def _is_object(value: object) -> bool:
-    home = type(value).__module__.partition(".")[0]
-    own = type(value) is SimpleNamespace or home not in sys.stdlib_module_names | {"torch", "numpy"}
+    own = type(value).__module__.partition(".")[0] not in ("torch", "numpy") and not is_opaque(type(value))
     return own and hasattr(value, "__dict__") and not isinstance(value, type | nn.Module)

@@ -2,66 +2,171 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import array
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from headrace.core.closure import global_names
-from headrace.kernels.rows.tracing.captured import plain_function, roots, space_of
+from headrace.core.value_text import is_opaque
+from headrace.kernels.rows.tracing.captured import plain_function, roots
 from headrace.kernels.rows.tracing.inputs import Given
 
+MOST, DEEPEST = 20_000, 4  # objects that are looked at, and levels of members
+LARGEST = 2**24  # bytes of an array that is looked at
+_OF_MODULES = {"_parameters", "_buffers", "_modules", "_flat_weights", "_flat_weight_refs"}  # which tracing replaces
+_MISSING = object()
 
-class Watch:
-    """What a loss could change, as it is: variables of its closure and of its module, the lists, dicts and objects in
-    them, and attributes of modules."""
 
-    def __init__(self, function: Callable[..., object], found: Given) -> None:
-        plain = plain_function(getattr(function, "func", function))
-        code, closure = getattr(plain, "__code__", None), getattr(plain, "__closure__", None) or ()
-        self._globals: dict[str, Any] = getattr(plain, "__globals__", {})
-        names, free = (global_names(code), code.co_freevars) if code else ((), ())
-        self._named = {name: self._globals[name] for name in names if name in self._globals}
-        cells = [pair for pair in zip(free, closure, strict=True) if _is_full(pair[1])]
-        self._cells = [(name, cell, cell.cell_contents) for name, cell in cells]
-        held = [(name, value) for name, value, _ in roots(function) if not isinstance(value, nn.Module)]
-        self._lists = [(name, value, list(value)) for name, value in held if type(value) is list]
-        spaces = [(name, space_of(value)) for name, value in held]
-        self._spaces = [(name, space, dict(space)) for name, space in spaces if space is not None]
-        for label, module in found.modules:
-            for path, part in module.named_modules():
-                name = ".".join(filter(None, (label, path)))
-                self._spaces.append((name, vars(part), dict(vars(part))))
+class _Own(NamedTuple):
+    """What a loss could change, and what it was. name: for messages. read, write: get it, and put it there."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    before: Any
+
+
+class Kept:
+    """Lists, dicts, sets, arrays, generators and objects, with those that they hold, as they are."""
+
+    def __init__(self, held: Iterable[tuple[str, Any]]) -> None:
+        self._kept: list[_Own] = []
+        seen, found = set[int](), [(name, value, DEEPEST) for name, value in held]
+        for name, value, deep in found:  # more of them with each
+            if id(value) in seen or len(seen) > MOST:
+                continue
+            seen.add(id(value))
+            if (own := _contents(name, value)) is not None:
+                self._kept.append(own)
+            if deep or isinstance(value, nn.Module):
+                found += [(f"{name}.{key}", part, max(deep - 1, 0)) for key, part in _parts(value)]
 
     def restore(self) -> str | None:
         """Make all as it was. Returns the name of something that was not."""
         changed = list[str]()
-        for name, cell, value in self._cells:
-            if cell.cell_contents is not value:
-                cell.cell_contents = value
-                changed.append(name)
-        for name, value in self._named.items():
-            if self._globals.get(name) is not value:
-                self._globals[name] = value
-                changed.append(name)
-        for name, items, before in self._lists:
-            if len(items) != len(before) or any(a is not b for a, b in zip(items, before, strict=True)):
-                items[:] = before
-                changed.append(name)
-        for name, space, own in self._spaces:
-            labels = [key for key in {**own, **space} if key not in space or own.get(key, space) is not space[key]]
-            for key in labels:
-                if key in own:
-                    space[key] = own[key]
-                else:
-                    del space[key]
-            changed += [f"{name}.{key}" for key in labels]
+        for name, read, write, before in self._kept:
+            now = read()
+            if not _same(now, before):
+                write(before)
+                changed.append(name if not isinstance(before, dict) else f"{name}.{_difference(now, before)}")
         return changed[0] if changed else None
 
 
-def _is_full(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
+class Watch(Kept):
+    """What a loss could change, as it is: variables of its closure and of its module, with what they hold; what its
+    modules hold, and `read`, values that the functions which it calls read."""
+
+    def __init__(self, function: Callable[..., object], found: Given, read: Iterable[tuple[str, Any]] = ()) -> None:
+        plain = plain_function(getattr(function, "func", function))
+        code, closure = getattr(plain, "__code__", None), getattr(plain, "__closure__", None) or ()
+        space: dict[str, Any] = getattr(plain, "__globals__", {})
+        names, free = (global_names(code), code.co_freevars) if code else ((), ())
+        super().__init__([*found.modules, *((name, value) for name, value, _ in roots(function)), *read])
+        cells = [_cell(*pair) for pair in zip(free, closure, strict=True)]
+        self._kept += [own for own in cells if own.before is not _MISSING]  # an empty one is filled later
+        self._kept += [_variable(name, space) for name in names if name in space]
+
+
+def _variable(name: str, space: dict[str, Any]) -> _Own:
+    return _Own(name, lambda: space.get(name, _MISSING), lambda value: space.update({name: value}), space[name])
+
+
+def _cell(name: str, cell: CellType) -> _Own:
+    def read() -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:  # empty
+            return _MISSING
+
+    return _Own(name, read, partial(setattr, cell, "cell_contents"), read())
+
+
+def _contents(name: str, value: Any) -> _Own | None:
+    """The members of a container, the attributes of an object, the numbers of an array, the state of a generator; None
+    for what cannot be changed or is not looked at."""
+    pair: tuple[Callable[[], Any], Callable[[Any], object]] | None = None
+    if isinstance(value, dict):
+        pair = partial(dict, value), partial(_put, value, value.update)
+    elif isinstance(value, list | deque):
+        pair = partial(list, value), partial(_put, value, value.extend)
+    elif isinstance(value, set):
+        pair = partial(set, value), partial(_put, value, value.update)
+    elif isinstance(value, bytearray | array.array):
+        pair = (lambda: value[:]), partial(value.__setitem__, slice(None))
+    elif isinstance(value, np.ndarray) and value.nbytes <= LARGEST and not value.dtype.hasobject:
+        pair = value.tobytes, lambda old: np.copyto(value, np.frombuffer(old, value.dtype).reshape(value.shape))
+    elif isinstance(value, np.random.Generator):
+        pair = (lambda: value.bit_generator.state), partial(setattr, value.bit_generator, "state")
+    elif isinstance(value, torch.Generator):
+        pair = value.get_state, value.set_state
+    elif isinstance(value, random.Random):
+        pair = value.getstate, value.setstate
+    elif _has_attributes(value):
+        own = _dict_of(value)
+        pair = partial(dict, own), partial(_put, own, own.update)
+    return None if pair is None else _Own(name, *pair, pair[0]())
+
+
+def _put(container: Any, add: Callable[[Any], object], old: Any) -> None:
+    container.clear()
+    add(old)
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]]:
+    """The members of a container and the attributes of an object, with their names."""
+    if isinstance(value, dict):
+        return [*value.items()]
+    if isinstance(value, list | tuple | deque | set | frozenset):
+        return [*enumerate(value)]
+    if isinstance(value, nn.Module):
+        own = [(key, part) for key, part in vars(value).items() if key not in _OF_MODULES]
+        return [*own, *value.named_children()]
+    return [*_dict_of(value).items()] if _has_attributes(value) else []
+
+
+def _has_attributes(value: Any) -> bool:
+    """True for networks and for objects of the user's: not for classes, functions, modules, what is of libraries."""
+    kind = type(value)
+    if isinstance(value, nn.Module):
+        return True
+    if isinstance(value, type | ModuleType | FunctionType | MethodType | partial) or is_opaque(kind):
         return False
-    return True
+    return kind.__module__.partition(".")[0] not in ("torch", "numpy") and isinstance(_dict_of(value), dict)
+
+
+def _dict_of(value: Any) -> Any:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+
+
+def _same(now: Any, before: Any) -> bool:
+    if isinstance(before, dict):
+        return len(now) == len(before) and all(_is(now.get(key, _MISSING), own) for key, own in before.items())
+    if isinstance(before, list) and isinstance(now, list):
+        return len(now) == len(before) and all(map(_is, now, before))
+    if isinstance(before, Tensor):
+        return torch.equal(now, before)
+    return now is before or (isinstance(before, set | bytes | bytearray | array.array | tuple) and bool(now == before))
+
+
+def _is(now: Any, before: Any) -> bool:
+    """Whether a value is the same object, or, in the state of a generator, an equal one."""
+    if now is before:
+        return True
+    if type(now) is not type(before) or not isinstance(before, int | str | dict | np.ndarray):
+        return False
+    return _same(now, before) if isinstance(before, dict) else bool(np.array_equal(now, before))
+
+
+def _difference(now: dict[Any, Any], before: dict[Any, Any]) -> Any:
+    return next(key for key in {**before, **now} if not _is(now.get(key, _MISSING), before.get(key, _MISSING)))

@@ -7,12 +7,14 @@ c * rows or c / (rows - d) of whole c and d.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
@@ -25,11 +27,11 @@ from headrace.kernels.rows.tracing.asked import Asked
 from headrace.kernels.rows.tracing.by_rows import MARKS, PRIMES, of_rows
 from headrace.kernels.rows.tracing.decompositions import table, writing
 from headrace.kernels.rows.tracing.graph_recorder import places, record, replay
-from headrace.kernels.rows.tracing.inputs import CONSTANT, DTYPES, Given, Source
+from headrace.kernels.rows.tracing.inputs import CONSTANT, DTYPES, Given, Source, argument_names
 from headrace.kernels.rows.tracing.nodes import given as argument_of
 from headrace.kernels.rows.tracing.nodes import leave_out, operation_name
 from headrace.kernels.rows.tracing.selections import Selections, name_counts
-from headrace.kernels.rows.tracing.side_effects import Watch
+from headrace.kernels.rows.tracing.side_effects import Kept, Watch
 from headrace.kernels.rows.tracing.stand_ins import METRIC, NUMBER, StandIns, is_buffer, replacing, standing_in
 from headrace.kernels.rows.tracing.switches import as_traced
 from headrace.kernels.rows.tracing.writes import replaced_writes
@@ -150,15 +152,24 @@ class Traced:
         raise self.refusal(node, f"{reason}, or depends on the rows in no simple way: {found[0]!r}")
 
 
-def trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool = True) -> Traced:
-    """The graphs of a loss and its gradients; without gradients, of what a function of rows returns. Raises NotRows."""
+def trace(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    found: Given,
+    gradients: bool = True,
+    read: Iterable[tuple[str, Any]] = (),
+) -> Traced:
+    """The graphs of a loss and its gradients; without gradients, of what a function of rows returns. read: values that
+    the functions which it calls read. Raises NotRows."""
     with replacing:  # what the function changes is watched
-        return _trace(function, arguments, found, gradients)
+        return _trace(function, arguments, found, gradients, Watch(function, found, read))
 
 
-def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool) -> Traced:
+def _trace(
+    function: Callable[..., Any], arguments: tuple[Any, ...], found: Given, gradients: bool, watch: Watch
+) -> Traced:
     graphs, results, spec = list[Graph](), list[tuple[str, Source | None, Source | None]](), None
-    watch, state, at_once = Watch(function, found), torch.get_rng_state(), True
+    states, at_once = (torch.get_rng_state(), np.random.get_state(), random.getstate()), True
     for rows in (0, *PRIMES):
         work = _Work(function, arguments, found, gradients, rows)
         try:
@@ -175,7 +186,9 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...], found: Give
             raise of_error(error) from None
         finally:
             changed = watch.restore()
-            torch.set_rng_state(state)
+            torch.set_rng_state(states[0])
+            np.random.set_state(states[1])
+            random.setstate(states[2])
         if changed:
             raise NotRows(f"changes {changed} when it is called", for_good=True)
         if graphs[1:] and work.spec != spec:
@@ -237,9 +250,13 @@ class _Work:
         )
         with made as used, places(), torch.enable_grad(), traced():
             versions = {key: tensor._version for key, tensor in used.tensors.items()}
+            given = zip(argument_names(self.function, len(used.arguments)), used.arguments, strict=True)
+            copies = Kept([] if self.rows else given)  # of the arguments' containers, which a caller would see changed
             with Asked({} if self.rows else used.numbers) as asking:
                 returned = self.function(*used.arguments)
             self.asked = asking.names
+            if changed := copies.restore():
+                raise NotRows(f"changes {changed} when it is called", for_good=True)
         written, learned = self._written(used, versions), used.learned
         if not self.gradients:
             leaves, spec = tree_flatten(returned)
