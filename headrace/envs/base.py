@@ -48,7 +48,7 @@ class Env(Protocol):
     nested: bool = False  # whether spaces differ between groups: then observation and action have a member for each
     takes_turns: bool = False  # whether its agents move one at a time: see TurnBasedEnv
     first_env: int = 0  # number of the first environment, where these are a part of a larger set
-    _params: Settings = MappingProxyType({})  # see params
+    made_params: Settings = MappingProxyType({})  # that make() was given, and evaluations have
     factory: Callable | None = None  # makes one of the environments; None where that is not known
     made_with: Settings = MappingProxyType({})  # options of make() that others like these take, besides params
     changed_params: Settings = MappingProxyType({})  # what set_params() has been given so far
@@ -81,8 +81,8 @@ class Env(Protocol):
 
     @property
     def params(self) -> Settings:
-        """Parameters of compiled environments, by name, as they were given; the others have their defaults."""
-        return self._params
+        """Parameters of the environments, by name, as they were given; the others have their defaults."""
+        return {**self.made_params, **self.changed_params}
 
     @params.setter
     def params(self, values: Settings) -> None:
@@ -92,10 +92,12 @@ class Env(Protocol):
     def set_params(self, **params: Any) -> None:
         """Change parameters of the environments while they are used, from their next step on: a curriculum.
 
-        Of compiled environments they are those of Params: a number, or one for each environment where one was given so
-        when they were made. Others have their method set_params(**params) called, or their attributes of these names
-        set. A resumed training has the same parameters. Evaluations keep those of the training's settings.
-        Raises ValueError, AttributeError for a parameter that there is not; ValueError for environments without any.
+        One value for all environments, or a sequence with one for each of num_copies. Of compiled environments they
+        are those of Params, and have one for each where one was given so when they were made. Others have their method
+        set_params(**params) called, or their attributes of these names set. A resumed training has the same parameters.
+        Evaluations keep those that the environments were made with.
+        Raises ValueError for a parameter that there is not, for another number of values, and for environments without
+        any parameters.
         """
         if self.fixed_params:
             raise ValueError(f"set_params({', '.join(params)}) does not reach the environments: {self.fixed_params}")
@@ -240,13 +242,12 @@ class EnvWrapper(Env):
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.max_steps, self.factory, self.first_env = env.max_steps, env.factory, env.first_env
         self.agents, self.groups, self.nested = env.agents, env.groups, env.nested
-        self._params = env.params
+        self.made_params, self.changed_params = env.made_params, env.changed_params
         self.made_with, self.fixed_params, self.learned = env.made_with, env.fixed_params, env.learned
         self.single = env.single
 
     def _set_params(self, params: Settings) -> None:
         self.env.set_params(**params)
-        self._params = self.env.params
 
     def apply(self, function: Callable[[Any], Any], indices: Iterable[int] | None = None) -> list[Any]:
         return self.env.apply(function, indices)

@@ -12,7 +12,6 @@ import torch
 from gymnasium.spaces import Space
 
 from headrace.core.device import resolve
-from headrace.core.text import shown
 from headrace.core.types import EnvArgument, Settings
 from headrace.core.user_names import absolute_reference, is_from_file, member
 from headrace.envs import sources
@@ -20,6 +19,7 @@ from headrace.envs.base import Env
 from headrace.envs.builtin import settings  # noqa: F401  registers environments
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.agent_groups import Grouping, grouped
+from headrace.envs.gym.change_params import begin_with, with_params
 from headrace.envs.gym.several import Several
 from headrace.envs.gym.wrappers import NamedWrapper, limited, wrapped
 from headrace.envs.gym.wrapping import UNWRAPPED, Wrapping
@@ -83,9 +83,10 @@ def make(
     device: of the rollouts. Environments that run on the CPU are copied to another device by a DeviceEnv.
     first_env: number of the first environment, where these are a part of a larger set: they begin the episodes, and
     draw the random numbers, that the same environments of the whole set would. Not for workers and vectors.
-    threads (of the cpu backend) and params (name -> one number, or one per environment) are for compiled environments;
-    wrappers (functions, or their names, file.py:Class) and env_kwargs for those that are not. env_kwargs are the
-    arguments of gymnasium.make, the class or the function, and with "vector" of what makes the vector: any names.
+    params: name -> one value, or a sequence with one per environment: of a compiled environment's Params; of others
+    what set_params() takes, see Env; few vectors take them. threads: of the cpu backend, for compiled environments.
+    wrappers (functions, or their names, file.py:Class) and env_kwargs are for those that are not compiled. env_kwargs
+    are arguments of gymnasium.make, the class or the function, and with "vector" of what makes the vector: any names.
     kwargs: further ones of these, whose names are none of the above.
 
     Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a file, module or
@@ -114,7 +115,7 @@ def make(
             f"first_env={first_env} is for environments of this process that are made one by one: leave it out"
         )
     if workers is not None or backend == "workers":
-        _refuse_compiled_options(known.name, "workers", threads, params)
+        _refuse_compiled_options(known.name, "workers", threads)
         where = resolve(device)
         from headrace.envs.workers.env import WorkerEnv
 
@@ -122,7 +123,7 @@ def make(
         env = WorkerEnv(
             build, num_envs, known.name, workers, on_error=on_error, step_timeout=step_timeout, group_by=group_by
         )
-        return _seen_from(where, env)
+        return _seen_from(where, begin_with(env, params))
     if vector:
         if asked := wrapping.asked("frame_stack", "time_limit", "reward_scale", "info_mask"):
             raise ValueError(
@@ -147,13 +148,13 @@ def make(
         compiled = CompiledEnv(entry, num_envs, backend, threads, params, where, known.name, first_env)
         compiled.made_with = {} if time_limit is None else {"time_limit": time_limit}
         return compiled if group_by == "spaces" else _regrouped(compiled, group_by)
-    _refuse_compiled_options(known.name, backend, threads, params)
+    _refuse_compiled_options(known.name, backend, threads)
     where = resolve(device)
     from headrace.envs.gym.pettingzoo import inline, restarts
 
     build = _factory(known.name, entry, wrappers, kwargs, wrapping)
     options = {"first_env": first_env, "restart": restarts(on_error), "group_by": group_by}
-    return _seen_from(where, inline(build, num_envs, known.name, **options))
+    return _seen_from(where, begin_with(inline(build, num_envs, known.name, **options), params))
 
 
 def factory(
@@ -178,8 +179,7 @@ def factory(
     entry, wrapping = _entry(known), Wrapping(frame_stack, time_limit, ignore=tuple(ignore), info_mask=info_mask)
     if params:
         if not sources.is_kernel(entry):
-            _refuse_compiled_options(known.name, "inline", None, params)
-        assert sources.is_kernel(entry)
+            return with_params(_factory(known.name, entry, named(wrappers), kwargs, wrapping), params)
         if entry.gymnasium_id is not None:
             from headrace.envs.compiled.drawn_port import DrawnPort
 
@@ -344,14 +344,12 @@ def _regrouped(env: Env, group_by: Grouping) -> Env:
     return env
 
 
-def _refuse_compiled_options(name: str, backend: str, threads: int | None, params: Settings | None) -> None:
+def _refuse_compiled_options(name: str, backend: str, threads: int | None) -> None:
     """Raise ValueError where options of compiled environments are given for others."""
     if backend not in ("auto", "inline", "workers"):
         raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
-    for option, value in (("threads", threads), ("params", params)):
-        if value is not None:
-            given = f"{option}={shown(value, 60)}"
-            raise ValueError(f"{name} runs uncompiled, where {given} has no meaning: leave {option} out")
+    if threads is not None:
+        raise ValueError(f"{name} runs uncompiled, where threads={threads} has no meaning: leave it out")
 
 
 def _factory(

@@ -14,6 +14,7 @@ from headrace.envs import sources
 from headrace.envs.base import Env
 from headrace.envs.construct import Wrappers, comes_as_vector, elsewhere, factory_elsewhere, make, named
 from headrace.envs.gym.agent_groups import Grouping
+from headrace.envs.gym.change_params import begin_with
 from headrace.envs.gym.pettingzoo import inline, restarts
 from headrace.envs.gym.wrapping import Wrapping
 from headrace.envs.registry import Source, spec
@@ -55,12 +56,9 @@ def part_maker(
         return partial(_compiled, given, known.name, options)
     if backend == "cpu":
         raise ValueError(f"{known.name} is a Gymnasium environment, which backend='cpu' cannot compile: leave it out")
-    if params:
-        raise ValueError(f"{known.name} runs uncompiled, where params={params} has no meaning: leave it out")
     again = {"restart": restarts(on_error), "group_by": group_by}
-    return partial(
-        _inline, factory_elsewhere(known, named(wrappers), env_kwargs or {}, Wrapping(**wrapping)), known.name, again
-    )
+    factory = factory_elsewhere(known, named(wrappers), env_kwargs or {}, Wrapping(**wrapping))
+    return partial(_inline, factory, known.name, again, params)
 
 
 def join_states(states: Sequence[StateDict], firsts: Sequence[int]) -> StateDict:
@@ -113,5 +111,7 @@ def _vector(source: Source, name: str, options: dict[str, Any], number: int, fir
     return env
 
 
-def _inline(factory: Callable[[], Any], name: str, options: dict[str, Any], number: int, first: int) -> Env:
-    return inline(factory, number, name, first_env=first, **options)
+def _inline(
+    factory: Callable[[], Any], name: str, options: dict[str, Any], params: Settings | None, number: int, first: int
+) -> Env:
+    return begin_with(inline(factory, number, name, first_env=first, **options), params)

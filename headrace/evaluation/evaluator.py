@@ -9,8 +9,6 @@ from numbers import Integral
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from headrace import envs
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.device import torch_threads
@@ -18,6 +16,7 @@ from headrace.core.processes.state import same_folder
 from headrace.core.types import Json, Settings
 from headrace.envs.base import Env
 from headrace.envs.construct import Wrappers
+from headrace.envs.gym.change_params import has_several
 from headrace.envs.gym.learned import Carried, carried, tell_learned
 from headrace.envs.registry import Source
 from headrace.evaluation.playing import Evaluation, Watch, played
@@ -236,5 +235,5 @@ class Evaluator:
 
 
 def _repeated(value: Any, number: int) -> Any:
-    """Numbers for so many environments, of numbers for others; one number as it is."""
-    return np.resize(value, number) if np.ndim(value) else value
+    """Values for so many environments, of values for others; one value as it is."""
+    return [value[i % len(value)] for i in range(number)] if has_several(value) else value

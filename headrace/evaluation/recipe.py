@@ -56,7 +56,7 @@ def recipe_of(env: Env | Source | Recipe) -> Recipe:
         return env
     if isinstance(env, str | list | tuple) or callable(env):
         return Recipe(env, {})
-    return Recipe(source_of(env), {**env.made_with, **({"params": env.params} if env.params else {})})
+    return Recipe(source_of(env), {**env.made_with, **({"params": env.made_params} if env.made_params else {})})
 
 
 def kernel_class(source: Source) -> type[KernelEnv] | None:

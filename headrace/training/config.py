@@ -82,7 +82,7 @@ class TrainConfig:
     time_limit: int | None = None  # steps after which an episode is truncated; None: the environment's own limit
     info_mask: bool = False  # take only actions that info["action_mask"] of Gymnasium environments allows
     reward_scale: float = 1.0  # factor of rewards; reported returns are not scaled
-    # parameters of a compiled environment, such as gravity=20: a number each
+    # parameters of the environments, such as gravity=20: a number each. See docs/curricula.md
     params: dict[str, Any] = field(default_factory=dict)
     # arguments of what makes an environment that is not compiled, such as continuous=true
     env_kwargs: dict[str, Any] = field(default_factory=dict)

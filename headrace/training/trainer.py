@@ -10,7 +10,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 
 from headrace.algorithms.base import Algorithm, counted_steps, past_warm_up
@@ -25,6 +24,7 @@ from headrace.core.trust import code_of, run_of
 from headrace.core.types import EnvArgument, Json, StateDict, staying
 from headrace.data import finite
 from headrace.data.rollout import Rollout
+from headrace.envs.gym.change_params import loaded_params, saved_params
 from headrace.envs.wrappers.conditioning import GIVEN, InformedEnv
 from headrace.evaluation.wrapper_statistics import WrapperStatistics
 from headrace.parallel.actor_env import ActorEnv
@@ -340,7 +340,7 @@ class Trainer:
         }
         if others and algorithm is not None:
             learner["ranks"] = [state for _, state in others]
-        changed = {name: torch.as_tensor(x) if np.ndim(x) else x for name, x in self.env.changed_params.items()}
+        changed = saved_params(self.env.changed_params)
         return {
             **({"params": changed} if changed else {}),
             "learner": learner,
@@ -363,7 +363,7 @@ class Trainer:
         """Continue from state_dict()."""
         learner, (collector, *others) = state["learner"], state["collectors"]
         if changed := state.get("params"):
-            self.env.set_params(**{name: x.numpy() if torch.is_tensor(x) else x for name, x in changed.items()})
+            self.env.set_params(**loaded_params(changed))
         self._learned_by_wrappers.load_state_dict(state, self.policy)
         algorithm = learner["algorithm"]
         if self._leads:

@@ -303,7 +303,12 @@ def test_no_environments_are_refused(num_envs, backend):
         ("CartPole-v1", {"backend": "gpu"}, ValueError, "unknown backend 'gpu': use auto, cpu, cuda, torch, inline"),
         ("FrozenLake-v1", {"backend": "cpu"}, ValueError, "cpu backend cannot compile"),
         ("FrozenLake-v1", {"threads": 2}, ValueError, "threads=2 has no meaning"),
-        ("FrozenLake-v1", {"params": {"gravity": 1}}, ValueError, "params=.* has no meaning"),
+        (
+            "FrozenLake-v1",
+            {"params": {"gravity": 1}},
+            ValueError,
+            "nor an attribute 'gravity'",
+        ),
         ("FrozenLake-v1", {"device": "tpu"}, ValueError, "unknown device 'tpu': use cpu, cuda"),
         ("CartPole-v1", {"backend": "cpu", "device": "cuda"}, ValueError, "cpu backend does not run on device 'cuda'"),
         ("CartPole-v1", {"gravity": 3.0}, TypeError, "takes no gravity: use params, or backend='inline'"),

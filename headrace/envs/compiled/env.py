@@ -48,7 +48,7 @@ class CompiledEnv(Env):
             raise ValueError(f"backend {backend!r} is not known: give one of {', '.join(TARGETS)}")
         if threads is not None and backend != "cpu":
             raise ValueError(f"threads={threads} is for the CPU; the backend is {backend!r}")
-        self.ir, self._params = read(cls), deepcopy(dict(params or {}))
+        self.ir, self.made_params = read(cls), deepcopy(dict(params or {}))
         self.name = name or cls.gymnasium_id or cls.__name__
         self.backend, self.max_steps = backend, self.ir.max_steps
         self.agents, self.groups, self.factory = self.ir.agents, self.ir.groups, cls
@@ -78,9 +78,7 @@ class CompiledEnv(Env):
         self.target.step_some(rollout, t, which)
 
     def _set_params(self, params: Settings) -> None:
-        values = {**self._params, **params}
-        self.target.set_params(values)
-        self._params = values
+        self.target.set_params({**self.params, **params})
 
     def run(self, rollout: Rollout) -> None:
         """All T steps, by the actions in the rollout. On CUDA one launch: the state stays in registers."""

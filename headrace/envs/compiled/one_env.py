@@ -66,6 +66,10 @@ class OneEnv:
         if self._kernel is not None:
             self._kernel.target.set_params(self._params)
 
+    def set_params(self, **params: Any) -> None:
+        """Change these parameters, from the next step on. Raises ValueError as the constructor."""
+        self.params = {**self._params, **params}
+
     @property
     def state(self) -> Any:
         """The State. Where it is compiled, this is a copy."""

@@ -22,7 +22,7 @@ from headrace.data.rollout import Rollout
 from headrace.data.spaces import Sample, Space, action_column, observation_column
 from headrace.envs.base import Env, Round, repeat_first
 from headrace.envs.gym.agent_groups import AgentGroups, Grouping
-from headrace.envs.gym.change_params import change_params
+from headrace.envs.gym.change_params import change_each
 from headrace.envs.gym.columns import EndNumbers, began, each_action, outcome_of, put, views
 from headrace.envs.gym.failures import failure_of, made
 from headrace.envs.gym.info_mask import check_mask, flat_space
@@ -108,8 +108,7 @@ class InlineEnv(Env):
         self._last_infos: list[list[float]] = [[] for _ in range(num_envs)]  # of the last episode, in their order
 
     def _set_params(self, params: Settings) -> None:
-        for env in self.envs:
-            change_params(env, params)
+        change_each(self.envs, params, self.first_column, self.of)
 
     def apply(self, function: Callable[[Any], Any], indices: Iterable[int] | None = None) -> list[Any]:
         return [function(self.envs[index]) for index in (range(self.num_copies) if indices is None else indices)]
@@ -230,7 +229,7 @@ class InlineEnv(Env):
         self.envs[index] = self._built(index)
         give(self.envs[index], statistics)
         self._own_rewards[index] = watched(self.envs[index])
-        change_params(self.envs[index], self.changed_params)
+        change_each(self.envs[index : index + 1], self.params, self.first_column + index, self.of)
         self._known.discard(before)
         self._restarts += 1
         self._times_remade[index] += 1

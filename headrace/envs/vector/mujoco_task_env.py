@@ -47,7 +47,7 @@ class MujocoTaskEnv(Env):
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}: give at least 1")
         require("mujoco", f'{task.__name__} needs MuJoCo: pip install "headrace[mujoco]"')
-        self.name, self.num_envs, self._task, self._params = task.__name__, num_envs, task, dict(params)
+        self.name, self.num_envs, self._task, self.made_params = task.__name__, num_envs, task, dict(params)
         self._model = _model_of(task)
         names = dict.fromkeys(name.removesuffix(CHANGE) for name in task.fields)
         shapes = _shapes(task, self._model, names)
@@ -57,7 +57,7 @@ class MujocoTaskEnv(Env):
         target, starts = (CpuEnvs(read(kind), num_envs, params) for kind in kinds)
         self._target, self._starts = target, starts  # the functions during an episode, and those at its beginning
         self._threads, self._actions = num_threads, action_caster(self.action_space)
-        self._simulations = Simulations(self.name, self._models(), num_envs, list(names), task.frame_skip)
+        self._simulations = Simulations(self.name, self._models(params), num_envs, list(names), task.frame_skip)
         self._arrays = {name: value.numpy() for name, value in target.arrays.items()}
         self._begun = {name: value.numpy() for name, value in starts.arrays.items()}
         columns = env_columns(starts.ir.observation_space) | {"action": action_column(self.action_space)}
@@ -70,10 +70,10 @@ class MujocoTaskEnv(Env):
         """Number of times that MuJoCo found a simulation unstable."""
         return self._simulations.unstable
 
-    def _models(self) -> list[Any]:
-        """The mjModels by the parameters: one for all, or one for each. Raises ValueError for wrong parameters."""
+    def _models(self, params: Settings) -> list[Any]:
+        """The mjModels by parameters: one for all, or one for each. Raises ValueError for wrong parameters."""
         ir = self._target.ir
-        *packs, per_env = pack_params(ir, self._params, self.num_envs)
+        *packs, per_env = pack_params(ir, params, self.num_envs)
         configure: Callable[[Any, Any], None] | None = getattr(self._task, "configure", None)
         if configure is None:
             return [self._model]
@@ -92,11 +92,10 @@ class MujocoTaskEnv(Env):
         return model
 
     def _set_params(self, params: Settings) -> None:
-        values = {**self._params, **params}
+        values = {**self.params, **params}
         self._target.set_params(values)
         self._starts.set_params(values)
-        self._params = values
-        self._simulations.take(self._models())
+        self._simulations.take(self._models(values))
 
     def reset(self, rollout: Rollout, seed: int) -> None:
         """Begin a new episode everywhere; write observation[0] and valid[0]. The same seed gives the same episodes."""

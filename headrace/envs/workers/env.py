@@ -22,6 +22,7 @@ from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.shared_memory import FOLDER, SharedRollout, shared_size
 from headrace.envs.base import AsyncEnv, Round, repeat_first
 from headrace.envs.gym.agent_groups import Grouping, take_agents
+from headrace.envs.gym.change_params import check_numbers
 from headrace.envs.gym.pettingzoo import restarts
 from headrace.envs.workers.process import Workers
 from headrace.envs.workers.protocol import Message, Task
@@ -204,6 +205,7 @@ class WorkerEnv(AsyncEnv):
         return self.get(timeout) if lost and not ready else ready
 
     def _set_params(self, params: Settings) -> None:
+        check_numbers(params, self.num_copies)
         self._asked = params
         self._do(PARAMS, 0, 0, (dict(params),))
 
@@ -241,7 +243,7 @@ class WorkerEnv(AsyncEnv):
         for rollout in self._numbers:
             self._bind(worker, rollout)
         lost = self._lost[worker] - self._lost_before[worker]
-        taken_over = (self._seed, lost, self._round, dict(self.changed_params))
+        taken_over = (self._seed, lost, self._round, dict(self.params))
         self._transport.workers[worker].tell(TAKE_OVER, 0, taken_over)
         if order.what == RESET:
             self._transport.start(worker, RESET, order.where, (self._seed, self._round))
