@@ -45,21 +45,10 @@ _SHOWN = {
 # modules of the standard library with objects that change by themselves, or stand for something outside: these count
 # by their class alone. Others, such as argparse.Namespace, count by their attributes, as objects of a user's
 _MACHINERY = {
-    *("_io", "_thread", "_weakref", "abc", "asyncio", "ast", "concurrent", "contextlib", "contextvars", "importlib"),
-    *(
-        "inspect",
-        "io",
-        "logging",
-        "multiprocessing",
-        "os",
-        "queue",
-        "random",
-        "select",
-        "selectors",
-        "signal",
-        "socket",
-    ),
-    *("ssl", "subprocess", "sys", "tempfile", "threading", "types", "typing", "unittest", "warnings", "weakref"),
+    *("_io", "_thread", "_weakref", "abc", "asyncio", "ast", "builtins", "concurrent", "contextlib", "contextvars"),
+    *("importlib", "inspect", "io", "logging", "multiprocessing", "os", "queue", "random", "select", "selectors"),
+    *("signal", "socket", "ssl", "subprocess", "sys", "tempfile", "threading", "types", "typing", "unittest"),
+    *("warnings", "weakref"),
 }
 _PARTS: dict[type, tuple[str, ...]] = {  # of what wraps functions
     MethodType: ("__func__", "__self__"),

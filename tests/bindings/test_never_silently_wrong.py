@@ -12,6 +12,7 @@ from torch import nn
 
 import headrace as hr
 from headrace.bindings.compiled import compiled_losses, loss_check
+from headrace.kernels.rows.tracing.captured import has_parts
 
 ROWS = 64
 
@@ -242,3 +243,9 @@ def test_a_program_that_turns_wrong_is_refused_at_the_hundredth_call(net, x, mon
         step(net, x)
     assert "differs from plain PyTorch's on this minibatch" in step.why_not(net, x)
     assert "is not compiled" in capsys.readouterr().err
+
+
+def test_modules_and_functions_are_not_looked_into():
+    """torch is a global variable of most losses."""
+    assert has_parts(argparse.Namespace(coef=0.5)) and has_parts(Own(a=1))
+    assert not any(map(has_parts, (torch, argparse, nn.Linear, hr.train, threading.Lock(), random.Random())))

@@ -110,14 +110,25 @@ def _contents(name: str, value: Any) -> _Own | None:
     elif isinstance(value, random.Random):
         pair = value.getstate, value.setstate
     elif _has_attributes(value):
-        own = _dict_of(value)
-        pair = partial(dict, own), partial(_put, own, own.update)
+        pair = partial(_attributes, value), partial(_put_attributes, value)
     return None if pair is None else _Own(name, *pair, pair[0]())
 
 
 def _put(container: Any, add: Callable[[Any], object], old: Any) -> None:
     container.clear()
     add(old)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """An object's attributes, without those that tracing replaces in modules."""
+    left_out = _OF_MODULES if isinstance(value, nn.Module) else ()
+    return {key: part for key, part in _dict_of(value).items() if key not in left_out}
+
+
+def _put_attributes(value: Any, old: dict[str, Any]) -> None:
+    for key in _attributes(value).keys() - old.keys():
+        del _dict_of(value)[key]
+    _dict_of(value).update(old)
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]]:
@@ -127,9 +138,8 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, list | tuple | deque | set | frozenset):
         return [*enumerate(value)]
     if isinstance(value, nn.Module):
-        own = [(key, part) for key, part in vars(value).items() if key not in _OF_MODULES]
-        return [*own, *value.named_children()]
-    return [*_dict_of(value).items()] if _has_attributes(value) else []
+        return [*_attributes(value).items(), *value.named_children()]
+    return [*_attributes(value).items()] if _has_attributes(value) else []
 
 
 def _has_attributes(value: Any) -> bool:
