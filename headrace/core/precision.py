@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from headrace.core.device import cores_taken, torch_threads, without_denormals
 from headrace.core.fused import plain_only
+from headrace.core.terminal import tell
 
 Precision = Literal["float32", "tf32", "bfloat16", "auto"]
 PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -20,8 +21,13 @@ LAYERS = (functional.linear, functional.conv1d, functional.conv2d, torch.conv1d,
 
 
 def resolve(precision: Precision, network: nn.Module, device: torch.device) -> Precision:
-    """The precision of this name. "auto" is bfloat16 for networks with convolutions on devices that multiply it in
-    hardware, and float32 otherwise."""
+    """The precision of this name; a line says what bfloat16 means on a CPU. "auto" is bfloat16 for networks with
+    convolutions on devices that multiply it in hardware, and float32 otherwise."""
+    if precision == "bfloat16" and device.type == "cpu":
+        tell(
+            "precision bfloat16: the policy acts and learns in plain PyTorch, since the CPU's kernels and compiled losses "
+            "compute in float32; small networks are faster with these"
+        )
     if precision != "auto":
         return precision
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in network.modules())

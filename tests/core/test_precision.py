@@ -73,6 +73,13 @@ def test_auto_is_bfloat16_for_convolutions_where_they_are_multiplied_in_it(monke
         assert resolve("float32", nn.Conv2d(1, 1, 3), CPU) == "float32"
 
 
+def test_a_line_says_what_bfloat16_means_on_a_cpu(capsys):
+    assert resolve("bfloat16", nn.Linear(2, 2), CPU) == "bfloat16"
+    assert "acts and learns in plain PyTorch" in capsys.readouterr().err
+    resolve("float32", nn.Linear(2, 2), CPU)
+    assert not capsys.readouterr().err
+
+
 def test_a_run_says_what_auto_came_to(tmp_path):
     options = TINY | {"progress": "none", "total_steps": 64}
     run = hr.train("ppo", Walk(), precision="auto", log_folder=str(tmp_path), **options)
