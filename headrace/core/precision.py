@@ -25,8 +25,8 @@ def resolve(precision: Precision, network: nn.Module, device: torch.device) -> P
     convolutions on devices that multiply it in hardware, and float32 otherwise."""
     if precision == "bfloat16" and device.type == "cpu":
         tell(
-            "precision bfloat16: the policy acts and learns in plain PyTorch, since the CPU's kernels and compiled losses "
-            "compute in float32; small networks are faster with these"
+            "precision bfloat16: the policy acts and learns in plain PyTorch, since the CPU's kernels and compiled "
+            "losses compute in float32; small networks are faster with these"
         )
     if precision != "auto":
         return precision
