@@ -46,7 +46,8 @@ OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
     "Swimmer-v5": 100.0,  # of about 360
     "Ant-v5": 1000.0,  # what standing still until the time limit gives; walking gives more
 }
-LEFT_OUT = ("ALE/", "envpool/", "Pursuit", "Tag", "Taxi-v3")  # days; aliases; returns that cancel (two)
+# days; aliases; returns that cancel (three)
+LEFT_OUT = ("ALE/", "envpool/", "ConnectFourPlayers", "Pursuit", "Tag", "Taxi-v3")
 MUJOCO = ("Ant-v5", "HalfCheetah-v5", "InvertedDoublePendulum-v5", "Swimmer-v5")
 BOX2D = ("LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3")
 FOREIGN = (*BOX2D, *MUJOCO, "simple_spread_v3", "FrozenLake-v1", "Taxi-v4")

@@ -8,12 +8,13 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 import headrace as hr
 from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.cli.main import main
+from headrace.data.flat_action import FlatAction
 
 
 def test_every_algorithm_says_in_which_spaces_it_acts():
     for name in ALGORITHMS:
         kinds = algorithm_classes(name)[0].actions
-        assert kinds and set(kinds) <= {Discrete, MultiDiscrete, MultiBinary, Box}
+        assert kinds and set(kinds) <= {Discrete, MultiDiscrete, MultiBinary, Box, FlatAction}
 
 
 @pytest.mark.parametrize(
