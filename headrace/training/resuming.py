@@ -138,10 +138,10 @@ def _continued(
     return Continued(trainer, recorder, json.loads(state.get("loop", "{}")))
 
 
-def _games(env: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the state of environments that of what is stepped: with self-play it is next to the snapshots."""
-    games: Mapping[str, Any] = env["env"] if "league" in env else env
-    return games
+def _games(env: Mapping[str, Any] | bool) -> Any:
+    """Of the state of environments that of what is stepped: with self-play it is next to the snapshots. Actors have
+    theirs elsewhere, and tell if these can be saved."""
+    return env["env"] if isinstance(env, Mapping) and "league" in env else env
 
 
 def _jumps(trainer: Trainer, saved: Json) -> list[str]:
