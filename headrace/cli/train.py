@@ -31,8 +31,10 @@ from headrace.core.types import Json
 from headrace.envs import can_render
 from headrace.envs.registry import names
 from headrace.evaluation.evaluator import evaluate
+from headrace.evaluation.history import RATED
 from headrace.evaluation.playing import Evaluation
 from headrace.runs import checkpoint
+from headrace.runs.logs import last_metrics
 from headrace.runs.progress import EvaluationLines
 from headrace.runs.run import LAST, Run
 from headrace.runs.signals import Interrupts
@@ -209,4 +211,6 @@ def _evaluated(run: Run, episodes: int, quiet: bool) -> tuple[Run, Evaluation | 
             return replace(run, signal=interrupts.caught), None
     if not quiet:
         say(f"evaluated last/: {result}")
+        if (rating := last_metrics(run.path / "metrics.jsonl").get(RATED)) is not None:
+            say(f"in which it played both sides; its Elo rating among the policies of this run is {rating:.0f}")
     return run, result

@@ -257,3 +257,14 @@ def test_a_training_of_turns_without_self_play_says_what_it_learns_from(capfd):
         assert "take turns, and each acts in every step" in capfd.readouterr().err
     with closing(hr.Trainer("ppo", "Pursuit", **SMALL)):
         assert "take turns" not in capfd.readouterr().err
+
+
+def test_an_evaluation_says_the_rating_beside_returns_that_cancel(tmp_path, monkeypatch, capsys):
+    from headrace.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    settings = ["--num-envs", "4", "--num-steps", "8", "--final-episodes", "3", "--seed", "0"]
+    main(["train", "ppo", "ConnectFourPlayers", "--self-play", "--total-steps", "256", *settings])
+    said = capsys.readouterr().out
+    assert "return 0 ± 0 over 3 episodes" in said
+    assert "in which it played both sides; its Elo rating among the policies of this run is " in said
