@@ -13,8 +13,8 @@ from headrace.core.fused import fused
 from headrace.core.stopping import Stopped
 from headrace.core.timer import Timer
 from headrace.core.types import StateDict, staying
+from headrace.data.flat_action import component_sizes
 from headrace.data.rollout import Column, Columns, Rollout, each_column, flatten, tree_map
-from headrace.data.spaces import MultiDiscrete
 from headrace.envs.base import Env
 from headrace.policies.base import Policy, PolicyOutput
 from headrace.policies.masks import mask_of, mask_space
@@ -250,10 +250,11 @@ def acts_as_written(collector: InlineCollector) -> bool:
 
 def check_masks(env: Env, rollout: Rollout) -> None:
     """Raise ValueError where the action mask of a valid row allows no action. For one agent."""
-    steps, space = rollout.num_steps, env.action_space
+    steps = rollout.num_steps
     mask = mask_of(env.observation_space, flatten(rollout.observation[:steps]))
-    sizes = space.nvec.tolist() if isinstance(space, MultiDiscrete) else [len(mask)]
-    allowed = torch.stack([part.any(0) for part in mask.split(sizes)]).all(0).view(steps, -1)
+    allowed = (
+        torch.stack([part.any(0) for part in mask.split(component_sizes(env.action_space))]).all(0).view(steps, -1)
+    )
     wrong = (~allowed & rollout.valid[:steps]).nonzero()
     if len(wrong):
         raise ValueError(

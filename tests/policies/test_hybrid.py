@@ -137,6 +137,17 @@ def test_masks_are_about_the_choices_of_all_parts():
         env.step(policy.predict(observation, deterministic=deterministic)[0])
 
 
+def test_a_mask_that_allows_no_choice_of_one_part_is_an_error():
+    class NothingAllowed(Masked):
+        def _observe(self):
+            seen = super()._observe()
+            seen["action_mask"][2:5] = 0  # the second choice of "more"
+            return seen
+
+    with pytest.raises(ValueError, match="allows no action"):
+        trained(NothingAllowed)
+
+
 @pytest.mark.parametrize("algorithm", ["a2c", "trpo", "appo", "impala", "reinforce"])
 def test_on_policy_algorithms_act_in_them(algorithm):
     with closing(hr.Trainer(algorithm, Hit, num_envs=4, num_steps=16, total_steps=200, seed=0)) as trainer:
