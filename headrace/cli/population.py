@@ -9,25 +9,12 @@ from typing import Literal
 import tyro
 from tyro.conf import FlagCreatePairsOff
 
-from headrace.algorithms.base import ALGORITHMS, algorithm_classes
-from headrace.cli import pairs
-from headrace.cli.setting_flags import (
-    Flag,
-    flat,
-    given_settings,
-    named_code,
-    parser,
-    path_after,
-    positionals,
-    typed_arguments,
-)
+from headrace.cli import setting_flags
+from headrace.cli.setting_flags import Flag, named_code, path_after
 from headrace.core.processes.state import shown
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
 from headrace.populations.train_population import Member, Population, population
-from headrace.training.config import merge_settings
-from headrace.training.plan import settings_of
-from headrace.training.scaling import settings_for
 
 DESCRIPTION = """Train a population: headrace population ppo CartPole-v1 --mutate clip=0.1..0.3 --interval 20_000
 
@@ -68,20 +55,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _train(arguments: list[str], config: Path | None) -> None:
-    typed = positionals(arguments)
-    file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
-    named = {name: typed.get(name) or file.pop(name, None) for name in ("algorithm", "env")}
-    asks_for_help = bool({"-h", "--help"} & set(arguments))
-    if not asks_for_help and not all(named.values()):
-        raise ValueError("name an algorithm and an environment, as in `headrace population ppo CartPole-v1`")
-    kind, config_class = algorithm_classes(named["algorithm"] or next(iter(ALGORITHMS)))
-    registered = settings_for(named["env"], kind.name, file) if named["env"] else {}
-    arguments_class = parser(named, *merge_settings(config_class, registered, file, {}), FLAGS)
-    args = typed_arguments(["--help"] if asks_for_help else arguments, config_class)
-    rules = pairs.registry()
-    parsed = tyro.cli(arguments_class, prog="headrace population", description=DESCRIPTION, args=args, registry=rules)
-    settings = flat(parsed.training, parsed.learning)
-    given = {name: value for name, value in settings.items() if name in file or name in given_settings(args)}
+    parsed, given = setting_flags.parsed("population", "ppo CartPole-v1", DESCRIPTION, FLAGS, arguments, config)
     own = {name: getattr(parsed, name) for name in FLAGS if name not in ("mutate", "config", "trust")}
     found = population(parsed.algorithm, parsed.env, mutate=_by_name(parsed.mutate), watch=say, **own, **given)
     _print(found)

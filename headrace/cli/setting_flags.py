@@ -1,4 +1,4 @@
-"""Flags that are settings of a training: what `headrace train` and `headrace tune` share."""
+"""Flags that are settings of a training: what `headrace train`, `tune` and `population` share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from typing import Annotated, Any, TypeAlias
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from headrace.algorithms.base import ALGORITHMS, PURPOSES
+from headrace.algorithms.base import ALGORITHMS, PURPOSES, algorithm_classes
+from headrace.cli import pairs
 from headrace.core.setting_types import name_here, no_setting
 from headrace.core.trust import code_of, run_of
 from headrace.core.types import DataclassInstance, Json
-from headrace.training.config import TrainConfig, takes_none
+from headrace.training.config import TrainConfig, merge_settings, takes_none
+from headrace.training.plan import settings_of
+from headrace.training.scaling import settings_for
 
 CLASS_REFERENCE = re.compile(r"[^-=].*[^:]:[^\W\d]\w*")  # my_algorithm.py:VPG
 Flag: TypeAlias = tuple[Any, str | None, Any, str]  # type, name of the value, default, help
@@ -111,3 +114,28 @@ def _typed(before: str, argument: str, optional: Set[str]) -> str:
 
 def flat(*configs: DataclassInstance) -> Json:
     return {member.name: getattr(config, member.name) for config in configs for member in fields(config)}
+
+
+def parsed(
+    command: str, example: str, description: str, flags: Mapping[str, Flag], arguments: list[str], config: Path | None
+) -> tuple[Any, Json]:
+    """Parse the arguments of a command that trains: headrace COMMAND ALGORITHM ENV. Returns all of them, and the
+    settings that are given by flags or by the file `config`.
+
+    flags: of the command, which are no settings. Raises ValueError, with the example, where a name is missing.
+    """
+    typed = positionals(arguments)
+    file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
+    named = {name: typed.get(name) or file.pop(name, None) for name in ("algorithm", "env")}
+    asks_for_help = bool({"-h", "--help"} & set(arguments))
+    if not asks_for_help and not all(named.values()):
+        raise ValueError(f"name an algorithm and an environment, as in `headrace {command} {example}`")
+    kind, config_class = algorithm_classes(named["algorithm"] or next(iter(ALGORITHMS)))
+    registered = settings_for(named["env"], kind.name, file) if named["env"] else {}
+    arguments_class = parser(named, *merge_settings(config_class, registered, file, {}), flags)
+    args = typed_arguments(["--help"] if asks_for_help else arguments, config_class)
+    found = tyro.cli(
+        arguments_class, prog=f"headrace {command}", description=description, args=args, registry=pairs.registry()
+    )
+    settings, typed_too = flat(found.training, found.learning), given_settings(args)
+    return found, {name: value for name, value in settings.items() if name in file or name in typed_too}

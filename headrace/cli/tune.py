@@ -7,26 +7,12 @@ import shlex
 from pathlib import Path
 from typing import Literal
 
-import tyro
 from tyro.conf import FlagCreatePairsOff
 
-from headrace.algorithms.base import ALGORITHMS, algorithm_classes
-from headrace.cli import pairs
-from headrace.cli.setting_flags import (
-    Flag,
-    flat,
-    given_settings,
-    named_code,
-    parser,
-    path_after,
-    positionals,
-    typed_arguments,
-)
+from headrace.cli import setting_flags
+from headrace.cli.setting_flags import Flag, named_code, path_after
 from headrace.core.terminal import say, tell
 from headrace.core.writing import free, replacing
-from headrace.training.config import merge_settings
-from headrace.training.plan import settings_of
-from headrace.training.scaling import settings_for
 from headrace.tuning.tuner import Tuning, tune
 
 DESCRIPTION = """Try how a training is fastest on this machine: headrace tune ppo LunarLander-v3
@@ -53,21 +39,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _tune(arguments: list[str], config: Path | None) -> None:
-    typed = positionals(arguments)
-    file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
-    named = {name: typed.get(name) or file.pop(name, None) for name in ("algorithm", "env")}
-    asks_for_help = bool({"-h", "--help"} & set(arguments))
-    if not asks_for_help and not all(named.values()):
-        raise ValueError("name an algorithm and an environment, as in `headrace tune ppo LunarLander-v3`")
-    kind, config_class = algorithm_classes(named["algorithm"] or next(iter(ALGORITHMS)))
-    registered = settings_for(named["env"], kind.name, file) if named["env"] else {}
-    arguments_class = parser(named, *merge_settings(config_class, registered, file, {}), FLAGS)
-    args = typed_arguments(["--help"] if asks_for_help else arguments, config_class)
-    rules = pairs.registry()
-    parsed = tyro.cli(arguments_class, prog="headrace tune", description=DESCRIPTION, args=args, registry=rules)
-    settings = flat(parsed.training, parsed.learning)
-    given = {name: value for name, value in settings.items() if name in file or name in given_settings(args)}
-    output = parsed.output or free(f"{kind.name}-{_short(parsed.env)}.toml")
+    parsed, given = setting_flags.parsed("tune", "ppo LunarLander-v3", DESCRIPTION, FLAGS, arguments, config)
+    output = parsed.output or free(f"{parsed.algorithm}-{_short(parsed.env)}.toml")
     _check_folder(output.parent)
     found = tune(parsed.algorithm, parsed.env, seconds=parsed.seconds, by=parsed.by, watch=tell, **given)
     say(_report(found))  # before the file, which may fail

@@ -102,7 +102,7 @@ class Reach:
         return "a variable of the enclosing function, or a default of an argument"
 
     def held(self) -> list[tuple[str, object]]:
-        """What the names are bound to, and the variables of closures, but for what is this package's."""
+        """Values of the names and of variables in closures, but for those of this package."""
         own = zip(self.owners, self.names, self.values, strict=True)
         cells = [("a variable of an enclosing function", value) for value in self._contents]
         return [(name, value) for owner, name, value in own if owner.partition(".")[0] != OWN] + cells

@@ -316,7 +316,7 @@ def _has_attributes_alone(kind: type) -> bool:
 
 
 def is_opaque(kind: type) -> bool:
-    """Whether objects of a class count by the class alone."""
+    """True if objects of a class count by the class alone."""
     home = kind.__module__.partition(".")[0]
     if kind is SimpleNamespace or home not in sys.stdlib_module_names:
         return False

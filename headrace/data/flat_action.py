@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """What both kinds have. whole: the space that the environment has. parts: those without members, in their order."""
+    """Members of both kinds. whole: the environment's space. parts: those without members, in their order."""
 
     def __init__(self, whole: Space, parts: list[tuple[Keys, Space]]) -> None:
         self.whole = whole

@@ -27,10 +27,10 @@ Mutations: TypeAlias = Mapping[str, Range | Values]  # by setting
 
 @dataclass(frozen=True)
 class Selection:
-    """How a population exploits and explores."""
+    """Settings of how a population exploits and explores."""
 
     quantile: float = 0.2  # share of the members that copy one of as many best ones
-    resample: float = 0.25  # probability that a setting of a copy is drawn anew instead of perturbed
+    resample: float = 0.25  # probability that a setting of a copy is drawn again instead of perturbed
     seed: int = 0
 
     def generator(self, interval: int) -> np.random.Generator:

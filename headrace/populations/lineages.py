@@ -27,7 +27,7 @@ class Point(NamedTuple):
 
 
 def is_population(folder: str | Path) -> bool:
-    """Whether a folder is that of a population."""
+    """True for the folder of a population."""
     return (Path(folder) / RECORD).is_file()
 
 

@@ -112,7 +112,7 @@ def _train(interval: Interval) -> Outcome:
 
 @dataclass(frozen=True)
 class Decision:
-    """How a member goes on after an interval."""
+    """The source and the settings with which a member goes on after an interval."""
 
     member: int
     source: int  # the member whose state it continues from: itself, or the one that it is a copy of

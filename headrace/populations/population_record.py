@@ -53,7 +53,7 @@ class Record:
 
     @property
     def about(self) -> Json:
-        """What the population is."""
+        """The settings of the population."""
         return dict(self.rows[0].get("population", {})) if self.rows else {}
 
     def results(self, interval: int) -> dict[int, Json]:

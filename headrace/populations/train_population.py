@@ -145,7 +145,7 @@ def _check(
 
 
 def _space(plan: TrainPlan, mutate: Mapping[str, str], options: Settings) -> Mutations:
-    """What is changed. Raises ValueError for settings that cannot be, or are given too."""
+    """Settings to change, with their ranges. Raises ValueError for settings that cannot be, or are given too."""
     if both := {*mutate} & {*options}:
         raise ValueError(f"mutate names {', '.join(sorted(both))}: leave out the setting of that name")
     if plan.ready_env is not None:

@@ -56,11 +56,11 @@ class Processes:
         with Interrupts() as interrupts:
             for _ in range(self._jobs):
                 self._give(numbered, at_work, interrupts)
-            told = ""
+            passed_on = ""
             while at_work:
-                if interrupts.caught and not told:
-                    told = interrupts.caught
-                    pass_on(told, self._processes.values())
+                if interrupts.caught and not passed_on:
+                    passed_on = interrupts.caught
+                    pass_on(passed_on, self._processes.values())
                 for connection in [one for one in wait(list(at_work), LOOK) if isinstance(one, Connection)]:
                     number, answer = at_work[connection]
                     try:

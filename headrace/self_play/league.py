@@ -58,7 +58,7 @@ class League:
     taken: int = 0  # snapshots so far
 
     def is_due(self, step: int) -> bool:
-        """Whether a snapshot is to be taken at this step."""
+        """True if a snapshot is to be taken at this step."""
         return step >= self.taken * self.snapshot_freq
 
     def take(self, policy: Any, step: int) -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 import torch
+from helpers.stepping import stepped
 from helpers.three_moves import ThreeMoves, three_moves_aec
 
 import headrace as hr
@@ -27,20 +28,11 @@ def games(source, copies=2, opponents=1, **league):
     return env
 
 
-def played(env, steps):
-    """A rollout of action 0."""
-    rollout = env.rollout(steps, env.columns())
-    env.reset(rollout, 0)
-    for t in range(steps):
-        env.step(rollout, t)
-    return rollout
-
-
 @pytest.mark.parametrize("source", [ThreeMoves, three_moves_aec])
 def test_rewards_run_from_own_move_to_own_move(source):
     if source is three_moves_aec:
         pytest.importorskip("pettingzoo")
-    rollout = played(games(source), 6)
+    rollout = stepped(games(source), 6)
     first, second = (rollout[:, column : column + 1] for column in (0, 1))
     # first moves before moves 0 and 2, second before move 1; a masked row begins the next game
     assert first.observation[:, 0].tolist() == [[0, 0], [2, 0], [3, 0], [0, 0], [2, 0], [3, 0], [0, 0]]
@@ -59,7 +51,7 @@ def test_rewards_run_from_own_move_to_own_move(source):
 def test_returns_and_advantages_of_three_moves_by_hand(source):
     if source is three_moves_aec:
         pytest.importorskip("pettingzoo")
-    rollout = played(games(source), 3)
+    rollout = stepped(games(source), 3)
     gamma, gae_lambda = 0.5, 0.5
     value = torch.tensor([[4.0, 6.0], [8.0, 2.0], [0.0, 6.0], [4.0, 2.0]])  # of rows 0 .. 3
     ends = (rollout.terminated, rollout.truncated)
@@ -133,7 +125,7 @@ def test_both_sides_are_learned_and_moves_are_by_turns():
 
 def test_games_count_for_the_ratings_of_who_played_them():
     env = games(ThreeMoves, 8, opponents=2, latest_share=0.5, best_share=0.5, snapshot_freq=10_000)
-    rollout = played(env, 8)
+    rollout = stepped(env, 8)
     # first wins 111 : 13, and the learner is first in half of the games
     assert env._games.tolist() == [2 * 2 + 2 * 4, 2 * 2 + 2 * 4]
     assert env._scores.tolist() == [4.0, 4.0]
@@ -146,7 +138,7 @@ def test_games_count_for_the_ratings_of_who_played_them():
 
 def test_a_game_that_began_against_another_opponent_is_not_rated():
     env = games(ThreeMoves, 8, opponents=2, latest_share=0.0, best_share=1.0, snapshot_freq=1)
-    rollout = played(env, 1)
+    rollout = stepped(env, 1)
     env.step(rollout, 0)  # a snapshot is taken, and the games of first are at its second move
     assert env.league.taken == 9
     assert not env._rated[:4].any() and not env._games.any()  # nor are those that ended in the row before

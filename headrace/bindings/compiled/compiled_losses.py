@@ -164,7 +164,7 @@ class CompiledLoss:
         return differs(program, arguments)
 
     def _differs_later(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
-        """How the compiled loss differs from the plain one on a later call's numbers; None where it does not."""
+        """Name the difference from the plain loss on a later call's numbers; None where there is none."""
         from headrace.bindings.compiled.loss_check import differs_later
 
         return differs_later(program, arguments)

@@ -100,7 +100,7 @@ def loaded_params(params: Settings) -> dict[str, Any]:
 
 
 def has_several(value: Any) -> bool:
-    """Whether this is a sequence of values, rather than one."""
+    """True for a sequence of values, False for one."""
     return isinstance(value, list | tuple | range) or getattr(value, "ndim", 0) > 0
 
 

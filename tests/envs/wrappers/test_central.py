@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 pytest.importorskip("pettingzoo")
 from helpers.relay import Relay, Returning
+from helpers.stepping import stepped
 
 import headrace as hr
 from headrace import envs
@@ -42,19 +43,10 @@ def returning(kind=Returning):
     return kind({"a": 7, "b": 9})
 
 
-def run(env, steps):
-    """Steps of an env, with action 0."""
-    rollout = env.rollout(steps, env.columns())
-    env.reset(rollout, 0)
-    for t in range(steps):
-        env.step(rollout, t)
-    return rollout
-
-
 def test_each_agent_has_the_observations_of_the_others_and_its_number():
     env = CentralEnv(envs.make(lambda: Relay({"a": 3, "b": 9, "c": 9}), 2))
     assert env.observation_space == Dict(observation=Box(0, 1000, (2,)), central_state=Box(-np.inf, np.inf, (7,)))
-    rollout = run(env, 2)
+    rollout = stepped(env, 2)
     expected = {"a": [1, 2, 1, 0, 0], "b": [2, 0, 0, 1, 0], "c": [0, 1, 0, 0, 1]}  # numbers of the others, its own
     for place, (first, second, *number) in enumerate(expected.values()):
         for column in (2 * place, 2 * place + 1):  # agent * copies + copy
@@ -64,7 +56,7 @@ def test_each_agent_has_the_observations_of_the_others_and_its_number():
 
 
 def test_an_agent_that_is_away_is_zeros_and_its_final_observation_counts():
-    rollout = run(CentralEnv(envs.make(returning, 1)), 8)
+    rollout = stepped(CentralEnv(envs.make(returning, 1)), 8)
     assert rollout.valid[:, 1].tolist() == [1, 1, 0, 0, 1, 0, 0, 0, 1]
     of_b = [[0, 1], [1, 1], [2, 1], [0, 0], [4, 1], [5, 1], [0, 0], [0, 0], [0, 1]]  # row 2, 5: the final ones
     of_a = [[t, 0] for t in range(8)] + [[0, 0]]  # its final observation is that of row 7
@@ -74,7 +66,7 @@ def test_an_agent_that_is_away_is_zeros_and_its_final_observation_counts():
 
 def test_groups_of_different_spaces_see_each_other():
     env = CentralEnv(envs.make(farm, 2))
-    rollout = run(env, 1)
+    rollout = stepped(env, 1)
     fox, hen = rollout.observation.fox, rollout.observation.hen
     assert fox.central_state.shape == (2, 4, 8) and hen.central_state.shape == (2, 2, 7)
     assert fox.central_state[1, 2].tolist() == [1, 0, 1, 1, 1, 0, 1, 0]  # fox_0, hen, and the number of fox_1
@@ -84,13 +76,13 @@ def test_groups_of_different_spaces_see_each_other():
 def test_groups_that_share_columns_see_each_other():
     env = CentralEnv(envs.make(lambda: Relay({"a_0": 4, "a_1": 4, "b": 4}), 1, group_by="names"))
     assert not env.nested and list(env.groups) == ["a", "b"]
-    state = run(env, 1).observation.central_state
+    state = stepped(env, 1).observation.central_state
     assert state[1].tolist() == [[1, 1, 1, 2, 1, 0, 0], [1, 0, 1, 2, 0, 1, 0], [1, 0, 1, 1, 0, 0, 1]]
 
 
 def test_the_state_of_an_environment_is_taken_where_it_has_one():
     env = central(envs.make(partial(returning, Told), 1, with_state=True))
-    rollout = run(env, 6)
+    rollout = stepped(env, 6)
     assert not isinstance(env, CentralEnv)
     assert rollout.observation.central_state[:5, 0].tolist() == [[t, t * t, 1, 0] for t in range(5)]
     assert rollout.observation.central_state[4, 1].tolist() == [4, 16, 0, 1]
@@ -221,7 +213,7 @@ def test_a_critic_of_all_agents_knows_what_one_cannot_observe():
 
 
 def test_stacked_frames_of_a_life_are_not_those_of_an_earlier_one():
-    rollout = run(envs.make(returning, 1, frame_stack=2), 5)
+    rollout = stepped(envs.make(returning, 1, frame_stack=2), 5)
     assert rollout.observation[[1, 2, 4, 5], 1, :, 0].tolist() == [[0, 1], [1, 2], [4, 4], [4, 5]]
 
 

@@ -26,7 +26,7 @@ _MISSING = object()
 
 
 class _Own(NamedTuple):
-    """What a loss could change, and what it was. name: for messages. read, write: get it, and put it there."""
+    """A variable or object that a loss could change, as it was. name: for messages. read, write: get it, and put it."""
 
     name: str
     read: Callable[[], Any]
@@ -61,7 +61,7 @@ class Kept:
 
 
 class Watch(Kept):
-    """What a loss could change, as it is: variables of its closure and of its module, with what they hold; what its
+    """All that a loss could change, as it is: variables of its closure and of its module, with what they hold; what its
     modules hold, and `read`, values that the functions which it calls read."""
 
     def __init__(self, function: Callable[..., object], found: Given, read: Iterable[tuple[str, Any]] = ()) -> None:
@@ -170,7 +170,7 @@ def _same(now: Any, before: Any) -> bool:
 
 
 def _is(now: Any, before: Any) -> bool:
-    """Whether a value is the same object, or, in the state of a generator, an equal one."""
+    """True for the same object, and, in the state of a generator, for an equal one."""
     if now is before:
         return True
     if type(now) is not type(before) or not isinstance(before, int | str | dict | np.ndarray):
