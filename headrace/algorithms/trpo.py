@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,10 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import AnyActorCritic, OnPolicy, Targets, normalized
+from headrace.algorithms.on_policy import AnyActorCritic, Batch, Loss, OnPolicy, Targets, learn_minibatches, normalized
 from headrace.algorithms.reduce import Reduce, mean_weights, number_of_minibatches, one_learner
 from headrace.core.device import known
 from headrace.core.fused import fused
-from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Rollout
 
 Surrogate = Callable[[], tuple[Tensor, Tensor]]  # gives the surrogate objective, and the KL divergence
@@ -47,12 +47,13 @@ class TRPO(OnPolicy[TRPOConfig]):
     name = "trpo"
     policy: AnyActorCritic
     config = TRPOConfig()
+    loss: Loss | None = None  # of the critic, in place of critic_loss: a staticmethod of a subclass
 
     def learn(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
         metrics = learn_actor(self.policy, rollout, targets.advantage, self.config, self.reduce)
         order = self.permutation(rollout, self.config.critic_epochs)
         metrics["value_loss"] = learn_critic(
-            self.policy, self.optimizer, rollout, targets.returns, order, self.config, self.reduce
+            self.policy, self.optimizer, rollout, targets.returns, order, self.config, self.reduce, self.loss
         )
         return metrics
 
@@ -156,7 +157,17 @@ def _gradient(value: Tensor, parameters: Sequence[nn.Parameter], **options: Any)
     return torch.cat([x.flatten() for x in torch.autograd.grad(value, parameters, **options)])
 
 
-@fused("trpo.learn_critic", "headrace.bindings.on_policy.trpo")
+def critic_loss(policy: AnyActorCritic, batch: Batch, config: TRPOConfig) -> tuple[Tensor, dict[str, Tensor]]:
+    """The squared error of the values, in units of the policy's `value_scale()`; the mean over rows that count.
+
+    batch: `inputs` of the policy, `returns`, `weight`.
+    """
+    _, value = policy(batch["inputs"])
+    loss = (value - batch["returns"]).square() @ batch["weight"] / policy.value_scale() ** 2
+    return loss, {"value_loss": loss}
+
+
+@fused("trpo.learn_critic", "headrace.bindings.on_policy.trpo", quiet=True)
 def learn_critic(
     policy: AnyActorCritic,
     optimizer: Adam,
@@ -165,27 +176,33 @@ def learn_critic(
     order: Tensor,
     config: TRPOConfig,
     reduce: Reduce = one_learner,
+    loss: Loss | None = None,
 ) -> Tensor:
-    """Fit the values to returns [T, N] in epochs of minibatches; gives the mean loss. The actor stays as it is.
+    """Fit the values to returns [T, N] in epochs of minibatches, by critic_loss() or another loss of the same batches;
+    gives the mean loss. The actor stays as it is.
 
     order: int64 [epochs, T * N], the order of rows in each epoch.
     """
     valid = policy.rows(rollout.valid[: rollout.num_steps]).to(torch.float32)
     columns = {"inputs": policy.inputs(rollout), "returns": policy.rows(returns), "valid": valid}
-    unit = policy.sequence_length
-    number = number_of_minibatches(len(valid), config.minibatch_size, unit, reduce)
-    losses = []
-    for epoch in order:
-        for batch in minibatches(columns, epoch, number, unit):
-            weight = mean_weights(batch["valid"], reduce)
-            _, value = policy(batch["inputs"])
-            loss = (value - batch["returns"]).square() @ weight / policy.value_scale() ** 2
-            loss.backward()
-            for parameter in policy.shared_parameters():  # the critic must not move the actor beyond its KL bound
-                parameter.grad.zero_()  # type: ignore[union-attr]
-            reduce(optimizer.gradient)
-            optimizer.step(config.max_grad_norm)  # Adam does not move a parameter whose gradients were all 0
-            losses.append(loss.detach())
-    loss = torch.stack(losses).mean()
-    reduce(loss)
-    return loss
+    number = number_of_minibatches(len(valid), config.minibatch_size, policy.sequence_length, reduce)
+    shared = [parameter for parameter in policy.shared_parameters() if parameter.requires_grad]
+    # a compiled loss is one of the same parameters at each call
+    learn: Any = learn_minibatches.plain if shared else learn_minibatches  # type: ignore[attr-defined]
+    with _frozen(shared):  # the critic must not move the actor beyond its KL bound
+        found = learn(loss or critic_loss, policy, optimizer, columns, order, number, config, reduce)
+    mean: Tensor = found["value_loss"].mean()
+    reduce(mean)
+    return mean
+
+
+@contextmanager
+def _frozen(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Inside, these parameters have no gradients."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)

@@ -34,5 +34,5 @@ DIGESTS = {
     "sac.learn": Digest("a4867e3677e1d34a", "3c2e6487fb41fd7f"),
     "td3.learn": Digest("c8344448a0385b09", "78a2b41ee392e394"),
     "tqc.learn": Digest("ed272790459eb5f8", "18af5b25b0f6768a"),
-    "trpo.learn_critic": Digest("54495db2b8845170", "5bad99ed6a6d462d"),
+    "trpo.learn_critic": Digest("f9fe1aa012c3bdfb", "cd5fc5866564447f"),
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.algorithms import a2c, ppo, pqn, reinforce
+from headrace.algorithms import a2c, ppo, pqn, reinforce, trpo
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets
 from headrace.bindings.compiled import compiled_learning
@@ -136,6 +136,7 @@ CASES = {
     "a2c": (a2c.A2C, TWO, Residual, RAW),
     "reinforce": (reinforce.Reinforce, BOX, Residual, RAW),
     "pqn": (pqn.PQN, TWO, lambda *spaces: OwnQ(*spaces, hidden=(16,), layer_norm=True), SMALL),
+    "trpo": (trpo.TRPO, TWO, Residual, RAW | {"minibatch_size": 30, "normalize_observation": False}),
 }
 
 
@@ -168,6 +169,48 @@ def test_a_loss_of_ones_own_is_what_is_learned(capsys):
     learned(without, *others)
     assert (without.optimizer.flat - own[0].optimizer.flat).abs().max() > 1e-5
     assert not said_of_learning(capsys)
+
+
+def test_a_loss_of_ones_own_is_what_trpos_critic_learns(capsys):
+    def robust(policy, batch, config):
+        loss = nn.functional.huber_loss(policy(batch["inputs"])[1], batch["returns"], reduction="none") @ batch["weight"]
+        return loss, {"value_loss": loss}
+
+    class Robust(trpo.TRPO):
+        loss = staticmethod(robust)
+
+    settings = RAW | {"minibatch_size": 30, "normalize_observation": False}
+    own, plain, usual = made(Robust, **settings), made(Robust, **settings), made(trpo.TRPO, **settings)
+    found, expected, other = learned(*own), learned(*plain, plain=True), learned(*usual)
+    assert float(found["value_loss"]) == pytest.approx(float(expected["value_loss"]), rel=1e-4)
+    assert abs(float(found["value_loss"]) / float(other["value_loss"]) - 1) > 0.1
+    torch.testing.assert_close(own[0].optimizer.flat, plain[0].optimizer.flat, rtol=1e-4, atol=1e-6)
+    assert not said_of_learning(capsys)
+
+
+def test_trpos_recurrent_critic_learns_as_the_plain_one(capsys):
+    settings = RAW | {"minibatch_size": 24, "recurrent": "gru", "sequence_length": 4}
+    found = []
+    for plain in (False, True):
+        algorithm, rollout, targets = made(trpo.TRPO, BOX, **settings)
+        order = algorithm.permutation(rollout, 3)
+        with fused.plain_only(plain):
+            given = algorithm.policy, algorithm.optimizer, rollout, targets.returns, order, algorithm.config
+            found.append((trpo.learn_critic(*given), algorithm.optimizer.flat))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=2e-5)
+    assert not said_of_learning(capsys)
+
+
+def test_trpos_critic_moves_no_layers_of_the_actor():
+    for policy in (None, lambda *spaces: ActorCritic(*spaces, hidden=(16,), shared=True)):
+        algorithm, rollout, targets = made(trpo.TRPO, TWO, policy and policy(SEEN, TWO), **RAW)
+        shared = [*algorithm.policy.actor_parameters()]
+        order = algorithm.permutation(rollout, 2)
+        before = [p.detach().clone() for p in algorithm.policy.parameters()]
+        trpo.learn_critic(algorithm.policy, algorithm.optimizer, rollout, targets.returns, order, algorithm.config)
+        for parameter, was in zip(algorithm.policy.parameters(), before, strict=True):
+            of_actor = any(parameter is own for own in shared)
+            assert torch.equal(parameter, was) == of_actor and parameter.requires_grad
 
 
 def test_settings_that_change_take_effect():

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.on_policy import Loss as PlainLoss
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.algorithms.trpo import TRPOConfig
@@ -38,8 +39,11 @@ def serves(
     order: Tensor,
     config: TRPOConfig,
     reduce: Reduce = one_learner,
+    loss: PlainLoss | None = None,
 ) -> bool | str:
     """Whether the kernel knows this policy and optimizer; else the reason."""
+    if loss is not None:
+        return False
     if (reason := why_not_steps(policy, optimizer, rollout)) is not None:
         return reason
     if policy.shared:  # type: ignore[attr-defined]
@@ -57,12 +61,13 @@ def learn_critic(
     order: Tensor,
     config: TRPOConfig,
     reduce: Reduce = one_learner,
+    loss: PlainLoss | None = None,
 ) -> Tensor:
     """headrace.algorithms.trpo.learn_critic, with the same results within rounding."""
     learner = learner_of(_learners, policy, optimizer, lambda: critic_alone(compiled(policy, optimizer.flat)))
     number = number_of_minibatches(order.shape[1], config.minibatch_size, 1, reduce)
     targets = Targets(returns, returns, rollout.valid[: rollout.num_steps])
-    loss = Loss(LOG_PROB, *map(np.float32, (0.0, 0.0, 1.0, 0.0, *value_units(policy))))
-    objective = Objective(loss, settings_of(optimizer, config.max_grad_norm))
+    values = Loss(LOG_PROB, *map(np.float32, (0.0, 0.0, 1.0, 0.0, *value_units(policy))))
+    objective = Objective(values, settings_of(optimizer, config.max_grad_norm))
     sums = learner.learn(policy, rollout, targets, order, number, objective, optimizer, reduce)
     return sums[:, 1].mean()
