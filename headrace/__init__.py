@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from headrace.algorithms.discrete.c51 import C51Config as C51Config
     from headrace.algorithms.discrete.discrete_sac import DiscreteSAC as DiscreteSAC
     from headrace.algorithms.discrete.discrete_sac import DiscreteSACConfig as DiscreteSACConfig
+    from headrace.algorithms.discrete.hybrid_sac import HybridSAC as HybridSAC
+    from headrace.algorithms.discrete.hybrid_sac import HybridSACConfig as HybridSACConfig
     from headrace.algorithms.discrete.qrdqn import QRDQN as QRDQN
     from headrace.algorithms.discrete.qrdqn import QRDQNConfig as QRDQNConfig
     from headrace.algorithms.dqn import DQN as DQN
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from headrace.policies.actor_q import ActorQ as ActorQ
     from headrace.policies.base import Policy as Policy
     from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ as DiscreteActorQ
+    from headrace.policies.discrete.hybrid_actor_q import HybridActorQ as HybridActorQ
     from headrace.policies.fused_mlp import FusedMLP as FusedMLP
     from headrace.policies.q_network import QNetwork as QNetwork
     from headrace.policies.recurrent import RecurrentActorCritic as RecurrentActorCritic
@@ -108,6 +111,7 @@ _NAMES = {  # module -> its public names
     **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
     "algorithms.discrete.c51": ("C51", "C51Config"),
     "algorithms.discrete.discrete_sac": ("DiscreteSAC", "DiscreteSACConfig"),
+    "algorithms.discrete.hybrid_sac": ("HybridSAC", "HybridSACConfig"),
     "algorithms.discrete.qrdqn": ("QRDQN", "QRDQNConfig"),
     "algorithms.offline.bc": ("BC", "BCConfig"),
     "algorithms.offline.iql": ("IQL", "IQLConfig"),
@@ -138,6 +142,7 @@ _NAMES = {  # module -> its public names
     "policies.actor_q": ("ActorQ",),
     "policies.fused_mlp": ("FusedMLP",),
     "policies.discrete.discrete_actor_q": ("DiscreteActorQ",),
+    "policies.discrete.hybrid_actor_q": ("HybridActorQ",),
     "policies.q_network": ("QNetwork",),
     "policies.recurrent": ("RecurrentActorCritic",),
     "policies.base": ("Policy",),

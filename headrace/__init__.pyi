@@ -22,6 +22,8 @@ from headrace.algorithms.discrete.c51 import C51 as C51
 from headrace.algorithms.discrete.c51 import C51Config as C51Config
 from headrace.algorithms.discrete.discrete_sac import DiscreteSAC as DiscreteSAC
 from headrace.algorithms.discrete.discrete_sac import DiscreteSACConfig as DiscreteSACConfig
+from headrace.algorithms.discrete.hybrid_sac import HybridSAC as HybridSAC
+from headrace.algorithms.discrete.hybrid_sac import HybridSACConfig as HybridSACConfig
 from headrace.algorithms.discrete.qrdqn import QRDQN as QRDQN
 from headrace.algorithms.discrete.qrdqn import QRDQNConfig as QRDQNConfig
 from headrace.algorithms.dqn import DQN as DQN
@@ -86,6 +88,7 @@ from headrace.policies.actor_critic import AsymmetricActorCritic as AsymmetricAc
 from headrace.policies.actor_q import ActorQ as ActorQ
 from headrace.policies.base import Policy as Policy
 from headrace.policies.discrete.discrete_actor_q import DiscreteActorQ as DiscreteActorQ
+from headrace.policies.discrete.hybrid_actor_q import HybridActorQ as HybridActorQ
 from headrace.policies.fused_mlp import FusedMLP as FusedMLP
 from headrace.policies.q_network import QNetwork as QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic as RecurrentActorCritic
@@ -780,6 +783,41 @@ class DiscreteSACOptions(Options, total=False):
     target_entropy: float
     critic_hidden: Sequence[int] | None
 
+class HybridSACOptions(Options, total=False):
+    num_steps: int
+    train_freq: int
+    buffer_size: int
+    learning_starts: int
+    batch_size: int
+    utd_ratio: float
+    gradient_steps: int
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
+    gamma: float
+    n_steps: int
+    hindsight: int
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
+    recurrent: Literal["none", "gru", "lstm"]
+    rnn_size: int
+    sequence_length: int
+    burn_in: int
+    tau: float
+    temperature: float
+    learn_temperature: bool
+    target_entropy: float | None
+    target_choice_entropy: float
+    critic_hidden: Sequence[int] | None
+
 class TD3BCOptions(Options, total=False):
     gradient_steps: int
     batch_size: int
@@ -934,6 +972,7 @@ class EveryOptions(Options, total=False):
     exploration_spread: float
     adam_eps: float
     q_lambda: float
+    target_choice_entropy: float
     alpha: float
     expectile: float
     beta: float
@@ -1116,6 +1155,17 @@ class Trainer(_Trainer):
         zoo: str | Path | None = None,
         agent_info: Any = None,
         **options: Unpack[DiscreteSACOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["hybrid_sac"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[HybridSACOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -1380,6 +1430,18 @@ class Training(_Training):
     @overload
     def __init__(
         self,
+        algorithm: Literal["hybrid_sac"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[HybridSACOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
         algorithm: Literal["td3_bc"],
         env: EnvArgument = None,
         *,
@@ -1625,6 +1687,17 @@ def train(
     resume: str | Path | None = None,
     on_interrupt: Literal["raise", "return"] = "raise",
     **options: Unpack[DiscreteSACOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["hybrid_sac"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[HybridSACOptions],
 ) -> Run: ...
 @overload
 def train(
@@ -1883,6 +1956,18 @@ def tune(
     by: Literal["return", "steps"] = "return",
     watch: Callable[[str], None] | None = None,
     **options: Unpack[DiscreteSACOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["hybrid_sac"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[HybridSACOptions],
 ) -> Tuning: ...
 @overload
 def tune(

@@ -30,6 +30,7 @@ OTHER_FILES = {
         "herd.py",
         "hover.py",
         "balance.py",
+        "mover.py",
         "drift.py",
         "my_kernel.py",
         "my_policy.py",
@@ -80,7 +81,7 @@ PRELUDES = {  # document -> what its blocks of Python need; those of other docum
     "docs/curricula.md": "",
     "docs/intrinsic.md": "",
     "docs/self-play.md": "",
-    **dict.fromkeys(("docs/qrdqn.md", "docs/c51.md", "docs/discrete_sac.md"), ""),
+    **dict.fromkeys(("docs/qrdqn.md", "docs/c51.md", "docs/discrete_sac.md", "docs/hybrid_sac.md"), ""),
     "docs/algorithms.md": f"""{TRAINED}
 from headrace.kernels.language.ops import f32
 observation, state = observations[0], None
@@ -231,6 +232,8 @@ def folder(tmp_path_factory) -> Path:
         (folder / path).write_text(block)
     network = blocks(ROOT / "docs/own-policy.md")[0].partition("run = ")[0]
     (folder / "my_policy.py").write_text(network)
+    mover = blocks(ROOT / "docs/hybrid_sac.md")[0].partition("run = ")[0]
+    (folder / "mover.py").write_text(mover)
     (folder / "herd.py").write_text(blocks(ROOT / "docs/entities.md")[0])
     for path in ("drift.py", "my_kernel.py", "train.py"):
         (folder / path).write_text("")
@@ -264,7 +267,8 @@ def test_a_command_of_the_documents_is_understood(command, folder, monkeypatch, 
             assert (status == 0 and "--help" in words) or "which is not installed: pip install" in said, said
         return
     small = SMALL.get(words[0], "").split()
-    if "train" in words and ".py:" in command and "gymnasium" not in command and "balance" not in command:
+    in_python = any(name in command for name in ("gymnasium", "balance", "mover"))
+    if "train" in words and ".py:" in command and not in_python:
         small += ["--backend", "torch"]  # without compiling
     if "train" in words and "Hidden" in command:  # whose networks have memory: fewer steps to compile
         small += ["--sequence-length", "2", "--burn-in", "0"]

@@ -113,11 +113,12 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES 
     "qrdqn": "QRDQN",
     "c51": "C51",
     "discrete_sac": "DiscreteSAC",
+    "hybrid_sac": "HybridSAC",
     "td3_bc": "TD3BC",
     "iql": "IQL",
     "bc": "BC",
 }
-DISCRETE = ("qrdqn", "c51", "discrete_sac")
+DISCRETE = ("qrdqn", "c51", "discrete_sac", "hybrid_sac")
 OFFLINE = ("td3_bc", "iql", "bc")  # learn from recorded data alone
 FOLDERS = {"discrete": DISCRETE, "offline": OFFLINE}  # of headrace.algorithms
 MODULES = {name: f"{folder}.{name}" for folder, names in FOLDERS.items() for name in names}
@@ -137,6 +138,9 @@ ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others h
     **dict.fromkeys(("rainbow", "rainbow_dqn"), ("c51", RAINBOW)),
     **dict.fromkeys(("vpg", "pg"), ("reinforce", {})),
     **dict.fromkeys(("sac_discrete", "sacd", "dsac", "discretesac"), ("discrete_sac", {})),
+    **dict.fromkeys(
+        ("sac_hybrid", "hsac", "pdqn", "p_dqn", "mpdqn", "mp_dqn", "parameterized_sac"), ("hybrid_sac", {})
+    ),
     **dict.fromkeys(("td3bc", "td3+bc", "td3_plus_bc"), ("td3_bc", {})),
     **dict.fromkeys(("cql", "awac", "crr", "marwil"), ("iql", {})),
     **dict.fromkeys(("behavior_cloning", "behaviour_cloning"), ("bc", {})),
@@ -160,6 +164,7 @@ PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
     "qrdqn": "as DQN, with the distribution of returns, which is more robust",
     "c51": "as QR-DQN, for returns of a known range; with noisy networks and the others: Rainbow",
     "discrete_sac": "discrete actions, expensive environment steps; a stochastic policy",
+    "hybrid_sac": "actions of a choice and a vector (Dict or Tuple), expensive environment steps",
     "td3_bc": "recorded data alone (replay), continuous actions; a deterministic policy",
     "iql": "recorded data alone (replay), also of few good episodes; a stochastic policy",
     "bc": "recorded data alone (replay), all of it of a policy to be imitated",

@@ -95,7 +95,7 @@ class ActorQ(Policy):
         self.noise_autocorrelation, self.recurrent, self.quantiles = noise_autocorrelation, recurrent, quantiles
         self.sequence_length = 1 if recurrent == "none" else sequence_length
         self.block = inference_block(observation_space, recurrent)
-        center, half_range = _bounds(action_space)
+        center, half_range = action_bounds(action_space)
         self.action_size = len(center)
         self.num_draws = self.action_size + self.action_size % 2 + 2 * exploration_per_episode
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
@@ -347,7 +347,7 @@ def _critics(
     return RenormCritics(*sizes, hidden, activation, generator, batch_renorm)
 
 
-def _bounds(space: Space) -> tuple[Tensor, Tensor]:
+def action_bounds(space: Space) -> tuple[Tensor, Tensor]:
     """Center and half of the range of each dimension of a Box. Raises TypeError for other or unbounded spaces."""
     if not isinstance(space, Box) or len(space.shape) != 1:
         raise TypeError(f"actions must be of a Box of one dimension, got {space}: use ppo or dqn for other spaces")

@@ -35,9 +35,10 @@ DETERMINISTIC: Settings = {
     "normalize_observation": False,
     "critic_init_scale": 0.4,
 }
+OF_SAC: Settings = {"batch_size": BATCH_SIZE, "learning_rate": 1e-3}
 LEARNING: Mapping[str, Settings] = {
     "ppo": {"epochs": 10, "minibatch_size": 64},  # Schulman et al. 2017, table 3; its defaults are for larger rollouts
-    "sac": {"batch_size": BATCH_SIZE, "learning_rate": 1e-3},
+    **dict.fromkeys(("sac", "hybrid_sac"), OF_SAC),
     **dict.fromkeys(("td3", "ddpg"), DETERMINISTIC),
 }
 ROLLOUTS = ("ppo", "trpo")  # learn from rollouts as long as these
@@ -48,7 +49,7 @@ OF_DQN: Settings = {"batch_size": 32, "learning_rate": 1e-4}
 OF_IMAGES: Mapping[str, Settings] = {
     "ppo": {"epochs": 4, "minibatch_size": 256, "learning_rate": 2.5e-4},
     **dict.fromkeys(("dqn", "qrdqn", "c51", "discrete_sac"), OF_DQN),
-    **dict.fromkeys(("sac", "tqc", "crossq", "td3", "ddpg"), FEWER_IMAGES),
+    **dict.fromkeys(("sac", "hybrid_sac", "tqc", "crossq", "td3", "ddpg"), FEWER_IMAGES),
 }
 # random actions before a deterministic policy learns, as rl-baselines3-zoo has them for MuJoCo: with 1,000 of them TD3
 # learned less on Hopper (docs/scaling.md)

@@ -76,3 +76,37 @@ class Grid(gymnasium.Env):
         assert self.action_space.contains(action), action
         self.steps += 1
         return np.zeros(2, np.float32), float(action.sum()), False, self.steps >= 10, {}
+
+
+class Mover(gymnasium.Env):
+    """Come close to a place in 20 steps, and stay there: leaps go far and end nearby, steps are short and exact.
+
+    observation: own place, and the way to the other one. The reward is minus the distance, minus 0.2 for a leap.
+    """
+
+    observation_space = Box(-3.0, 3.0, (2,), np.float32)
+    action_space = Dict({"how far": Box(-1.0, 1.0, (1,), np.float32), "mode": Discrete(2)})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        self.place, self.goal = self.np_random.uniform(-1, 1, 2)
+        return self._observe(), {}
+
+    def _observe(self):
+        return np.array([self.place, self.goal - self.place], np.float32)
+
+    def step(self, action):
+        leap, far = bool(action["mode"]), float(action["how far"][0])
+        way = 2 * far + self.np_random.uniform(-0.2, 0.2) if leap else 0.1 * far
+        self.place = float(np.clip(self.place + way, -1, 1))
+        self.steps += 1
+        return self._observe(), -abs(self.goal - self.place) - 0.2 * leap, False, self.steps >= 20, {}
+
+    def state_dict(self):
+        """What a resumed run goes on from."""
+        return {"steps": self.steps, "place": self.place, "goal": self.goal}
+
+    def load_state_dict(self, state):
+        """Go on from state_dict()."""
+        self.steps, self.place, self.goal = state["steps"], state["place"], state["goal"]
