@@ -173,7 +173,8 @@ def test_a_loss_of_ones_own_is_what_is_learned(capsys):
 
 def test_a_loss_of_ones_own_is_what_trpos_critic_learns(capsys):
     def robust(policy, batch, config):
-        loss = nn.functional.huber_loss(policy(batch["inputs"])[1], batch["returns"], reduction="none") @ batch["weight"]
+        errors = nn.functional.huber_loss(policy(batch["inputs"])[1], batch["returns"], reduction="none")
+        loss = errors @ batch["weight"]
         return loss, {"value_loss": loss}
 
     class Robust(trpo.TRPO):

@@ -82,11 +82,11 @@ class KernelCalls:
 
         writes, reads: what it does besides reading the values that it takes.
         """
-        taken = [self.range(value) for value in step.places]
+        taken = [self.range(value) for value, _ in step.places]
         self._wait_for([*(r for r in taken if r not in writes), *reads], writes, step.alone)
         typed = [(argument.rsplit(" ", 1)[0], name) for name, argument in addresses]
         parameters = [f"{kind} noalias {name}.in" for kind, name in typed] + [f"i64 {name}" for name in numbers]
-        given = [self.at(value) for value in step.places]
+        given = [self.at(value) for value, _ in step.places]
         given += [f"float {self.number(number)}" for number in step.numbers]
         given += [argument for _, argument in addresses]
         given += [f"i64 {argument}" for argument in numbers.values()]

@@ -59,6 +59,9 @@ class ThreadStep(Step):
         with self.each(shape, rows) as (index, lane):
             yield index, [lane]
 
+    def address(self, value: Value, offset: int) -> tuple[str, int]:
+        return self.pointer(value), offset
+
     def kind(self, value: Value) -> str:
         """The type of the address of a value's memory."""
         space = self.plan.places[value].space
@@ -66,7 +69,7 @@ class ThreadStep(Step):
 
     def typed(self) -> list[str]:
         """The types of the addresses that the function takes."""
-        return [self.kind(value) for value in self.places]
+        return [self.kind(value) for value, _ in self.places]
 
     def parameters(self, *others: str) -> str:
         names = self.pointers.values()

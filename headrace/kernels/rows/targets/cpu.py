@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed
 from headrace.kernels.rows.row_program import (
     Input,
+    Join,
     Product,
     Value,
     View,
@@ -16,8 +18,9 @@ from headrace.kernels.rows.row_program import (
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.cpu_floors import floors
+from headrace.kernels.rows.targets.cpu_rolled import Address
 from headrace.kernels.rows.targets.cpu_sums import add_block, finish, function, gradients, indices, place_in
-from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, Step, expression, in_memory
+from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, expression, in_memory
 from headrace.kernels.rows.targets.llvm_products import Multiply, multiply, transposed_step
 from headrace.kernels.rows.targets.llvm_steps import (
     COUNT,
@@ -28,6 +31,7 @@ from headrace.kernels.rows.targets.llvm_steps import (
 from headrace.kernels.rows.targets.llvm_text import Body, Module
 
 ENTRY = "entry"
+PARTS = 8  # of a Join: of more, each is copied by a call of its own
 
 
 def assembly(plan: Plan, dtypes: list[str], wide: bool) -> str:
@@ -80,9 +84,10 @@ class _Target:
         b.block = "some"
         with b.loop(end, begin=first) as block:
             call.begin_block(block, rows)
-            for value in phase.steps:
-                if value not in self.done:
-                    self._step(call, value)
+            with call.together():
+                for value in phase.steps:
+                    if value not in self.done:
+                        self._step(call, value)
             for position in phase.stores:
                 self._store(call, position)
         b.do("br label %done")
@@ -100,13 +105,18 @@ class _Target:
             add_block(call, self.wide, value)
         elif isinstance(value, Transposed):
             call.step(transposed_step(begin(self.plan, self.module, True), value))
-        elif uniform := self._uniform(value):
-            call.step(uniform)
+        else:
+            self._usual(call, value)
 
-    def _uniform(self, value: Value) -> Step | None:
-        """A step that is the same for rows and for uniform values, but for the width; None where nothing is to do."""
-        step = begin(self.plan, self.module, value.rows)
-        return step if written(step, value) else None
+    def _usual(self, call: Caller, value: Value) -> None:
+        """Call the functions of a step that is the same for rows and for uniform values, but for the width."""
+        parts: Sequence[int | None] = [None]
+        if isinstance(value, Join) and len(value.parts) > PARTS:
+            parts = range(len(value.parts))
+        for part in parts:
+            step = begin(self.plan, self.module, value.rows)
+            if written(step, value, part):
+                call.step(step)
 
     def _product(self, call: Caller, value: Product) -> None:
         weight, source = value.weight, value.source
@@ -133,7 +143,7 @@ class _Target:
             ]
             if value.bias is not None:
                 given.append(call.at(value.bias.value, value.bias.offset))
-            call.do(name, [f"ptr {pointer}" for pointer in given])
+            call.do(name, given)
 
     def _store(self, call: Caller, position: int) -> None:
         """An output with rows, into the caller's column."""
@@ -163,8 +173,8 @@ class _Target:
         extra = f"ptr %data, i64 %row_stride, i64 %number_stride, i64 %first, {COUNT}"
         slot = slots.result(position, *self.sizes)
         data, *strides = (call.slot(slot + i) for i in range(3))
-        given = f"ptr {call.pointer(data)}, i64 {strides[0]}, i64 {strides[1]}, i64 {call.start}, i64 {call.count}"
-        call.step(step, extra, given)
+        given = [f"i64 {number}" for number in (*strides, call.start, call.count)]
+        call.step(step, extra, [Address(call.pointer(data)), *given])
 
     def _before(self, name: str, sums: list[Value], values: list[Value], last: bool = False) -> str:
         """What follows a phase, once: its sums, uniform values, and after the last phase the results."""
@@ -174,11 +184,10 @@ class _Target:
         for value in sums:
             if value in self.plan.places:
                 stride = self.plan.accumulators
-                given = [f"ptr {call.sums(value)}", f"ptr {call.at(value, 0)}", f"i64 {parts}", f"i64 {stride}"]
                 for name_ in finish(self.module, value):
-                    call.do(name_, given)
-        for step in filter(None, map(self._uniform, values)):
-            call.step(step)
+                    call.do(name_, [call.sums(value), call.at(value, 0), f"i64 {parts}", f"i64 {stride}"])
+        for value in values:
+            self._usual(call, value)
         for position, output in enumerate(self.plan.program.outputs if last else ()):
             if not output.view.value.rows and not self._in_place(position):
                 self._copy(call, position)
@@ -204,7 +213,7 @@ class _Target:
 
         copied([], "0", contiguous(view.shape))
         data = call.pointer(call.slot(slots.result(position, *self.sizes)))
-        call.step(step, "ptr %data", f"ptr {data}")
+        call.step(step, "ptr %data", [Address(data)])
 
     def _entry(self) -> str:
         """The function that does the task which its slots name."""

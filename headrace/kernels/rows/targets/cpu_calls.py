@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import Phase, Plan, accumulators
 from headrace.kernels.rows.row_program import Constant, Count, Input, Reduce, Value
-from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows.targets import cpu_rolled, slots
+from headrace.kernels.rows.targets.cpu_rolled import Address, Calls, Given
 from headrace.kernels.rows.targets.llvm_expressions import Step
 from headrace.kernels.rows.targets.llvm_steps import STARTS, filled
 from headrace.kernels.rows.targets.llvm_text import Body, Module, double_literal
@@ -17,15 +21,17 @@ class Caller:
     def __init__(self, plan: Plan, module: Module, body: Body) -> None:
         self.plan, self.module, self.body = plan, module, body
         self.sizes = len(plan.program.columns), len(plan.program.uniforms)
-        self.block = self.start = self.count = ""
+        self.start = self.count = ""
         self._slots: dict[int, str] = {}
         self._numbers: dict[Count, str] = {}
-        self._part = "0"
+        self._bases: dict[object, str] = {}
+        self._together: Calls | None = None
         for number in self._counts():
             self._number(number)
         columns, uniforms = self.sizes
         for i in range(slots.count(columns, uniforms, len(self.plan.program.outputs))):
-            self.slot(i)
+            self._bases[i] = self.pointer(self.slot(i))
+        self._sums, self._kept = self._bases[slots.SUMS], self._bases[slots.KEPT]
 
     def _counts(self) -> list[Count]:
         constants = [value for value in self.plan.program.values() if isinstance(value, Constant)]
@@ -60,68 +66,84 @@ class Caller:
 
     def begin_part(self, part: str, phase: Phase) -> None:
         """Set the accumulators of a part to what they begin with."""
-        self._part = part
-        for value in filter(is_sum, phase.steps):
+        self._sums = self.body.at(self._bases[slots.SUMS], self.body.mul(part, self.plan.accumulators))
+        for value in {self.plan.sums[value]: value for value in filter(is_sum, phase.steps)}.values():
             self.clear(value)
 
     def clear(self, value: Value) -> None:
         """Set a sum's accumulators to what they begin with."""
         if isinstance(value, Reduce) and value.function != "sum":
-            self.do(filled(self.module, accumulators(value), STARTS[value.function]), [f"ptr {self.sums(value)}"])
+            self.do(filled(self.module, accumulators(value), STARTS[value.function]), [self.sums(value)])
         else:
-            size = 4 * accumulators(value)
-            self.body.do(f"call void @llvm.memset.p0.i64(ptr {self.sums(value)}, i8 0, i64 {size}, i1 false)")
+            size, (base, offset) = 4 * accumulators(value), self.sums(value)
+            at = self.body.at(base, str(offset))
+            self.body.do(f"call void @llvm.memset.p0.i64(ptr {at}, i8 0, i64 {size}, i1 false)")
             self.module.declared.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
 
     def begin_block(self, block: str, rows: str) -> None:
         """Let what follows be for a block of so many rows in all."""
         b, lanes = self.body, self.plan.lanes
-        self.block, self.start = block, b.mul(block, lanes)
+        self.start = b.mul(block, lanes)
+        self._kept = b.at(self._bases[slots.KEPT], b.mul(block, self.plan.kept * lanes))
         left = b.new(f"sub i64 {rows}, {self.start}")
         part = b.new(f"icmp ult i64 {left}, {lanes}")
         self.count = b.new(f"select i1 {part}, i64 {left}, i64 {lanes}")
 
-    def sums(self, value: Value) -> str:
-        """The address of a sum's accumulators, of this part; of a gradient that is taken by weights, of the call."""
-        b = self.body
-        if any(value in outers for phase in self.plan.phases for outers in phase.gradients):
-            return b.at(self.pointer(self.slot(slots.UNIFORM)), str(self.plan.sums[value]))
-        base = self.pointer(self.slot(slots.SUMS))
-        part = b.mul(self._part, self.plan.accumulators) if self._part != "0" else "0"
-        return b.at(base, b.plus(part, self.plan.sums[value]))
+    def sums(self, value: Value) -> Address:
+        """Where a sum's accumulators are, of this part; of a gradient that is taken by weights, of the call."""
+        by_weights = any(value in outers for phase in self.plan.phases for outers in phase.gradients)
+        return Address(self._bases[slots.UNIFORM] if by_weights else self._sums, self.plan.sums[value])
 
-    def at(self, value: Value, offset: int) -> str:
-        """The address of a value's memory, so many numbers from its begin."""
-        b, place = self.body, self.plan.places[value]
-        columns, uniforms = self.sizes
+    def at(self, value: Value, offset: int) -> Address:
+        """Where a value's memory is, so many numbers from its begin."""
+        place, (columns, uniforms), lanes = self.plan.places[value], self.sizes, self.plan.lanes
         if place.space == "given":
-            return b.at(self.pointer(self.slot(slots.given(place.offset, columns))), str(offset))
+            return Address(self._bases[slots.given(place.offset, columns)], offset)
         if place.space == "result":
-            return b.at(self.pointer(self.slot(slots.result(place.offset, columns, uniforms))), str(offset))
+            return Address(self._bases[slots.result(place.offset, columns, uniforms)], offset)
         if place.space == "uniform":
-            return b.at(self.pointer(self.slot(slots.UNIFORM)), str(place.offset + offset))
+            return Address(self._bases[slots.UNIFORM], place.offset + offset)
         if place.space == "tile":
-            return b.at(self.pointer(self.slot(slots.SCRATCH)), str(place.offset * self.plan.lanes + offset))
-        block = b.mul(self.block, self.plan.kept * self.plan.lanes)
-        return b.at(self.pointer(self.slot(slots.KEPT)), b.plus(block, place.offset * self.plan.lanes + offset))
+            return Address(self._bases[slots.SCRATCH], place.offset * lanes + offset)
+        return Address(self._kept, place.offset * lanes + offset)
 
-    def step(self, step: Step, parameters: str = "", arguments: str = "") -> None:
-        """Add a step's function, and call it."""
+    def moved(self, at: Address, index: str, times: int) -> Address:
+        """So many times an index of the function's further on."""
+        key = at.base, index, times
+        if key not in self._bases:
+            self._bases[key] = self.body.at(at.base, self.body.times(index, times))
+        return Address(self._bases[key], at.offset)
+
+    def step(self, step: Step, parameters: str = "", arguments: Given = ()) -> None:
+        """Add a step's function, and call it. arguments: of further parameters."""
         own = step.parameters(*([parameters] if parameters else []))
         name = self.module.function(step.body, own)
-        given = [f"ptr {self.at(value, 0)}" for value in step.places]
-        given += [f"float {self._number(number)}" for number in step.numbers]
-        self.do(name, [*given, *([arguments] if arguments else [])])
+        numbers = [f"float {self._number(number)}" for number in step.numbers]
+        lanes = self.plan.lanes
+        memory = [self.at(value, offset * (lanes if value.rows else 1)) for value, offset in step.places]
+        self.do(name, [*memory, *numbers, *arguments])
 
-    def do(self, name: str, arguments: list[str]) -> None:
+    def do(self, name: str, given: Given) -> None:
         """Call a function."""
-        self.body.do(f"call void @{name}({', '.join(arguments)})")
+        if self._together is None:
+            cpu_rolled.write(self.body, self.module, [(name, given)])
+        else:
+            self._together.append((name, given))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Calls within this are written at its end, in order: a loop where there are many of few kinds."""
+        calls: Calls = []
+        self._together = calls
+        yield
+        self._together = None
+        cpu_rolled.write(self.body, self.module, calls)
 
     def gather(self, name: str, value: Input) -> None:
         """Call the function that gathers a column."""
         first = slots.column(value.position)
-        data, row, number = (self.slot(first + i) for i in range(3))
-        order, begin_ = self.pointer(self.slot(slots.ORDER)), self.slot(slots.FIRST)
-        start = self.body.add(self.start, begin_)
-        arguments = [f"ptr {self.pointer(data)}", f"i64 {row}", f"i64 {number}", f"ptr {order}", f"i64 {start}"]
-        self.do(name, [*arguments, f"i64 {self.count}", f"ptr {self.at(value, 0)}"])
+        row, number = (self.slot(first + i) for i in (1, 2))
+        start = self.body.add(self.start, self.slot(slots.FIRST))
+        data, order = Address(self._bases[first]), Address(self._bases[slots.ORDER])
+        numbers = [f"i64 {row}", f"i64 {number}"]
+        self.do(name, [data, *numbers, order, f"i64 {start}", f"i64 {self.count}", self.at(value, 0)])

@@ -11,6 +11,7 @@ from headrace.kernels.rows.row_plan import PIECE, VECTOR, Phase, Plan, matrix, o
 from headrace.kernels.rows.row_program import Outer, Reduce, Value, View
 from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_calls import Caller
+from headrace.kernels.rows.targets.cpu_rolled import Address
 from headrace.kernels.rows.targets.llvm_expressions import Step
 from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, multiply
 from headrace.kernels.rows.targets.llvm_steps import COUNT, begin, combined, row_sum_step
@@ -29,11 +30,11 @@ def add_block(call: Caller, wide: bool, value: Value) -> None:
     sizes = _sizes(call.plan, value, matrix(value)[0].shape[-1], "target")
     for weight, source, more in _factors(call, value):
         name = multiply(call.module, replace(sizes, **more), wide)
-        call.do(name, [f"ptr {weight}", f"ptr {source}", f"ptr {call.sums(value)}", f"i64 {call.count}"])
+        call.do(name, [weight, source, call.sums(value), f"i64 {call.count}"])
 
 
 def _add_along_lanes(call: Caller, value: Value, step: Step) -> None:
-    call.step(step, f"ptr noalias %sums, {COUNT}", f"ptr {call.sums(value)}, i64 {call.count}")
+    call.step(step, f"ptr noalias %sums, {COUNT}", [call.sums(value), f"i64 {call.count}"])
 
 
 def _sizes(plan: Plan, value: Outer, rows: int, start: str) -> Multiply:
@@ -43,7 +44,7 @@ def _sizes(plan: Plan, value: Outer, rows: int, start: str) -> Multiply:
     return Multiply(rows, None, pitch, own.strides[-1] * lanes, 1, VECTOR, pitch, start, strip=VECTOR * lanes)
 
 
-def _factors(call: Caller, value: Outer) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _factors(call: Caller, value: Outer) -> Iterator[tuple[Address, Address, dict[str, Any]]]:
     """The addresses of an Outer's two factors in a block, and what Multiply has of sums in turn: of a matrix for each
     index of the first axes."""
     (own, _, pitch), lanes = matrix(value), call.plan.lanes
@@ -80,32 +81,34 @@ def _piece(plan: Plan, module: Module, wide: bool, values: list[Value], rows: in
     blocks = b.new(f"udiv i64 {b.add(all_rows, lanes - 1)}, {lanes}")
     sums, target = call.sums(value), next(call.at(own, 0) for own in values if own in plan.places)
     if isinstance(value, Outer) and outer_form(value) != "dots":
-        sums = b.at(sums, b.mul("%first", matrix(value)[2]))
-        target = b.at(target, b.times("%first", 1 if outer_form(value) == "left" else value.shape[-1]))
+        sums = call.moved(sums, "%first", matrix(value)[2])
+        target = call.moved(target, "%first", 1 if outer_form(value) == "left" else value.shape[-1])
         last = b.new(f"sub i64 {all_rows}, {b.mul(b.add(blocks, -1), lanes)}")
-        _multiply_blocks(call, wide, values, rows, sums, [f"i64 {last}", f"i64 {blocks}"])
+        with call.together():
+            _multiply_blocks(call, wide, values, rows, sums, [f"i64 {last}", f"i64 {blocks}"])
     else:
         call.clear(value)
         with b.loop(blocks) as block:
             call.begin_block(block, all_rows)
-            for own in values:
-                add_block(call, wide, own)
+            with call.together():
+                for own in values:
+                    add_block(call, wide, own)
     for ending in finish(module, value, rows):
-        call.do(ending, [f"ptr {sums}", f"ptr {target}", "i64 1", "i64 0"])
+        call.do(ending, [sums, target, "i64 1", "i64 0"])
     return function(name, b, "ptr %slots, i64 %first")
 
 
-def _multiply_blocks(call: Caller, wide: bool, values: list[Value], rows: int, sums: str, counts: list[str]) -> None:
+def _multiply_blocks(
+    call: Caller, wide: bool, values: list[Value], rows: int, sums: Address, counts: list[str]
+) -> None:
     """Call what computes rows of a matrix over all blocks, from row %first on. counts: rows of the last, and blocks."""
-    plan, b, start = call.plan, call.body, "zero"
+    plan, start = call.plan, "zero"
     for value in values:
         assert isinstance(value, Outer)
-        call.begin_block("0", call.slot(slots.ROWS))
         sizes = replace(_sizes(plan, value, rows, start), blocks=plan.kept * plan.lanes, lanes=plan.lanes)
         for weight, source, more in _factors(call, value):
             name = multiply(call.module, replace(sizes, start=start, **more), wide)
-            weight = b.at(weight, b.mul("%first", sizes.row))
-            call.do(name, [f"ptr {weight}", f"ptr {source}", f"ptr {sums}", *counts])
+            call.do(name, [call.moved(weight, "%first", sizes.row), source, sums, *counts])
             start = "target"
 
 

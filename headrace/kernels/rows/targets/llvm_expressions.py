@@ -16,6 +16,7 @@ ELEMENTS = {F32: "float", I32: "i32", BOOL: "float"}  # in memory
 _COMPARE = {"eq": ("oeq", "eq"), "ne": ("une", "ne"), "lt": ("olt", "slt"), "le": ("ole", "sle")} | {
     **{"gt": ("ogt", "sgt"), "ge": ("oge", "sge")}
 }
+PARAMETERS = 12  # of a step's function, before several parts of one value have the same
 _INTEGERS = {"add": "add", "sub": "sub", "mul": "mul"}
 
 
@@ -51,8 +52,9 @@ def leaves(node: Node) -> list[View]:
 class Step:
     """A function that is being written for one step, and what it is called with.
 
-    pointers: the memory of each value that it reads or writes; values in the same place have one. numbers: those that
-    depend on the number of rows. along: whether uniform numbers are computed VECTOR at a time.
+    pointers: parameters, by the places in memory that it reads or writes. places: for each the value that is there, and
+    with how many of its numbers it begins. numbers: those that depend on the number of rows. along: whether uniform
+    numbers are computed VECTOR at a time.
     """
 
     along: ClassVar[bool] = True
@@ -60,7 +62,7 @@ class Step:
     module: Module
     body: Body
     pointers: dict[object, str] = field(default_factory=dict)
-    places: list[Value] = field(default_factory=list)
+    places: list[tuple[Value, int]] = field(default_factory=list)
     numbers: dict[Count, str] = field(default_factory=dict)
 
     @property
@@ -93,13 +95,20 @@ class Step:
         with self.each(shape, False) as (index, _):
             yield index, [str(lane) for lane in range(0, self.plan.lanes, self.body.width)] if rows else ["0"]
 
-    def pointer(self, value: Value) -> str:
-        """The parameter that is a value's memory."""
-        key: object = self.plan.places[value]
+    def pointer(self, value: Value, offset: int = 0) -> str:
+        """The parameter that is a value's memory, from so many numbers on."""
+        key = self.plan.places[value], offset
         if key not in self.pointers:
             self.pointers[key] = f"%p{len(self.pointers)}"
-            self.places.append(value)
+            self.places.append((value, offset))
         return self.pointers[key]
+
+    def address(self, value: Value, offset: int) -> tuple[str, int]:
+        """The parameter for a value's memory from so many numbers on, and how many there are up to these: none, so that
+        steps which differ in this alone are one function, unless it has many parameters."""
+        if len(self.pointers) < PARAMETERS or (self.plan.places[value], offset) in self.pointers:
+            return self.pointer(value, offset), 0
+        return self.pointer(value), offset
 
     def count(self, number: Count) -> str:
         """The parameter that is a number which depends on the number of rows."""
@@ -128,27 +137,26 @@ class Reader:
             self.known[key] = self._map(node) if node.inner else self._read(node.view)
         return self.known[key]
 
-    def place(self, view: View, factor: int) -> str:
-        """Where a view's number at this index is, in numbers of which each takes `factor`."""
+    def place(self, view: View, offset: int, factor: int) -> str:
+        """Where the number at this index is of a view that begins with `offset`, in numbers of which each takes
+        `factor`."""
         b = self.body
-        return b.plus(
-            view.offset * factor, *(b.times(i, s * factor) for i, s in zip(self.index, view.strides, strict=True))
-        )
+        return b.plus(offset * factor, *(b.times(i, s * factor) for i, s in zip(self.index, view.strides, strict=True)))
 
     def _read(self, view: View) -> str:
         value, b = view.value, self.body
         if isinstance(value, Constant):
             return self._constant(value, view)
-        element = ELEMENTS[value.dtype]
+        element, (memory, offset) = ELEMENTS[value.dtype], self.step.address(value, view.offset)
         if value.rows:
-            found = b.load(self.step.pointer(value), b.plus(self.place(view, self.step.pitch), self.lane), element)
+            found = b.load(memory, b.plus(self.place(view, offset, self.step.pitch), self.lane), element)
         else:
-            found = self._uniform(self.step.pointer(value), view, element)
+            found = self._uniform(memory, view, offset, element)
         return compare(b, "une", found, b.number(0)) if value.dtype == BOOL else found
 
-    def _uniform(self, memory: str, view: View, element: str) -> str:
+    def _uniform(self, memory: str, view: View, offset: int, element: str) -> str:
         """A number in all lanes, or numbers side by side, one a lane."""
-        b, place = self.body, self.place(view, 1)
+        b, place = self.body, self.place(view, offset, 1)
         if self.along and view.strides[-1] == 1:
             return b.load(memory, place, element)
         return b.broadcast(b.load(memory, place, element, one=True), element)
@@ -165,7 +173,7 @@ class Reader:
         element = ELEMENTS[value.dtype]
         numbers = [_plain(n) for n in value.numbers]
         words = [str(int(n)) if value.dtype == I32 else literal(n) for n in numbers]
-        found = self._uniform(self.step.module.constant(words, element), view, element)
+        found = self._uniform(self.step.module.constant(words, element), view, view.offset, element)
         return compare(b, "une", found, b.number(0)) if value.dtype == BOOL else found
 
     def _map(self, node: Node) -> str:

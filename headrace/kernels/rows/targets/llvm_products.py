@@ -205,7 +205,7 @@ def transposed_step(step: Step, value: Transposed) -> Step:
     of the other."""
     b, view = step.body, value.source
     count, lanes = view.shape[-1], step.plan.lanes
-    source, target = step.pointer(view.value), step.pointer(value)
+    (source, offset), target = step.address(view.value, view.offset), step.pointer(value)
     stride = view.strides[-1] * lanes
 
     def turned(index: list[str]) -> None:
@@ -214,7 +214,7 @@ def transposed_step(step: Step, value: Transposed) -> Step:
                 turned([*index, i])
             return
         places = [b.times(i, s * lanes) for i, s in zip(index, view.strides[:-1], strict=True)]
-        begin_ = b.plus(view.offset * lanes, *places)
+        begin_ = b.plus(offset * lanes, *places)
         steps = 1
         for size, i in zip(reversed(view.shape[:-1]), reversed(index), strict=True):
             places.append(b.times(i, steps * padded(count) * lanes))

@@ -43,11 +43,12 @@ def begin(plan: Plan, module: Module, rows: bool) -> Step:
     return Step(plan, module, Body(VECTOR if rows else 1))
 
 
-def store(step: Step, value: Value, place: str, lane: str, found: str) -> None:
-    """Store one of a value's numbers."""
-    b = step.body
+def store(step: Step, value: Value, place: str, lane: str, found: str, offset: int = 0) -> None:
+    """Store one of a value's numbers, so many behind `offset`."""
+    b, (memory, further) = step.body, step.address(value, offset)
+    place = b.plus(further, place)
     at = b.plus(b.times(place, step.pitch), lane) if value.rows else place
-    b.store(in_memory(b, found, value.dtype), step.pointer(value), at, ELEMENTS[value.dtype])
+    b.store(in_memory(b, found, value.dtype), memory, at, ELEMENTS[value.dtype])
 
 
 def fewer_axes(shape: Shape, views: Sequence[Sequence[int]]) -> tuple[Shape, list[list[int]]]:
@@ -76,10 +77,11 @@ def restrided(node: Node, strides: list[list[int]], shape: Shape) -> Node:
     return Node(View(node.view.value, shape, tuple(strides.pop(0)), node.view.offset))
 
 
-def written(step: Step, value: Value) -> bool:
-    """Write the step of a value that is no sum over rows, and no product; False where nothing is to do."""
+def written(step: Step, value: Value, part: int | None = None) -> bool:
+    """Write the step of a value that is no sum over rows, and no product; False where nothing is to do. part: of a
+    Join, where it is that alone."""
     if isinstance(value, Join):
-        return join_step(step, value)
+        return join_step(step, value, part)
     if isinstance(value, Map):
         map_step(step, value)
     elif isinstance(value, Reduce):
@@ -99,12 +101,12 @@ def map_step(step: Step, value: Map) -> None:
     _loops(step, value, node, value.shape, contiguous(value.shape), 0)
 
 
-def join_step(step: Step, value: Join) -> bool:
-    """Parts, each to where it lies in the whole; False where all were computed there."""
+def join_step(step: Step, value: Join, only: int | None = None) -> bool:
+    """Parts, or one of them, each to where it lies in the whole; False where they were computed there."""
     at, copied = 0, False
     strides = contiguous(value.shape)
-    for part in value.parts:
-        if not _there(step.plan, part, value, at * strides[value.axis]):
+    for number, part in enumerate(value.parts):
+        if only in (None, number) and not _there(step.plan, part, value, at * strides[value.axis]):
             _loops(step, value, expression(step.plan, part), part.shape, strides, at * strides[value.axis])
             copied = True
         at += part.shape[value.axis]
@@ -124,8 +126,8 @@ def _loops(step: Step, value: Value, node: Node, shape: Shape, target: Sequence[
 
     def write(index: list[str], lane: str, along: bool = False) -> None:
         found = Reader(step, index, lane, along).value(node)
-        place = step.body.plus(offset, *(step.body.times(i, s) for i, s in zip(index, own, strict=True)))
-        store(step, value, place, lane, found)
+        place = step.body.plus(*(step.body.times(i, s) for i, s in zip(index, own, strict=True)), 0)
+        store(step, value, place, lane, found, offset)
 
     if value.rows or not step.along or own[-1:] != [1] or any(view.strides[-1] > 1 for view in leaves(node)):
         with step.each(merged, value.rows) as (index, lane):
