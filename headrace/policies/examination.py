@@ -68,6 +68,23 @@ class Examination:
             return _alterations(module) == (self.altered, self.own_gradients)
         return True
 
+    def changed_numbers(self, later: Examination) -> list[tuple[dict[str, Any], str]] | None:
+        """The attributes, each with the dict that it is in, in which alone a later examination differs, where all are
+        floats in both; None where anything else differs."""
+        if self._facts() != later._facts() or self._objects_of() != later._objects_of():
+            return None
+        own = zip(self._owners, self._names, self._settings, later._settings, strict=True)
+        found = [(space, name, before, after) for space, name, before, after in own if before is not after]
+        if any(type(x) is not float for *_, before, after in found for x in (before, after)):
+            return None
+        return [(space, name) for space, name, *_ in found]
+
+    def _facts(self) -> tuple[Any, ...]:
+        return self._kind, self._names, self._sizes, self._lie, self.altered, self.own_gradients
+
+    def _objects_of(self) -> list[int]:
+        return [*map(id, chain(self._objects, self._owners, self._modules))]
+
     def _same_objects(self) -> bool:
         """Whether the modules' attributes are the same objects, as many as there were."""
         objects = [*_values(self._members)]

@@ -104,8 +104,8 @@ class TorchrunRanks(Ranks):
         self.order(SAVE)
         return [unpacked(state)["state"] for state in self._gathered(b"")[1:]]
 
-    def load(self, states: list[tuple[StateDict, StateDict]]) -> None:
-        """Let each other rank go on from the state of its collector and its algorithm."""
+    def load(self, states: list[tuple[StateDict, StateDict, StateDict]]) -> None:
+        """Let each other rank go on from the arguments of its trainer's load_own_state()."""
         self.order(LOAD, tuple(packed({"state": materialised(state)}) for state in states))
 
     def close(self) -> None:

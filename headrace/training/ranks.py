@@ -254,8 +254,8 @@ class Leader(Ranks):
         self.order(SAVE)
         return [unpacked(answer)["state"] for answer in self.answers()]
 
-    def load(self, states: list[tuple[StateDict, StateDict]]) -> None:
-        """Let each other rank go on from the state of its collector and its algorithm."""
+    def load(self, states: list[tuple[StateDict, StateDict, StateDict]]) -> None:
+        """Let each other rank go on from the arguments of its trainer's load_own_state()."""
         for process, state in zip(self.processes, states, strict=True):
             process.tell(LOAD, 0, (packed({"state": materialised(state)}),))
         self.answers()

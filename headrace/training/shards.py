@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from copy import deepcopy
 from typing import Any
 
@@ -95,7 +96,8 @@ class Sharded:
                 errors.append(error)
                 self._barrier.abort()
 
-        others = [threading.Thread(target=learn, args=(rank,)) for rank in range(1, len(self.replicas))]
+        ranks = range(1, len(self.replicas))
+        others = [threading.Thread(target=copy_context().run, args=(learn, rank)) for rank in ranks]
         for thread in others:
             thread.start()
         learn(0)

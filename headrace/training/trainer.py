@@ -14,6 +14,7 @@ import torch
 
 from headrace.algorithms.base import Algorithm, counted_steps, past_warm_up
 from headrace.algorithms.reduce import all_agree
+from headrace.bindings.compiled.loss_tries import RunTries
 from headrace.core.device import numbers
 from headrace.core.openmp import spinning
 from headrace.core.precision import torch_settings
@@ -90,12 +91,12 @@ class Trainer:
             if ranks is not None:
                 self.env.fixed_params = f"learners={self.config.learners} have theirs in a process each"
             self._stagger, self._graph, self._learner = parts.stagger, parts.graph, parts.learner
+            self._tries = RunTries()  # of compiled losses
             self.limits, self.episodes = Limits(self.config), episodes_of(self.config, self.env)
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
             self.steps, self.seconds = 0, 0.0  # counted so far, and time spent in iterate()
             self._steps_before, self._seconds_before = 0, 0.0  # of the run that this one resumes
-            self._iteration_began = self._collected = 0.0
-            self._learned = 0  # updates that have learned
+            self._iteration_began, self._collected, self._learned = 0.0, 0.0, 0  # the last: updates that have learned
             self._speed = ActorSpeed(self.collector, ranks)
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
@@ -116,7 +117,6 @@ class Trainer:
 
     def begin(self) -> None:
         """With several learners: begin as one of them."""
-        assert self._ranks is not None
         self._ranks.begin_with(self.algorithm)
         if not all_agree(self._graph is not None, self._ranks.sum):
             self._graph = None
@@ -143,8 +143,7 @@ class Trainer:
         return self.result(metrics, *ended, notes=self._forecast())
 
     def follow(self, progress: float, may_stop: bool, speed: bool) -> None:
-        """iterate() of another rank than 0, which gives the progress, and says whether it may give up the rollout, and
-        whether it wants to know how fast actors are."""
+        """iterate() of another rank than 0, which says if a rollout may be given up, and if actors' speed is wanted."""
         self._speed.wanted = speed
         with suppress(Stopped):
             self._whole_iteration(progress, None, may_stop)
@@ -181,8 +180,7 @@ class Trainer:
         return self._speed.forecast(now - self._collected, now - self._iteration_began, self.seconds)
 
     def _iterate(self, progress: float) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
-        taken = self.collector.steps
-        self._stagger.before(taken)
+        self._stagger.before(taken := self.collector.steps)
         learned = self._graph.iterate(progress) if self._graph else None
         rollout = self._collect() if learned is None else self._captured()
         self._collected = perf_counter()
@@ -221,9 +219,9 @@ class Trainer:
         try:
             rollout = self.collector.collect()
         except Stopped:
+            stopped = True
             if self._ranks is None:
                 raise
-            stopped = True
         self._stagger.after()
         if self._ranks is not None:
             self._share(stopped)
@@ -240,9 +238,10 @@ class Trainer:
         return self.episodes.add(rollout)
 
     def _torch_settings(self) -> AbstractContextManager[None]:
-        """Threads and precision inside, as the config has them."""
+        """Threads and precision inside, as the config has them; what is found out about losses belongs to the run."""
         others = self.env.computing if isinstance(self.env, ActorEnv) else tuple
-        return torch_settings(self.config.threads, others, self.config.precision, self.placement.learn)
+        precision, device = self.config.precision, self.placement.learn
+        return self._tries.active(torch_settings(self.config.threads, others, precision, device))
 
     def progress(self) -> float:
         """Fraction of the training done, 0 .. 1."""
@@ -324,8 +323,8 @@ class Trainer:
     def _workers(self) -> dict[str, int]:
         """Environments that were made again after a failure, and steps that were dropped, since the run began."""
         restarts = self.env.restarts if self._all is None else self._all.restarts
-        now = {"restarts": restarts, "dropped_steps": self.collector.dropped_steps}
-        return {name: self._workers_before[name] + number for name, number in now.items()}
+        before, dropped = self._workers_before, self.collector.dropped_steps
+        return {"restarts": before["restarts"] + restarts, "dropped_steps": before["dropped_steps"] + dropped}
 
     def state_dict(self) -> StateDict:
         """All from which load_state_dict() goes on, on the CPU bit for bit where the environment can be saved."""
@@ -346,6 +345,7 @@ class Trainer:
             "learner": learner,
             "collectors": [collector, *(state for state, _ in others)],
             "workers": self._workers(),
+            "compiled": self._tries.state_dict(),
             **self._learned_by_wrappers.state_dict(),
         }
 
@@ -354,8 +354,9 @@ class Trainer:
         collector = self.collector.state_dict() if self._before is None else self._before
         return collector, self.algorithm.state_dict() if hasattr(self.algorithm, "replay") else None
 
-    def load_own_state(self, collector: StateDict, algorithm: Any) -> None:
-        """Continue from the state of this rank alone."""
+    def load_own_state(self, collector: StateDict, algorithm: Any, tries: StateDict) -> None:
+        """Continue from the state of this rank alone. tries: of compiled losses, the same of all ranks."""
+        self._tries.load_state_dict(tries)
         self.algorithm.load_state_dict(algorithm)
         self.collector.load_state_dict(collector)
 
@@ -365,11 +366,11 @@ class Trainer:
         if changed := state.get("params"):
             self.env.set_params(**loaded_params(changed))
         self._learned_by_wrappers.load_state_dict(state, self.policy)
-        algorithm = learner["algorithm"]
+        algorithm, tries = learner["algorithm"], state.get("compiled", {})
+        algorithms = learner.get("ranks", [algorithm] * len(others))
         if self._leads:
-            algorithms = learner.get("ranks", [algorithm] * len(others))
-            self._ranks.load(list(zip(others, algorithms, strict=True)))
-        self.load_own_state(collector, algorithm)
+            self._ranks.load([(*each, tries) for each in zip(others, algorithms, strict=True)])
+        self.load_own_state(collector, algorithm, tries)
         self.episodes.load_state_dict(learner["episodes"])
         self._group_episodes.load_state_dict(learner["group_episodes"])
         self.steps = self._steps_before = learner["steps"]

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
+from headrace.bindings.compiled.loss_tries import Tries
 from headrace.data.rollout import tree_map
 from headrace.policies.base import Policy
 
 if TYPE_CHECKING:
+    from headrace.bindings.compiled.loss_conditions import Conditions
     from headrace.bindings.compiled.loss_program import Program
     from headrace.parallel.collector import InlineCollector
 
@@ -97,10 +99,10 @@ def evaluate_last(collector: InlineCollector) -> None:
 class CompiledOutputs(CompiledLoss):
     """A function of rows without gradients."""
 
-    def _program(self, arguments: tuple[Any, ...], again: bool = False) -> Program:
-        from headrace.bindings.compiled.loss_program import Program
+    def _conditions(self, arguments: tuple[Any, ...], tries: Tries) -> Conditions:
+        from headrace.bindings.compiled.loss_conditions import Conditions
 
-        return Program(self.plain, arguments, self.name, gradients=False, again=again)
+        return Conditions(self.plain, arguments, tries, gradients=False)
 
     def _differs_later(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
         return self._differs(program, arguments)

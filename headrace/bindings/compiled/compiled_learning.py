@@ -61,8 +61,10 @@ def _first(columns: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {name: tree_map(lambda x: x[:count], part) for name, part in columns.items()}
 
 
-def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, config: Any) -> Any:
-    """The program of a loss for `size` rows of these columns, or why there is none."""
+def _program(
+    loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, config: Any, reduce: Reduce = one_learner
+) -> Any:
+    """The program of a loss for `size` rows of these columns, or why there is none. reduce: see CompiledLoss.find()."""
     unit = policy.sequence_length
     if inspect.ismethod(loss):
         return "its loss is a method of an object that changes; a staticmethod (policy, batch, config) is compiled"
@@ -71,7 +73,7 @@ def _program(loss: Loss, policy: Policy, columns: Mapping[str, Any], size: int, 
     share, whole = torch.zeros((), device=columns["valid"].device), _units(columns, unit)
     few = lambda: (policy, _first(whole, size // unit), config, share)  # noqa: E731
     arguments = few() if share.is_cuda else (policy, whole, config, share)  # a program for a GPU is for so many rows
-    return compiled(loss, unit, size).find(arguments, few, size // unit)
+    return compiled(loss, unit, size).find(arguments, few, size // unit, reduce)
 
 
 def serves_gradient(
@@ -80,7 +82,7 @@ def serves_gradient(
     """True if the loss is compiled for these rows; else the reason."""
     if columns["valid"].device.type not in DEVICES:
         return False
-    found = _program(loss, policy, columns, len(columns["valid"]), config)
+    found = _program(loss, policy, columns, len(columns["valid"]), config, reduce)
     return found if isinstance(found, str) else True
 
 
@@ -113,7 +115,7 @@ def serves(
         return False
     if (reason := why_not_adam(optimizer, any_beta2=True)) is not None:
         return reason
-    found = _program(loss, policy, columns, _size(order, number, policy.sequence_length), config)
+    found = _program(loss, policy, columns, _size(order, number, policy.sequence_length), config, reduce)
     return found if isinstance(found, str) else _why_no_steps(found, optimizer) or True
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from headrace.algorithms.reduce import Reduce, one_learner, size_of
+from headrace.bindings.compiled.loss_tries import MOST, Tries, active_run
 from headrace.core.terminal import tell
 
 if TYPE_CHECKING:
@@ -27,17 +28,8 @@ DEVICES = ("cpu", "cuda")  # whose losses are compiled
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 ROWS = 16  # numbers of rows at which it is: minibatches of ever new lengths would be compared for ever
-MOST = 16  # programs of a loss: of more, those are dropped that were not used for the longest
 TRIES, CALLS = 32, 50  # programs of a module that are made whatever its calls are; further ones for so many calls each
 _compared: set[str] = set()  # keys of programs that this process has compared
-
-
-@dataclass
-class _Tries:
-    """Programs made for calls with one module, since a loss' so many-th call."""
-
-    since: int
-    made: int = 0
 
 
 class CompiledLoss:
@@ -54,10 +46,8 @@ class CompiledLoss:
         self._programs: list[Program] = []  # the one that was used last is the first
         self._refused: list[tuple[Conditions, str]] = []
         self._said: set[str] = set()
-        self._never: str | None = None  # why it is not compiled, whatever its arguments are
-        self._calls = 0
-        self._tries: WeakKeyDictionary[object, _Tries] = WeakKeyDictionary()  # of a module: others are counted apart
-        self._changing: WeakKeyDictionary[object, str] = WeakKeyDictionary()  # modules that change too often, and why
+        self._never = ""  # why it is not compiled, whatever its arguments are
+        self._tries: WeakKeyDictionary[object, Tries] = WeakKeyDictionary()  # of a module: others are counted apart
         self._last = threading.local()
 
     def __call__(self, *given: Any, **named: Any) -> Any:
@@ -95,67 +85,114 @@ class CompiledLoss:
         return str(getattr(self.plain, "__qualname__", type(self.plain).__name__))
 
     def find(
-        self, arguments: tuple[Any, ...], few: Callable[[], tuple[Any, ...]] | None = None, rows: int | None = None
+        self,
+        arguments: tuple[Any, ...],
+        few: Callable[[], tuple[Any, ...]] | None = None,
+        rows: int | None = None,
+        reduce: Reduce = one_learner,
     ) -> Program | str:
         """Find the program that computes the loss of these arguments; a sentence where there is none.
 
         few: the arguments with fewer rows, on which a program is made and compared. rows: of its calls; None for those
-        of the arguments."""
-        self._calls += 1
-        if (never := self._why_never(arguments)) is not None:
+        of the arguments. reduce: sums over learners, which all call this in turn: where one has no program, none has.
+        """
+        tries = self._tries_of(arguments)
+        tries.calls += 1
+        found = self._known(arguments, tries, few, rows)
+        if found is None:
+            with self._lock:
+                found = self._never or tries.given_up or self._make(few() if few else arguments, tries, rows)
+        if isinstance(found, str):
+            return self._agreed(found, "", tries, reduce)
+        self._last.found = found
+        return self._agreed(found, found.beyond(arguments) or "", tries, reduce)
+
+    def _known(
+        self,
+        arguments: tuple[Any, ...],
+        tries: Tries,
+        few: Callable[[], tuple[Any, ...]] | None,
+        rows: int | None,
+    ) -> Program | str | None:
+        """The program that was made for such arguments, or why there is none; None where that is to be found out."""
+        if never := self._never or tries.given_up:
             return never
         for program in self._programs:
-            if program.conditions.hold(arguments):
+            if program.conditions.tries is tries and program.conditions.hold(arguments):
                 if program is not self._programs[0]:
                     self._add(program)
-                self._last.found = program
-                return program.beyond(arguments) or self._again(program, arguments, few, rows)
+                program.use = tries.use(program.digest)
+                return self._again(program, arguments, few, rows)
         for conditions, why in self._refused:
-            if conditions.hold(arguments):
+            if conditions.tries is tries and conditions.hold(arguments):
                 return why
-        with self._lock:
-            if (never := self._why_never(arguments)) is None and (never := self._gives_up(arguments)) is None:
-                return self._make(few() if few else arguments, rows)
-            return never
+        return None
 
-    def _make(self, arguments: tuple[Any, ...], rows: int | None) -> Program | str:
+    def _make(self, arguments: tuple[Any, ...], tries: Tries, rows: int | None) -> Program | str:
         """A program for arguments that none serves so far, or why there is none."""
         from headrace.kernels.rows.reasons import NotRows, of_compiler
 
+        tries.fresh = True
+        tries.vary(frozenset().union(*(conditions.varied() for conditions in self._met(tries))))
+        first: Conditions | None = None
         try:
-            program = self._program(arguments)
+            first = self._conditions(arguments, tries)
+            resumed = tries.had(first.digest)  # then it was counted, and this is no first call
+            if why := (not resumed and self._gives_up(tries, arguments)) or tries.refused.get(first.digest):
+                return self._refuse(first, why)
+            program = self._program(arguments, first)
             reason = self._first_difference(program, arguments)
             if reason is not None and not program.traced:  # what is on disk is of something that its key lacks
-                program = self._program(arguments, again=True)
+                program = self._program(arguments, self._conditions(arguments, tries), again=True)
                 reason = self._first_difference(program, arguments)
         except NotRows as error:
             if error.for_good:
                 self._never = str(error)
-            elif (conditions := getattr(error, "conditions", None)) is not None:
-                self._refuse(conditions, str(error))
+            elif first is not None:
+                self._refuse(first, str(error))
+            else:
+                self._gives_up(tries, arguments)
             return str(error)
         except Exception as error:  # plain PyTorch is right, whatever the compiler does
-            self._never = str(of_compiler(error))
+            self._never = tries.given_up = str(of_compiler(error))
             return self._never
         if reason is not None:
-            program.conditions.keep(reason)
-            self._refuse(program.conditions, reason)
-            return reason
+            return self._differed(program, reason)
+        program.use = tries.use(program.digest)
+        program.use.calls += resumed
         program.compared.add(program.rows(arguments) if rows is None else rows)
         self._add(program)
-        self._last.found = program
-        return program.beyond(arguments) or program
+        return program
+
+    def _agreed(self, found: Program | str, beyond: str, tries: Tries, reduce: Reduce) -> Program | str:
+        """What was found, if all learners have found a program; else why not. beyond: why not for these numbers."""
+        asks = tries.fresh or (not isinstance(found, str) and found.is_wide)
+        if size_of(reduce) == 1 or not asks:
+            return beyond or found
+        tries.fresh, refused = False, isinstance(found, str)
+        refusals = torch.tensor([refused, bool(beyond)], dtype=torch.int64)
+        reduce(refusals)
+        if 0 < refusals[0] < size_of(reduce):
+            tries.given_up = found if isinstance(found, str) else "another learner does not compile it"
+            return tries.given_up
+        return beyond or ("another learner has numbers that do not fit into 32 bits" if refusals[1] else found)
 
     @property
     def last(self) -> Program:
         """The program that find() gave this thread last: for who has asked it about the same arguments."""
         return self._last.found  # type: ignore[no-any-return]
 
-    def _program(self, arguments: tuple[Any, ...], again: bool = False) -> Program:
+    def _conditions(self, arguments: tuple[Any, ...], tries: Tries) -> Conditions:
+        """The loss and these arguments, without their numbers."""
+        from headrace.bindings.compiled.loss_conditions import Conditions
+
+        return Conditions(self.plain, arguments, tries, by_weights=self.by_weights)
+
+    def _program(self, arguments: tuple[Any, ...], first: Conditions, again: bool = False) -> Program:
         """A program for these arguments; again: traced whatever is on disk."""
         from headrace.bindings.compiled.loss_program import Program
 
-        return Program(self.plain, arguments, self.name, again=again, by_weights=self.by_weights)
+        return Program(self.plain, arguments, self.name, first, again)
 
     def _differs(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
         """How the compiled loss differs from the plain one; None where it does not."""
@@ -184,34 +221,42 @@ class CompiledLoss:
         others = [own for own in self._programs if own is not program]
         self._programs = [program, *others[: MOST - 1]]
 
-    def _refuse(self, conditions: Conditions, reason: str) -> None:
+    def _refuse(self, conditions: Conditions, reason: str) -> str:
         self._refused = [(conditions, reason), *self._refused[: MOST - 1]]
+        return reason
 
-    def _why_never(self, arguments: tuple[Any, ...]) -> str | None:
-        """Say why calls with this module are not compiled; None where nothing is against it."""
-        if self._never is None and self._changing:
-            return self._changing.get(self._owner(arguments))
-        return self._never
+    def _differed(self, program: Program, reason: str) -> str:
+        """Refuse what a program was made for: in the run, or for later processes where there is none."""
+        tries = program.conditions.tries
+        tries.refuse(program.digest, reason)
+        if tries.run is None:
+            program.conditions.keep(reason)
+        self._programs = [own for own in self._programs if own is not program]
+        return self._refuse(program.conditions, reason)
 
-    def _owner(self, arguments: tuple[Any, ...]) -> object:
-        """The first module of a call: a loss of many modules is compiled for each."""
-        return next((x for x in arguments if isinstance(x, nn.Module)), self)
-
-    def _gives_up(self, arguments: tuple[Any, ...]) -> str | None:
-        """Count a try of these arguments' module; say why no further one is made where they take longer than they
-        save."""
-        owner = self._owner(arguments)
-        tries = self._tries.setdefault(owner, _Tries(self._calls))
-        calls = self._calls - tries.since
-        if tries.made < TRIES + calls // CALLS:
-            tries.made += 1
-            return None
+    def _met(self, tries: Tries) -> list[Conditions]:
+        """Conditions that are known of a module's calls."""
         known = [program.conditions for program in self._programs] + [conditions for conditions, _ in self._refused]
-        change = known[0].change(arguments) if known else "what it is given"
-        often = calls // tries.made
+        return [conditions for conditions in known if conditions.tries is tries]
+
+    def _tries_of(self, arguments: tuple[Any, ...]) -> Tries:
+        """The Tries for a call's first module: a loss of many modules is compiled for each."""
+        owner = next((x for x in arguments if isinstance(x, nn.Module)), self)
+        found, run = self._tries.get(owner), active_run()
+        if found is None or (run is not None and found.run is not run):
+            found = self._tries[owner] = Tries() if run is None else run.take(self.name)
+        return found
+
+    def _gives_up(self, tries: Tries, arguments: tuple[Any, ...]) -> str:
+        """Count a program; say why no further one is made where they take longer than they save."""
+        if tries.made < TRIES + tries.calls // CALLS:
+            tries.made += 1
+            return ""
+        change = next((conditions.change(arguments) for conditions in self._met(tries)), "what it is given")
+        often = tries.calls // tries.made
         when = "each call" if often < 2 else f"one call in {often}"
-        self._changing[owner] = f"it is traced again at {when}, because of {change}"
-        return self._changing[owner]
+        tries.given_up = f"it is traced again at {when}, because of {change}"
+        return tries.given_up
 
     def _again(
         self,
@@ -224,18 +269,18 @@ class CompiledLoss:
         rows, by which the loss may choose."""
         if program.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return program
-        program.calls += 1
+        program.use.calls += 1
         rows = program.rows(arguments) if rows is None else rows
         new = rows not in program.compared and rows >= FEWEST and len(program.compared) < ROWS
-        if program.calls != LOOK_AGAIN and not new:
+        if program.use.calls != LOOK_AGAIN and not new:
+            return program
+        program.conditions.tries.fresh = True
+        if program.beyond(arguments):
             return program
         program.compared.add(rows)
         if (reason := self._differs_later(program, few() if few else arguments)) is not None:
-            program.conditions.keep(reason)
             with self._lock:
-                self._programs = [own for own in self._programs if own is not program]
-                self._refuse(program.conditions, reason)
-            return reason
+                return self._differed(program, reason)
         return program
 
 

@@ -17,6 +17,8 @@ from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_learning
 from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
+from headrace.bindings.compiled.loss_conditions import Conditions
+from headrace.bindings.compiled.loss_tries import Tries
 from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
 from headrace.bindings.eligibility import why_not_adam
 from headrace.core.fused import register
@@ -40,12 +42,10 @@ class CompiledObjective(CompiledLoss):
         self._optimizers = [ref(optimizer) for optimizer in objective.optimizers]
         self._columns: WeakKeyDictionary[Program, Rows] = WeakKeyDictionary()
 
-    def _program(self, arguments: tuple[Any, ...], again: bool = False) -> Program:
-        from headrace.bindings.compiled.loss_program import Program
-
+    def _conditions(self, arguments: tuple[Any, ...], tries: Tries) -> Conditions:
         optimizers = [optimizer for found in self._optimizers if (optimizer := found()) is not None]
         learns = frozenset(id(parameter) for optimizer in optimizers for parameter in optimizer.parameters)
-        return Program(self.plain, arguments, self.name, again=again, learns=learns)
+        return Conditions(self.plain, arguments, tries, learns=learns)
 
     def columns(self, program: Program, values: Sequence[Tensor]) -> Rows:
         """Columns that the loss gives to those that follow: memory for each, with numbers of the first minibatch that
@@ -96,16 +96,17 @@ def _rows(batches: Batch, random: Tensor, g: int, unit: int) -> Rows:
 
 
 def programs_of(
-    objectives: Sequence[Objective], networks: Learned, rows: Rows, config: Any
+    objectives: Sequence[Objective], networks: Learned, rows: Rows, config: Any, reduce: Reduce = one_learner
 ) -> tuple[list[Program], list[Rows]] | str:
-    """The programs of the losses, each with what its loss gives to those that follow; or why there are none."""
+    """The programs of the losses, each with what its loss gives to those that follow; or why there are none. reduce:
+    see CompiledLoss.find()."""
     programs: list[Program] = []
     columns: list[Rows] = []
     with examined_once():
         for objective in objectives:
             compiled = _of(objective, networks.policy.sequence_length)
             arguments = networks, rows, config
-            program = compiled.find(arguments)
+            program = compiled.find(arguments, reduce=reduce)
             if isinstance(program, str):
                 return program
             programs.append(program)
@@ -164,7 +165,8 @@ def serves(
         return False
     if (reason := why_not(objectives, rows // networks.policy.sequence_length)) is not None:
         return reason
-    found = programs_of(objectives, networks, _rows(batches, random, 0, networks.policy.sequence_length), config)
+    first = _rows(batches, random, 0, networks.policy.sequence_length)
+    found = programs_of(objectives, networks, first, config, reduce)
     if isinstance(found, str):
         return found
     return True

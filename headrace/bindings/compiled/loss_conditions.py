@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from headrace.bindings.compiled.loss_tries import Tries
 from headrace.core.closure import Reach, reach
 from headrace.kernels.rows.gpu.gpu_program import target
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import BY_WEIGHTS
 from headrace.kernels.rows.targets.records import keep
-from headrace.kernels.rows.tracing.inputs import given
+from headrace.kernels.rows.tracing.inputs import attribute_name, given
 from headrace.kernels.rows.tracing.trace_key import key_of
 from headrace.policies.examination import Examination, examine
 
@@ -22,6 +23,7 @@ class Conditions:
     """A loss and the arguments of a call, without their numbers: all that a trace of them reads.
 
     by_weights: whether gradients are taken by weights on the CPU; None to choose by the rows of a call.
+    tries: of the loss with these modules.
     key: under which the result of the trace is kept on disk; None where something cannot be known.
     target: what the program is made for.
     """
@@ -30,17 +32,29 @@ class Conditions:
         self,
         plain: Callable[..., Any],
         arguments: tuple[Any, ...],
-        gradients: bool,
+        tries: Tries,
+        gradients: bool = True,
         fixed: frozenset[str] = frozenset(),
         learns: frozenset[int] | None = None,
         by_weights: bool | None = None,
     ) -> None:
-        self.by_weights = by_weights if gradients else False
-        self.plain, self.given = plain, given(plain, arguments, fixed, learns)
+        self.gradients, self.by_weights = gradients, by_weights if gradients else False
+        self.tries, self._varying = tries, tries.varying
+        self.plain, self.given = plain, given(plain, arguments, fixed, learns, tries.varying)
         self.reach = self._reach()
         self.examined = [(module, examine(module)) for _, module in self.given.modules]
         self.target = self._target_of(self.given.rows)
         self.key = key_of(self.given, self.reach, gradients, self.target)
+
+    def fixing(self, arguments: tuple[Any, ...], names: frozenset[str]) -> Conditions:
+        """The same with further numbers as constants."""
+        fixed, learns = self.given.fixed | names, self.given.learns
+        return Conditions(self.plain, arguments, self.tries, self.gradients, fixed, learns, self.by_weights)
+
+    @property
+    def digest(self) -> str:
+        """The same in all processes whose conditions are the same; empty without a key."""
+        return "" if self.key is None else self.key.of_all
 
     def _reach(self) -> Reach:
         return reach(self.plain, self.given.classes, {*map(id, self.given.values)})
@@ -55,9 +69,30 @@ class Conditions:
 
     def hold(self, arguments: tuple[Any, ...]) -> bool:
         """True if a call with other arguments is the same, but for their numbers."""
-        if any(examine(module) is not seen for module, seen in self.examined):
+        if self._varying is not self.tries.varying or not self._same_modules():
             return False
         return self.reach.is_current() and self.given.change(arguments) is None and self._same_target(arguments)
+
+    def _same_modules(self) -> bool:
+        """True if modules are what they were, but for numbers that are inputs."""
+        for place, (module, seen) in enumerate(self.examined):
+            if (now := examine(module)) is not seen:
+                changed = seen.changed_numbers(now)
+                if changed is None or not self.given.has_as_inputs(changed):
+                    return False
+                self.examined[place] = module, now
+        return True
+
+    def varied(self) -> frozenset[str]:
+        """The names of numbers that modules hold, where these alone are not what they were."""
+        found = set[str]()
+        for (label, _), (module, seen) in zip(self.given.modules, self.examined, strict=True):
+            changed = seen.changed_numbers(examine(module))
+            if changed is None:
+                return frozenset()
+            paths = {id(vars(part)): path for path, part in module.named_modules()}
+            found |= {attribute_name(label, paths[id(space)], name) for space, name in changed}
+        return frozenset(found)
 
     def _target_of(self, rows: int) -> str:
         """The machine, and about the number of rows, that a program is made for."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headrace.bindings.compiled import loss_conditions
 from headrace.bindings.compiled.loss_conditions import Conditions
+from headrace.bindings.compiled.loss_tries import Use
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram
 from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_compiler
@@ -56,33 +57,20 @@ class Result:
 
 
 class Program:
-    """Machine code of a loss for arguments like these. Raises NotRows where there is none; `conditions` of the error
-    are those of the arguments, where these were looked at.
+    """Machine code of a loss for arguments like these. Raises NotRows where there is none.
 
     sources: the inputs. results: the loss, its gradients, metrics, and buffers that it writes to. learned, written:
     numbers of results that are gradients, or new numbers of buffers; each with that of the input. looked_up: numbers
-    of inputs that may be another tensor at each call. traced: whether this process traced it.
-    again: trace it whatever is on disk. learns: see rows.tracing.inputs.Given.
+    of inputs that may be another tensor at each call. traced: whether this process traced it. use: its calls.
+    first: of the arguments. again: trace it whatever is on disk.
     """
 
     def __init__(
-        self,
-        plain: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        name: str,
-        gradients: bool = True,
-        again: bool = False,
-        learns: frozenset[int] | None = None,
-        by_weights: bool | None = None,
+        self, plain: Callable[..., Any], arguments: tuple[Any, ...], name: str, first: Conditions, again: bool = False
     ) -> None:
-        self.plain, self.labels, self._gradients = plain, argument_names(plain, len(arguments)), gradients
-        self.traced, self.calls = False, 0
-        first = Conditions(plain, arguments, gradients, learns=learns, by_weights=by_weights)
-        try:
-            self.conditions, record = self._record(first, arguments, name, again)
-        except NotRows as error:
-            error.conditions = first  # type: ignore[attr-defined]
-            raise
+        self.plain, self.labels = plain, argument_names(plain, len(arguments))
+        self.traced, self.digest, self.use = False, first.digest, Use()
+        self.conditions, record = self._record(first, arguments, name, again)
         self.given = self.conditions.given
         self.given.leave_out()
         self.sources, self.modules, self.spec = self.given.sources, self.given.modules, record.returned
@@ -110,9 +98,7 @@ class Program:
         self.written = [(n, o.written) for n, o in enumerate(record.outcomes) if o.written is not None]
         apart = [self.sources[i].name for _, i in self.written if not self.given.values[i].is_contiguous()]
         if apart:
-            refusal = NotRows(f"writes to {apart[0]}, whose numbers do not lie one after the other")
-            refusal.conditions = self.conditions  # type: ignore[attr-defined]
-            raise refusal
+            raise NotRows(f"writes to {apart[0]}, whose numbers do not lie one after the other")
 
     def _record(
         self, first: Conditions, arguments: tuple[Any, ...], name: str, again: bool
@@ -126,8 +112,7 @@ class Program:
             found = _recorded(seen, lambda seen=seen: self._made(seen, arguments, name), again)  # type: ignore[misc]
             if isinstance(found, Record):
                 return seen, found
-            fixed = seen.given.fixed | found.names
-            seen = Conditions(self.plain, arguments, self._gradients, fixed, seen.given.learns, seen.by_weights)
+            seen = seen.fixing(arguments, found.names)
 
     def _made(self, seen: Conditions, arguments: tuple[Any, ...], name: str) -> Record:
         """Trace the loss, and make machine code of it."""
@@ -136,7 +121,7 @@ class Program:
         from headrace.kernels.rows.tracing.trace_loss import trace
 
         self.traced, found = True, seen.given
-        traced = trace(self.plain, arguments, found, self._gradients, seen.reach.held())
+        traced = trace(self.plain, arguments, found, seen.gradients, seen.reach.held())
         seen.traced()
         try:
             lowered = lower(traced, name)
@@ -175,6 +160,11 @@ class Program:
     def rows(self, arguments: tuple[Any, ...]) -> int:
         """The number of rows of a call."""
         return len(self.sources[self.columns[0]].find(arguments))
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it has inputs of whole numbers of 64 bits."""
+        return bool(self._wide)
 
     def beyond(self, arguments: tuple[Any, ...]) -> str | None:
         """Name an input of whole numbers that do not fit into the 32 bits of a program's; None where all do."""
@@ -324,7 +314,7 @@ def _recorded(seen: Conditions, make: Callable[[], Record], again: bool) -> Reco
             numbers = frozenset(source.name for source in given.sources if source.number) - given.moving
             if not numbers:
                 raise
-            return Constants(numbers)
+            return Constants(numbers & given.attributes.keys() or numbers)  # those of modules first
 
     found = recorded(seen.key, seen.reach.places(), seen.given.read, made, again)
     seen.given.read.update(() if seen.key is None else seen.key.read)

@@ -1,5 +1,5 @@
 """Constants, sizes of containers and settings, which a trace reads besides tensors and floats. Settings are noted
-when they are read: a program does not depend on the others."""
+when they are read: a program does not depend on the others. Settings of torch's count as well."""
 
 from __future__ import annotations
 
@@ -104,3 +104,14 @@ def note_reads(value: Any, name: str, read: set[str]) -> None:
             return super().__getattribute__(attribute)
 
     object.__setattr__(value, "__class__", Noting)  # also of a frozen one
+
+
+def state() -> tuple[object, ...]:
+    """Settings of torch's and of Python's that a trace depends on."""
+    return (
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.is_inference_mode_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        __debug__,
+    )

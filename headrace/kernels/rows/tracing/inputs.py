@@ -17,7 +17,7 @@ from headrace.core.closure import Reach, reach
 from headrace.core.value_text import AllUnchanged, Changing, describe
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.tracing.captured import Find, Space, captured, has_parts, holders, roots, within
-from headrace.kernels.rows.tracing.held import CONSTANT, Held, Same, Size, are_settings, is_same, parts_of
+from headrace.kernels.rows.tracing.held import CONSTANT, Held, Same, Size, are_settings, is_same, parts_of, state
 
 Shape: TypeAlias = tuple[int, ...]
 Kind: TypeAlias = Literal["column", "uniform"]
@@ -68,8 +68,10 @@ class Given:
     learns: frozenset[int] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     read: set[str] = field(default_factory=set)
+    varying: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
+        self.attributes: dict[str, tuple[dict[str, Any], str]] = {}  # inputs by name: where modules have these floats
         self.settings: dict[str, str] = {}  # by their names, their values as text
         self._own: list[tuple[Source, Shape, torch.dtype, bool]] = []
         self._looks: list[Any] = []  # of these, at the last call
@@ -101,11 +103,12 @@ class Given:
         self._training = [*map(_training, self._parts)]
         classes: dict[type, None] = dict.fromkeys(map(type, self._parts))
         kept = [
-            (f"{label}.{path}.{name}".replace("..", "."), value)
+            (full, value)
             for label, module in self.modules
             for path, part in module.named_modules()
             for name, value in vars(part).items()
             if name not in _of_all_modules() and not isinstance(value, Tensor)
+            if (full := attribute_name(label, path, name)) not in self.attributes
         ]
         inputs = {*map(id, self.values)}
         for name, value, setting in [*((*pair, None) for pair in kept), *((n, v, s) for n, _, v, s in self.held)]:
@@ -130,6 +133,11 @@ class Given:
             self._lines.append(line)
         else:
             self.settings[setting] = f"{self.settings.get(setting, '')}\n{line}"
+
+    def has_as_inputs(self, attributes: list[tuple[dict[str, Any], str]]) -> bool:
+        """Whether all of these attributes of modules are inputs."""
+        own = {(id(space), name) for space, name in self.attributes.values()}
+        return all((id(space), name) in own for space, name in attributes)
 
     def is_learned(self, value: Tensor) -> bool:
         """Whether the loss may have a gradient of a tensor."""
@@ -208,17 +216,6 @@ class Given:
         return None
 
 
-def state() -> tuple[object, ...]:
-    """Settings of torch's and of Python's that a trace depends on."""
-    return (
-        torch.get_default_dtype(),
-        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
-        torch.is_inference_mode_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-        __debug__,
-    )
-
-
 def _structure(label: str, module: nn.Module) -> Iterator[str]:
     """The modules in one, as text: where one is in two places, and which tensors are not there."""
     numbers: dict[nn.Module, int] = {}
@@ -227,6 +224,11 @@ def _structure(label: str, module: nn.Module) -> Iterator[str]:
         missing = [name for kind in (part._parameters, part._buffers) for name, value in kind.items() if value is None]
         kind = f"{type(part).__module__}.{type(part).__qualname__}"
         yield f"{label}.{path}: {number} {kind} {part.training} {missing}"
+
+
+def attribute_name(label: str, path: str, name: str) -> str:
+    """An attribute of a module within one, as a user would say it."""
+    return f"{label}.{path}.{name}".replace("..", ".")
 
 
 def _tail(source: Source, value: Tensor) -> Shape:
@@ -249,10 +251,11 @@ def given(
     arguments: tuple[Any, ...],
     fixed: frozenset[str] = frozenset(),
     learns: frozenset[int] | None = None,
+    varying: frozenset[str] = frozenset(),
 ) -> Given:
-    """The inputs of a call. Raises NotRows for what cannot be one. fixed: see Given.
-    learns: see Given."""
-    found, names = Given(fixed=fixed, count=len(arguments), learns=learns), argument_names(function, len(arguments))
+    """The inputs of a call. Raises NotRows for what cannot be one. fixed, learns, varying: see Given."""
+    found = Given(fixed=fixed, count=len(arguments), learns=learns, varying=varying - fixed)
+    names = argument_names(function, len(arguments))
     seen: dict[int, tuple[str, Find]] = {}
     for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
         _look(found, seen, name, argument, lambda given, i=i: given[i])  # type: ignore[misc]
@@ -350,6 +353,13 @@ def _attribute_of(parts: dict[str, nn.Module], own: str) -> Find:
     return lambda _, owner=parts[path]: getattr(owner, label)  # type: ignore[misc]
 
 
+def _add_attribute(found: Given, name: str, part: nn.Module, label: str, value: float) -> None:
+    """Add a float that is an attribute of a module."""
+    found.attributes[name] = vars(part), label
+    found.sources.append(Source("uniform", name, False, lambda _: vars(part)[label], number=True))
+    found.values.append(torch.tensor(value, dtype=torch.float32))
+
+
 def _add_module(found: Given, seen: dict[int, tuple[str, Find]], name: str, module: nn.Module) -> None:
     if id(module) in seen:
         return
@@ -364,6 +374,8 @@ def _add_module(found: Given, seen: dict[int, tuple[str, Find]], name: str, modu
         for label, value in vars(part).items():
             if label not in _of_all_modules():
                 own = f"{path}.{label}".lstrip(".")
+                if type(value) is float and f"{name}.{own}" in found.varying:
+                    _add_attribute(found, f"{name}.{own}", part, label, value)
                 tensors += within(own, value, _attribute_of(parts, own))
                 found.spaces += holders(value)
     for own, value, find in tensors:

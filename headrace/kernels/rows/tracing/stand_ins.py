@@ -77,7 +77,7 @@ def standing_in(
     names = argument_names(function, len(arguments))
     pairs = zip(names, arguments, strict=True)
     made.arguments.extend(_replaced(x, made.tensors, numbers, name, found.read) for name, x in pairs)
-    with replacing, _in_modules(found, made.tensors), _in_closure(function, made.tensors):
+    with replacing, _in_modules(found, made.tensors, numbers), _in_closure(function, made.tensors):
         yield made
 
 
@@ -115,15 +115,19 @@ def _holds_tensor(cell: Any) -> bool:
 
 
 @contextmanager
-def _in_modules(found: Given, tensors: dict[int, Tensor]) -> Iterator[None]:
+def _in_modules(found: Given, tensors: dict[int, Tensor], numbers: dict[str, Tensor]) -> Iterator[None]:
     """Inside, tensors of the modules, and of objects that the function holds, are other ones, by the ids of their
-    own."""
+    own; and floats that are attributes of modules, by their names."""
     parts = [part for _, module in found.modules for part in module.modules()]
     spaces: list[Any] = [x for part in parts for x in (part._parameters, part._buffers, vars(part))] + found.spaces
     # of GRU and LSTM, which list their parameters anew when these are others
     listed = [(vars(part), name) for part in parts for name in ("_flat_weights", "_flat_weight_refs")]
     changed = [(space, name, space[name]) for space, name in listed if name in space]
     try:
+        for label, (own, name) in found.attributes.items():
+            if label in numbers:
+                changed.append((own, name, own[name]))
+                own[name] = numbers[label]
         for space in spaces:
             for name, value in items_of(space):
                 if isinstance(value, Tensor) and id(value) in tensors:

@@ -32,6 +32,11 @@ class Key:
         """The same in all processes whose traces are the same."""
         return _digest([self.text, *(f"{name} {self.settings[name]}" for name in self.read)])
 
+    @property
+    def of_all(self) -> str:
+        """The digest of a trace that reads all settings."""
+        return _digest([self.text, *(f"{name} {value}" for name, value in sorted(self.settings.items()))])
+
     def reading(self, names: Iterable[str]) -> Key:
         """This key, of a trace that reads these settings, and perhaps what is none."""
         self.read = tuple(sorted({*names} & self.settings.keys()))
