@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
+from headrace.algorithms.config_bases import ActorCriticConfig, IntrinsicConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, loss_gradient, policy_gradient_columns
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
@@ -16,7 +16,7 @@ from headrace.policies.base import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CConfig(ActorCriticConfig, OnPolicyConfig):
+class A2CConfig(IntrinsicConfig, ActorCriticConfig, OnPolicyConfig):
     """A2C's settings. Raises ValueError for one out of range."""
 
     num_steps: int = 8  # steps of each environment in a rollout

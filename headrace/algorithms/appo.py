@@ -12,7 +12,14 @@ from typing import Any
 from torch import Tensor
 
 from headrace.algorithms import ppo
-from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, OnPolicyConfig, VTraceConfig, narrowed
+from headrace.algorithms.config_bases import (
+    ActorCriticConfig,
+    ClippedConfig,
+    IntrinsicConfig,
+    OnPolicyConfig,
+    VTraceConfig,
+    narrowed,
+)
 from headrace.algorithms.impala import importance_weights, mean_rho, vtrace_targets
 from headrace.algorithms.on_policy import Loss, OnPolicy, Targets
 from headrace.data.rollout import Rollout
@@ -21,7 +28,7 @@ MIN_RHO = 1e-30  # so that an advantage of 0 divided by it is 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class APPOConfig(ClippedConfig, VTraceConfig, ActorCriticConfig, OnPolicyConfig):
+class APPOConfig(IntrinsicConfig, ClippedConfig, VTraceConfig, ActorCriticConfig, OnPolicyConfig):
     """APPO's settings: PPO's and V-trace's. Raises ValueError for one out of range."""
 
     def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> APPOConfig:

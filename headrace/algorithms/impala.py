@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms import a2c
-from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig, VTraceConfig, narrowed
+from headrace.algorithms.config_bases import ActorCriticConfig, IntrinsicConfig, OnPolicyConfig, VTraceConfig, narrowed
 from headrace.algorithms.on_policy import Loss, OnPolicy, Targets
 from headrace.algorithms.reduce import Reduce, mean_weights, one_learner
 from headrace.core.returns import vtrace
@@ -17,7 +17,7 @@ from headrace.policies.base import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class IMPALAConfig(VTraceConfig, ActorCriticConfig, OnPolicyConfig):
+class IMPALAConfig(IntrinsicConfig, VTraceConfig, ActorCriticConfig, OnPolicyConfig):
     """IMPALA's settings. Raises ValueError for one out of range."""
 
     num_steps: int = 20  # steps of each environment in a rollout

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
+from headrace.algorithms.config_bases import ActorCriticConfig, IntrinsicConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, loss_gradient, policy_gradient_columns
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.core.fused import fused
@@ -18,7 +18,7 @@ from headrace.policies.base import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReinforceConfig(ActorCriticConfig, OnPolicyConfig):
+class ReinforceConfig(IntrinsicConfig, ActorCriticConfig, OnPolicyConfig):
     """REINFORCE's settings. Raises ValueError for one out of range."""
 
     learning_rate: float = 3e-3  # of Adam, at the start of training

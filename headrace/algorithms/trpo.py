@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.config_bases import ActorCriticConfig, OnPolicyConfig
+from headrace.algorithms.config_bases import ActorCriticConfig, IntrinsicConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import AnyActorCritic, Batch, Loss, OnPolicy, Targets, learn_minibatches, normalized
 from headrace.algorithms.reduce import Reduce, mean_weights, number_of_minibatches, one_learner
 from headrace.core.device import known
@@ -23,7 +23,7 @@ MIN_DIVISOR = 1e-30  # so that a gradient of 0 gives a step of 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TRPOConfig(ActorCriticConfig, OnPolicyConfig):
+class TRPOConfig(IntrinsicConfig, ActorCriticConfig, OnPolicyConfig):
     """TRPO's settings. Raises ValueError for one out of range."""
 
     max_kl: float = 0.01  # largest KL divergence of the new policy from the old one, in nats

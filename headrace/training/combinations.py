@@ -205,7 +205,7 @@ def check_intrinsic(config: TrainConfig, own: Any) -> None:
     if getattr(own, "intrinsic", "none") == "none":
         return
     alone = {"collection": "async", "drop_slowest": 0.0, "learners": 1, "shards": None, "advantages": "learner"}
-    for name, usual in alone.items():
+    for name, usual in (*alone.items(), ("exchange", "experience")):
         value = getattr(config, name)
         if (value == usual) if name == "collection" else value not in (usual, 1):
             raise ValueError(f"intrinsic={own.intrinsic!r} does not go with {name}={value!r}: leave one of them out")

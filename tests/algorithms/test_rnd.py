@@ -9,8 +9,13 @@ from helpers.on_policy_oracle import rehearsed
 from torch.nn import functional
 
 import headrace as hr
+from headrace.algorithms.a2c import A2C
+from headrace.algorithms.appo import APPO
+from headrace.algorithms.impala import IMPALA
 from headrace.algorithms.intrinsic.rnd import METRICS, RNDNetwork, rnd_loss
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.algorithms.reinforce import Reinforce
+from headrace.algorithms.trpo import TRPO
 from headrace.core import fused
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete
 
@@ -89,13 +94,16 @@ def test_the_predictor_learns_from_the_share_of_rows(share, envs, expected):
     assert expected == 1 or not torch.equal(*drawn)
 
 
-def test_the_policy_learns_from_the_weighted_sum_of_advantages():
-    config = dataclasses.replace(CONFIG, intrinsic_coef=0.5, extrinsic_coef=3.0)
-    ppo, rollout = rehearsed(PPO, config)
-    other, _ = rehearsed(PPO, config)
-    learned = []
+@pytest.mark.parametrize("kind", [PPO, APPO, A2C, IMPALA, Reinforce, TRPO])
+def test_the_policy_learns_from_the_weighted_sum_of_advantages(kind):
+    small = {name: getattr(CONFIG, name) for name in ("num_steps", "hidden", "intrinsic", "intrinsic_hidden")}
+    config = dataclasses.replace(kind.config, **small, intrinsic_coef=0.5, extrinsic_coef=3.0)
+    ppo, rollout = rehearsed(kind, config)
+    other, _ = rehearsed(kind, config)
+    learned, before = [], [p.clone() for p in ppo.intrinsic.network.learned()]
     ppo.learn = lambda rollout, targets: learned.append(targets) or {}
     ppo.update(rollout, 0.0)
+    assert all(not torch.equal(p, was) for p, was in zip(ppo.intrinsic.network.learned(), before, strict=True))
     advantage, _, _ = other.intrinsic.targets(rollout, config, 0)
     plain = other.process(rollout)
     torch.testing.assert_close(learned[0].advantage, 3.0 * plain.advantage + 0.5 * advantage)
@@ -150,13 +158,14 @@ REFUSED = [
     ({"learners": 2}, "learners=2"),
     ({"shards": 2}, "shards=2"),
     ({"actors": 2, "advantages": "actor"}, "advantages='actor'"),
+    ({"algorithm": "a2c", "actors": 2, "exchange": "gradients"}, "exchange='gradients'"),
 ]
 
 
 @pytest.mark.parametrize(("options", "words"), REFUSED)
 def test_what_it_does_not_go_with_is_refused(options, words):
     with pytest.raises(ValueError, match=f"intrinsic='rnd' does not go with {words}"):
-        hr.Trainer("ppo", "CartPole-v1", num_envs=8, progress="none", intrinsic="rnd", **options)
+        hr.Trainer(**{"algorithm": "ppo", "env": "CartPole-v1", "num_envs": 8, "intrinsic": "rnd"} | options)
 
 
 @pytest.mark.parametrize(
@@ -178,12 +187,20 @@ def state_of(run):
         return training.trainer.algorithm.state_dict()
 
 
-@pytest.mark.parametrize("options", [{}, {"recurrent": "gru", "rnn_size": 8}])
-def test_resumed_bits_are_those_of_a_straight_run(options):
-    settings = {"num_envs": 8, "num_steps": 16, "hidden": (8,), "minibatch_size": 64, "intrinsic": "rnd"}
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("ppo", {"minibatch_size": 64}),
+        ("ppo", {"minibatch_size": 64, "recurrent": "gru", "rnn_size": 8}),
+        ("a2c", {}),
+        ("trpo", {"critic_epochs": 2}),
+    ],
+)
+def test_resumed_bits_are_those_of_a_straight_run(algorithm, options):
+    settings = {"num_envs": 8, "num_steps": 16, "hidden": (8,), "intrinsic": "rnd"}
     settings |= {"intrinsic_hidden": (8,), "progress": "none"} | options
-    straight = hr.train("ppo", "Switchback", total_steps=1024, **settings)
-    short = hr.train("ppo", "Switchback", total_steps=512, **settings)
+    straight = hr.train(algorithm, "Switchback", total_steps=1024, **settings)
+    short = hr.train(algorithm, "Switchback", total_steps=512, **settings)
     longer = hr.train(resume=short.path, total_steps=1024, progress="none")
     mine, theirs = (state_of(run) for run in (straight, longer))
     assert mine["intrinsic"]["discounted"].abs().sum() > 0

@@ -25,6 +25,7 @@ from headrace.policies.normalization import Moments, ObservationNormalizer, Runn
 
 LIMIT = 5.0  # of normalised observations, section 2.4 of the paper
 LEARNED_ENVS = 32  # environments of whose rows the predictor learns at most, by default: appendix A.4 of the paper
+MINIBATCH = 256  # rows that predictor and critic learn from at a time, where the algorithm has no minibatches
 METRICS = ("prediction_loss", "intrinsic_value_loss")
 
 
@@ -98,8 +99,10 @@ class RND:
         config = algorithm.config
         self.follow()
         bonus, columns, metrics = self.targets(rollout, config, algorithm.iteration)
-        number = number_of_minibatches(bonus.numel(), config.minibatch_size, 1, one_learner)
-        order = algorithm.permutation(rollout, config.epochs)
+        # an algorithm without minibatches, such as A2C, takes one gradient step on each rollout
+        size = getattr(config, "minibatch_size", MINIBATCH)
+        number = number_of_minibatches(bonus.numel(), size, 1, one_learner)
+        order = algorithm.permutation(rollout, getattr(config, "epochs", 1))
         found = learn_minibatches(rnd_loss, self.network, self.optimizer, columns, order, number, config)  # type: ignore[arg-type]
         advantage = config.extrinsic_coef * targets.advantage + config.intrinsic_coef * bonus
         return targets._replace(advantage=advantage), metrics | {name: x.mean() for name, x in found.items()}
@@ -123,7 +126,7 @@ class RND:
         self._count(bonus, gamma)
         bonus = bonus / self.deviation()
         value, never = network.value(seen).view(-1, shape[1]), torch.zeros(shape, dtype=torch.bool, device=valid.device)
-        advantage = gae(bonus, value[:-1], value[1:], never, never, gamma, config.gae_lambda)
+        advantage = gae(bonus, value[:-1], value[1:], never, never, gamma, getattr(config, "gae_lambda", 1.0))
         share = config.intrinsic_share or min(1.0, LEARNED_ENVS / shape[1])
         counted = (iteration * shape[0], shape[0], shape[1], 1)
         drawn = rng.uniform(self.seed, rng.Purpose.INTRINSIC, *counted, valid.device)[..., 0]
