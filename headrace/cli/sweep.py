@@ -15,6 +15,7 @@ import tyro
 from headrace.cli.setting_flags import named_code
 from headrace.cli.several.sweep_trials import PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.cli.train import trained
+from headrace.core.cores import cores
 from headrace.core.packages import require
 from headrace.core.terminal import say
 from headrace.core.text import plain_table
@@ -48,10 +49,17 @@ class Sweep:
     # settings and their ranges (LOW..HIGH, on a logarithmic scale from a ratio of 10 on) or values (A,B,C)
     search: tuple[str, ...]
     trials: int = 20  # in all, those of earlier calls included
-    jobs: int = 1  # trials at the same time, in processes that share the cores
+    # trials at the same time, in processes that share the cores; None: one, or with together as many as cores
+    jobs: int | None = None
+    together: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # trials in threads of one process
     folder: Path | None = None  # of the sweep; without it, runs/sweeps/ALGORITHM-ENV
     pruning: Annotated[bool, tyro.conf.FlagCreatePairsOff] = True  # end trials that learn worse than most
     sampler_seed: int = 0  # of the choice of settings
+
+    @property
+    def at_once(self) -> int:
+        """Number of trials at the same time."""
+        return self.jobs if self.jobs is not None else cores() if self.together else 1
 
 
 def main(arguments: list[str]) -> None:
@@ -60,8 +68,8 @@ def main(arguments: list[str]) -> None:
         Sweep, prog="headrace sweep", description=DESCRIPTION, args=arguments, return_unknown_args=True
     )
     require("optuna", "sweeps need Optuna: pip install 'headrace[sweep]'")
-    if options.trials < 1 or options.jobs < 1:
-        raise ValueError(f"--trials and --jobs must be at least 1, got {options.trials} and {options.jobs}")
+    if options.trials < 1 or options.at_once < 1:
+        raise ValueError(f"--trials and --jobs must be at least 1, got {options.trials} and {options.at_once}")
     space = search_space.parsed(options.search, options.algorithm)
     names = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in rest if word.startswith("--")}
     if both := names & space.keys():
@@ -91,7 +99,7 @@ def _study(folder: Path, options: Sweep, space: Space, rest: Sequence[str]) -> S
         storage=storage, study_name=folder.name, direction="maximize", load_if_exists=True, pruner=_pruner(options)
     )
     study.sampler = optuna.samplers.TPESampler(
-        seed=options.sampler_seed + len(study.trials), constant_liar=options.jobs > 1
+        seed=options.sampler_seed + len(study.trials), constant_liar=options.at_once > 1
     )
     about = {"algorithm": options.algorithm, "env": options.env, "search": sorted(options.search), "flags": list(rest)}
     before = study.user_attrs.get("about")
@@ -140,8 +148,8 @@ class _Searching:
     def run(self) -> None:
         """Try settings until there are enough trials, or a signal comes."""
         self._again()
-        jobs = min(self.options.jobs, self.options.trials)
-        executor = Here(trained) if jobs == 1 else Elsewhere(trained, jobs)
+        jobs, together = min(self.options.at_once, self.options.trials), self.options.together
+        executor = Elsewhere(trained, jobs, together) if together or jobs > 1 else Here(trained)
         executor.run(self._tasks(), self._done)
         if self.interrupted:
             say(f"interrupted: the same command goes on with {self.folder}")

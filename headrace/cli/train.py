@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from headrace.cli.setting_flags import (
 from headrace.core.processes.state import shown
 from headrace.core.stopping import Stopped
 from headrace.core.terminal import say
-from headrace.core.types import Json
+from headrace.core.types import Json, Settings
 from headrace.envs import can_render
 from headrace.envs.registry import names
 from headrace.evaluation.evaluator import evaluate
@@ -40,7 +41,7 @@ from headrace.runs.run import LAST, Run
 from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings
 from headrace.training.iteration import IterationResult
-from headrace.training.loop import Training
+from headrace.training.loop import Training, building
 from headrace.training.plan import of_zoo, settings_of
 from headrace.training.resuming import saved_settings
 from headrace.training.scaling import settings_for
@@ -75,6 +76,12 @@ FLAGS: dict[str, Flag] = {  # that are no settings
         "train once for each seed: 0-2 for three, or 1,5,7; 3 alone is seed 3",
     ),
     "jobs": (int, None, 1, "with --seeds: trainings at the same time, in processes that share the cores"),
+    "together": (
+        FlagCreatePairsOff[bool],
+        None,
+        False,
+        "with --seeds: in threads of one process; --jobs of them at a time, by default as many as cores",
+    ),
 }
 
 
@@ -93,19 +100,23 @@ def main(arguments: list[str]) -> None:
         trained(arguments)
 
 
-def trained(arguments: list[str], quiet: bool = False, each: Each | None = None) -> tuple[Run, Evaluation | None]:
+def trained(
+    arguments: list[str], quiet: bool = False, each: Each | None = None, make: Callable[..., Training] = Training
+) -> tuple[Run, Evaluation | None]:
     """The run of these arguments, and its evaluation; quiet: without printing that and the commands for next steps.
 
-    each: called after each iteration. A run that it has stopped is not evaluated.
+    each: called after each iteration. A run that it has stopped is not evaluated. make: gives the training of its
+    arguments.
     """
     resume, config = path_after("--resume", arguments), path_after("--config", arguments)
     with named_code(arguments):
-        return _trained(arguments, resume, config, quiet, each)
+        with building:
+            names, options, final_episodes = _read(arguments, resume, config)
+        return _trained(partial(train, *names, each=each, make=make, **options), final_episodes, quiet, each)
 
 
-def _trained(
-    arguments: list[str], resume: Path | None, config: Path | None, quiet: bool, each: Each | None
-) -> tuple[Run, Evaluation | None]:
+def _read(arguments: list[str], resume: Path | None, config: Path | None) -> tuple[tuple[str, ...], Settings, int]:
+    """The names and options of a training by these arguments, and the episodes of its evaluation."""
     saved = _saved_settings(resume) if resume else {}
     typed = positionals(arguments)
     file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
@@ -134,29 +145,35 @@ def _trained(
     args = typed_arguments(arguments, config_class)
     rules = pairs.registry()
     parsed = tyro.cli(arguments_class, prog="headrace train", description=DESCRIPTION, args=args, registry=rules)
-    settings = flat(parsed.training, parsed.learning)
-    body = {} if each is None else {"each": each}
+    if parsed.together:
+        raise ValueError("--together is for several seeds: give --seeds 0-9, or leave it out")
+    settings, typed_too = flat(parsed.training, parsed.learning), given_settings(args)
     if resume:
         before = flat(*merge_settings(config_class, {}, saved, {}))
-        typed_too = given_settings(args)
         changed = {name: value for name, value in settings.items() if value != before[name] or name in typed_too}
-        run = train(env=typed.get("env"), resume=resume, on_interrupt="return", **body, **changed)
-    else:
-        given = {name: value for name, value in settings.items() if name in file or name in given_settings(args)}
-        run = train(parsed.algorithm, parsed.env, on_interrupt="return", **body, **given)
+        return (), {"env": typed.get("env"), "resume": resume, **changed}, parsed.final_episodes
+    given = {name: value for name, value in settings.items() if name in file or name in typed_too}
+    return (parsed.algorithm, parsed.env), given, parsed.final_episodes
+
+
+def _trained(
+    run_it: Callable[[], Run], final_episodes: int, quiet: bool, each: Each | None
+) -> tuple[Run, Evaluation | None]:
+    """Train, evaluate and say what comes next."""
+    run = run_it()
     if (started_by_torchrun() or (0, 1))[0]:
         return run, None  # rank 0 has the run's folder
     whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not the body
-    run, evaluation = _evaluated(run, parsed.final_episodes if whole else 0, quiet)
+    run, evaluation = _evaluated(run, final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
         verbs = ("eval", "play", "plot") if can_render(str(run.env)) else ("eval", "plot")
         say("\n".join(f"  {shlex.join(['headrace', verb, str(shown(run.path))])}" for verb in verbs))
     return run, evaluation
 
 
-def train(*names: str, each: Each | None = None, **options: Any) -> Run:
+def train(*names: str, each: Each | None = None, make: Callable[..., Training] = Training, **options: Any) -> Run:
     """headrace.train() with a body."""
-    with Training(*names, **options) as training:
+    with make(*names, on_interrupt="return", **options) as training:
         for row in training:
             if each is not None:
                 each(training, row)

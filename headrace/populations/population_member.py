@@ -16,6 +16,7 @@ from headrace.core.text import is_message
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
+from headrace.runs.task_threads import NotTogether, check_together
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 from headrace.training.trainer import Trainer
@@ -40,6 +41,7 @@ class Interval:
     score: Score
     each: Each | None = None
     config: str | Path | None = None
+    together: bool = False  # whether in a thread, at the same time as other members
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class _Member(Training):
 
     def __init__(self, interval: Interval) -> None:
         resume = None if interval.start is None else interval.folder / interval.start
-        self._own_folder, self._chooses = interval.folder, interval.last
+        self._own_folder, self._chooses, self._together = interval.folder, interval.last, interval.together
         given = {**interval.settings, **({"config": interval.config} if interval.start is None else {})}
         name = interval.algorithm if resume is None or not isinstance(interval.algorithm, str) else None
         super().__init__(name, interval.env, resume=resume, on_interrupt="return", **given)
@@ -75,12 +77,16 @@ class _Member(Training):
     def _record_by(self, recorder: Recorder) -> None:
         recorder.chooses = self._chooses
         super()._record_by(recorder)
+        if self._together:
+            check_together(recorder.trainer)
 
 
 def train(interval: Interval, ask: object = None) -> Outcome:
-    """Train a member for an interval. What goes wrong is an outcome, too."""
+    """Train a member for an interval. What goes wrong is an outcome, too, but for settings that raise NotTogether."""
     try:
         return _train(interval)
+    except NotTogether:
+        raise
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = "" if is_message(error) else f" ({place.filename}, line {place.lineno})"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from headrace.algorithms.base import Algorithm
+from headrace.core.cores import cores
 from headrace.core.text import shortened
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.writing import writing
@@ -21,7 +22,8 @@ from headrace.populations.exploring import Mutations, Selection
 from headrace.populations.population_member import Decision, Each, Interval, Outcome, Score, name_of
 from headrace.populations.population_record import Record
 from headrace.runs.run import LAST, load, lock
-from headrace.runs.task_processes import Processes
+from headrace.runs.task_processes import Processes, no_question
+from headrace.runs.task_threads import Threads
 from headrace.training.plan import TrainPlan, saved_settings, settle
 
 LIMITS = ("target_return", "max_seconds", "max_episodes")  # with which members would end at steps of their own
@@ -75,7 +77,8 @@ def population(
     quantile: float = 0.2,
     resample: float = 0.25,
     score: Score = "training",
-    jobs: int = 1,
+    jobs: int | None = None,
+    together: bool = False,
     folder: str | Path | None = None,
     each: Each | None = None,
     config: str | Path | None = None,
@@ -95,6 +98,7 @@ def population(
     before or after. score: of a member, the mean return of the last `window` training episodes that ended in the
     interval, or an evaluation of `eval_episodes`.
     jobs: members trained at the same time, in processes that share the cores; 1: one after the other in this process.
+    together: in threads of this process, of which jobs are as many as cores where they are not given; see docs/runs.md.
     folder: by default runs/populations/ALGORITHM-ENV. It has a run for each member, and population.jsonl. The same call
     goes on with a population that was interrupted or killed, and comes to the same bits.
     each: called after each iteration of a member with its Training and the row, as the body of hr.Training.
@@ -103,7 +107,10 @@ def population(
     watch: called with a line on each result and replacement.
     Raises ValueError for settings that are wrong, RuntimeError where all members have failed.
     """
+    jobs = (cores() if together else 1) if jobs is None else jobs
     _check(members, interval, quantile, resample, jobs, score, options)
+    if together and each is not None:
+        raise ValueError("each is called from one thread at a time: leave out together")
     own = {name: x for name, x in options.items() if name != "agent_info"}
     plan = settle(algorithm, env, config, options.get("agent_info"), own)
     selection = Selection(quantile, resample, plan.config.seed)
@@ -117,7 +124,7 @@ def population(
         where.mkdir(parents=True, exist_ok=True)
     where = where.absolute()
     given = {"progress": "none", **options, "target_return": None}
-    task = Interval(0, where, plan.algorithm, plan.env, given, None, 0, False, score, each, config)
+    task = Interval(0, where, plan.algorithm, plan.env, given, None, 0, False, score, each, config, together)
     with lock(where):
         record = Record(where)
         record.begin(about)
@@ -203,20 +210,26 @@ class _Populating:
             settings = exploring.begin(self.space, self.number, self.selection)
             rows = [Decision(member, member, None, None, own).row() for member, own in enumerate(settings)]
             self.record.add({"interval": 0, "decisions": rows})
-        jobs = min(self.jobs, self.number)
-        with Processes(population_member.train, jobs, "member") if jobs > 1 else nullcontext() as processes:
+        with self._side_by_side() as workers:
             while (interval := len(self.record.decisions())) <= self.intervals:
-                if signal := self._train(interval, processes):
+                if signal := self._train(interval, workers):
                     self.watch(f"interrupted by {signal}: the same command goes on with {self.folder}")
                     return Population(self.folder, (), signal)
                 self._decide(interval)
         self._clean_up(set())
         return Population(self.folder, self._ranked())
 
+    def _side_by_side(self) -> Processes | Threads | AbstractContextManager[None]:
+        """What trains members at the same time; None where they are trained one after the other."""
+        jobs = min(self.jobs, self.number)
+        if self.task.together:
+            return Threads(population_member.train, jobs, "member")
+        return Processes(population_member.train, jobs, "member") if jobs > 1 else nullcontext()
+
     def _decided(self) -> list[Decision]:
         return [Decision.of(row) for row in self.record.decisions()[-1]]
 
-    def _train(self, interval: int, processes: Processes | None) -> str:
+    def _train(self, interval: int, workers: Processes | Threads | None) -> str:
         """Train those members for an interval whose results are not known. Returns the signal that came."""
         known, tasks = self.record.results(interval), list[Interval]()
         for decision in self._decided():
@@ -224,7 +237,7 @@ class _Populating:
                 decision.prepare(self.folder, self._seed(decision.member))
                 tasks.append(self._task(interval, decision))
         self._clean_up({(d.member, name) for d in self._decided() for name in (d.start, d.own)})
-        if processes is None:
+        if workers is None:
             for task in tasks:
                 outcome = population_member.train(task)
                 self._note(interval, outcome)
@@ -236,7 +249,7 @@ class _Populating:
             killed = Outcome(tasks[number].member, signal=signal, failed="" if signal else "its process was killed")
             self._note(interval, outcome or killed)
 
-        return processes.run(((task, _no_question) for task in tasks), done)
+        return workers.run(((task, no_question) for task in tasks), done)
 
     def _task(self, interval: int, decision: Decision) -> Interval:
         """A member's training in an interval."""
@@ -308,7 +321,3 @@ class _Populating:
 
 def _shown(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _no_question(question: Any) -> Any:
-    """Members ask nothing."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import NoReturn
 
@@ -21,12 +24,12 @@ class Interrupts:
     than a second after it has its previous effect.
 
     A SIGHUP that is ignored, as under nohup, stays ignored. Signals reach Python's main thread only: in another thread
-    this does nothing. On leaving, the previous handlers are restored.
+    this does nothing, but for what heeding() says. On leaving, the previous handlers are restored.
     """
 
     def __init__(self) -> None:
-        self.caught = ""
-        self._caught_at = 0.0
+        self._caught, self._caught_at = "", 0.0
+        self._outer = _heeded.get()
         self._before: dict[signal.Signals, signal._HANDLER] = {}
 
     def __enter__(self) -> Interrupts:
@@ -42,6 +45,15 @@ class Interrupts:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
 
+    @property
+    def caught(self) -> str:
+        """The name of the signal; empty before one has come."""
+        return self._caught or ("" if self._outer is None else self._outer.caught)
+
+    @caught.setter
+    def caught(self, name: str) -> None:
+        self._caught = name
+
     def _note(self, number: int, _: FrameType | None) -> None:
         name, now = signal.Signals(number).name, time.monotonic()
         if name == "SIGHUP":
@@ -51,6 +63,19 @@ class Interrupts:
         elif now - self._caught_at > ONE_WISH:
             self.__exit__()
             signal.raise_signal(number)
+
+
+_heeded: ContextVar[Interrupts | None] = ContextVar("heeded", default=None)
+
+
+@contextmanager
+def heeding(interrupts: Interrupts) -> Iterator[None]:
+    """Within this block, what `interrupts` of the main thread have caught is caught by those of this thread, too."""
+    token = _heeded.set(interrupts)
+    try:
+        yield
+    finally:
+        _heeded.reset(token)
 
 
 def raise_caught(name: str) -> NoReturn:

@@ -122,6 +122,10 @@ def _end_with_the_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def no_question(question: Any) -> Any:
+    """For tasks that ask nothing."""
+
+
 def pass_on(name: str, processes: Iterable[BaseProcess]) -> None:
     """Send a signal to processes. Those that have had it, as by Ctrl-C in a terminal, take it as the same wish."""
     for process in processes:

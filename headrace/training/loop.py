@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,7 @@ from headrace.training.trainer import Trainer
 
 RESTARTS = 3  # of a training with several learners that lost one of them
 LEFT = "break"  # why a training ended whose loop was left early
+building = threading.RLock()  # held while a training is made: threads that train begin one after another
 
 
 def train(
@@ -104,7 +106,7 @@ class Training:
     def __enter__(self) -> Self:
         if self._trainer is not None:
             raise RuntimeError("this training has begun already: make another Training for another run")
-        with ExitStack() as stack:
+        with building, ExitStack() as stack:
             stack.enter_context(same_folder())
             self._enter()
             self._outer = stack.pop_all()

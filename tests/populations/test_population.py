@@ -187,12 +187,22 @@ def test_all_members_failing_is_an_error(tmp_path):
         ({"cluster": "local"}, "on this machine"),
         ({"score": "loss"}, "'training' or 'evaluation'"),
         ({"resume": "runs"}, "goes on"),
+        ({"together": True, "each": print}, "one thread at a time"),
     ],
 )
 def test_wrong_arguments_are_named(given, wrong, tmp_path):
     with pytest.raises(ValueError, match=wrong):
         population("ppo", "CartPole-v1", folder=tmp_path / "p", **{**GIVEN, **given})
     assert not (tmp_path / "p").exists()
+
+
+def test_members_together_come_to_the_same_bits(whole, tmp_path):
+    population("ppo", "CartPole-v1", folder=tmp_path / "p", together=True, jobs=3, **GIVEN)
+    assert same(states(tmp_path / "p"), states(whole))
+    decided = [[row["decisions"] for row in decisions(folder)] for folder in (tmp_path / "p", whole)]
+    assert decided[0] == decided[1]
+    with pytest.raises(ValueError, match="backend is 'inline'"):
+        population("ppo", "CartPole-v1", folder=tmp_path / "q", together=True, backend="inline", **GIVEN)
 
 
 def test_another_population_in_the_folder_is_refused(whole, tmp_path):

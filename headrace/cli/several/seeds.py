@@ -10,11 +10,14 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+from headrace.cli.several.agents import Agent
 from headrace.core.cores import cores
 from headrace.core.processes.state import shown
 from headrace.core.terminal import say
@@ -22,7 +25,8 @@ from headrace.core.text import is_message, plain_table
 from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
 from headrace.runs.signals import Interrupts
-from headrace.runs.task_processes import LOOK, pass_on
+from headrace.runs.task_processes import LOOK, no_question, pass_on
+from headrace.runs.task_threads import Threads
 
 Train = Callable[..., tuple[Run, Evaluation | None]]
 HEADINGS = ("seed", "return", "evaluated", "success rate", "steps", "seconds", "ended by", "run")
@@ -41,17 +45,23 @@ class Done:
     seconds: float
     reason: str
     interrupted: bool
+    failed: str = ""  # what an agent of several together has raised
 
 
 def main(arguments: list[str], train: Train) -> None:
     """Train for all seeds, and print a table. train: headrace.cli.train.trained."""
-    rest, given = _without(arguments, "--seeds")
+    together = "--together" in arguments
+    rest, given = _without([word for word in arguments if word != "--together"], "--seeds")
     rest, jobs = _without(rest, "--jobs")
-    seeds, number = parsed(given or ""), _jobs(jobs)
+    seeds, number = parsed(given or ""), _jobs(jobs, cores() if together else 1)
     for flag in ("--seed", "--resume"):
         if _without(rest, flag)[1] is not None:
             raise ValueError(f"--seeds trains anew for each seed: leave out {flag}")
-    done = _in_turn(train, rest, seeds) if number == 1 else _side_by_side(train, rest, seeds, min(number, len(seeds)))
+    number = min(number, len(seeds))
+    if together:
+        done = _together(train, rest, seeds, number)
+    else:
+        done = _in_turn(train, rest, seeds) if number == 1 else _side_by_side(train, rest, seeds, number)
     done.sort(key=lambda one: seeds.index(one.seed))
     say(plain_table([HEADINGS, *map(_cells, done)]))
     for name in ("mean_return", "evaluated", "success_rate"):
@@ -61,6 +71,8 @@ def main(arguments: list[str], train: Train) -> None:
         say(f"not begun: seeds {', '.join(map(str, missing))}")
     if done:
         say(f"  headrace plot {shlex.join(str(one.path) for one in done)}")
+    if failed := [f"seed {one.seed}: {one.failed}" for one in done if one.failed]:
+        raise RuntimeError("\n".join(["some agents have failed", *failed]))
 
 
 def parsed(text: str) -> list[int]:
@@ -78,10 +90,10 @@ def parsed(text: str) -> list[int]:
     return seeds
 
 
-def _jobs(text: str | None) -> int:
+def _jobs(text: str | None, otherwise: int) -> int:
     if text is not None and not (text.isdecimal() and int(text)):
-        raise ValueError(f"--jobs must be a number of processes, at least 1, got {text!r}")
-    return int(text or 1)
+        raise ValueError(f"--jobs must be a number of trainings at a time, at least 1, got {text!r}")
+    return int(text or otherwise)
 
 
 def _without(arguments: Sequence[str], flag: str) -> tuple[list[str], str | None]:
@@ -110,12 +122,11 @@ def _in_turn(train: Train, arguments: Sequence[str], seeds: Sequence[int]) -> li
 def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> list[Done]:
     """Each in a process of its own. On a signal those that have begun save and end, and no more begin."""
     os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
-    arguments = [*arguments, *([] if "--progress" in arguments else ["--progress", "none"])]
     waiting, running, done = [*seeds], dict[Connection, BaseProcess](), list[Done]()
     with Interrupts() as interrupts:
         while running or (waiting and not interrupts.caught):
             while waiting and len(running) < jobs and not interrupts.caught:
-                connection, process = _started(train, arguments, waiting.pop(0))
+                connection, process = _started(train, _quiet(arguments), waiting.pop(0))
                 running[connection] = process
             told = interrupts.caught
             ready = wait(list(running), LOOK)
@@ -128,6 +139,43 @@ def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], 
             if interrupts.caught and not told:
                 pass_on(interrupts.caught, running.values())
     return done
+
+
+def _quiet(arguments: Sequence[str]) -> list[str]:
+    """The arguments of trainings at a time, whose progress is not shown unless the user asks for it."""
+    return [*arguments, *([] if "--progress" in arguments else ["--progress", "none"])]
+
+
+def _together(train: Train, arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> list[Done]:
+    """Each in a thread of its own. One that fails ends alone; wrong settings end all."""
+    done: list[Done] = []
+
+    def ended(_: int, one: Done, signal: str) -> None:
+        done.append(one)
+        say(f"seed {one.seed} {f'failed: {one.failed}' if one.failed else 'ended'}: {one.path}")
+
+    with Threads(partial(_agent, train, _quiet(arguments)), jobs, "seed") as threads:
+        threads.run(((seed, no_question) for seed in seeds), ended)
+    return done
+
+
+def _agent(train: Train, arguments: Sequence[str], seed: int, ask: object) -> Done:
+    """Train for one seed, at the same time as others."""
+    made = list[Agent]()
+
+    def make(*names: str, **options: Any) -> Agent:
+        made.append(Agent(*names, **options))
+        return made[-1]
+
+    try:
+        return _train(partial(train, make=make), arguments, seed)
+    except Exception as error:
+        if not made or (folder := made[-1].own_folder) is None:
+            raise
+        failed = str(error) if is_message(error) else traceback.format_exc()
+        trainer = made[-1].trainer
+        facts = (trainer.steps, trainer.seconds, type(error).__name__, False)
+        return Done(seed, shown(folder), None, None, None, *facts, failed=failed)
 
 
 def _started(train: Train, arguments: Sequence[str], seed: int) -> tuple[Connection, BaseProcess]:

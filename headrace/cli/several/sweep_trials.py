@@ -1,4 +1,4 @@
-"""Trials of a sweep: trainings in this process or in others, which report their learning curves and may be pruned."""
+"""Trials of a sweep: trainings, in this process or in others, which report their learning curves and may be pruned."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from headrace.cli.several.agents import Agent
 from headrace.core.processes.state import shown
 from headrace.core.text import is_message
 from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
 from headrace.runs.task_processes import Processes
+from headrace.runs.task_threads import NotTogether, Threads
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 
@@ -58,6 +60,8 @@ def attempt(train: Train, arguments: Sequence[str], ask: Callable[[tuple[int, fl
 
     try:
         return carry_out(train, arguments, report)
+    except NotTogether:
+        raise
     except Exception as error:
         text = f"{type(error).__name__}: {error}" if is_message(error) else traceback.format_exc()
         return Outcome("", None, 0, "error", error=text)
@@ -84,10 +88,13 @@ class Here:
 
 
 class Elsewhere:
-    """Trials side by side, in processes that share the cores."""
+    """Trials side by side, in processes that share the cores, or together in threads of this one."""
 
-    def __init__(self, train: Train, jobs: int) -> None:
-        self._processes = Processes(partial(attempt, train), jobs, "trial")
+    def __init__(self, train: Train, jobs: int, together: bool = False) -> None:
+        if together:
+            self._processes: Processes | Threads = Threads(partial(attempt, partial(train, make=Agent)), jobs, "trial")
+        else:
+            self._processes = Processes(partial(attempt, train), jobs, "trial")
 
     def run(self, tasks: Iterator[tuple[Sequence[str], Report]], done: Callable[[int, Outcome], None]) -> None:
         """As Here.run()."""

@@ -14,6 +14,7 @@ import os
 import platform
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import cache
@@ -44,6 +45,7 @@ _DIGEST = 32  # bytes at the start of a file of machine code: see _checksum()
 _entries: dict[Path, Native] = {}
 _of_texts: WeakValueDictionary[Path, Native] = WeakValueDictionary()  # unloaded with what uses them
 _announced: set[str] = set()
+_loading = threading.RLock()  # else another thread finds a module that is not whole yet
 
 
 def entry(
@@ -196,7 +198,11 @@ def load(name: str, text: str) -> ModuleType:
 
     It is run from this text, never from a file; one in the folder is for Numba's cache and for tracebacks.
     """
-    title = _title(name, text)
+    with _loading:
+        return _loaded(_title(name, text), text)
+
+
+def _loaded(title: str, text: str) -> ModuleType:
     if title in sys.modules:
         return sys.modules[title]
     path = folder() / f"{title}.py"

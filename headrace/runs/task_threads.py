@@ -1,0 +1,151 @@
+"""Tasks side by side in threads of one process: agents that train together."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from headrace.algorithms.base import ALGORITHMS
+from headrace.core.cores import cores
+from headrace.runs.signals import Interrupts, heeding
+from headrace.runs.task_processes import LOOK, Ask, Task, Work
+from headrace.training.trainer import Trainer
+
+THREADS = "HEADRACE_THREADS"
+# s for which a thread keeps Python's lock while another waits, by default 5e-3: about as long as a compiled call takes,
+# after which its thread would wait as long again for one that evaluates in Python
+SWITCH = 5e-4
+MAY_SHARE = "may use what a process has once, as torch's random numbers"
+OWN_PROCESSES = "it starts processes or threads of its own"
+APART: tuple[tuple[str, tuple[Any, ...], str], ...] = (  # settings, their values together, and the reason
+    *((name, (None,), OWN_PROCESSES) for name in ("actors", "workers", "cluster")),
+    *(("learners", (1,), OWN_PROCESSES), ("shards", (None, 1), OWN_PROCESSES)),
+    *(("parallel_evaluation", (False,), OWN_PROCESSES), ("collection", ("sync",), OWN_PROCESSES)),
+    ("policy", (None,), f"a class of your own {MAY_SHARE}"),
+    ("precision", ("float32",), "all threads would run plain PyTorch"),
+    ("track", (None,), "the tracker has one run in a process"),
+    ("progress", ("auto", "plain", "none"), "its table is that of one training"),
+)
+
+
+class NotTogether(ValueError):
+    """A setting of a training that cannot share its process with others."""
+
+
+class _Ended(NamedTuple):
+    """A task that has ended: its outcome, or what it raised."""
+
+    number: int
+    outcome: Any
+    error: BaseException | None
+
+
+class Threads:
+    """Processes' counterpart of threads: each task has one, of at most `jobs` at a time.
+
+    Imports, machine code and registered settings serve all tasks. Kernels of a task have its share of the cores,
+    torch as many threads as it has here. A signal reaches all tasks. What a task raises is raised by run(), after the
+    others have saved and ended.
+    """
+
+    def __init__(self, work: Work, jobs: int, name: str) -> None:
+        self._work, self._jobs, self._name = work, jobs, name
+        self._answering = threading.RLock()  # held while run()'s caller answers, gives a task or takes an outcome
+        self._ended: SimpleQueue[_Ended] = SimpleQueue()
+        self._at_work: dict[int, threading.Thread] = {}
+        self._interrupts = Interrupts()
+        self._torch_threads = torch.get_num_threads()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(min(SWITCH, sys.getswitchinterval()))
+        if THREADS not in os.environ:
+            os.environ[THREADS] = str(max(1, cores() // self._jobs))
+            self._stack.callback(os.environ.pop, THREADS, None)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._stack:
+            self._interrupts.caught = self._interrupts.caught or "SIGTERM"  # some are at work after an exception alone
+            for thread in self._at_work.values() if error is None or isinstance(error, Exception) else ():
+                thread.join()
+
+    def run(self, tasks: Iterator[Task], done: Callable[[int, Any, str], None]) -> str:
+        """As Processes.run(), for tasks of which none is killed: an outcome is never None."""
+        numbered = enumerate(tasks)
+        with Interrupts() as self._interrupts:
+            for _ in range(self._jobs):
+                self._give(numbered)
+            while self._at_work:
+                try:
+                    ended = self._ended.get(timeout=LOOK)  # the handler of a signal may run once a wait has ended
+                except Empty:
+                    continue
+                self._at_work.pop(ended.number).join()
+                if ended.error is not None:
+                    raise ended.error
+                with self._answering:
+                    done(ended.number, ended.outcome, self._interrupts.caught)
+                self._give(numbered)
+            return self._interrupts.caught
+
+    def _give(self, numbered: Iterator[tuple[int, Task]]) -> None:
+        """Begin the next task, where there is one."""
+        if self._interrupts.caught:
+            return
+        with self._answering:
+            found = next(numbered, None)
+        if found is not None:
+            number, (task, answer) = found
+            given = number, task, answer
+            # a daemon, so that a second Ctrl-C ends the process at once
+            thread = threading.Thread(target=self._do, args=given, name=f"{self._name} {number}", daemon=True)
+            self._at_work[number] = thread
+            thread.start()
+
+    def _do(self, number: int, task: Any, answer: Ask) -> None:
+        def ask(question: Any) -> Any:
+            with self._answering:
+                return answer(question)
+
+        torch.set_num_threads(self._torch_threads)  # a new thread has those that any thread was given last
+        with heeding(self._interrupts):
+            try:
+                ended = _Ended(number, self._work(task, ask), None)
+            except BaseException as error:
+                ended = _Ended(number, None, error)
+        self._ended.put(ended)
+
+
+def check_together(trainer: Trainer) -> None:
+    """Raise NotTogether, naming the setting, where a training cannot share its process with others.
+
+    Those can that wait for compiled code most of the time, and have all that they use for themselves: algorithms of the
+    package draw from generators of their own, not from those that torch, NumPy and Python have for the process."""
+    for setting, reason in _refused(trainer):
+        raise NotTogether(
+            f"{setting} is not for trainings together in one process: {reason}; leave together out, or the setting"
+        )
+
+
+def _refused(trainer: Trainer) -> Iterator[tuple[str, str]]:
+    """Settings with which a training cannot share its process, and why."""
+    plan, config, env, learn = trainer.plan, trainer.config, trainer.env, trainer.placement.learn
+    if plan.algorithm not in ALGORITHMS:
+        yield f"algorithm={plan.algorithm!r}", f"a class of your own {MAY_SHARE}"
+    for name, usual, reason in APART:
+        if (value := getattr(config, name)) not in usual:
+            yield f"{name}={value!r}", reason
+    if learn.type != "cpu":
+        yield f"device={str(learn)!r}", "it is for the CPU"
+    if env.backend != "cpu":
+        yield f"env={env.name!r}", f"it is for compiled environments, and its backend is {env.backend!r}"
