@@ -18,9 +18,20 @@ from common import Neighbours, Row, finish, parser, table
 import headrace as hr
 
 CAR = {"noise_autocorrelation": 0.0, "n_steps": 1, "learning_starts": 1_000, "intrinsic_coef": 100.0}
+SWITCHBACK: dict[str, dict[str, Any]] = {  # A2C, IMPALA and REINFORCE do not normalise advantages by default
+    "ppo": {"total_steps": 300_000},
+    "appo": {"total_steps": 300_000, "num_envs": 64, "minibatch_size": 1_024, "entropy_coef": 0.001},
+    "trpo": {"total_steps": 300_000},
+    "a2c": {"total_steps": 1_000_000, "num_envs": 64, "normalize_advantage": True},
+    "impala": {"total_steps": 1_000_000, "num_envs": 64, "normalize_advantage": True},
+    "reinforce": {
+        **{"total_steps": 1_000_000, "num_envs": 64, "num_steps": 64},
+        **{"learning_rate": 1e-3, "normalize_advantage": True},
+    },
+    "dqn": {"total_steps": 150_000},
+}
 TASKS: dict[str, tuple[str, str, float, dict[str, Any]]] = {  # name -> algorithm, environment, threshold, settings
-    "ppo": ("ppo", "Switchback", 0.9, {"total_steps": 300_000}),
-    "dqn": ("dqn", "Switchback", 0.9, {"total_steps": 150_000}),
+    **{name: (name, "Switchback", 0.9, settings) for name, settings in SWITCHBACK.items()},
     "td3": ("td3", "MountainCarContinuous-v0", 0.0, {"total_steps": 20_000, **CAR}),
 }
 COLUMNS = ("task", "env", "intrinsic", "seed", "return", "best", "steps_to", "cpu_s")

@@ -3,6 +3,7 @@ sparse reward."""
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from helpers.on_policy_oracle import rehearsed
@@ -12,7 +13,8 @@ import headrace as hr
 from headrace.algorithms.a2c import A2C
 from headrace.algorithms.appo import APPO
 from headrace.algorithms.impala import IMPALA
-from headrace.algorithms.intrinsic.rnd import METRICS, RNDNetwork, rnd_loss
+from headrace.algorithms.intrinsic.rnd import METRICS, rnd_loss
+from headrace.algorithms.intrinsic.rnd_network import RNDNetwork
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.reinforce import Reinforce
 from headrace.algorithms.trpo import TRPO
@@ -146,11 +148,45 @@ def test_observations_of_other_spaces(space):
     assert network.critic[0].layers[0].weight.shape == (4, network.encoder.size)
 
 
-def test_images_are_refused():
-    import numpy as np
+@pytest.mark.parametrize("shape", [(20, 10), (20, 10, 3), (3, 20, 10), (1, 42, 42)])
+def test_images_are_normalised_by_pixel_and_go_through_convolutions(shape):
+    image = Box(0, 255, shape, np.uint8)
+    network = RNDNetwork(image, (8,), 5, 1)
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.randint(0, 256, (30, *shape), generator=generator, dtype=torch.uint8)
+    pixels = network.encoder(seen)
+    network.normalizer.update(pixels, torch.ones(30, dtype=torch.bool))
+    first = seen.double() if len(shape) == 2 or shape[0] in (1, 3) else seen.double().movedim(-1, 1)
+    mean, deviation = first.mean(0), first.std(0, correction=0)
+    wanted = ((first - mean) / (deviation.square() + 1e-8).sqrt()).clamp(-5, 5)
+    normalized = network.normalizer(pixels)
+    torch.testing.assert_close(normalized.double(), wanted.flatten(1), rtol=1e-4, atol=1e-4)
+    wanted_shape = wanted.unsqueeze(1) if len(shape) == 2 else wanted
+    front = network.target[0].convolutions
+    x = wanted_shape.float()
+    for layer in front.convolutions:  # whose first one divides by 255
+        first_layer = layer is front.convolutions[0]
+        x = functional.conv2d(x, layer.weight, layer.bias, layer.stride) if first_layer else layer(x)
+    features = torch.relu(front.out(x.flatten(1)))
+    torch.testing.assert_close(network.target(normalized), network.target[1](features), rtol=1e-3, atol=1e-4)
+    assert network.predictor(normalized).shape == network.target(normalized).shape
+    assert network.value(normalized).shape == (30,)
 
-    with pytest.raises(ValueError, match="observations without images"):
-        RNDNetwork(Box(0, 255, (1, 20, 10), np.uint8), (4,), 3, 1)
+
+def test_images_among_other_members_are_refused():
+    with pytest.raises(ValueError, match="not for images among other members"):
+        RNDNetwork(Dict({"a": Box(0, 255, (1, 20, 10), np.uint8), "b": Discrete(2)}), (4,), 3, 1)
+
+
+IMAGES = [("ppo", {"num_steps": 16, "minibatch_size": 64}), ("dqn", {"batch_size": 16, "n_steps": 1})]
+
+
+@pytest.mark.parametrize(("algorithm", "options"), IMAGES)
+def test_the_bonus_of_images_falls_as_they_are_seen_again(algorithm, options):
+    settings = {"intrinsic": "rnd", "intrinsic_hidden": (16,), "num_envs": 4, "learning_rate": 1e-3} | options
+    with hr.Training(algorithm, "PixelCatch", total_steps=2500, seed=0, progress="none", **settings) as run:
+        found = [result.metrics["prediction_loss"] for result in run if "prediction_loss" in result.metrics]
+    assert found[-1] < 0.5 * max(found[:3])
 
 
 REFUSED = [

@@ -6,67 +6,24 @@ step that led there: it is large where few observations like it were learned fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.intrinsic.rnd_network import RNDNetwork
 from headrace.algorithms.on_policy import OnPolicy, Targets, learn_minibatches
 from headrace.algorithms.reduce import number_of_minibatches, one_learner
 from headrace.core import rng
 from headrace.core.returns import gae
-from headrace.core.text import shown
 from headrace.data.rollout import Rollout, flatten
-from headrace.data.spaces import Space, is_image, leaves
-from headrace.policies.networks import MLP, Readout, make_encoder
-from headrace.policies.normalization import Moments, ObservationNormalizer, RunningStatistics
+from headrace.data.spaces import Space
+from headrace.policies.normalization import Moments, RunningStatistics
 
-LIMIT = 5.0  # of normalised observations, section 2.4 of the paper
 LEARNED_ENVS = 32  # environments of whose rows the predictor learns at most, by default: appendix A.4 of the paper
 MINIBATCH = 256  # rows that predictor and critic learn from at a time, where the algorithm has no minibatches
 METRICS = ("prediction_loss", "intrinsic_value_loss")
-
-
-class RNDNetwork(nn.Module):
-    """The fixed network, its predictor, and the critic of intrinsic returns, each an MLP of its own.
-
-    hidden: sizes of their hidden layers; the predictor has two layers more, as in the paper. features: outputs of the
-    fixed network. with_critic: False where the bonus is part of the reward. Weights are a function of the seed.
-    Raises ValueError for observations that are images.
-    """
-
-    sequence_length = 1  # rows of each observation alone, also where the policy is recurrent
-
-    def __init__(self, space: Space, hidden: Sequence[int], features: int, seed: int, with_critic: bool = True) -> None:
-        super().__init__()
-        if any(is_image(leaf) for _, leaf in leaves(space)):
-            raise ValueError(f"intrinsic='rnd' is for observations without images, got {shown(space)}: leave it out")
-        generator = rng.generator(seed, rng.Purpose.INTRINSIC)
-        self.encoder = make_encoder(space, False, generator)
-        size, deep = self.encoder.size, (*hidden, hidden[-1], hidden[-1])
-        self.normalizer = ObservationNormalizer(size, LIMIT)
-        self.target = nn.Sequential(MLP(size, hidden, "relu", generator), Readout(hidden[-1], features, 1.0, generator))
-        self.predictor = nn.Sequential(MLP(size, deep, "relu", generator), Readout(deep[-1], features, 1.0, generator))
-        self.critic = None
-        if with_critic:
-            self.critic = nn.Sequential(MLP(size, hidden, "relu", generator), Readout(hidden[-1], 1, 1.0, generator))
-        self.target.requires_grad_(False)
-
-    def value(self, seen: Tensor) -> Tensor:
-        """Intrinsic value of normalised observations [R, F]: [R]."""
-        assert self.critic is not None
-        return self.critic(seen).flatten()  # type: ignore[no-any-return]
-
-    def error(self, seen: Tensor, wanted: Tensor) -> Tensor:
-        """Mean squared error of the predictor on normalised observations [R, F], of the outputs `wanted` [R, features]
-        of the fixed network: [R]."""
-        return (self.predictor(seen).t() - wanted).square().mean(1)  # type: ignore[no-any-return]
-
-    def learned(self) -> list[nn.Parameter]:
-        """Parameters of predictor and critic."""
-        return [*self.predictor.parameters(), *(() if self.critic is None else self.critic.parameters())]
 
 
 def rnd_loss(network: RNDNetwork, batch: dict[str, Any], config: Any) -> tuple[Tensor, dict[str, Tensor]]:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.intrinsic.rnd import METRICS, RND, RNDNetwork
+from headrace.algorithms.intrinsic.rnd import METRICS, RND
+from headrace.algorithms.intrinsic.rnd_network import RNDNetwork
 from headrace.algorithms.on_policy import learn_minibatches
 from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout, flatten
