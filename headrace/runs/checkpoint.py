@@ -275,14 +275,25 @@ def previous(folder: Path) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """Versions on which bit-equal results depend."""
+    """Versions, and the kind of processor, on which bit-equal results depend."""
+    from headrace.kernels.runtime.native import processor
+
     return {
         "headrace": installed("headrace", otherwise="unknown"),
         "commit": commit(),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": sys.version.split()[0],
+        "processor": processor()[0],
     }
+
+
+def other_versions(manifest: Json) -> str:
+    """What has written a checkpoint, where results depend on it and it is another here; empty where nothing is."""
+    before, now = manifest.get("versions", {}), versions()
+    found = [by] if (by := written_by(manifest)) != written_by({"versions": now}) else []
+    others = [name for name in now if name not in ("headrace", "commit") and before.get(name, now[name]) != now[name]]
+    return ", ".join([*found, *(f"{name} {before[name]}" for name in others)])
 
 
 def write_file(path: Path, data: bytes) -> None:

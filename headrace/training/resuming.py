@@ -120,6 +120,8 @@ def _continued(
             )
         if trainer.follows:
             return Continued(trainer, None, {})
+        if others := checkpoint.other_versions(manifest):
+            state = {**state, "compiled": {}}  # another version may compile what that one refused
         with checkpoint.using(folder, manifest, "it is not of such a training"):
             trainer.load_state_dict(_resized(trainer, state, changed))
         recorder = Recorder(trainer, folder.parent, locked)
@@ -129,6 +131,11 @@ def _continued(
             recorder.progress.say(f"{field} {saved[field]} -> {value} from step {trainer.steps:,} on")
     for line in _jumps(trainer, saved):
         recorder.progress.say(line)
+    if others and not changed:
+        recorder.progress.say(
+            f"written by {others}: the run goes on from its weights and the optimizer's moments, and its numbers will "
+            "not be those of a run that was not interrupted, bit for bit"
+        )
     if changed:
         recorder.progress.say(
             f"with another {' and '.join(changed)} new episodes begin: the run is not the one that it would have been"

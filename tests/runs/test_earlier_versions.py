@@ -14,6 +14,7 @@ from helpers.tiny import TINY
 import headrace as hr
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.algorithms.ppo import PPOConfig
+from headrace.bindings.compiled.loss_tries import RunTries, Tries
 from headrace.core.packages import commit
 from headrace.data.spaces import to_json
 from headrace.policies.actor_critic import ActorCritic
@@ -139,6 +140,23 @@ def test_a_manifest_names_the_version_and_commit_that_wrote_it(run):
         OtherVersion, match=rf"format {checkpoint.FORMAT + 1}: headrace \S+ \(0123456789ab\) has written it"
     ):
         hr.load(run)
+
+
+@pytest.mark.parametrize("part", ["torch", "processor", "commit", ""])
+def test_a_run_of_another_version_says_that_its_bits_are_others(run, part, monkeypatch, capsys):
+    taken = []
+    monkeypatch.setattr(RunTries, "load_state_dict", lambda self, state: taken.append(state))
+
+    def other(body):
+        body["versions"] |= {part: "of-before"} if part else {}
+        if "training" in body["states"]:
+            body["states"]["training"]["compiled"] = {"loss": [Tries(made=3).state_dict()]}
+
+    forge(run, other, of_now=True)
+    hr.train(resume=run, total_steps=256, progress="plain")
+    said = [line for line in "".join(capsys.readouterr()).splitlines() if "bit for bit" in line]
+    assert len(said) == bool(part) and all("of-before" in line and "written by" in line for line in said)
+    assert taken == [{} if part else {"loss": [Tries(made=3).state_dict()]}]
 
 
 def test_classes_that_have_moved_are_found():
