@@ -6,21 +6,30 @@ import math
 
 import numpy as np
 
+from headrace.kernels.nn.simd import fma, load, splat, total
 from headrace.kernels.runtime.jit import INNER, njit
 
 F = np.float32
-_1, _2 = np.uint64(1), np.uint64(2)
+_1, _2, _16, _32, _48, _64 = (np.uint64(i) for i in (1, 2, 16, 32, 48, 64))
 BETA1, BETA2 = 0.9, 0.999  # where no other is given
 KEEP1, TAKE1 = F(BETA1), F(1.0 - BETA1)
 
 
-@njit(fastmath={"reassoc", "contract"}, **INNER)
+@njit(**INNER)
 def squares(gradient, first, count):
-    """Sum of squares of gradient[first : first + count], in an order fixed at compile time by the vector's width."""
-    total = F(0)
-    for i in range(first, first + count):
-        total += gradient[i] * gradient[i]
-    return total
+    """Sum of squares of gradient[first : first + count], in an order that does not depend on the vectors' width."""
+    sum0, sum1, sum2, sum3 = splat(F(0)), splat(F(0)), splat(F(0)), splat(F(0))
+    wide, even = first + count // _64 * _64, first + count // _16 * _16
+    for i in range(first, wide, _64):
+        x0, x1, x2, x3 = load(gradient, i), load(gradient, i + _16), load(gradient, i + _32), load(gradient, i + _48)
+        sum0, sum1, sum2, sum3 = fma(x0, x0, sum0), fma(x1, x1, sum1), fma(x2, x2, sum2), fma(x3, x3, sum3)
+    for i in range(wide, even, _16):
+        x0 = load(gradient, i)
+        sum0 = fma(x0, x0, sum0)
+    found = total((sum0 + sum1) + (sum2 + sum3))
+    for i in range(even, first + count):
+        found += gradient[i] * gradient[i]
+    return found
 
 
 @njit(**INNER)
