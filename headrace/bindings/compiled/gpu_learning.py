@@ -15,8 +15,8 @@ from headrace.algorithms.on_policy import Limit
 from headrace.algorithms.reduce import Reduce
 from headrace.bindings.compiled.loss_program import Program
 from headrace.core.device import known
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_program import adam
-from headrace.kernels.rows.targets import slots
 from headrace.policies.flat_parameters import polyak
 
 

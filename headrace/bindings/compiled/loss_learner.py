@@ -15,7 +15,7 @@ from headrace.algorithms.on_policy import Limit
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.bound import place
 from headrace.bindings.compiled.loss_program import Program
-from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STEPS, Learning, Optimizer
 from headrace.kernels.rows.targets.cpu_program import Memory, Workers
 from headrace.kernels.runtime.entry_points import entry

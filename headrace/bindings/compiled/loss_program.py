@@ -18,9 +18,9 @@ from headrace.bindings.compiled import loss_conditions
 from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.bindings.compiled.loss_tries import Use
 from headrace.core.device import kernel_threads
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram
 from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_compiler
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_arguments import FLAGS, LONGS, WORDS
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, Layout
 from headrace.kernels.rows.targets.records import Constants, GpuLayout, Outcome, Ptx, Record, recorded

@@ -13,7 +13,7 @@ from headrace.algorithms.objectives import TD_ERROR, Objective
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.compiled.loss_learner import optimizer_arguments, write_settings
 from headrace.bindings.compiled.loss_program import Program
-from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STAGE, STEPS, Optimizer, Stage
 from headrace.kernels.rows.targets.cpu_program import Memory, Workers
 from headrace.kernels.runtime.entry_points import entry

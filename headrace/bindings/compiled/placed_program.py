@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from headrace.bindings.compiled.loss_program import Program
-from headrace.kernels.rows.targets import slots
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.targets.cpu_program import Memory, Workers
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.row_plan import Plan
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_program import compiled
 
 

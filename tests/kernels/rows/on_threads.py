@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_program import compiled
 from headrace.kernels.rows.row_plan import Plan
-from headrace.kernels.rows.targets import slots
 
 
 def run(

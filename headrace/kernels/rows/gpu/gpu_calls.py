@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TypeAlias
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_steps import ThreadStep
 from headrace.kernels.rows.gpu.gpu_text import GPU, PAD, THREADS, Memory, ThreadBody
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Count, Value
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.llvm_text import Module
 
 Given: TypeAlias = tuple[str, str]  # a parameter, and its argument with its type

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.gpu.gpu_calls import SCRATCH, Calls
 from headrace.kernels.rows.gpu.gpu_gradients import Apart, Key, keep_step, tile_step, view_key
@@ -51,7 +52,6 @@ from headrace.kernels.rows.gpu.gpu_text import (
 )
 from headrace.kernels.rows.row_plan import Phase, Plan
 from headrace.kernels.rows.row_program import Input, Outer, Product, Reduce, Value, View
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.llvm_steps import STARTS, written
 from headrace.kernels.rows.targets.llvm_text import Module
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_gradients import Key, gradients_of, view_key
 from headrace.kernels.rows.gpu.gpu_products import Pack
 from headrace.kernels.rows.gpu.gpu_steps import is_alone_sum
 from headrace.kernels.rows.gpu.gpu_text import PAD, SHARED, THREADS
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Constant, Count, Product, Reduce, Value
-from headrace.kernels.rows.targets import slots
 
 CACHED = 64  # accumulators of rows' own threads that a block has at most, for each lane
 

@@ -9,12 +9,12 @@ from functools import cache
 import numpy as np
 import torch
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_driver import Kernels, architecture, shared_memory
 from headrace.kernels.rows.gpu.gpu_text import PAD, SHARED, THREADS
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.row_program import Count
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.records import GpuLayout, Ptx
 from headrace.kernels.runtime.cache import bytes_of_text
 from headrace.kernels.runtime.native import Native

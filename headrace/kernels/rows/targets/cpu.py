@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed
 from headrace.kernels.rows.row_program import (
@@ -15,7 +16,6 @@ from headrace.kernels.rows.row_program import (
     View,
     contiguous,
 )
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.cpu_floors import floors
 from headrace.kernels.rows.targets.cpu_rolled import Address

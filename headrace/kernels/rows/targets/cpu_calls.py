@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.fuse import is_sum
 from headrace.kernels.rows.row_plan import Phase, Plan, accumulators
 from headrace.kernels.rows.row_program import Constant, Count, Input, Reduce, Value
-from headrace.kernels.rows.targets import cpu_rolled, slots
+from headrace.kernels.rows.targets import cpu_rolled
 from headrace.kernels.rows.targets.cpu_rolled import Address, Calls, Given
 from headrace.kernels.rows.targets.llvm_expressions import Step
 from headrace.kernels.rows.targets.llvm_steps import STARTS, filled

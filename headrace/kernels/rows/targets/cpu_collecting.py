@@ -7,7 +7,7 @@ import numpy as np
 
 from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.nn.philox import uniforms
-from headrace.kernels.rows.targets.slots import ALL, ROWS, TASK
+from headrace.kernels.rows.slots import ALL, ROWS, TASK
 from headrace.kernels.runtime.intrinsics import run, ticks
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import single_task

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.kernels.rows.slots import FIRST
 from headrace.kernels.rows.targets.cpu_adam import begin_step, square_part, step_part
 from headrace.kernels.rows.targets.cpu_arguments import (
     DONE,
@@ -25,7 +26,6 @@ from headrace.kernels.rows.targets.cpu_arguments import (
 )
 from headrace.kernels.rows.targets.cpu_threads import do_task
 from headrace.kernels.rows.targets.cpu_writes import write_back
-from headrace.kernels.rows.targets.slots import FIRST
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.kernels.nn.layout import aligned
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.row_plan import Plan, rows_of_block
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_arguments import Work
 from headrace.kernels.runtime.cache import of_text
 from headrace.kernels.runtime.native import Call, Native

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.row_plan import PIECE, VECTOR, Phase, Plan, matrix, outer_form, padded, pieces
 from headrace.kernels.rows.row_program import Outer, Reduce, Value, View
-from headrace.kernels.rows.targets import slots
 from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.cpu_rolled import Address
 from headrace.kernels.rows.targets.llvm_expressions import Step

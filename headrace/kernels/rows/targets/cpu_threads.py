@@ -1,13 +1,13 @@
 """A program's tasks on several threads: phases in parts, what is between them on one. Compiled once for all programs.
 
-Each worker has argument slots of its own (kernels.rows.targets.slots), which differ in the scratch memory alone.
+Each worker has argument slots of its own (kernels.rows.slots), which differ in the scratch memory alone.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.rows.targets.slots import PART, TASK
+from headrace.kernels.rows.slots import PART, TASK
 from headrace.kernels.runtime.intrinsics import run as call
 from headrace.kernels.runtime.jit import ENTRY, MERGED, njit
 from headrace.kernels.runtime.work_queue import close, work_loop
