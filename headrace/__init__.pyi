@@ -206,7 +206,8 @@ class PPOOptions(Options, total=False):
     shared: bool
     intrinsic: Literal["none", "rnd", "diayn"]
     intrinsic_coef: float
-    extrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
     intrinsic_gamma: float
     intrinsic_share: float
     intrinsic_hidden: Sequence[int]
@@ -238,6 +239,14 @@ class A2COptions(Options, total=False):
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_gamma: float
+    intrinsic_share: float
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     gae_lambda: float
     entropy_coef: float
     value_coef: float
@@ -282,6 +291,14 @@ class APPOOptions(Options, total=False):
     desired_kl: float
     layer_norm: bool
     shared: bool
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_gamma: float
+    intrinsic_share: float
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
 
 class IMPALAOptions(Options, total=False):
     num_steps: int
@@ -311,6 +328,14 @@ class IMPALAOptions(Options, total=False):
     use_expln: bool
     clip_rho: float
     clip_c: float
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_gamma: float
+    intrinsic_share: float
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     gae_lambda: float
     entropy_coef: float
     value_coef: float
@@ -342,6 +367,14 @@ class ReinforceOptions(Options, total=False):
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_gamma: float
+    intrinsic_share: float
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     baseline: bool
     entropy_coef: float
     value_coef: float
@@ -372,6 +405,14 @@ class TRPOOptions(Options, total=False):
     use_sde: bool
     sde_sample_freq: int
     use_expln: bool
+    intrinsic: Literal["none", "rnd", "diayn"]
+    intrinsic_coef: float
+    extrinsic_coef: float | None
+    skills: int
+    intrinsic_gamma: float
+    intrinsic_share: float
+    intrinsic_hidden: Sequence[int]
+    intrinsic_features: int
     max_kl: float
     cg_steps: int
     damping: float
@@ -914,6 +955,7 @@ class EveryOptions(Options, total=False):
     intrinsic: Literal["none", "rnd", "diayn"]
     intrinsic_coef: float
     extrinsic_coef: float | None
+    skills: int
     intrinsic_gamma: float
     intrinsic_share: float
     intrinsic_hidden: Sequence[int]
@@ -935,7 +977,6 @@ class EveryOptions(Options, total=False):
     gradient_steps: int
     n_steps: int
     hindsight: int
-    skills: int
     burn_in: int
     noise_autocorrelation: float
     critic_init_scale: float

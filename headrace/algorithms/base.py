@@ -76,6 +76,7 @@ def past_warm_up(algorithm: Algorithm) -> bool:
     return ready is None or ready()
 
 
+INTRINSIC = {"rnd": "rnd:RND", "diayn": "diayn:DIAYN"}  # of algorithms that learn from rollouts
 REPLAY_INTRINSIC = {"rnd": "rnd_replay:ReplayRND", "diayn": "diayn:ReplayDIAYN"}  # of algorithms with a replay buffer
 
 
@@ -86,11 +87,6 @@ def intrinsic_of(kinds: Mapping[str, str], policy: Any, config: Any, seed: int) 
     this one: loaded where it is used."""
     if getattr(config, "intrinsic", "none") == "none":
         return None
-    if config.intrinsic not in kinds:
-        raise ValueError(
-            f"intrinsic={config.intrinsic!r} is for algorithms with a replay buffer: use sac, td3 or dqn, or one of "
-            f"{', '.join(kinds)}"
-        )
     module, _, kind = kinds[config.intrinsic].partition(":")
     space = getattr(policy, "critic_space", policy.observation_space)
     return getattr(import_module(f"headrace.algorithms.intrinsic.{module}"), kind)(space, config, seed, policy.device)

@@ -78,11 +78,12 @@ class ClippedConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class IntrinsicConfig:
-    """Settings of a bonus for new observations: see headrace.algorithms.intrinsic.rnd."""
+    """Settings of a bonus in algorithms that learn from rollouts: see headrace.algorithms.intrinsic."""
 
-    intrinsic: Literal["none", "rnd", "diayn"] = "none"  # rnd: a bonus for new observations; diayn: off-policy alone
-    intrinsic_coef: float = 1.0  # weight of the bonus' advantages
-    extrinsic_coef: float = 2.0  # weight of the reward's advantages where there is a bonus
+    intrinsic: Literal["none", "rnd", "diayn"] = "none"  # rnd: a bonus for new observations; diayn: for telling skills
+    intrinsic_coef: float = 1.0  # weight of the bonus' advantages, of diayn of the bonus in the reward
+    extrinsic_coef: float | None = None  # of the environment's reward where there is a bonus; None: 2, of diayn 0
+    skills: int = 8  # number of skills of diayn, where agent_info is not given
     intrinsic_gamma: float = 0.99  # discount factor of the bonus, whose returns go on over the ends of episodes
     intrinsic_share: float = 0.0  # of rows that the bonus' predictor learns from; 0: those of 32 environments
     intrinsic_hidden: tuple[int, ...] = (128, 128)  # sizes of the hidden layers of the bonus' networks

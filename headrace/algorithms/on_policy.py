@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headrace import setting_schedules
 from headrace.algorithms.adam import BETA2, Adam
-from headrace.algorithms.base import intrinsic_of
+from headrace.algorithms.base import INTRINSIC, intrinsic_of
 from headrace.algorithms.config_bases import MATRIX_STD, OnPolicyConfig
 from headrace.algorithms.reduce import Reduce, explained, mean_weights, merging, one_learner, shuffle_seed, size_of
 from headrace.core import rng
@@ -96,7 +96,7 @@ class OnPolicy(Generic[C]):
         self.num_steps: int = self.config.num_steps
         self.optimizer = self._adam(policy)
         self._examined: Examination | None = None  # the policy, as `optimizer` knows it
-        self.intrinsic: Any = intrinsic_of({"rnd": "rnd:RND"}, policy, self.config, seed)
+        self.intrinsic: Any = intrinsic_of(INTRINSIC, policy, self.config, seed)
         self.iteration = 0
 
     @classmethod
@@ -230,10 +230,11 @@ class OnPolicy(Generic[C]):
 @fused("on_policy.process_and_learn", "headrace.bindings.on_policy.compiled_update", quiet=True)
 def process_and_learn(algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
     """The metrics of an update, between begin_update() and end_update(), and the returns [T, N] that were learned."""
-    targets = processed(rollout) or algorithm.process(rollout)
     intrinsic: dict[str, Tensor] = {}
-    if algorithm.intrinsic is not None:
-        targets, intrinsic = algorithm.intrinsic.learn(algorithm, rollout, targets)
+    if algorithm.intrinsic is None:
+        targets = processed(rollout) or algorithm.process(rollout)
+    else:
+        targets, intrinsic = algorithm.intrinsic.process(algorithm, rollout)
     metrics = algorithm.learn(rollout, targets) | intrinsic
     metrics["explained_variance"] = algorithm._explained_variance(rollout.value[:-1], targets)
     return metrics, targets.returns

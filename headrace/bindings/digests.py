@@ -18,7 +18,7 @@ DIGESTS = {
     "dqn.learn": Digest("b3fbbef661c71c76", "44e18e01e4e648bd"),
     "off_policy.learn_from_replay": Digest("5d202c474b6dae81", "3660040f9713c3f3"),
     "off_policy.steps": Digest("e99867068f876184", "44b387aa7246db1e"),
-    "on_policy.process_and_learn": Digest("d3e6a728db58ec4e", "4af89a3daab1774c"),
+    "on_policy.process_and_learn": Digest("8497d731a4440ab4", "e79fb790dcfef57f"),
     "ppo.learn": Digest("a7a38872b43b12fe", "f75529a906c08da3"),
     "pqn.learn": Digest("e15f573e968d4923", "d1c70ea814944db6"),
     "priorities.add_up": Digest("ca8b56526be5a2aa", "c2cbb83e8b5f2387"),

@@ -26,9 +26,8 @@ NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings,
     (("target_entropy",), "learn_temperature", (False,)),
     (("eval_episodes", "eval_device"), "eval_freq", (0,)),
     (("cluster_open",), "cluster", (None, "none")),
-    (("intrinsic_coef", "extrinsic_coef", "intrinsic_gamma", "intrinsic_share"), "intrinsic", ("none",)),
-    (("intrinsic_hidden",), "intrinsic", ("none",)),
-    (("intrinsic_features",), "intrinsic", ("none", "diayn")),
+    (("intrinsic_coef", "extrinsic_coef", "intrinsic_hidden"), "intrinsic", ("none",)),
+    (("intrinsic_gamma", "intrinsic_share", "intrinsic_features"), "intrinsic", ("none", "diayn")),
     (("skills",), "intrinsic", ("none", "rnd")),
 )
 OF_COLLECTING = (  # settings of how environments are stepped, or of the episodes of a training

@@ -3,6 +3,7 @@ apart."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from contextlib import closing
 from typing import NamedTuple
@@ -12,15 +13,19 @@ import torch
 from torch.nn import functional
 
 import headrace as hr
+from headrace.algorithms.a2c import A2C
 from headrace.algorithms.intrinsic.diayn import METRICS, Discriminator, ReplayDIAYN, discriminator_loss
+from headrace.algorithms.ppo import PPO
 from headrace.algorithms.sac import SACConfig
 from headrace.cli.main import main
+from headrace.core.fused import plain_only
 from headrace.data.replay import Batch
-from headrace.data.rollout import Group
-from headrace.data.spaces import Box, Dict, Discrete
+from headrace.data.rollout import Group, Rollout
+from headrace.data.spaces import Box, Dict, Discrete, action_column, env_columns
 from headrace.kernels.language.ops import clip, f32
 
 SPACE = Dict({"observation": Box(-1, 1, (3,)), "agent_info": Discrete(4)})
+REPLAY = ("dqn", "td3", "discrete_sac")
 CONFIG = SACConfig(learning_rate=3e-3, intrinsic="diayn", intrinsic_hidden=(8,), intrinsic_coef=0.5, skills=4)
 
 
@@ -114,8 +119,6 @@ def test_the_discriminator_learns_and_is_followed():
 
 
 def test_what_it_needs_and_does_not_go_with_is_said():
-    with pytest.raises(ValueError, match="intrinsic='diayn' is for algorithms with a replay buffer"):
-        hr.Trainer("ppo", "CartPole-v1", intrinsic="diayn", progress="none")
     with pytest.raises(ValueError, match="leave it out, and give skills"):
         hr.Trainer("dqn", "CartPole-v1", intrinsic="diayn", n_steps=1, agent_info=hr.Discrete(3), progress="none")
     with pytest.raises(ValueError, match="intrinsic='diayn' goes without n_steps=3"):
@@ -143,21 +146,81 @@ def test_runs_resume_with_the_same_bits_and_are_evaluated_without_giving_skills_
     assert "episode 2: return" in capsys.readouterr().out
 
 
+def test_a_run_of_ppo_resumes_with_the_same_bits():
+    settings = {"num_envs": 4, "num_steps": 16, "hidden": (8,), "minibatch_size": 32, "skills": 3, "progress": "none"}
+    settings |= {"intrinsic": "diayn", "intrinsic_hidden": (8,), "schedule": "constant"}
+    straight = hr.train("ppo", "Pendulum-v1", total_steps=512, **settings)
+    short = hr.train("ppo", "Pendulum-v1", total_steps=256, **settings)
+    longer = hr.train(resume=short.path, total_steps=512, progress="none")
+    mine, theirs = (state_of(run) for run in (straight, longer))
+    for part in ("network", "optimizer"):
+        for name, value in mine[part].items():
+            assert torch.equal(value, theirs[part][name]), name
+
+
 def state_of(run):
     with hr.Training(resume=run.path, total_steps=10_000, progress="none") as training:
         return training.trainer.algorithm.state_dict()["intrinsic"]
 
 
+@pytest.mark.parametrize("coef", [None, 0.25])
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_rollouts_are_learned_from_with_the_bonus_as_their_reward(kind, coef):
+    own = {"hidden": (8,), "num_steps": 8, "intrinsic": "diayn", "intrinsic_hidden": (8,), "normalize_return": False}
+    config = dataclasses.replace(kind.config, **own, intrinsic_coef=0.5, extrinsic_coef=coef)
+    algorithm = kind.build(config, SPACE, Discrete(2), 0, "cpu")
+    columns = env_columns(SPACE) | {"action": action_column(Discrete(2))} | algorithm.columns()
+    rollout, source = Rollout(8, 5, columns), torch.Generator().manual_seed(0)
+    rollout.observation.observation.copy_(torch.randn(9, 5, 3, generator=source))
+    rollout.observation.agent_info.copy_(torch.randint(4, (9, 5), generator=source))
+    rollout.value.copy_(torch.randn(9, 5, generator=source))
+    rollout.reward.copy_(torch.randn(8, 5, generator=source))
+    rollout.valid.copy_(torch.rand(9, 5, generator=source) < 0.9)
+    network, reward = algorithm.intrinsic.network, rollout.reward.clone()
+    spread(network)
+    before, learned = network.out.weight.clone(), []
+    algorithm.learn = lambda rollout, targets: learned.append(targets) or {}
+    with plain_only():
+        metrics = algorithm.update(rollout, 0.0)
+    with torch.no_grad():
+        network.out.weight.copy_(before), network.load_state_dict(network.state_dict())
+    assert torch.equal(rollout.reward, reward)  # which is logged
+    assert set(METRICS) < set(metrics) and not torch.equal(learned[0].advantage, torch.zeros(8, 5))
+    other = kind.build(config, SPACE, Discrete(2), 0, "cpu")
+    spread(other.intrinsic.network)
+    other.intrinsic.observe(rollout, 0.99)
+    after = rollout.observation.agent_info[1:].long().unsqueeze(-1)
+    chosen = log_q(other.intrinsic.network, rollout.observation.observation[1:]).gather(-1, after)[..., 0]
+    bonus = 0.5 * (chosen + math.log(4)) + (coef or 0.0) * reward
+    rollout.reward.copy_(torch.where(rollout.valid[:-1], bonus.float(), 0.0))
+    wanted = other.process(rollout)
+    torch.testing.assert_close(learned[0].advantage, wanted.advantage, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(learned[0].returns, wanted.returns, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize(
-    ("algorithm", "env"), [("dqn", "CartPole-v1"), ("td3", "Pendulum-v1"), ("discrete_sac", "CartPole-v1")]
+    ("algorithm", "env"),
+    [
+        *(("dqn", "CartPole-v1"), ("td3", "Pendulum-v1"), ("discrete_sac", "CartPole-v1")),
+        *(("ppo", "CartPole-v1"), ("trpo", "Pendulum-v1"), ("reinforce", "CartPole-v1")),
+    ],
 )
 def test_other_algorithms_take_it(algorithm, env):
-    options = {"num_envs": 4, "hidden": (8,), "batch_size": 16, "learning_starts": 32, "n_steps": 1, "progress": "none"}
+    replay = {"batch_size": 16, "learning_starts": 32, "n_steps": 1}
+    options = {"num_envs": 4, "hidden": (8,), "progress": "none"} | (replay if algorithm in REPLAY else {})
     with closing(hr.Trainer(algorithm, env, intrinsic="diayn", total_steps=256, **options)) as trainer:
         while trainer.steps < 256:
             metrics = trainer.iterate().metrics
     assert 0 < metrics["skill_accuracy"] <= 1 and math.isfinite(metrics["intrinsic_reward"])
     assert trainer.policy.observation_space["agent_info"] == Discrete(8)
+
+
+def test_ppo_tells_skills_apart_in_the_plane():
+    options = {"num_envs": 32, "num_steps": 40, "hidden": (64, 64), "skills": 4, "entropy_coef": 0.01, "seed": 0}
+    with closing(hr.Trainer("ppo", Plane, intrinsic="diayn", total_steps=150_000, **options)) as trainer:
+        while trainer.steps < 150_000:
+            metrics = trainer.iterate().metrics
+    assert metrics["skill_accuracy"] > 0.8 and metrics["intrinsic_reward"] > 0.6 * math.log(4)
 
 
 def test_skills_are_told_apart_in_the_plane():

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.algorithms.adam import Adam
+from headrace.algorithms.intrinsic.rnd import learn_from_rows
 from headrace.algorithms.intrinsic.rnd_replay import learned
+from headrace.algorithms.on_policy import OnPolicy, Targets
 from headrace.core import rng
 from headrace.core.text import shown
 from headrace.data.replay import Batch
@@ -74,8 +76,8 @@ def discriminator_loss(network: Discriminator, batch: dict[str, Any], config: An
     return loss, dict(zip(METRICS, (loss, right @ weight), strict=True))
 
 
-class ReplayDIAYN:
-    """The bonus of an algorithm with a replay buffer, which is its reward."""
+class _Skills:
+    """A discriminator of skills, and its optimizer."""
 
     def __init__(self, space: Space, config: Any, seed: int, device: torch.device | str) -> None:
         self.network = Discriminator(space, config.intrinsic_hidden, seed).to(device)
@@ -87,21 +89,19 @@ class ReplayDIAYN:
         after = tree_map(lambda x: x[1:].flatten(0, 1), rollout.observation)
         self.network.normalizer.update(self.network.encoder(after), rollout.valid[:-1].flatten())
 
-    def rewarded(self, batches: Batch, config: Any) -> tuple[Batch, dict[str, Tensor]]:
-        """Batches [G, B] with the bonus as their reward, and metrics. The discriminator takes a step on each."""
-        network, shape = self.network, batches.reward.shape
+    @torch.no_grad()
+    def _rewards(self, observation: Any, reward: Tensor, config: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The bonuses of observations [R, ...] after steps with these rewards [A, B], A * B = R; the rewards to learn
+        from; and columns of discriminator_loss."""
+        network = self.network
         if not self.optimizer.follow(network.parameters()):
             raise ValueError("the discriminator of skills has other sizes now: make a new algorithm")
-        observation = tree_map(lambda x: x.flatten(0, 1), batches.next_observation)
-        with torch.no_grad():
-            seen, skill = network.seen(observation), functional.one_hot(network.skill(observation), network.skills)
-            bonus = (network(seen) * skill).sum(1).view(shape) + math.log(network.skills)
-        columns = {"next": seen, "skill": skill.float()}
-        metrics = learned(discriminator_loss, network, self.optimizer, columns, batches, bonus)
-        reward = config.intrinsic_coef * bonus
+        seen, skill = network.seen(observation), functional.one_hot(network.skill(observation), network.skills)
+        bonus = (network(seen) * skill).sum(1).view(reward.shape) + math.log(network.skills)
+        given = config.intrinsic_coef * bonus
         if config.extrinsic_coef:
-            reward = reward + config.extrinsic_coef * batches.reward
-        return batches._replace(reward=reward), metrics
+            given = given + config.extrinsic_coef * reward
+        return bonus, given, {"next": seen, "skill": skill.float()}
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of the discriminator and its optimizer."""
@@ -112,3 +112,33 @@ class ReplayDIAYN:
         """Continue from state_dict(), bit for bit."""
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+class ReplayDIAYN(_Skills):
+    """The bonus of an algorithm with a replay buffer, which is its reward."""
+
+    def rewarded(self, batches: Batch, config: Any) -> tuple[Batch, dict[str, Tensor]]:
+        """Batches [G, B] with the bonus as their reward, and metrics. The discriminator takes a step on each."""
+        observation = tree_map(lambda x: x.flatten(0, 1), batches.next_observation)
+        bonus, reward, columns = self._rewards(observation, batches.reward, config)
+        metrics = learned(discriminator_loss, self.network, self.optimizer, columns, batches, bonus)
+        return batches._replace(reward=reward), metrics
+
+
+class DIAYN(_Skills):
+    """The bonus of an algorithm that learns from rollouts, which is their reward."""
+
+    def process(self, algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[Targets, dict[str, Tensor]]:
+        """Targets of a rollout with the bonus as its reward, and metrics. The discriminator learns from the rollout."""
+        config, valid = algorithm.config, rollout.valid[:-1]
+        self.observe(rollout, config.gamma)
+        after = tree_map(lambda x: x[1:].flatten(0, 1), rollout.observation)
+        bonus, reward, columns = self._rewards(after, rollout.reward, config)
+        own = rollout.reward.clone()
+        rollout.reward.copy_(reward.masked_fill_(~valid, 0.0))
+        targets = algorithm.process(rollout)
+        rollout.reward.copy_(own)
+        columns["valid"] = valid.flatten().float()
+        metrics = learn_from_rows(discriminator_loss, self.network, self.optimizer, columns, algorithm, rollout)
+        mean = torch.where(valid, bonus, 0.0).sum() / valid.sum().clamp(min=1)
+        return targets, {"intrinsic_reward": mean, **metrics}

@@ -23,6 +23,7 @@ from headrace.policies.normalization import Moments, RunningStatistics
 
 LEARNED_ENVS = 32  # environments of whose rows the predictor learns at most, by default: appendix A.4 of the paper
 MINIBATCH = 256  # rows that predictor and critic learn from at a time, where the algorithm has no minibatches
+EXTRINSIC = 2.0  # weight of the reward's advantages, the paper's
 METRICS = ("prediction_loss", "intrinsic_value_loss")
 
 
@@ -38,6 +39,19 @@ def rnd_loss(network: RNDNetwork, batch: dict[str, Any], config: Any) -> tuple[T
     return prediction_loss + value_loss, dict(zip(METRICS, (prediction_loss, value_loss), strict=True))
 
 
+def learn_from_rows(
+    loss: Any, network: Any, optimizer: Adam, columns: dict[str, Any], algorithm: OnPolicy[Any], rollout: Rollout
+) -> dict[str, Tensor]:
+    """Take gradient steps along a loss of a rollout's rows, in the algorithm's epochs and minibatches; where it has
+    none, as A2C, once in minibatches of MINIBATCH rows. Returns the means of the loss' metrics."""
+    config = algorithm.config
+    size, epochs = getattr(config, "minibatch_size", MINIBATCH), getattr(config, "epochs", 1)
+    number = number_of_minibatches(rollout.reward.numel(), size, 1, one_learner)
+    order = algorithm.permutation(rollout, epochs)
+    found = learn_minibatches(loss, network, optimizer, columns, order, number, config)
+    return {name: x.mean() for name, x in found.items()}
+
+
 class RND:
     """The bonus of one algorithm: networks, their optimizer, and the running deviation of the bonus' returns."""
 
@@ -50,19 +64,16 @@ class RND:
         self.statistics = RunningStatistics(1).to(device)
         self.discounted = torch.zeros(0, device=device)  # sum of each environment's bonuses so far, [N]
 
-    def learn(self, algorithm: OnPolicy[Any], rollout: Rollout, targets: Targets) -> tuple[Targets, dict[str, Tensor]]:
-        """Let predictor and critic learn from a rollout. Returns targets with the weighted sum of the advantages of
-        reward and bonus (section 2.3 of the paper), and metrics."""
+    def process(self, algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[Targets, dict[str, Tensor]]:
+        """Targets of a rollout with the weighted sum of the advantages of reward and bonus (section 2.3 of the paper),
+        and metrics. Predictor and critic learn from the rollout."""
+        targets = algorithm.process(rollout)
         config = algorithm.config
         self.follow()
         bonus, columns, metrics = self.targets(rollout, config, algorithm.iteration)
-        # an algorithm without minibatches, such as A2C, takes one gradient step on each rollout
-        size = getattr(config, "minibatch_size", MINIBATCH)
-        number = number_of_minibatches(bonus.numel(), size, 1, one_learner)
-        order = algorithm.permutation(rollout, getattr(config, "epochs", 1))
-        found = learn_minibatches(rnd_loss, self.network, self.optimizer, columns, order, number, config)  # type: ignore[arg-type]
-        advantage = config.extrinsic_coef * targets.advantage + config.intrinsic_coef * bonus
-        return targets._replace(advantage=advantage), metrics | {name: x.mean() for name, x in found.items()}
+        metrics |= learn_from_rows(rnd_loss, self.network, self.optimizer, columns, algorithm, rollout)
+        weight = EXTRINSIC if config.extrinsic_coef is None else config.extrinsic_coef
+        return targets._replace(advantage=weight * targets.advantage + config.intrinsic_coef * bonus), metrics
 
     @torch.no_grad()
     def targets(
