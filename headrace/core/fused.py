@@ -39,13 +39,13 @@ _reaches: dict[tuple[Function, Classes], Reach] = {}
 _said: set[tuple[str, str]] = set()  # (name, reason) that were printed
 _bind = functools.cache(import_module)
 _signature = functools.cache(inspect.signature)
-_enabled, _silent, _unchanged = True, False, False
+_enabled, _silent = True, False
 
 
 class _Here(threading.local):
     """State of one thread."""
 
-    traced = False
+    traced, unchanged = False, False
 
 
 _here = _Here()
@@ -176,22 +176,22 @@ def plain_only(plain: bool = True) -> Iterator[None]:
 
 @contextmanager
 def functions_unchanged() -> Iterator[None]:
-    """Within this block it is not looked again, call by call, whether the source of a plain function was replaced."""
-    global _unchanged
+    """Within this block it is not looked again, call by call of this thread, whether the source of a plain function was
+    replaced."""
     for key, found in [*_reaches.items()]:
         if not found.is_current():
-            del _reaches[key]
-    before, _unchanged = _unchanged, True
+            _reaches.pop(key, None)
+    before, _here.unchanged = _here.unchanged, True
     try:
         yield
     finally:
-        _unchanged = before
+        _here.unchanged = before
 
 
 def reached(plain: Function, classes: Classes = ()) -> Reach:
     """closure.reach(plain, classes), found again once something in it was replaced."""
     found = _reaches.get((plain, classes))
-    if found is None or not (_unchanged or found.is_current()):
+    if found is None or not (_here.unchanged or found.is_current()):
         found = _reaches[plain, classes] = reach(plain, classes)
     return found
 

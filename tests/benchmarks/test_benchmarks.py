@@ -51,6 +51,14 @@ def test_discrete_losses(tmp_path):
 
 
 @pytest.mark.slow
+def test_together(tmp_path):
+    _, result = run("together", tmp_path)
+    assert [row["mode"] for row in result["rows"]][::2] == ["jobs 1", "together"] and result["agents"] == 2
+    assert all(row["same_bits"] == 2 and row["seconds"] > 0 < row["cpu_s"] for row in result["rows"])
+    assert result["ratios"]["ppo"]["ratio"] > 0
+
+
+@pytest.mark.slow
 def test_export_and_serving(tmp_path):
     _, result = run("export", tmp_path)
     assert {row["format"] for row in result["rows"]} == {"onnx", "numpy", "c"}

@@ -4,6 +4,7 @@ import functools
 import linecache
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -137,6 +138,8 @@ def test_a_patched_helper_sends_the_kernel_away(module, capsys, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(module, "helper", lambda x: 5 * x)
             assert module.double(3) == "kernel"
+            with ThreadPoolExecutor(1) as another:
+                assert another.submit(module.double, 3).result() == 15
     assert module.double(3) == "kernel"
     error = capsys.readouterr().err
     assert (

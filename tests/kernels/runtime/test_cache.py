@@ -5,6 +5,7 @@ import functools
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -130,6 +131,13 @@ def kernels(tmp_path, monkeypatch):
 def again(monkeypatch):
     monkeypatch.setattr(cache, "folders", functools.cache(cache_folder.folders.__wrapped__))
     monkeypatch.setattr(cache, "folder", lambda: cache.folders()[-1])
+
+
+def test_threads_get_a_module_that_is_whole(kernels):
+    text = "import time\ntime.sleep(0.2)\nwhole = True\n"
+    with ThreadPoolExecutor(4) as threads:
+        modules = list(threads.map(lambda _: cache.load("slow", text).whole, range(4)))
+    assert modules == [True] * 4
 
 
 def test_a_module_is_run_from_its_own_text(kernels):
