@@ -45,10 +45,16 @@ _enabled, _silent = True, False
 class _Here(threading.local):
     """State of one thread."""
 
-    traced, unchanged = False, False
+    traced = False
 
 
-_here = _Here()
+class _Looking(threading.local):
+    """Whether one thread is within functions_unchanged()."""
+
+    spared = False
+
+
+_here, _looking = _Here(), _Looking()
 
 
 def fused(name: str, binding: str, quiet: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -181,17 +187,17 @@ def functions_unchanged() -> Iterator[None]:
     for key, found in [*_reaches.items()]:
         if not found.is_current():
             _reaches.pop(key, None)
-    before, _here.unchanged = _here.unchanged, True
+    before, _looking.spared = _looking.spared, True
     try:
         yield
     finally:
-        _here.unchanged = before
+        _looking.spared = before
 
 
 def reached(plain: Function, classes: Classes = ()) -> Reach:
     """closure.reach(plain, classes), found again once something in it was replaced."""
     found = _reaches.get((plain, classes))
-    if found is None or not (_here.unchanged or found.is_current()):
+    if found is None or not (_looking.spared or found.is_current()):
         found = _reaches[plain, classes] = reach(plain, classes)
     return found
 

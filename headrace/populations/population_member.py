@@ -16,7 +16,7 @@ from headrace.core.text import is_message
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
-from headrace.runs.task_threads import NotTogether, check_together
+from headrace.runs.task_processes import NotTogether
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 from headrace.training.trainer import Trainer
@@ -78,6 +78,8 @@ class _Member(Training):
         recorder.chooses = self._chooses
         super()._record_by(recorder)
         if self._together:
+            from headrace.runs.task_threads import check_together
+
             check_together(recorder.trainer)
 
 

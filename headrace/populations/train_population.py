@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.algorithms.base import Algorithm
 from headrace.core.cores import cores
@@ -23,8 +23,10 @@ from headrace.populations.population_member import Decision, Each, Interval, Out
 from headrace.populations.population_record import Record
 from headrace.runs.run import LAST, load, lock
 from headrace.runs.task_processes import Processes, no_question
-from headrace.runs.task_threads import Threads
 from headrace.training.plan import TrainPlan, saved_settings, settle
+
+if TYPE_CHECKING:
+    from headrace.runs.task_threads import Threads
 
 LIMITS = ("target_return", "max_seconds", "max_episodes")  # with which members would end at steps of their own
 OWN = {  # settings that a population has its own ways of -> what to do
@@ -223,6 +225,8 @@ class _Populating:
         """What trains members at the same time; None where they are trained one after the other."""
         jobs = min(self.jobs, self.number)
         if self.task.together:
+            from headrace.runs.task_threads import Threads  # which `import headrace` does not need
+
             return Threads(population_member.train, jobs, "member")
         return Processes(population_member.train, jobs, "member") if jobs > 1 else nullcontext()
 

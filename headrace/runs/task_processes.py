@@ -22,6 +22,10 @@ Work: TypeAlias = Callable[[Any, Ask], Any]  # does a task: given it, and a func
 Task: TypeAlias = tuple[Any, Ask]  # a task, and what answers its questions
 
 
+class NotTogether(ValueError):
+    """A setting of a training that cannot share its process with others: of tasks in threads, see task_threads."""
+
+
 class Processes:
     """Some processes, each of which does one task after another. A context manager: its end is that of the processes.
 

@@ -16,7 +16,7 @@ import torch
 from headrace.algorithms.base import ALGORITHMS
 from headrace.core.cores import cores
 from headrace.runs.signals import Interrupts, heeding
-from headrace.runs.task_processes import LOOK, Ask, Task, Work
+from headrace.runs.task_processes import LOOK, Ask, NotTogether, Task, Work
 from headrace.training.trainer import Trainer
 
 THREADS = "HEADRACE_THREADS"
@@ -34,10 +34,6 @@ APART: tuple[tuple[str, tuple[Any, ...], str], ...] = (  # settings, their value
     ("track", (None,), "the tracker has one run in a process"),
     ("progress", ("auto", "plain", "none"), "its table is that of one training"),
 )
-
-
-class NotTogether(ValueError):
-    """A setting of a training that cannot share its process with others."""
 
 
 class _Ended(NamedTuple):

@@ -19,7 +19,7 @@ from headrace.cli.main import main
 from headrace.cli.several import sweep_trials
 from headrace.runs import checkpoint
 from headrace.runs.signals import Interrupts
-from headrace.runs.task_processes import no_question
+from headrace.runs.task_processes import NotTogether, no_question
 from headrace.runs.task_threads import Threads
 
 OFF_POLICY = ["Pendulum-v1", "--num-envs", "2", "--hidden", "16", "16", "--learning-starts", "200", "--seeds", "3-5"]
@@ -212,8 +212,6 @@ def test_what_a_task_raises_ends_the_others_and_is_raised(monkeypatch):
 
 def test_a_trial_that_cannot_be_together_is_not_an_outcome():
     def refused(*_, **options):
-        from headrace.runs.task_threads import NotTogether
-
         raise NotTogether("shards=2")
 
     with pytest.raises(ValueError, match="shards=2"):

@@ -12,8 +12,8 @@ from headrace.core.processes.state import shown
 from headrace.core.text import is_message
 from headrace.evaluation.playing import Evaluation
 from headrace.runs.run import Run
-from headrace.runs.task_processes import Processes
-from headrace.runs.task_threads import NotTogether, Threads
+from headrace.runs.task_processes import NotTogether, Processes
+from headrace.runs.task_threads import Threads
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 
