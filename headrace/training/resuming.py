@@ -101,6 +101,8 @@ def _continued(
         options["replay"] = str(folder)  # with all rows of the data
     if "num_steps" in changed and not options.get("sequence_length", 1):
         options["sequence_length"] = saved["num_steps"]  # which a recurrent policy was made for
+    if "num_steps" in changed and options.get("sde_sample_freq", 0) == -1:
+        options["sde_sample_freq"] = manifest["policy"]["config"].get("sde_sample_freq", -1)
     if (policy := options.get("policy")) and not ready:  # the run has all settings: those are let go that none reads
         from headrace.training import initial_policy
 
@@ -123,7 +125,7 @@ def _continued(
         if others := checkpoint.other_versions(manifest):
             state = {**state, "compiled": {}}  # another version may compile what that one refused
         with checkpoint.using(folder, manifest, "it is not of such a training"):
-            trainer.load_state_dict(_resized(trainer, state, changed))
+            trainer.load_state_dict(_resized(trainer, state, changed, folder, saved))
         recorder = Recorder(trainer, folder.parent, locked)
         recorder.resume(folder, positions, state.get("evaluations", ()))
     for field, value in given.items():
@@ -185,23 +187,27 @@ def _check_fixed(folder: Path, saved: Json, given: Settings) -> list[str]:
     return [name for name in SIZES if name in changed]
 
 
-def _resized(trainer: Trainer, state: StateDict, changed: list[str]) -> StateDict:
+def _resized(trainer: Trainer, state: StateDict, changed: list[str], folder: Path, saved: Json) -> StateDict:
     """The state of a training, for one with other environments or learners: learning goes on, in new episodes.
 
-    Raises ValueError for an algorithm with a replay buffer, whose rows are those of each environment."""
+    Raises ValueError where the state is of one number of environments."""
     if not changed:
         return state
-    if hasattr(trainer.algorithm, "replay") or not isinstance(trainer.algorithm, OnPolicy | Sharded):
-        raise ValueError(
-            f"{' and '.join(changed)} cannot change on resuming with {trainer.algorithm.name}: only algorithms that "
-            "learn from rollouts of one group of agents go on with other sizes; begin another run with init_from"
-        )
+    learner, fresh = state["learner"], {"steps": state["collectors"][0]["steps"], "env": None}
+    if not isinstance(trainer.algorithm, OnPolicy | Sharded):
+        from headrace.training.from_data import resized
+
+        resized.check(trainer.algorithm, trainer.settings(), learner, changed)
+        spaces = trainer.env.observation_space, trainer.env.action_space
+        before = {**saved, "state": learner["algorithm"]}
+        scale, like = trainer.config.reward_scale, trainer.collector.rollout
+        own = resized.refill(trainer.algorithm, folder, spaces, like, scale, before)
+        return {**state, "learner": {**learner, "algorithm": own}, "collectors": [fresh]}
     if trainer.config.self_play:
         raise ValueError(
             f"{' and '.join(changed)} cannot change on resuming with self_play, whose games are saved with its "
             "snapshots: leave it out, or begin another run with init_from"
         )
-    learner, fresh = state["learner"], {"steps": state["collectors"][0]["steps"], "env": None}
     own = learner["algorithm"].get("shards", [learner["algorithm"]])[0]
     own = {"shards": [own]} if isinstance(trainer.algorithm, Sharded) else own
     collectors = [fresh] * trainer.config.learners

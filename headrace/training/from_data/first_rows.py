@@ -17,13 +17,20 @@ from headrace.training.from_data.recorded_rows import FLAGS, Recorded, cut_off, 
 STEPS = 1_024  # of each environment that are appended at once
 
 
-def fill(algorithm: Any, path: str, spaces: tuple[Space, Space], reward_scale: float, like: Rollout) -> None:
+def fill(
+    algorithm: Any,
+    path: str,
+    spaces: tuple[Space, Space],
+    reward_scale: float,
+    like: Rollout,
+    newest: int | None = None,
+) -> None:
     """Fill an algorithm's replay buffer with recorded data: see recorded_rows(), of which these are the arguments.
 
     like: a rollout with the columns to be filled. Raises ValueError for data and algorithms that do not fit.
     """
     _check(algorithm, path)
-    rows = recorded_rows(path, kept_columns(like.columns), spaces, reward_scale)
+    rows = recorded_rows(path, kept_columns(like.columns), spaces, reward_scale, newest)
     if is_offline(algorithm):
         if not rows["valid"].any():
             raise ValueError(f"{path} has no steps: record some")

@@ -27,17 +27,21 @@ FLAGS = ("valid", "terminated", "truncated")
 
 
 def recorded_rows(
-    path: str | Path, columns: Columns, spaces: tuple[Space, Space], reward_scale: float = 1.0
+    path: str | Path,
+    columns: Columns,
+    spaces: tuple[Space, Space],
+    reward_scale: float = 1.0,
+    newest: int | None = None,
 ) -> Recorded:
     """The rows of a folder of episodes, or of a run or checkpoint with a replay buffer.
 
     columns: those to be read, as a replay buffer has them. spaces: of observations and actions, which those of the data
-    must be like. reward_scale: factor of rewards.
+    must be like. reward_scale: factor of rewards. newest: number of a run's rows at most, without the oldest ones.
     Raises FileNotFoundError where there are none; ValueError for other spaces, and for rows that do not fit.
     """
     path = Path(path)
     is_episodes = (path / METADATA).exists()
-    found = _of_episodes(path, spaces) if is_episodes else _of_run(path, spaces, reward_scale)
+    found = _of_episodes(path, spaces) if is_episodes else _of_run(path, spaces, reward_scale, newest)
     if is_episodes:
         found["reward"] = found["reward"] * reward_scale
     rows = {}
@@ -115,7 +119,7 @@ def _leaves(name: str, space: Space, value: Any) -> Iterator[tuple[str, np.ndarr
         yield ".".join((name, *map(str, keys))), leaf
 
 
-def _of_run(path: Path, spaces: tuple[Space, Space], reward_scale: float) -> Recorded:
+def _of_run(path: Path, spaces: tuple[Space, Space], reward_scale: float, newest: int | None) -> Recorded:
     try:
         folder, manifest, state = checkpoint.read(path, checkpoint.LAST, state="training")
     except FileNotFoundError as error:
@@ -129,16 +133,20 @@ def _of_run(path: Path, spaces: tuple[Space, Space], reward_scale: float) -> Rec
             f"{folder} has no replay buffer of one learner: give a run of dqn, sac or another that has one"
         )
     _check_spaces(path, spaces, (from_json(config["observation_space"]), from_json(config["action_space"])))
-    rows = _in_order(list(replay["rows"]))
+    rows = _in_order(list(replay["rows"]), newest)
     rows["reward"] = rows["reward"] * (reward_scale / manifest["settings"].get("reward_scale", 1.0))
     return rows
 
 
-def _in_order(pieces: list[Recorded]) -> Recorded:
-    """The rows of pieces, those of one environment after the other. The last of each is a bootstrap row: masked."""
+def _in_order(pieces: list[Recorded], newest: int | None) -> Recorded:
+    """The rows of pieces, those of one environment after the other. The last of each is a bootstrap row: masked.
+    newest: number of rows at most, the last ones of each environment."""
     times, envs = zip(*map(_places, pieces), strict=True)
     time, env = torch.cat(times), torch.cat(envs)
     order = torch.argsort(env * (int(time.max()) + 1) + time)
+    if newest is not None and len(order) > newest:
+        last_time = torch.zeros(int(env.max()) + 1, dtype=time.dtype).scatter_reduce_(0, env, time, "amax")
+        order = order[(last_time[env] - time < newest // len(last_time))[order]]
     names = pieces[0].keys() - {"start", "stop"}
     rows = {name: torch.cat([piece[name] for piece in pieces])[order] for name in names}
     env = env[order]
