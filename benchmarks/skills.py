@@ -1,5 +1,5 @@
-"""Skills without a reward: SAC with DIAYN moves a point in a square, and a classifier tells its eight skills by where
-episodes end.
+"""Skills without a reward: SAC, or PPO, with DIAYN moves a point in a square, and a classifier tells its eight skills
+by where episodes end.
 
 `accuracy` is that of a nearest-centroid classifier of final states, fitted to 100 episodes of each skill and asked
 about 100 others of each, all with actions drawn from the policy; `worst` is that of the skill that it knows least. The
@@ -22,9 +22,12 @@ import headrace as hr
 from headrace.data.rollout import Group
 from headrace.kernels.language.ops import clip, f32
 
-SKILLS, EPISODES, STEPS, DRAWN = 8, 100, 40_000, 10
-SETTINGS: dict[str, Any] = {"num_envs": 8, "num_steps": 4, "utd_ratio": 0.25, "hidden": (64, 64), "skills": SKILLS}
-COLUMNS = ("seed", "accuracy", "worst", "cpu_s")
+SKILLS, EPISODES, DRAWN = 8, 100, 10
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sac": {"total_steps": 40_000, "num_envs": 8, "num_steps": 4, "utd_ratio": 0.25},
+    "ppo": {"total_steps": 400_000, "num_envs": 32, "num_steps": 60, "entropy_coef": 0.01},
+}
+COLUMNS = ("algorithm", "seed", "accuracy", "worst", "cpu_s")
 
 
 class Plane(hr.KernelEnv):
@@ -52,27 +55,29 @@ class Plane(hr.KernelEnv):
 def main() -> None:
     flags = parser(__doc__ or "")
     flags.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
+    flags.add_argument("--algorithm", choices=tuple(SETTINGS), default="sac")
     options = flags.parse_args()
     neighbours = Neighbours()
-    trained = [learned(seed, options.quick) for seed in (options.seeds[:1] if options.quick else options.seeds)]
+    seeds = options.seeds[:1] if options.quick else options.seeds
+    trained = [learned(options.algorithm, seed, options.quick) for seed in seeds]
     rows = [row for row, _ in trained]
     print(table(rows, COLUMNS))
     draw([paths for _, paths in trained[:3]], options.results / "skills.png")
     finish("skills", rows, options, neighbours)
 
 
-def learned(seed: int, quick: bool) -> tuple[Row, Tensor]:
+def learned(algorithm: str, seed: int, quick: bool) -> tuple[Row, Tensor]:
     """One training; and the paths of episodes, [skills, episodes, steps + 1, 2]."""
-    steps, start = 2_000 if quick else STEPS, time.process_time()
-    options = {"total_steps": steps, "seed": seed, "progress": "none"}
-    with closing(hr.Trainer("sac", Plane, intrinsic="diayn", **SETTINGS, **options)) as trainer:
-        while trainer.steps < steps:
+    options, start = SETTINGS[algorithm] | ({"total_steps": 2_000} if quick else {}), time.process_time()
+    options |= {"seed": seed, "hidden": (64, 64), "skills": SKILLS, "intrinsic": "diayn", "progress": "none"}
+    with closing(hr.Trainer(algorithm, Plane, **options)) as trainer:
+        while trainer.steps < options["total_steps"]:
             trainer.iterate()
     seconds = round(time.process_time() - start, 1)
     fitted, others = (torch.stack([walked(trainer.policy, skill, s) for skill in range(SKILLS)]) for s in (1, 2))
     right = told(fitted[:, :, -1], others[:, :, -1])
     found = {"accuracy": round(right.mean().item(), 3), "worst": round(right.min().item(), 3)}
-    return {"seed": seed, **found, "cpu_s": seconds}, others
+    return {"algorithm": algorithm, "seed": seed, **found, "cpu_s": seconds}, others
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ from headrace.policies.base import Policy
 from headrace.self_play.league import LATEST, League, score_of
 
 NOW, AFTER, LAST = range(3)  # rows of the games' own rollout: before the learner's move, after it, after an opponent's
-OWN = ("_return", "_margin", "_length", "_rated", "_scores", "_games")  # tensors of a state
+OWN = ("_return", "_margin", "_length", "_played", "_rated", "_scores", "_games")  # tensors of a state
 
 
 class _Opponent(NamedTuple):
@@ -39,14 +39,15 @@ class SelfPlayEnv(EnvWrapper):
     In the first half of the games the learner is the first agent, in the others the second one. Each half has as many
     blocks as there are opponents, one for each. A game that began before its opponent was drawn is not rated. A game is
     won by the agent with the higher return.
-    seed: of the opponents' actions and of the league's draws. join() has to be called before the first reset().
+    seed: of the opponents' actions and of the league's draws. reward_scale: of `env`. join() has to be called before
+    the first reset().
     Raises ValueError for games that self-play does not support.
     """
 
-    def __init__(self, env: Env, league: League, seed: int) -> None:
+    def __init__(self, env: Env, league: League, seed: int, reward_scale: float = 1.0) -> None:
         super().__init__(env)
         _check(env, league.opponents)
-        self.league, self.seed = league, seed
+        self.league, self.seed, self._scale = league, seed, reward_scale
         self.num_envs, self._half = env.num_copies, (env.num_copies + 1) // 2
         self.agents, self.groups = Env.agents, Env.groups
         self._turns: Any = env if env.takes_turns else None  # a TurnBasedEnv
@@ -54,7 +55,7 @@ class SelfPlayEnv(EnvWrapper):
         self._agent = (torch.arange(self.num_envs) >= self._half).int()
         self._return, self._margin = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
         self._length = torch.zeros(self.num_envs, dtype=torch.int32)
-        self._rated = torch.zeros(self.num_envs, dtype=torch.bool)
+        self._played, self._rated = torch.zeros(2, self.num_envs, dtype=torch.bool)
         self._scores = torch.zeros(league.opponents, dtype=torch.float64)  # in rated games since the last rollout
         self._games = torch.zeros(league.opponents, dtype=torch.int64)
         self._steps = self._draws = 0  # moves of the learner, and times that opponents have acted
@@ -104,7 +105,7 @@ class SelfPlayEnv(EnvWrapper):
     @torch.no_grad()
     def reset(self, rollout: Rollout, seed: int) -> None:
         self.env.reset(self._inner, seed)
-        for own in (self._return, self._margin, self._length):
+        for own in (self._return, self._margin, self._length, self._played):
             own.zero_()
         self._rated.fill_(True)
         self._move_row(NOW, AFTER)
@@ -127,13 +128,14 @@ class SelfPlayEnv(EnvWrapper):
             self._opponents_act(NOW)
         self.env.step(inner, NOW)
         self._begin_outcome()
-        self._count(NOW, valid)
+        self._count(NOW, valid, self._others(inner.valid[NOW]))
         if self._turns is not None:
             self._opponents_move(~self._ended.any(0))
         rollout.reward[t] = self._reward.masked_fill_(~valid, 0.0)
         rollout.terminated[t], rollout.truncated[t] = self._ended & valid
         self._return += self._reward
         self._length += valid
+        self._played |= valid
         self._steps += int(valid.sum())
         self._observe(rollout, t + 1)
 
@@ -151,28 +153,30 @@ class SelfPlayEnv(EnvWrapper):
             self._rated.fill_(False)
 
     def _finish_games(self, rollout: Rollout, t: int, valid: Tensor) -> None:
-        """Report the games that ended before row t, and let the next ones begin."""
-        rollout.episode_return[t] = torch.where(valid, 0.0, self._return)
+        """Report what the learner's games that ended before row t have brought. Rate games that neither agent plays on:
+        the next ones begin."""
+        rollout.episode_return[t] = torch.where(valid, 0.0, self._return / self._scale)
         rollout.episode_length[t] = torch.where(valid, 0, self._length)
-        counted = ~valid & self._rated & (self._length > 0)
+        over = ~valid & ~self._others(self._inner.valid[NOW])
+        counted = over & self._rated & self._played
         self._scores.index_add_(0, self._opponent, torch.where(counted, score_of(self._margin), 0.0).double())
         self._games.index_add_(0, self._opponent, counted.long())
-        self._rated |= ~valid
-        for own in (self._return, self._margin, self._length):
-            own.masked_fill_(~valid, 0)
+        self._rated |= over
+        for own, ended in ((self._return, ~valid), (self._length, ~valid), (self._margin, over), (self._played, over)):
+            own.masked_fill_(ended, 0)
 
     def _begin_outcome(self) -> None:
         self._reward = torch.zeros(self.num_envs)
         self._ended = torch.zeros(2, self.num_envs, dtype=torch.bool)  # terminated, truncated
 
-    def _count(self, row: int, counted: Tensor) -> None:
-        """Add the outcome of a step of some games from a row on."""
-        inner = self._inner
-        mine, other = self._mine(inner.reward[row]), self._others(inner.reward[row])
-        self._reward += torch.where(counted, mine, 0.0)
-        self._margin += torch.where(counted, mine - other, 0.0)
+    def _count(self, row: int, mine: Tensor, others: Tensor) -> None:
+        """Add the outcome of a step from a row on, in the games that it counts in for the learner and for the other
+        agent: one may play on after the other has ended."""
+        inner, reward = self._inner, torch.where(mine, self._mine(self._inner.reward[row]), 0.0)
+        self._reward += reward
+        self._margin += reward - torch.where(others, self._others(inner.reward[row]), 0.0)
         flags = torch.stack((self._mine(inner.terminated[row]), self._mine(inner.truncated[row])))
-        self._ended |= flags & counted
+        self._ended |= flags & mine
 
     def _opponents_move(self, going: Tensor) -> None:
         """Let opponents move in the games that are going on, until it is the learner's turn in each or it has ended."""
@@ -182,7 +186,7 @@ class SelfPlayEnv(EnvWrapper):
         while (acting := going & (self._turns.movers() != self._agent)).any():
             self._opponents_act(AFTER)
             self._turns.step_some(inner, AFTER, acting)
-            self._count(AFTER, acting)
+            self._count(AFTER, acting, acting)
             self._move_row(LAST, AFTER, acting)
             going = going & ~self._ended.any(0)
 
@@ -243,7 +247,12 @@ class SelfPlayEnv(EnvWrapper):
         return {"env": self.env.state_dict(), "league": self.league.state_dict(), "row": row, **own, **counts}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(). Games that could not be saved begin again, after a masked row."""
+        """Continue from state_dict(). Games that could not be saved begin again, after a masked row. Raises ValueError
+        for one of another number of opponents."""
+        if (before := len(state["league"]["drawn"])) != self.league.opponents:
+            raise ValueError(
+                f"opponents is {self.league.opponents}, and the run that is resumed has {before}: it cannot change"
+            )
         self.league.load_state_dict(state["league"])
         self._steps, self._draws, self._recent = int(state["steps"]), int(state["draws"]), tuple(state["recent"])
         self._place_opponents()
@@ -256,7 +265,7 @@ class SelfPlayEnv(EnvWrapper):
         self.env.load_state_dict(state["env"])
         self._inner.valid[NOW] = state["row"]["valid"] if state["env"] else False
         if not state["env"]:
-            for own in (self._return, self._margin, self._length):
+            for own in (self._return, self._margin, self._length, self._played):
                 own.zero_()
 
 

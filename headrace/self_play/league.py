@@ -65,7 +65,7 @@ class League:
         """Add a snapshot of a policy, with the learner's rating, and draw opponents."""
         weights = {name: tensor.detach().clone() for name, tensor in policy.state_dict().items()}
         self.pool.append(Snapshot(self.taken, step, self.rating, weights))
-        if len(self.pool) > self.pool_size:
+        while len(self.pool) > self.pool_size:  # of a resumed run, which may have had more
             self.pool.remove(min(self.pool, key=lambda one: (one.rating, one.number)))
         self.taken = max(self.taken + 1, step // self.snapshot_freq + 1)
         self._draw()

@@ -56,7 +56,7 @@ def wrapped(env: Env, config: TrainConfig) -> Env:
 
     given = {name: getattr(config, name) for name in OF_SELF_PLAY}
     given["opponents"] = config.opponents or min(MOST_OPPONENTS, max(1, env.num_copies // 2))
-    return SelfPlayEnv(env, League(**given, seed=config.seed), config.seed)
+    return SelfPlayEnv(env, League(**given, seed=config.seed), config.seed, config.reward_scale)
 
 
 def with_self_play(config: TrainConfig, own: Any, given: Collection[str], agent_info: Any) -> TrainConfig:

@@ -136,6 +136,90 @@ def test_games_count_for_the_ratings_of_who_played_them():
     assert env.league.rating + env.league.pool[0].rating == pytest.approx(0)
 
 
+def unequal_ends():
+    """A game of both at once, whose first agent gets 1 and ends; the second one then gets 5."""
+    from pettingzoo import ParallelEnv
+
+    class Unequal(ParallelEnv):
+        metadata, render_mode = {"name": "unequal"}, None  # noqa: RUF012
+        possible_agents = ["first", "second"]  # noqa: RUF012
+
+        def observation_space(self, agent):
+            return ThreeMoves.observation_space
+
+        def action_space(self, agent):
+            return ThreeMoves.action_space
+
+        def reset(self, seed=None, options=None):
+            self.agents = list(self.possible_agents)
+            return dict.fromkeys(self.agents, np.zeros(2, np.float32)), {agent: {} for agent in self.agents}
+
+        def step(self, actions):
+            now, begins = self.agents, len(self.agents) == 2
+            assert list(actions) == now
+            rewards = {"first": 1.0, "second": 0.0} if begins else {"second": 5.0}
+            self.agents = ["second"] if begins else []
+            seen = dict.fromkeys(now, np.zeros(2, np.float32))
+            ended = {agent: agent not in self.agents for agent in now}
+            return seen, rewards, ended, dict.fromkeys(now, False), {agent: {} for agent in now}
+
+    return Unequal()
+
+
+def test_a_game_is_won_by_the_return_of_the_whole_game():
+    """Also where the learner has ended before the opponent, or after it."""
+    pytest.importorskip("pettingzoo")
+    env = games(unequal_ends, 4, opponents=2, latest_share=0.0, best_share=1.0, snapshot_freq=10_000)
+    rollout = stepped(env, 9)  # of each game two steps of play, and a masked one
+    assert env._games.tolist() == [6, 6]
+    assert env._scores.tolist() == [3.0, 3.0]  # second wins all of them
+    assert rollout.episode_return[:, 0].unique().tolist() == [0.0, 1.0]
+    assert rollout.episode_return[:, 3].unique().tolist() == [0.0, 5.0]
+    assert int(rollout.valid[:-1].sum()) == 2 * 3 * 1 + 2 * 3 * 2
+
+
+def test_what_acts_at_once_takes_no_turns_though_an_aec_is_in_it():
+    pytest.importorskip("pettingzoo")
+    from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
+    from pettingzoo.utils.wrappers import BaseParallelWrapper
+
+    def at_once():
+        aec = parallel_to_aec(unequal_ends())
+        aec.metadata = {"name": "unequal", "is_parallelizable": True}
+        return BaseParallelWrapper(aec_to_parallel(aec))
+
+    class Apart(BaseParallelWrapper):
+        pass
+
+    def in_turn():
+        from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+
+        return Apart(turn_based_aec_to_parallel(three_moves_aec()))
+
+    assert not hr.make(at_once, 2).takes_turns
+    assert hr.make(in_turn, 2).takes_turns and hr.make(in_turn, 2, reward_scale=0.5, time_limit=2).takes_turns
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_reported_returns_are_not_scaled(scale):
+    pytest.importorskip("pettingzoo")
+    options = SMALL | FEW | {"reward_scale": scale}
+    with closing(hr.Trainer("ppo", three_moves_aec, **options)) as trainer:
+        result = trainer.iterate()
+        assert trainer.collector.rollout.reward.max() == pytest.approx(100 * scale)
+    assert {round(x, 3) for x in result.returns} == {111.0, 15.0}
+
+
+def test_a_smaller_pool_on_resuming_and_no_other_number_of_opponents(tmp_path):
+    options = {**SMALL, **FEW, "log_folder": str(tmp_path), "progress": "none", "total_steps": 1_500}
+    run = hr.train("ppo", "ConnectFourPlayers", **options)
+    assert run.metrics["self_play/snapshots"] > 4
+    small = hr.train(resume=run.path, pool_size=2, total_steps=2_500, progress="none")
+    assert small.metrics["self_play/snapshots"] == 2
+    with pytest.raises(ValueError, match="opponents is 1, and the run that is resumed has 2: it cannot change"):
+        hr.train(resume=run.path, opponents=1, total_steps=2_500, progress="none")
+
+
 def test_a_game_that_began_against_another_opponent_is_not_rated():
     env = games(ThreeMoves, 8, opponents=2, latest_share=0.0, best_share=1.0, snapshot_freq=1)
     rollout = stepped(env, 1)

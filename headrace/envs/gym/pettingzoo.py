@@ -8,6 +8,7 @@ others both are 0.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -48,6 +49,17 @@ def _original(env: Any) -> Any:
     return getattr(env, "unwrapped", env)
 
 
+def _takes_turns(env: Any) -> bool:
+    """True for what turn_based_aec_to_parallel() has made, also in wrappers. In what aec_to_parallel() has made agents
+    act at once, though there is an AECEnv in it."""
+    conversions = sys.modules.get("pettingzoo.utils.conversions")
+    while conversions is not None and env is not None:
+        if isinstance(env, conversions.turn_based_aec_to_parallel_wrapper):
+            return True
+        env = getattr(env, "__dict__", {}).get("env")
+    return False
+
+
 class _Place(NamedTuple):
     """Where an agent writes in a rollout."""
 
@@ -76,7 +88,7 @@ class PettingZooEnv(InlineEnv):
         self._scale = getattr(env, "headrace_reward_scale", 1.0)
         self.columns()  # raises for spaces that are not supported
         take_agents(self, self.agent_groups)
-        self.takes_turns = hasattr(_original(env), "agent_iter")  # as an AECEnv has
+        self.takes_turns = _takes_turns(env)
         self._casters = [each_action(action) for _, action in self.spaces.values()]
         self._sums = np.zeros((self.num_agents, self.num_copies))  # returns of episodes so far ...
         self._counts = np.zeros((self.num_agents, self.num_copies), np.int64)  # ... and their lengths
