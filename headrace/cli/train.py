@@ -41,6 +41,7 @@ from headrace.runs.run import LAST, Run
 from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings
 from headrace.training.iteration import IterationResult
+from headrace.training.looked_at_once import looked_at_once
 from headrace.training.loop import Training, building
 from headrace.training.plan import of_zoo, settings_of
 from headrace.training.resuming import saved_settings
@@ -173,7 +174,8 @@ def _trained(
 
 def train(*names: str, each: Each | None = None, make: Callable[..., Training] = Training, **options: Any) -> Run:
     """headrace.train() with a body."""
-    with make(*names, on_interrupt="return", **options) as training:
+    training = make(*names, on_interrupt="return", **options)
+    with training, looked_at_once(training.trainer, (*names, *options.values(), each)):
         for row in training:
             if each is not None:
                 each(training, row)

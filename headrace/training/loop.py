@@ -22,6 +22,7 @@ from headrace.runs.recorder import Recorder, passed
 from headrace.runs.run import Run, new_folder
 from headrace.runs.signals import raise_caught
 from headrace.training.iteration import IterationResult
+from headrace.training.looked_at_once import looked_at_once
 from headrace.training.resuming import closed_on_error, resumed
 from headrace.training.scaling import registered_message, scaling_message
 from headrace.training.trainer import Trainer
@@ -51,7 +52,8 @@ def train(
     Raises TypeError, ValueError for wrong settings; RankLost where a learner is lost again; NotFinite where a NaN or
     infinity appears; OSError where the folder cannot be written.
     """
-    with Training(algorithm, env, config=config, resume=resume, on_interrupt=on_interrupt, **options) as training:
+    training = Training(algorithm, env, config=config, resume=resume, on_interrupt=on_interrupt, **options)
+    with training, looked_at_once(training.trainer, (algorithm, *options.values())):
         for _ in training:
             pass
     return training.run
