@@ -41,8 +41,7 @@ from headrace.runs.run import LAST, Run
 from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings
 from headrace.training.iteration import IterationResult
-from headrace.training.looked_at_once import looked_at_once
-from headrace.training.loop import Training, building
+from headrace.training.loop import Training, building, looked_at_once
 from headrace.training.plan import of_zoo, settings_of
 from headrace.training.resuming import saved_settings
 from headrace.training.scaling import settings_for

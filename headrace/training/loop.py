@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from headrace.algorithms.base import Algorithm
+from headrace.algorithms.base import ALGORITHMS, Algorithm
+from headrace.core.fused import functions_unchanged
 from headrace.core.processes.state import held, same_folder
 from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json
@@ -18,16 +19,18 @@ from headrace.envs.base import Env
 from headrace.evaluation.playing import Evaluation
 from headrace.parallel.learners import RankLost
 from headrace.policies.base import Policy
+from headrace.policies.examination import examined_once
 from headrace.runs.recorder import Recorder, passed
 from headrace.runs.run import Run, new_folder
 from headrace.runs.signals import raise_caught
 from headrace.training.iteration import IterationResult
-from headrace.training.looked_at_once import looked_at_once
 from headrace.training.resuming import closed_on_error, resumed
 from headrace.training.scaling import registered_message, scaling_message
 from headrace.training.trainer import Trainer
 
 RESTARTS = 3  # of a training with several learners that lost one of them
+COMPILED = ("cpu", "cuda")  # backends of environments that run no Python
+PLAIN = (int, float, Path, type(None))
 LEFT = "break"  # why a training ended whose loop was left early
 building = threading.RLock()  # held while a training is made: threads that train begin one after another
 
@@ -57,6 +60,31 @@ def train(
         for _ in training:
             pass
     return training.run
+
+
+@contextmanager
+def looked_at_once(trainer: Trainer, given: Iterable[Any]) -> Iterator[None]:
+    """Within this block, of a whole training, functions and modules are looked at once rather than before each call of
+    a kernel, where nothing of the user's can change them. given: the options of the training.
+
+    That is where environments are compiled, algorithm and policy are the package's, and no option is a function or an
+    object of the user's.
+    """
+    own = trainer.plan.algorithm not in ALGORITHMS or trainer.config.policy is not None
+    if own or trainer.env.backend not in COMPILED or not all(map(_is_plain, given)):
+        yield
+        return
+    with functions_unchanged(), examined_once():
+        yield
+
+
+def _is_plain(value: Any) -> bool:
+    """True for settings that are numbers and text, also in lists and dicts, but for names of what is in a file."""
+    if isinstance(value, str):
+        return ".py:" not in value
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    return all(map(_is_plain, value)) if isinstance(value, list | tuple) else isinstance(value, PLAIN)
 
 
 class Training:
