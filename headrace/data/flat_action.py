@@ -52,6 +52,11 @@ class _Parts:
         values = [np.ravel(_member(action, part.keys)).astype(np.float32) for part in self.parts]
         return np.concatenate(values)
 
+    def join_batch(self, actions: Any) -> np.ndarray:
+        """Actions of the environment's, arrays [N, ...], as vectors, float32 [N, K]: the reverse of `batch`."""
+        values = [np.asarray(_member(actions, part.keys), np.float32) for part in self.parts]
+        return np.concatenate([value.reshape(len(value), -1) for value in values], axis=1)
+
 
 class FlatBox(_Parts, Box):
     """Boxes as one vector."""

@@ -229,9 +229,9 @@ class HybridHead(nn.Module):
         self.choices = [sum(component_sizes(part.flat)) for part in space.parts]
 
     def forward(self, parameters: Tensor, mask: Tensor | None = None) -> Hybrid:
-        masks = [None] * len(self.heads) if mask is None else mask.split(self.choices)
-        own = zip(self.heads, parameters.split(self.parameter_sizes), masks, self.choices, strict=True)
-        parts = [head(x) if allowed is None or not count else head(x, allowed) for head, x, allowed, count in own]
+        masks = iter(() if mask is None else mask.split([count for count in self.choices if count]))
+        own = zip(self.heads, parameters.split(self.parameter_sizes), self.choices, strict=True)
+        parts = [head(x) if mask is None or not count else head(x, next(masks)) for head, x, count in own]
         return Hybrid(parts, self.sizes, self.draws)
 
 

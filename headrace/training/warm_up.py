@@ -10,14 +10,17 @@ from headrace.parallel.collector import output_columns
 from headrace.training.build import Parts
 
 WARM_UP_STEPS = 2
+WARM_UP_ROWS = 4  # rows or sequences, where rollouts have as many: losses of fewer are not compiled
 
 
 @torch.no_grad()
 def warm_up(parts: Parts) -> None:
     """Act and learn once on made-up observations, then forget it."""
     policy, columns = parts.algorithm.policy, parts.env.columns() | parts.algorithm.columns()
-    steps = max(WARM_UP_STEPS, policy.sequence_length)
     num_envs, device = parts.env.num_envs, parts.placement.learn
+    length = policy.sequence_length
+    sequences = min(WARM_UP_ROWS // num_envs, parts.collector.rollout.num_steps // length)
+    steps = max(WARM_UP_STEPS, length * max(1, sequences))
     rollout = Rollout(steps, num_envs, columns, device)
     rollout.valid.fill_(True)
     random = rng.uniform(0, rng.Purpose.ACTION, 0, steps, num_envs, policy.num_draws, device)

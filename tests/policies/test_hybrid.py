@@ -108,17 +108,19 @@ def test_the_mode_is_that_of_each_part():
     )
 
 
-def trained(env, **settings):
-    trainer = hr.Trainer("ppo", env, num_envs=4, num_steps=16, minibatch_size=32, total_steps=1000, seed=0, **settings)
+def trained(env, num_envs=4, **settings):
+    small = {"num_steps": 16, "minibatch_size": 32, "total_steps": 1000, "seed": 0}
+    trainer = hr.Trainer("ppo", env, num_envs=num_envs, **small, **settings)
     trainer.iterate()
     return trainer
 
 
-def test_the_program_equals_plain_pytorch(capsys):
+@pytest.mark.parametrize(("env", "num_envs"), [(Hit, 4), (Hit, 1), (Masked, 4), (Masked, 1)])
+def test_the_program_equals_plain_pytorch(env, num_envs, capsys):
     weights = []
     for plain in (False, True):
         with fused.plain_only(plain):
-            trainer = trained(Hit)
+            trainer = trained(env, num_envs)
             with torch.no_grad():
                 kernel = fused.kernel_of(steps, trainer.collector, 0)
             assert (kernel is None) is plain

@@ -233,3 +233,58 @@ def test_the_command_line_takes_a_folder(tmp_path, monkeypatch, capsys):
     flags = ["--replay", "poles", "--learning-starts", "0", "--total-steps", "50", "--num-envs", "2"]
     main(["train", "dqn", "CartPole-v1", *flags, "--progress", "plain"])
     assert "of poles" in (text := capsys.readouterr().err) or f"of {tmp_path}" in text
+
+
+class Parts(gymnasium.Env):
+    """Actions of several members; the reward tells what each was."""
+
+    observation_space = spaces.Box(0, 100, (1,), np.float32)
+
+    def __init__(self, kind: str) -> None:
+        box = spaces.Box(-2, 8, (2, 2), np.float32)
+        own = (
+            {"a": spaces.Discrete(3, start=5), "b": box}
+            if kind == "hybrid"
+            else {"b": box, "c": spaces.Box(0, 1, (1,))}
+        )
+        self.action_space = box if kind == "matrix" else spaces.Dict(own)
+        self.kind = kind
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return np.array([0], np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.time += 1
+        box = action if self.kind == "matrix" else action["b"]
+        other = {"hybrid": "a", "boxes": "c"}.get(self.kind)
+        reward = 10 * box[0, 1] + box[1, 0] + (0 if other is None else 100 * float(np.ravel(action[other])[0]))
+        return np.array([self.time], np.float32), float(reward), False, self.time == 7, {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "weights"),
+    [
+        ("boxes", "iql", [0, 10, 1, 0, 100]),
+        ("matrix", "bc", [0, 10, 1, 0]),
+        ("hybrid", "hybrid_sac", [100, 0, 10, 1, 0]),
+    ],
+)
+def test_recorded_actions_of_several_parts_are_vectors(kind, algorithm, weights, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = EpisodeRecorder(Parts(kind), "parts")
+    env.action_space.seed(3)
+    for _ in range(3):
+        env.reset(seed=0)
+        while not env.step(env.action_space.sample())[3]:
+            pass
+    env.close()
+    given = {name: x for name, x in SMALL.items() if algorithm == "hybrid_sac" or name != "learning_starts"}
+    with closing(hr.Trainer(algorithm, partial(Parts, kind), num_envs=1, replay="parts", **given)) as trainer:
+        replay = trainer.algorithm.replay
+        rows = torch.arange(24)
+        batch = replay.gather(rows[replay.ring.valid.flatten()[rows]], GAMMA)
+        assert len(batch.reward) == 21 and batch.action.shape == (21, len(weights))
+        torch.testing.assert_close(batch.action @ torch.tensor(weights, dtype=torch.float32), batch.reward)
+        trainer.iterate()

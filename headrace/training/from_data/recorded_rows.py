@@ -15,6 +15,7 @@ from gymnasium.spaces import Discrete, Space
 from torch import Tensor
 
 from headrace.core.text import shown
+from headrace.data.flat_action import FlatAction, FlatBox, flat_action
 from headrace.data.flat_dict import FlatDict, joinable
 from headrace.data.replay import spread
 from headrace.data.rollout import Columns, Rollout, named_tensors
@@ -80,7 +81,7 @@ def _of_episodes(path: Path, spaces: tuple[Space, Space]) -> Recorded:
     seen, acted = recorded_spaces(path)
     if isinstance(spaces[0], FlatDict) and joinable(seen):
         seen = FlatDict(seen.spaces)  # type: ignore[attr-defined]
-    _check_spaces(path, spaces, (seen, acted))
+    _check_spaces(path, spaces, (seen, flat_action(acted)))
     parts: dict[str, list[np.ndarray]] = {}
     for number, episode in enumerate(read_episodes(path)):
         for name, column in _columns_of(episode, spaces, f"episode {number} of {path}"):
@@ -97,7 +98,10 @@ def _columns_of(episode: Episode, spaces: tuple[Space, Space], where: str) -> It
     if steps:
         truncated[-1] |= not episode.terminations[-1]  # an episode that was cut short
     columns: dict[str, Any] = {"reward": episode.rewards, "terminated": episode.terminations, "truncated": truncated}
-    columns |= {"valid": np.ones(steps, bool), **dict(_leaves("action", spaces[1], episode.actions))}
+    acted = episode.actions
+    if isinstance(spaces[1], FlatBox | FlatAction):
+        acted = spaces[1].join_batch(acted)
+    columns |= {"valid": np.ones(steps, bool), **dict(_leaves("action", spaces[1], acted))}
     for name, column in columns.items():
         if len(column) != steps:
             raise ValueError(f"{where} has {steps} rewards, and {len(column)} rows of {name}")
