@@ -1,10 +1,12 @@
-"""Learning from recorded data on Pendulum-v1, the rows of the replay buffer of a run of SAC.
+"""Learning from recorded data: the rows of the replay buffer of a run of SAC on Pendulum-v1, or of DQN on CartPole-v1.
 
 --part first: a replay buffer that begins with them. Returns of SAC after 2,000 steps, with the 4,000 steps of one run
 in its buffer and without, each with learning from the first step on.
 --part alone: nothing but them. Returns of TD3+BC, IQL and behaviour cloning after 10,000 gradient steps on the 8,000
 steps of a run, the first 2,000 of which are random. `mean return` of the data is that of its episodes. Settings were
 chosen on seed 10.
+--part discrete: the same of discrete actions, on CartPole-v1. Returns of CQL, IQL and behaviour cloning after 10,000
+gradient steps on the 10,000 steps of a run of DQN.
 
 `return` is the mean of 50 episodes, whose seeds no training has.
 """
@@ -28,13 +30,16 @@ ALONE: dict[str, tuple[str, dict[str, float]]] = {
     "td3_bc": ("td3_bc", {}),
     "td3_bc, alpha=20": ("td3_bc", {"alpha": 20.0}),
     "iql": ("iql", {}),
+    "cql": ("cql", {"num_samples": 4}),
     "bc": ("bc", {}),
 }
+DISCRETE = ("iql", "discrete_cql", "bc")
 
 
 def main() -> None:
     flags = parser(__doc__ or "")
-    flags.add_argument("--part", choices=("first", "alone"), default="first")
+    flags.add_argument("--part", choices=("first", "alone", "discrete"), default="first")
+    flags.add_argument("--only", nargs="*", help="names of algorithms")
     flags.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     options = flags.parse_args()
     neighbours = Neighbours()
@@ -44,29 +49,37 @@ def main() -> None:
         if options.part == "first":
             data = collected(4_000 // scale, folder)
             settings = {"num_envs": 2, "total_steps": 2_000 // scale, "learning_starts": 0}
-            cases = [("sac", "sac", path, settings) for path in (None, data)]
+            cases = [("sac", "sac", "Pendulum-v1", path, settings) for path in (None, data)]
+        elif options.part == "discrete":
+            data = collected(10_000 // scale, folder, "dqn", "CartPole-v1")
+            common = {"total_steps": 10_000 // scale, "learning_rate": 1e-3, "batch_size": 128}
+            cases = [(name, name, "CartPole-v1", data, common) for name in DISCRETE]
         else:
             data = collected(8_000 // scale, folder, learning_starts=2_000 // scale)
             common = {"total_steps": 10_000 // scale, "learning_rate": 1e-3, "batch_size": 128}
-            cases = [(name, algorithm, data, common | own) for name, (algorithm, own) in ALONE.items()]
+            cases = [(name, algorithm, "Pendulum-v1", data, common | own) for name, (algorithm, own) in ALONE.items()]
+        cases = [case for case in cases if not options.only or case[0] in options.only]
         rows = [learned(*case, seed, folder) for seed in seeds for case in cases]
     print(table(rows, COLUMNS))
     finish("recorded_data", rows, options, neighbours)
 
 
-def collected(steps: int, folder: str, **settings: Any) -> Path:
-    """A run of SAC whose replay buffer has so many steps."""
+def collected(steps: int, folder: str, algorithm: str = "sac", env: str = "Pendulum-v1", **settings: Any) -> Path:
+    """A run whose replay buffer has so many steps."""
     settings = {"num_envs": 2, "total_steps": steps, "seed": 100, "log_folder": folder, **settings}
-    run = hr.train("sac", "Pendulum-v1", **SETTINGS, **settings)
+    run = hr.train(algorithm, env, **SETTINGS, **settings)
+    print(f"{algorithm} has learned: {hr.evaluate(run.policy, env, episodes=50, seed=10_000).mean:.1f}", flush=True)
     return run.path
 
 
-def learned(name: str, algorithm: str, data: Path | None, settings: dict[str, Any], seed: int, folder: str) -> Row:
+def learned(
+    name: str, algorithm: str, env: str, data: Path | None, settings: dict[str, Any], seed: int, folder: str
+) -> Row:
     """One training."""
     start, given = time.process_time(), {} if data is None else {"replay": str(data)}
-    run = hr.train(algorithm, "Pendulum-v1", seed=seed, log_folder=folder, **SETTINGS, **settings, **given)
+    run = hr.train(algorithm, env, seed=seed, log_folder=folder, **SETTINGS, **settings, **given)
     spent = time.process_time() - start
-    found = hr.evaluate(run.policy, "Pendulum-v1", episodes=50, seed=10_000).mean
+    found = hr.evaluate(run.policy, env, episodes=50, seed=10_000).mean
     returns = [] if data is None else of_episodes(data)
     print(f"{name} {seed}: {found:.1f}", flush=True)
     return {

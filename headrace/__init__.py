@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from headrace.algorithms.off_policy import OffPolicy as OffPolicy
     from headrace.algorithms.offline.bc import BC as BC
     from headrace.algorithms.offline.bc import BCConfig as BCConfig
+    from headrace.algorithms.offline.cql import CQL as CQL
+    from headrace.algorithms.offline.cql import CQLConfig as CQLConfig
+    from headrace.algorithms.offline.discrete_cql import DiscreteCQL as DiscreteCQL
+    from headrace.algorithms.offline.discrete_cql import DiscreteCQLConfig as DiscreteCQLConfig
     from headrace.algorithms.offline.iql import IQL as IQL
     from headrace.algorithms.offline.iql import IQLConfig as IQLConfig
     from headrace.algorithms.offline.td3_bc import TD3BC as TD3BC
@@ -114,6 +118,8 @@ _NAMES = {  # module -> its public names
     "algorithms.discrete.hybrid_sac": ("HybridSAC", "HybridSACConfig"),
     "algorithms.discrete.qrdqn": ("QRDQN", "QRDQNConfig"),
     "algorithms.offline.bc": ("BC", "BCConfig"),
+    "algorithms.offline.cql": ("CQL", "CQLConfig"),
+    "algorithms.offline.discrete_cql": ("DiscreteCQL", "DiscreteCQLConfig"),
     "algorithms.offline.iql": ("IQL", "IQLConfig"),
     "algorithms.offline.td3_bc": ("TD3BC", "TD3BCConfig"),
     "training.config": ("TrainConfig",),

@@ -33,6 +33,10 @@ from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
 from headrace.algorithms.off_policy import OffPolicy as OffPolicy
 from headrace.algorithms.offline.bc import BC as BC
 from headrace.algorithms.offline.bc import BCConfig as BCConfig
+from headrace.algorithms.offline.cql import CQL as CQL
+from headrace.algorithms.offline.cql import CQLConfig as CQLConfig
+from headrace.algorithms.offline.discrete_cql import DiscreteCQL as DiscreteCQL
+from headrace.algorithms.offline.discrete_cql import DiscreteCQLConfig as DiscreteCQLConfig
 from headrace.algorithms.offline.iql import IQL as IQL
 from headrace.algorithms.offline.iql import IQLConfig as IQLConfig
 from headrace.algorithms.offline.td3_bc import TD3BC as TD3BC
@@ -906,6 +910,39 @@ class BCOptions(Options, total=False):
     images: Literal["auto", "nature", "impala", "small"]
     deterministic: bool
 
+class CQLOptions(Options, total=False):
+    gradient_steps: int
+    batch_size: int
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    gamma: float
+    tau: float
+    critic_hidden: Sequence[int] | None
+    temperature: float
+    learn_temperature: bool
+    target_entropy: float | None
+    alpha: float
+    num_samples: int
+
+class DiscreteCQLOptions(Options, total=False):
+    gradient_steps: int
+    batch_size: int
+    learning_rate: float
+    schedule: Schedule
+    schedules: Mapping[str, Schedule]
+    hidden: Sequence[int]
+    activation: str
+    normalize_observation: bool
+    images: Literal["auto", "nature", "impala", "small"]
+    alpha: float
+    gamma: float
+    tau: float
+
 class SharedOptions(Options, total=False):
     learning_rate: float
     schedule: Schedule
@@ -1019,6 +1056,7 @@ class EveryOptions(Options, total=False):
     beta: float
     max_weight: float
     deterministic: bool
+    num_samples: int
 
 class Trainer(_Trainer):
     @overload
@@ -1240,6 +1278,28 @@ class Trainer(_Trainer):
         zoo: str | Path | None = None,
         agent_info: Any = None,
         **options: Unpack[BCOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["cql"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[CQLOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["discrete_cql"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        agent_info: Any = None,
+        **options: Unpack[DiscreteCQLOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -1519,6 +1579,30 @@ class Training(_Training):
     @overload
     def __init__(
         self,
+        algorithm: Literal["cql"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[CQLOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        algorithm: Literal["discrete_cql"],
+        env: EnvArgument = None,
+        *,
+        config: str | Path | None = None,
+        zoo: str | Path | None = None,
+        resume: str | Path | None = None,
+        on_interrupt: Literal["raise", "return"] = "raise",
+        **options: Unpack[DiscreteCQLOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
         algorithm: str,
         env: EnvArgument = None,
         *,
@@ -1772,6 +1856,28 @@ def train(
     resume: str | Path | None = None,
     on_interrupt: Literal["raise", "return"] = "raise",
     **options: Unpack[BCOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["cql"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[CQLOptions],
+) -> Run: ...
+@overload
+def train(
+    algorithm: Literal["discrete_cql"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_interrupt: Literal["raise", "return"] = "raise",
+    **options: Unpack[DiscreteCQLOptions],
 ) -> Run: ...
 @overload
 def train(
@@ -2045,6 +2151,30 @@ def tune(
     by: Literal["return", "steps"] = "return",
     watch: Callable[[str], None] | None = None,
     **options: Unpack[BCOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["cql"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[CQLOptions],
+) -> Tuning: ...
+@overload
+def tune(
+    algorithm: Literal["discrete_cql"],
+    env: EnvArgument = None,
+    *,
+    config: str | Path | None = None,
+    zoo: str | Path | None = None,
+    seconds: float = 120.0,
+    by: Literal["return", "steps"] = "return",
+    watch: Callable[[str], None] | None = None,
+    **options: Unpack[DiscreteCQLOptions],
 ) -> Tuning: ...
 @overload
 def tune(

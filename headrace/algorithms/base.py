@@ -113,9 +113,11 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES 
     "td3_bc": "TD3BC",
     "iql": "IQL",
     "bc": "BC",
+    "cql": "CQL",
+    "discrete_cql": "DiscreteCQL",
 }
 DISCRETE = ("qrdqn", "c51", "discrete_sac", "hybrid_sac")
-OFFLINE = ("td3_bc", "iql", "bc")  # learn from recorded data alone
+OFFLINE = ("td3_bc", "iql", "bc", "cql", "discrete_cql")  # learn from recorded data alone
 FOLDERS = {"discrete": DISCRETE, "offline": OFFLINE}  # of headrace.algorithms
 MODULES = {name: f"{folder}.{name}" for folder, names in FOLDERS.items() for name in names}
 ON = "on"  # a value of ELSEWHERE for a switch, whose flag has none
@@ -138,7 +140,7 @@ ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others h
         ("sac_hybrid", "hsac", "pdqn", "p_dqn", "mpdqn", "mp_dqn", "parameterized_sac"), ("hybrid_sac", {})
     ),
     **dict.fromkeys(("td3bc", "td3+bc", "td3_plus_bc"), ("td3_bc", {})),
-    **dict.fromkeys(("cql", "awac", "crr", "marwil"), ("iql", {})),
+    **dict.fromkeys(("awac", "crr", "marwil"), ("iql", {})),
     **dict.fromkeys(("behavior_cloning", "behaviour_cloning"), ("bc", {})),
     **dict.fromkeys(("her", "hindsight"), ("sac", {"hindsight": "4"})),
     **dict.fromkeys(("fasttd3", "fast_td3"), ("td3", {"config": "fasttd3"})),
@@ -164,6 +166,8 @@ PURPOSES = {  # name -> the problem that it is for: docs/algorithms.md says more
     "td3_bc": "recorded data alone (replay), continuous actions; a deterministic policy",
     "iql": "recorded data alone (replay), also of few good episodes; a stochastic policy",
     "bc": "recorded data alone (replay), all of it of a policy to be imitated",
+    "cql": "recorded data alone (replay), continuous actions; values that do not trust actions the data lack",
+    "discrete_cql": "as CQL, discrete actions",
 }
 
 

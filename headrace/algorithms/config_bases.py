@@ -268,7 +268,9 @@ FRACTION: Range = (lambda x: 0 <= x <= 1, "lie in [0, 1]")
 RANGES: dict[str, Range] = {  # of every setting of this name, in any algorithm
     **dict.fromkeys(("num_steps", "epochs", "minibatch_size", "cg_steps", "backtracks", "critic_epochs"), AT_LEAST_1),
     **dict.fromkeys(("buffer_size", "batch_size", "n_steps", "rnn_size"), AT_LEAST_1),
-    **dict.fromkeys(("target_interval", "policy_delay", "critics", "intrinsic_features", "skills"), AT_LEAST_1),
+    **dict.fromkeys(
+        ("target_interval", "policy_delay", "critics", "intrinsic_features", "skills", "num_samples"), AT_LEAST_1
+    ),
     **dict.fromkeys(("learning_starts", "train_freq", "gradient_steps", "burn_in", "exploration"), AT_LEAST_0),
     **dict.fromkeys(("exploration_fraction", "exploration_spread", "hindsight", "noisy"), AT_LEAST_0),
     **dict.fromkeys(("intrinsic_coef", "alpha", "beta"), AT_LEAST_0),

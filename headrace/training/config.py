@@ -92,10 +92,10 @@ class TrainConfig:
     policy: str | None = None  # a policy of your own, file.py:Class; see docs/own-policy.md
     # a run whose policy the training begins with, best/ or else last/; or a checkpoint in one
     init_from: str | None = None
-    # data that the replay buffer has before the first step, or that td3_bc, iql and bc learn from: a folder of
+    # data that the replay buffer has before the first step, or that td3_bc, iql, cql and bc learn from: a folder of
     # `headrace record`, a dataset of Minari, or a run that has a replay buffer. See docs/data.md
     replay: str | None = None
-    # stop after this many environment steps, gradient steps of td3_bc, iql and bc; None: no limit
+    # stop after this many environment steps, gradient steps of td3_bc, iql, cql and bc; None: no limit
     total_steps: int | None = 1_000_000
     max_seconds: float | None = None  # stop after this training time without evaluation and saving, s; None: no limit
     max_episodes: int | None = None  # stop after this many finished episodes; None: no limit

@@ -23,7 +23,7 @@ from headrace.evaluation.recording import EpisodeRecorder, read_episodes
 
 pytest.importorskip("h5py")
 
-ALGORITHMS = ("td3_bc", "iql", "bc")
+ALGORITHMS = ("td3_bc", "iql", "bc", "cql", "discrete_cql")
 SMALL = {"hidden": (8,), "batch_size": 16, "gradient_steps": 5, "progress": "none"}
 
 
@@ -79,6 +79,7 @@ def tensors(run, name: str = "last") -> dict[str, torch.Tensor]:
 
 
 CASES = [("td3_bc", "box", {}), ("iql", "discrete", {}), ("iql", "dict", {}), ("bc", "discrete", {})]
+CASES += [("cql", "box", {"num_samples": 2}), ("discrete_cql", "discrete", {})]
 
 
 @pytest.mark.parametrize(("algorithm", "kind", "settings"), [*CASES, ("bc", "box", {"deterministic": True})])
@@ -90,7 +91,7 @@ def test_no_environment_is_stepped_and_gradient_steps_count(algorithm, kind, set
     assert run.steps == 20 and run.metrics["n_updates"] == 20 and run.metrics["iteration"] == 4
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["steps"] == 20 and rows[-1]["episodes"] == 0 and rows[-1]["return"] is None
-    assert np.isfinite(rows[-1]["actor_loss"])
+    assert np.isfinite(rows[-1].get("actor_loss", rows[-1].get("loss")))
     policy, seen = hr.load(run.path), [episode.observations for episode in read_episodes(folder)]
     if kind != "dict":
         mean = dict(policy.named_buffers())["encoder.normalizer.statistics.mean"]
@@ -112,7 +113,7 @@ class Masked(Home):
         return {"observation": super()._observed(), "action_mask": np.arange(3) != self.count % 3}
 
 
-@pytest.mark.parametrize("algorithm", ["iql", "bc"])
+@pytest.mark.parametrize("algorithm", ["iql", "bc", "discrete_cql"])
 def test_action_masks_are_part_of_the_data(algorithm, here):
     with closing(EpisodeRecorder(Masked(), "masked")) as env:
         env.action_space.seed(1)
@@ -122,7 +123,8 @@ def test_action_masks_are_part_of_the_data(algorithm, here):
                 mask = np.asarray(observation["action_mask"], np.int8)
                 observation, *_ = env.step(env.action_space.sample(mask))
     run = hr.train(algorithm, Masked, replay="masked", total_steps=10, **SMALL)
-    assert np.isfinite(run.metrics["actor_loss"]) and run.metrics["actor_loss"] < 1e3  # no recorded action is forbidden
+    loss = run.metrics.get("actor_loss", run.metrics.get("loss"))
+    assert np.isfinite(loss) and loss < 1e3  # no recorded action is forbidden
     for forbidden in range(3):
         seen = {"observation": np.zeros(2, np.float32), "action_mask": (np.arange(3) != forbidden).astype(np.int8)}
         assert run.policy.predict(seen)[0] != forbidden + 1
@@ -168,7 +170,7 @@ def test_learning_is_compiled_and_equal_to_plain_torch(algorithm, kind, settings
         assert all(one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5) for name in one)
 
 
-@pytest.mark.parametrize(("algorithm", "kind"), [("td3_bc", "box"), ("iql", "discrete"), ("bc", "box")])
+@pytest.mark.parametrize(("algorithm", "kind"), [("td3_bc", "box"), ("iql", "discrete"), ("bc", "box"), ("cql", "box")])
 def test_a_resumed_run_has_the_same_bits_without_the_data(algorithm, kind, here):
     folder, env = record(kind), partial(Home, kind)
     options = {"replay": folder, "schedule": "constant", **SMALL}
@@ -214,7 +216,10 @@ def test_evaluations_choose_the_best_policy_and_end_the_training(here, capsys):
         ({"stagger": True}, "leave out stagger=True"),
         ({"max_episodes": 3}, "leave out max_episodes=3"),
         ({"target_return": 0.0}, "is that of an evaluation.*give eval_freq"),
-        ({"algorithm": "td3_bc", "env": partial(Home, "discrete")}, "td3_bc supports Box actions.*: use iql, bc$"),
+        (
+            {"algorithm": "td3_bc", "env": partial(Home, "discrete")},
+            "td3_bc supports Box actions.*: use iql, bc, discrete_cql$",
+        ),
         ({"env": partial(Home, "discrete")}, "actions of Box.* and those of the environment are Discrete"),
     ],
 )
