@@ -1,11 +1,12 @@
-"""Which of torch's operations are taken apart while tracing: a list that is ours, by torch's own rules. So a new
-operation is a refusal, and another rule the same computation."""
+"""Which of torch's operations are taken apart while tracing: those of a list, by torch's own functions, and some by
+ours. A version of torch that takes more of them apart traces the same."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,33 +15,36 @@ from torch import Tensor
 from headrace.kernels.rows.tracing import windows
 
 # fmt: off
-# lowering has rules for these: they stay whole
-KEPT = {
-    "relu", "sum", "mean", "var", "amax", "amin", "argmax", "argmin", "prod", "any", "all", "max", "min",
-    "cumsum", "mm", "addmm", "bmm", "baddbmm", "mv", "dot", "sort", "argsort", "topk", "gather", "scatter_add",
-    "embedding", "embedding_dense_backward", "index_select", "index", "where", "clamp", "pow", "square", "div",
-    "remainder", "cat", "stack", "split", "split_with_sizes", "chunk", "unbind", "select", "slice", "eye",
-    "arange", "masked_fill", "lgamma", "digamma", "polygamma", "cumprod", "erf", "expm1",
-    "log1p", "std", "linspace", "kthvalue", "median", "rsub", "native_dropout", "sigmoid", "tanh", "roll",
-    "erfc", "as_strided",
-}
-ALSO = (
-    "native_layer_norm", "native_layer_norm_backward", "_log_softmax", "_log_softmax_backward_data", "_softmax",
-    "_softmax_backward_data", "native_batch_norm", "native_batch_norm_backward", "threshold_backward",
-    "mse_loss", "mse_loss_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
-    "huber_loss_backward", "log_sigmoid_forward", "log_sigmoid_backward", "softplus", "softplus_backward",
-    "tanh_backward", "sigmoid_backward", "elu", "elu_backward", "gelu", "gelu_backward", "silu",
-    "silu_backward", "mish", "mish_backward", "leaky_relu", "leaky_relu_backward", "hardtanh",
-    "hardtanh_backward", "var_mean", "addcmul", "addcdiv", "lerp", "logsumexp", "xlogy", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "norm", "binary_cross_entropy_backward", "nll_loss_forward",
-    "nll_loss_backward", "_prelu_kernel", "_native_batch_norm_legit", "_prelu_kernel_backward", "glu",
-    "glu_backward", "hardswish", "hardswish_backward", "hardsigmoid", "celu", "hardsigmoid_backward",
-    "select_backward", "slice_backward", "unfold_backward", "diagonal_backward", "trace", "linalg_vector_norm",
-    "dist", "nan_to_num", "logaddexp", "sinc", "frac", "deg2rad", "heaviside", "special_xlog1py", "tril",
-    "triu", "repeat", "flip", "roll", "movedim", "aminmax", "count_nonzero", "native_group_norm",
-    "native_group_norm_backward", "rms_norm", "_fused_rms_norm", "std_mean", "masked_fill_", "full_like",
-    "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "addmv", "addr", "_euclidean_dist",
-    "index_put", "t",
+# torch's operations that its own functions take apart, by name, or by name and overload. Others stay whole
+PINNED = (
+    "_chunk_cat", "_euclidean_dist", "_fused_rms_norm", "_fused_rms_norm_backward", "_log_softmax",
+    "_log_softmax_backward_data", "_native_batch_norm_legit", "_prelu_kernel", "_prelu_kernel_backward",
+    "_reshape_alias", "_safe_softmax", "_softmax", "_softmax_backward_data", "_unsafe_index", "_unsafe_index_put",
+    "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "_unsafe_view", "addcdiv", "addcdiv_", "addcmul",
+    "addcmul_", "addmv", "addr", "alias_copy", "aminmax", "binary_cross_entropy", "binary_cross_entropy_backward",
+    "binary_cross_entropy_with_logits", "block_diag", "celu", "celu_", "channel_shuffle", "clamp_max", "clamp_min",
+    "count_nonzero", "deg2rad", "detach", "diag_embed", "diagonal_backward", "diagonal_copy", "dist", "elu", "elu_",
+    "elu_backward", "empty_like", "expand_copy", "fill", "fill_", "flip", "floor_divide", "frac", "frac_", "gelu",
+    "gelu_", "gelu_backward", "glu", "glu_backward", "hardshrink", "hardsigmoid", "hardsigmoid_",
+    "hardsigmoid_backward", "hardswish", "hardswish_", "hardswish_backward", "hardtanh", "hardtanh_",
+    "hardtanh_backward", "heaviside", "heaviside_", "huber_loss", "huber_loss_backward", "index_add", "index_add_",
+    "index_copy", "index_copy_", "index_fill", "index_fill_", "isneginf", "isposinf", "leaky_relu", "leaky_relu_",
+    "leaky_relu_backward", "lerp", "lerp_", "linalg_cross", "linalg_vector_norm", "log_sigmoid_backward",
+    "log_sigmoid_forward", "logaddexp", "logaddexp2", "logit", "logit_", "logit_backward", "logsumexp",
+    "masked_fill_", "mish", "mish_", "mish_backward", "mse_loss", "mse_loss_backward", "nan_to_num", "nan_to_num_",
+    "nansum", "native_batch_norm", "native_batch_norm_backward", "native_group_norm",
+    "native_group_norm_backward", "native_layer_norm", "native_layer_norm_backward", "new_empty", "new_full",
+    "new_ones", "new_zeros", "nll_loss_backward", "nll_loss_forward", "norm", "ones", "ones_like", "pixel_shuffle",
+    "pixel_unshuffle", "rad2deg", "reflection_pad1d", "reflection_pad1d_backward", "reflection_pad2d",
+    "reflection_pad2d_backward", "renorm", "repeat", "replication_pad1d", "replication_pad2d", "rot90",
+    "select_backward", "select_scatter", "sgn", "sgn_", "sigmoid_backward", "silu", "silu_", "silu_backward",
+    "sinc", "slice_backward", "smooth_l1_loss", "smooth_l1_loss_backward", "soft_margin_loss",
+    "soft_margin_loss_backward", "softplus", "softplus_backward", "softshrink", "special_entr", "special_log_ndtr",
+    "special_xlog1py", "split_with_sizes_copy", "squeeze.default", "squeeze.dim", "squeeze_copy", "std_mean", "t",
+    "t_copy", "take", "tanh_backward", "threshold", "threshold_", "threshold_backward", "trace", "transpose",
+    "transpose_copy", "tril", "tril_", "triu", "triu_", "unfold_copy", "unsafe_split",
+    "unsafe_split_with_sizes", "unsqueeze_copy", "var_mean", "vdot", "xlogy", "xlogy_", "zero", "zero_", "zeros",
+    "zeros_like",
 )
 # fmt: on
 
@@ -50,19 +54,17 @@ LARGEST_SOLVED = 16  # rows of a triangular matrix
 @cache
 def table() -> dict[Any, Callable[..., Any]]:
     """Operation -> the function that takes it apart."""
-    from torch._decomp import core_aten_decompositions, get_decompositions
+    from torch._decomp import get_decompositions
 
     aten = torch.ops.aten
-    wanted = [getattr(aten, name) for name in ALSO if hasattr(aten, name)]
-    found = dict(core_aten_decompositions()) | get_decompositions(wanted)
+    found = dict(get_decompositions([attrgetter(name)(aten) for name in PINNED]))
     found[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention
     found[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _attention_backward
     found |= windows.table()
     found[aten._weight_norm_interface.default] = _weight_norm
     found[aten._weight_norm_interface_backward.default] = _weight_norm_backward
     found[aten.linalg_solve_triangular.default] = _solve_triangular
-    found |= {aten.cosh.default: _cosh, aten.sinh.default: _sinh, aten.tan.default: _tan}
-    return {key: rule for key, rule in found.items() if _name(key) not in KEPT}
+    return found | {aten.cosh.default: _cosh, aten.sinh.default: _sinh, aten.tan.default: _tan}
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
@@ -194,8 +196,3 @@ def _of_groups(gradient: Tensor, x: Tensor) -> Tensor:
         return gradient
     batch, heads, *rest = x.shape
     return gradient.reshape(batch, heads, -1, *rest).sum(2)
-
-
-def _name(key: Any) -> str:
-    packet = getattr(key, "_overloadpacket", key)
-    return str(packet.__name__)
