@@ -3,6 +3,7 @@
 #   TORCH="torch OPTIONS"  how pip gets torch: by default the build that it finds, on Linux for CUDA (2 to 3 GB); the
 #                          options that pytorch.org gives get the CPU build (190 MB)
 #   RUNS=runs/demo         where the demo writes
+#   TORCHES="2.12.0"       versions of torch for test-losses, each in an environment of its own
 
 # where it is set, each process would translate the package, and each of pytest the tests, anew
 export PYTHONDONTWRITEBYTECODE :=
@@ -13,7 +14,12 @@ SHELL := /bin/bash
 PYTHON ?= python3
 TORCH ?= torch
 RUNS ?= runs/demo
+# the oldest torch and the newest with which losses are compiled
+TORCHES ?= 2.11.0 2.13.0
 BENCHMARKS := env_throughput ppo_throughput solve step_time work_per_step return_over_time profile_steps learn_cpu
+
+LOSSES := $(wildcard tests/bindings/test_losses_*.py tests/bindings/test_compiled_*.py) tests/bindings/test_recurrent_losses.py \
+  tests/bindings/test_never_silently_wrong.py tests/kernels/rows
 
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -23,13 +29,14 @@ LATEST = "$$(ls -td "$(RUNS)"/ppo/CartPole-v1_* | head -1)"
 BRIEFLY := | awk '/Downloading .*MB\)/ { split($$2, name, "-"); print "  downloading", name[1], name[2], $$3, $$4 } \
   /^Installing collected/ { print "  unpacking" } { fflush() }'
 
-.PHONY: help demo test test-long test-slow docs bench lint format clean
+.PHONY: help demo test test-long test-slow test-losses docs bench lint format clean
 
 help:
 	@echo "make demo       train PPO on CartPole-v1, evaluate it on Gymnasium's own, write a learning curve, a GIF, a policy.py"
 	@echo "make test       lint, types and the fast tests"
 	@echo "make test-long  the tests that take seconds each: tests/long_tests.txt"
 	@echo "make test-slow  the tests that take minutes each"
+	@echo "make test-losses  the tests of compiled losses, with the oldest torch and the newest"
 	@echo "make docs       the documentation site, in site/"
 	@echo "make bench      some of the benchmarks, quickly (benchmarks/README.md tells how to run them in full)"
 	@echo "make lint       ruff and mypy alone"
@@ -54,6 +61,15 @@ test-long: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(BIN)/pytest -m slow --timeout 7200
 
+test-losses:
+	for version in $(TORCHES); do \
+	  $(PYTHON) -m venv .venv-torch/$$version; \
+	  grep -v '^torch==' constraints.txt > .venv-torch/constraints.txt; \
+	  .venv-torch/$$version/bin/pip install --disable-pip-version-check -c .venv-torch/constraints.txt \
+	    torch==$$version -e . pytest pytest-timeout pytest-xdist hypothesis $(BRIEFLY); \
+	  .venv-torch/$$version/bin/pytest -n 4 --dist loadfile -m "not slow" $(LOSSES); \
+	done
+
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "site/index.html"
@@ -71,7 +87,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
+	rm -rf .venv .venv-torch .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

@@ -69,10 +69,23 @@ def test_columns_are_the_plain_ones(name):
 
 
 @pytest.mark.parametrize("name", ["one block", "three actions", "of Python"])
-def test_the_compiled_policy_serves(name):
+def test_the_compiled_policy_serves(name, monkeypatch):
     trainer = trained(*CASES[name])
+    called = {kind: 0 for kind in (compiled_collecting._Steps, compiled_collecting.Rows)}
+    for kind in called:
+
+        def run(acts, collector, first_step, kind=kind, own=kind.run):
+            called[kind] += 1
+            own(acts, collector, first_step)
+
+        monkeypatch.setattr(kind, "run", run)
     with torch.no_grad():
         assert fused.kernel_of(steps, trainer.collector, 0) is compiled_collecting.steps
+    trainer.collector.collect()
+    # all steps of compiled environments in one call, with the value of the last observation; others' one by one
+    assert [*called.values()] == ([0, 1] if name == "of Python" else [1, 0])
+    acts = compiled_collecting._acts.last(trainer.collector.rollout)
+    assert name == "of Python" or acts.last is not None
 
 
 def test_the_latest_weights_act():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import headrace as hr
+from tests.bindings.kept_losses import Disk
 
 Batch = dict[str, Tensor]
 
@@ -160,6 +161,27 @@ def test_what_depends_on_the_data_is_refused_with_its_line(
     reason = str(hr.compile(loss).why_not(nn.Linear(6, 3), batch()))
     assert REFUSED[loss] in reason
     assert reason.startswith("test_losses_recorded.py:")
+
+
+@pytest.mark.parametrize("longest", [50, 200, 500])  # in the loop; in its gradients; never
+def test_a_loop_of_too_many_operations_is_refused_with_its_line(
+    longest: int, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.kernels.rows.tracing.graph_recorder.LONGEST", longest)
+
+    reason, first = disk.compile(in_a_loop).why_not(nn.Linear(6, 3), batch()), in_a_loop.__code__.co_firstlineno
+    if longest == 500:
+        assert reason is None
+        return
+    expected = f"test_losses_recorded.py:{first + 3} computes more than {longest} operations, such as in a long loop"
+    assert reason == expected
+
+
+def in_a_loop(net: nn.Module, b: Batch) -> Tensor:
+    x = net(b["x"])
+    for _ in range(60):
+        x = torch.tanh(x) * 0.9
+    return x.mean()  # type: ignore[no-any-return]
 
 
 def test_a_tensor_that_is_kept_beyond_its_trace_says_so() -> None:

@@ -16,11 +16,13 @@ import headrace as hr
 from headrace.algorithms import ppo
 from headrace.bindings.compiled import compiled_acting, compiled_learning, compiled_losses
 from headrace.bindings.compiled.loss_tries import MOST, RunTries, Tries
+from headrace.bindings.compiled.objective_learner import ObjectiveLearner
 from headrace.core import fused
 from headrace.policies.actor_critic import ActorCritic
 from headrace.training.trainer import Trainer
 from tests.bindings.kept_losses import Disk
 from tests.bindings.test_compiled_losses_kept import agrees
+from tests.parallel.test_learners import check_equal
 
 UPDATES = 9
 
@@ -214,6 +216,62 @@ def test_what_is_known_is_bounded_and_modules_have_their_order() -> None:
     early = other.take("loss")  # by a warm-up, before the state is known
     other.load_state_dict(json.loads(json.dumps(run.state_dict())))
     assert early.calls == 3 and other.take("loss").calls == 4 and other.take("loss").calls == 0
+
+
+REPLAY = """
+import torch
+from torch import nn
+import headrace as hr
+from headrace.algorithms import dqn
+
+class Block(nn.Module):
+    def __init__(self, seen, width):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(seen, width), nn.LayerNorm(width), nn.Linear(width, width)
+        self.norms = ()
+
+    def forward(self, x):
+        x = self.first(x)
+        return x + torch.tanh(self.second(self.norm(x)))
+
+class Actor(hr.ActorQ):
+    def __init__(self, observation_space, action_space, hidden=(16,), seed=0, deterministic=False, critics=2):
+        super().__init__(
+            observation_space, action_space, hidden, seed=seed, deterministic=deterministic, critics=critics
+        )
+        torch.manual_seed(0)
+        self.actor = Block(self.encoder.size, self.hidden[-1])
+
+class DQN(dqn.DQN):
+    @staticmethod
+    def loss(networks, batch, config):
+        loss, found = dqn.dqn_loss(networks, batch, config)
+        return 1.5 * loss, found
+
+DQNConfig = dqn.DQNConfig
+"""
+
+
+@pytest.mark.parametrize("name", ["own network", "own loss"])
+def test_compiled_replay_losses_of_two_learners_are_those_of_one_with_two_shards(
+    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(REPLAY)
+    calls, learn = list[int](), ObjectiveLearner.learn
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(1)
+        return learn(*arguments)
+
+    monkeypatch.setattr(ObjectiveLearner, "learn", counted)
+    options: dict[str, Any] = {"num_envs": 5, "num_steps": 4, "learning_starts": 60, "buffer_size": 1000}
+    options |= {"batch_size": 33, "hidden": (16,), "progress": "none"}
+    own = tmp_path / "own.py"
+    case = ("sac", "Pendulum-v1", options | {"policy": f"{own}:Actor"})
+    if name == "own loss":
+        case = (f"{own}:DQN", "CartPole-v1", options)
+    check_equal(case, 2)
+    assert len(calls) > 20  # of both shards, and of rank 0
 
 
 OF_ONE = """

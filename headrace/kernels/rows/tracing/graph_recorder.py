@@ -7,6 +7,7 @@ imports takes another second.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -127,7 +128,7 @@ class Recorder(TorchDispatchMode):
         if not any(isinstance(x, Tensor) for x in _flat(found)):
             return found  # about a tensor, such as whether it is contiguous
         if len(self.graph.nodes) > LONGEST:
-            raise NotRows(f"computes more than {LONGEST:,} operations, such as in a long loop", place_in(self.place))
+            raise NotRows(f"computes more than {LONGEST:,} operations, such as in a long loop", self._busiest())
         node = self.graph.call_function(func, *(_mapped(x, lambda s: s.node) for x in (args, kwargs)))
         if func._schema.is_mutable:
             return self._written(func, args, kwargs, node, found, symbols)
@@ -137,6 +138,11 @@ class Recorder(TorchDispatchMode):
             return self._symbol(node, found, _of_known(func, args, kwargs) if fixed else None)
         self._describe(node, found)
         return type(found)(self._part(node, i, like) for i, like in enumerate(found))
+
+    def _busiest(self) -> str:
+        """The user's line with the most operations."""
+        places = Counter(filter(None, (node.meta.get("stack_trace") for node in self.graph.nodes)))
+        return place_in(max(places, key=places.__getitem__, default=self.place))
 
     def _of_shapes(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """The results of an operation, as tensors of torch's meta device."""
