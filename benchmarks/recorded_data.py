@@ -5,8 +5,8 @@ in its buffer and without, each with learning from the first step on.
 --part alone: nothing but them. Returns of TD3+BC, IQL and behaviour cloning after 10,000 gradient steps on the 8,000
 steps of a run, the first 2,000 of which are random. `mean return` of the data is that of its episodes. Settings were
 chosen on seed 10.
---part discrete: the same of discrete actions, on CartPole-v1. Returns of CQL, IQL and behaviour cloning after 10,000
-gradient steps on the 10,000 steps of a run of DQN.
+--part discrete: the same of discrete actions, on CartPole-v1. Returns of CQL, IQL and behaviour cloning after 5,000
+gradient steps on the 20,000 steps of a run of DQN.
 
 `return` is the mean of 50 episodes, whose seeds no training has.
 """
@@ -26,11 +26,11 @@ import headrace as hr
 
 SETTINGS: dict[str, Any] = {"progress": "none", "eval_freq": 0}
 COLUMNS = ("algorithm", "data", "mean return", "seed", "return", "cpu_s")
-ALONE: dict[str, tuple[str, dict[str, float]]] = {
+ALONE: dict[str, tuple[str, dict[str, Any]]] = {
     "td3_bc": ("td3_bc", {}),
     "td3_bc, alpha=20": ("td3_bc", {"alpha": 20.0}),
     "iql": ("iql", {}),
-    "cql": ("cql", {"num_samples": 4}),
+    "cql": ("cql", {"num_samples": 4, "hidden": (64, 64)}),
     "bc": ("bc", {}),
 }
 DISCRETE = ("iql", "discrete_cql", "bc")
@@ -51,8 +51,8 @@ def main() -> None:
             settings = {"num_envs": 2, "total_steps": 2_000 // scale, "learning_starts": 0}
             cases = [("sac", "sac", "Pendulum-v1", path, settings) for path in (None, data)]
         elif options.part == "discrete":
-            data = collected(10_000 // scale, folder, "dqn", "CartPole-v1")
-            common = {"total_steps": 10_000 // scale, "learning_rate": 1e-3, "batch_size": 128}
+            data = collected(20_000 // scale, folder, "dqn", "CartPole-v1")
+            common = {"total_steps": 5_000 // scale, "learning_rate": 1e-3, "batch_size": 128}
             cases = [(name, name, "CartPole-v1", data, common) for name in DISCRETE]
         else:
             data = collected(8_000 // scale, folder, learning_starts=2_000 // scale)
