@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -94,6 +96,26 @@ def test_so_many_programs_are_kept(disk: Disk, monkeypatch: pytest.MonkeyPatch) 
     assert disk.traces == 3 and [step._tries[net].made for net in nets.values()] == [1, 1, 1]
     assert agrees(step, nets[3], torch.randn(9, 3)) is None
     assert disk.traces == 3 and step._tries[nets[3]].made == 2  # made again of what is on disk
+
+
+def test_machine_code_is_freed_with_its_loss_and_with_programs_that_are_dropped(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loss(net: nn.Module, x: Tensor) -> Tensor:
+        return net(x).square().mean()
+
+    monkeypatch.setattr(compiled_losses, "MOST", 2)
+    step, natives = disk.compile(loss), list[Any]()
+    for width in (2, 3, 4, 5):
+        assert agrees(step, mlp(width, 2), torch.randn(9, width)) is None
+        native = step._programs[0].code.native
+        natives.append(weakref.ref(native._engine))
+        del native
+    gc.collect()
+    assert [engine() is None for engine in natives] == [True, True, False, False]
+    del step
+    gc.collect()
+    assert [engine() is None for engine in natives] == [True] * 4
 
 
 def test_a_loss_that_is_another_one_at_each_call_gives_up(
