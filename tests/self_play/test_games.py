@@ -141,7 +141,7 @@ def unequal_ends():
     from pettingzoo import ParallelEnv
 
     class Unequal(ParallelEnv):
-        metadata, render_mode = {"name": "unequal"}, None  # noqa: RUF012
+        metadata, render_mode = {"name": "unequal"}, None
         possible_agents = ["first", "second"]  # noqa: RUF012
 
         def observation_space(self, agent):
