@@ -83,10 +83,14 @@ def draw(what: Range | Values, generator: np.random.Generator) -> Any:
 
 
 def perturb(what: Range | Values, value: Any, generator: np.random.Generator) -> Any:
-    """A value times 0.8 or 1.2, within the range; of values the one before or after."""
+    """A value times 0.8 or 1.2, within the range; of values the one before or after. A whole number changes by 1 or
+    more; 0, which no factor changes, is drawn again."""
+    if isinstance(what, Range) and not value:
+        return draw(what, generator)
     up = int(generator.integers(2))
     if isinstance(what, Range):
-        return _within(what, value * FACTORS[up])
+        found = _within(what, value * FACTORS[up])
+        return found if found != value or not what.whole else _within(what, value + (1 if up else -1))
     place = what.index(value) + (1 if up else -1)
     return what[min(max(place, 0), len(what) - 1)]
 

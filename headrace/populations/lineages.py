@@ -43,7 +43,7 @@ def history(folder: str | Path) -> list[list[Point]]:
     intervals: list[list[Point]] = []
     for interval, decided in enumerate(record.decisions()[:-1], 1):
         results, before = record.results(interval), intervals[-1] if intervals else None
-        steps = (interval - 1) * every, min(interval * every, total)
+        steps = (interval - 1) * every, total if interval == total // every else interval * every
         intervals.append(
             [
                 Point(

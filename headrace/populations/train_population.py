@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +102,10 @@ def population(
     together: in threads of this process, of which jobs are as many as cores where they are not given; see docs/runs.md.
     folder: by default runs/populations/ALGORITHM-ENV. It has a run for each member, and population.jsonl. The same call
     goes on with a population that was interrupted or killed, and comes to the same bits.
+    interval: environment steps. A rest of total_steps shorter than an interval belongs to the last interval.
     each: called after each iteration of a member with its Training and the row, as the body of hr.Training.
-    options: those of train(); total_steps are each member's, and its seed is seed * members + its number.
+    options: those of train(); total_steps are each member's, and its seed is seed * members + its number. A `schedule`
+    of the learning rate begins at a member's learning_rate, and goes on with the member's steps.
     A member whose process dies, or that raises an exception, as of a NaN in its loss, is replaced too.
     watch: called with a line on each result and replacement.
     Raises ValueError for settings that are wrong, RuntimeError where all members have failed.
@@ -159,6 +160,12 @@ def _space(plan: TrainPlan, mutate: Mapping[str, str], options: Settings) -> Mut
         raise ValueError(f"mutate names {', '.join(sorted(both))}: leave out the setting of that name")
     if plan.ready_env is not None:
         raise ValueError("a population makes environments for each member: give a name, or what makes one")
+    if plan.config.self_play:
+        raise ValueError(
+            "self_play=True is nothing for a population: each member has opponents of its own, so the returns of two "
+            "members do not tell which is better. Train with other seeds or `headrace sweep`, and let policies play "
+            "each other"
+        )
     if not isinstance(plan.algorithm, str):
         raise ValueError("a population makes the algorithm for each member: give its name, such as 'ppo'")
     return exploring.mutations(mutate, plan.algorithm, plan.algorithm_config)
@@ -204,7 +211,7 @@ class _Populating:
     ) -> None:
         self.record, self.task, self.space, self.selection, self.watch = record, task, space, selection, watch
         self.folder, self.number, self.every, self.steps, self.jobs = task.folder, number, every, steps, jobs
-        self.intervals = ceil(steps / every)
+        self.intervals = steps // every
 
     def run(self) -> Population:
         """Go on from what the record has."""
@@ -258,7 +265,7 @@ class _Populating:
     def _task(self, interval: int, decision: Decision) -> Interval:
         """A member's training in an interval."""
         begins, seed = decision.start is None, self._seed(decision.member)
-        until = min(interval * self.every, self.steps)
+        until = self.steps if interval == self.intervals else interval * self.every
         return replace(
             self.task,
             member=decision.member,

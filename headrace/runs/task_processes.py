@@ -36,6 +36,7 @@ class Processes:
         self._work, self._jobs, self._name = work, jobs, name
         self._idle: list[Connection] = []
         self._processes: dict[Connection, BaseProcess] = {}
+        self._begun: set[Connection] = set()  # of processes that came to their first task
         os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
 
     def __enter__(self) -> Self:
@@ -54,7 +55,8 @@ class Processes:
         """Have tasks done until there are no more. Returns the name of a signal that has come, else an empty text.
 
         done: called with the number of a task, its outcome, None where its process was killed, and the signal by then.
-        After a signal, which the processes get too, no task begins.
+        After a signal, which the processes get too, no task begins. Raises RuntimeError where a process ends by itself
+        before its first task.
         """
         numbered, at_work = enumerate(tasks), dict[Connection, tuple[int, Ask]]()
         with Interrupts() as interrupts:
@@ -70,8 +72,11 @@ class Processes:
                     try:
                         ended, value = connection.recv()
                     except (EOFError, OSError):
-                        self._processes.pop(connection).join()
+                        self._end(connection, interrupts)
                         ended, value = True, None
+                    if ended is None:
+                        self._begun.add(connection)
+                        continue
                     if not ended:
                         with suppress(OSError):
                             connection.send(answer(value))
@@ -82,6 +87,17 @@ class Processes:
                     done(number, value, interrupts.caught)
                     self._give(numbered, at_work, interrupts)
             return interrupts.caught
+
+    def _end(self, connection: Connection, interrupts: Interrupts) -> None:
+        """Join a process that has ended. Raises RuntimeError, see run()."""
+        process = self._processes.pop(connection)
+        process.join()
+        if process.exitcode and process.exitcode > 0 and connection not in self._begun and not interrupts.caught:
+            raise RuntimeError(
+                f"the process of a {self._name} has ended with exit code {process.exitcode} before its work, by the "
+                "error above: processes import the script that starts them, so call this below `if __name__ == "
+                '"__main__":`, or give jobs=1'
+            ) from None
 
     def _give(
         self, tasks: Iterator[tuple[int, Task]], at_work: dict[Connection, tuple[int, Ask]], interrupts: Interrupts
@@ -115,6 +131,7 @@ def _work(parent: Connection, work: Work) -> None:
         return parent.recv()
 
     with suppress(KeyboardInterrupt, EOFError):  # between two tasks
+        parent.send((None, None))
         while (task := parent.recv()) is not None:
             parent.send((True, work(task, ask)))
 

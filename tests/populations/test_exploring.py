@@ -62,6 +62,37 @@ def test_values_are_drawn_and_perturbed_within_their_ranges():
 
 
 @pytest.mark.parametrize(
+    ("value", "low", "high", "found"),
+    [
+        (1, 1, 20, {1, 2}),
+        (2, 1, 20, {1, 3}),
+        (3, 1, 20, {2, 4}),
+        (9, 1, 20, {7, 11}),
+        (20, 1, 20, {16, 20}),
+        (-1, -5, 5, {-2, 0}),
+    ],
+)
+def test_whole_numbers_change_by_one_at_least(value, low, high, found):
+    generator = np.random.default_rng(0)
+    drawn = [perturb(Range(low, high, True), value, generator) for _ in range(40)]
+    assert {*drawn} == found and all(isinstance(x, int) for x in drawn)
+
+
+def test_zero_is_drawn_again():
+    generator = np.random.default_rng(0)
+    shares = np.array([perturb(Range(0.0, 0.02, False), 0.0, generator) for _ in range(500)])
+    assert shares.max() <= 0.02 and np.mean(shares < 0.01) == pytest.approx(0.5, abs=0.08)
+    assert {perturb(Range(0, 3, True), 0, generator) for _ in range(60)} == {0, 1, 2, 3}
+
+
+def test_a_learning_rate_may_have_a_schedule_that_follows_the_progress_alone():
+    found = mutations({"learning_rate": "1e-4..1e-3"}, "ppo", PPOConfig(schedule="linear"))
+    assert found == {"learning_rate": Range(1e-4, 1e-3, False)}
+    with pytest.raises(ValueError, match="learning_rate, which follows a schedule"):
+        mutations({"learning_rate": "1e-4..1e-3"}, "ppo", PPOConfig(schedule="adaptive"))
+
+
+@pytest.mark.parametrize(
     ("mutate", "wrong"),
     [
         ({"hidden": "32,64"}, "networks and buffers"),

@@ -221,6 +221,33 @@ def test_an_interval_without_episodes_says_what_to_do(tmp_path):
     assert found.members[0].score < 0
 
 
+def test_a_rest_shorter_than_an_interval_belongs_to_the_last_one(tmp_path):
+    found = population("ppo", "CartPole-v1", folder=tmp_path, **{**GIVEN, "total_steps": 800})
+    assert len(decisions(tmp_path)) == 3
+    assert [row["steps"] >= 800 for row in rows(tmp_path) if "score" in row] == [False] * 3 + [True] * 3
+    assert [points[0].steps for points in lineages.history(tmp_path)] == [(0, 300), (300, 800)]
+    assert len(found.members) == 3
+
+
+def test_members_of_self_play_are_not_compared(tmp_path):
+    settings = {**GIVEN, "mutate": {"learning_rate": "1e-4..1e-3"}, "self_play": True, "registered": True}
+    with pytest.raises(ValueError, match="opponents of its own"):
+        population("ppo", "ConnectFourPlayers", folder=tmp_path / "p", **settings)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_script_without_a_main_guard_is_told_so_and_goes_on_with_one(tmp_path):
+    program, call = tmp_path / "program.py", f'hr.population("ppo", "CartPole-v1", folder="p", jobs=2, **{GIVEN})\n'
+    program.write_text(f"import headrace as hr\n{call}")
+    ended = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert 'call this below `if __name__ == "__main__":`, or give jobs=1' in ended.stderr.splitlines()[-1]
+    assert not [row for row in rows(tmp_path / "p") if "failed" in row]
+    program.write_text(f'import headrace as hr\nif __name__ == "__main__":\n    {call}')
+    subprocess.run([sys.executable, str(program)], cwd=tmp_path, check=True)
+    assert len(decisions(tmp_path / "p")) == 4
+
+
 def test_the_command_goes_on_and_plots_lineages(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["--members", "3", "--interval", "300", "--total-steps", "600", "--num-envs", "4", "--num-steps", "16"]
