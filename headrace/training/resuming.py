@@ -6,15 +6,17 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
-from math import isclose
+from math import isclose, log
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
+
+import torch
 
 from headrace import setting_schedules
 from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_offline, is_resolvable
 from headrace.algorithms.on_policy import OnPolicy
 from headrace.core.trust import code_of, run_of
-from headrace.core.types import EnvArgument, Json, Settings, StateDict
+from headrace.core.types import MADE_WITH, EnvArgument, Json, Settings, StateDict
 from headrace.envs.strangers import check_settings
 from headrace.evaluation.history import NOT_OF_LEARNING
 from headrace.policies.base import OFF
@@ -32,6 +34,11 @@ from headrace.training.trainer import Trainer
 FIXED = ("seed", "shards", "init_from", "replay")
 # and these but where a rollout is all that depends on them: then learning goes on, in new episodes
 SIZES = ("num_envs", "num_steps", "learners")
+# of MADE_WITH those that take effect, since checkpoints do not have what is made by them
+TAKE_EFFECT = (
+    *("num_steps", "train_freq", "buffer_size", "n_steps", "hindsight", "adam_eps", "adam_beta2", "weight_decay"),
+    *("burn_in", "exploration_max", "exploration_spread", "priority_alpha"),
+)
 
 
 class Continued(NamedTuple):
@@ -101,7 +108,7 @@ def _continued(
         options["replay"] = str(folder)  # with all rows of the data
     if "num_steps" in changed and not options.get("sequence_length", 1):
         options["sequence_length"] = saved["num_steps"]  # which a recurrent policy was made for
-    if "num_steps" in changed and options.get("sde_sample_freq", 0) == -1:
+    if {"num_steps", "train_freq"} & given.keys() and options.get("sde_sample_freq", 0) == -1:
         options["sde_sample_freq"] = manifest["policy"]["config"].get("sde_sample_freq", -1)
     if (policy := options.get("policy")) and not ready:  # the run has all settings: those are let go that none reads
         from headrace.training import initial_policy
@@ -124,12 +131,14 @@ def _continued(
             return Continued(trainer, None, {})
         if others := checkpoint.other_versions(manifest):
             state = {**state, "compiled": {}}  # another version may compile what that one refused
+        if "temperature" in given and not options.get("learn_temperature", True):
+            state = _with_temperature(state, given["temperature"])
         with checkpoint.using(folder, manifest, "it is not of such a training"):
             trainer.load_state_dict(_resized(trainer, state, changed, folder, saved))
         recorder = Recorder(trainer, folder.parent, locked)
         recorder.resume(folder, positions, state.get("evaluations", ()))
     for field, value in given.items():
-        if field in saved and field not in NOT_OF_LEARNING and saved[field] != value:
+        if field in saved and field not in NOT_OF_LEARNING and _plain(saved[field]) != _plain(value):
             recorder.progress.say(f"{field} {saved[field]} -> {value} from step {trainer.steps:,} on")
     for line in _jumps(trainer, saved):
         recorder.progress.say(line)
@@ -180,11 +189,45 @@ def _check_fixed(folder: Path, saved: Json, given: Settings) -> list[str]:
     any_actors = saved.get("learners", 1) == 1 and _any_number_of_actors(saved, given)
     by_actors = any(settings.get("actors") is not None for settings in (saved, given))
     fixed = FIXED + ("actors",) * (not any_actors) + SIZES * by_actors
-    changed = [name for name in given if name in saved and given[name] != saved[name]]
-    for field in fixed:
-        if field in changed:
-            raise ValueError(f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming")
+    changed = [name for name in given if name in saved and _plain(given[name]) != _plain(saved[name])]
+    for field in changed:
+        why = "" if field in fixed else _why_it_stays(field, saved, {**saved, **given})
+        if why or field in fixed:
+            what = f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming"
+            raise ValueError(f"{what}: {why}" if why else what)
     return [name for name in SIZES if name in changed]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _why_it_stays(name: str, saved: Settings, settings: Settings) -> str:
+    """Why a setting cannot become another one on resuming, and what to do; an empty text where it can."""
+    if name == "temperature" and settings.get("learn_temperature", True):
+        return "it was learned since; give learn_temperature=False too, or leave it out"
+    compared = (name == "sequence_length" and settings.get("recurrent", "none") != "none") or (
+        name == "sde_sample_freq" and settings.get("use_sde")
+    )  # with what the policy was made with, since num_steps may change, by which they are 0 and -1
+    kept = (name == "buffer_size" and settings.get("prioritized")) or (
+        name == "hindsight" and not (saved["hindsight"] and settings["hindsight"])
+    )
+    takes_effect = (name in TAKE_EFFECT and not kept) or name == "temperature" or compared
+    if name not in MADE_WITH or takes_effect:
+        return ""
+    return "networks or buffers were made by it, and the checkpoint has those; leave it out, or begin another run"
+
+
+def _with_temperature(state: Any, temperature: float) -> Any:
+    """A state with another temperature of the entropy, which is not learned."""
+    if isinstance(state, Mapping):
+        return {
+            name: torch.full_like(x, log(temperature))
+            if name == "log_temperature"
+            else _with_temperature(x, temperature)
+            for name, x in state.items()
+        }
+    return [_with_temperature(x, temperature) for x in state] if isinstance(state, list) else state
 
 
 def _resized(trainer: Trainer, state: StateDict, changed: list[str], folder: Path, saved: Json) -> StateDict:
