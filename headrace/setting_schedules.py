@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from headrace.core.setting_types import fit, hints_of
 from headrace.core.types import MADE_WITH
@@ -139,14 +139,25 @@ def check(config: Any, check_range: Callable[[str, Any, str], None]) -> None:
     found: dict[str, Schedule] = {}
     for name, schedule in config.schedules.items():
         now = getattr(config, name, None)
-        if isinstance(now, bool) or not isinstance(now, int | float) or name in {*MADE_WITH, *FIXED}:
+        if not _has_numbers(config, name, now) or name in {*MADE_WITH, *FIXED}:
             why = FIXED.get(name, "schedules are for numbers that are read again in each iteration")
             raise ValueError(f"schedules has {name}={schedule!r}: {why}")
-        known = None if callable(schedule) else curve(name, str(schedule), now)
+        known = None if callable(schedule) else curve(name, str(schedule), now)  # type: ignore[arg-type]
+        if known is not None and known.start is None:
+            raise ValueError(
+                f"schedules has {name}={schedule!r}, and {name} is None: give both values, linear:START:END"
+            )
         found[name] = _function(name, schedule) if known is None else known.text()
         for value in () if known is None else (known(0.0), known(1.0)):
             check_range(name, round(value) if isinstance(now, int) else value, f" by its schedule {found[name]}")
     object.__setattr__(config, "schedules", found)
+
+
+def _has_numbers(config: Any, name: str, now: Any) -> bool:
+    """Whether values of a setting are numbers, also of one that may be None and is."""
+    if now is None:
+        return float in get_args(hints_of(config.__class__).get(name))
+    return isinstance(now, int | float) and not isinstance(now, bool)
 
 
 def _function(name: str, schedule: Schedule) -> Schedule:

@@ -13,6 +13,7 @@ import headrace as hr
 from headrace.algorithms.dqn import DQNConfig
 from headrace.algorithms.ppo import PPO, PPOConfig, _adapt
 from headrace.algorithms.sac import SACConfig
+from headrace.core.fused import plain_only
 from headrace.parallel.collector import InlineCollector
 from headrace.setting_schedules import at, curve, learning_rate
 
@@ -54,6 +55,11 @@ def test_values_are_those_of_the_text(text, wanted):
         (PPOConfig, {"schedule": "warmup:1.5+linear"}, "warmup takes a fraction"),
         (PPOConfig, {"schedule": "linear:0.1:0.0"}, "it begins at learning_rate, 0.0003; give its end"),
         (PPOConfig, {"schedule": "adaptive", "target_kl": 0.01}, "leave one of them out"),
+        (SACConfig, {"schedules": {"extrinsic_coef": "linear:0.5"}}, "extrinsic_coef is None: give both values"),
+        (SACConfig, {"schedules": {"target_entropy": "warmup:0.1"}}, "target_entropy is None: give both values"),
+        (SACConfig, {"schedules": {"extrinsic_coef": "linear:1:-1"}}, "extrinsic_coef must be 0 or more, got -1.0"),
+        (SACConfig, {"schedules": {"critic_hidden": "linear:1:2"}}, "schedules are for numbers"),
+        (SACConfig, {"schedules": {"initial_std": "linear:1:2"}}, "schedules are for numbers that are read again"),
         (SACConfig, {"schedule": "adaptive"}, "follows the KL divergence of PPO's minibatches"),
         (DQNConfig, {"schedules": {"utd_ratio": "linear:1"}}, "the number of gradient steps follows from it"),
     ],
@@ -172,3 +178,32 @@ def test_kernels_serve_whatever_files_of_the_user_were_loaded(tmp_path, capsys):
         trainer.iterate()
     trainer.close()
     assert "plain PyTorch" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("intrinsic", ["rnd", "diayn"])
+def test_a_setting_that_is_none_by_default_follows_its_schedule(intrinsic):
+    given = {"total_steps": 200, "num_envs": 2, "learning_starts": 20, "hidden": (8,), "intrinsic_hidden": (8,)}
+    given |= {"n_steps": 1, "intrinsic": intrinsic, "batch_size": 16, "registered": False, "progress": "none"}
+
+    def weights(**own):
+        run = hr.train("sac", "Pendulum-v1", seed=1, **given, **own)
+        return torch.cat([x.flatten() for x in hr.load(run.path, which="last").parameters()])
+
+    with plain_only():
+        constant = weights(extrinsic_coef=0.5)
+        assert torch.equal(constant, weights(schedules={"extrinsic_coef": "constant:0.5:0.5"}))
+        assert not torch.equal(constant, weights(schedules={"extrinsic_coef": "linear:0.5:0"}))
+
+
+def test_a_scheduled_target_entropy_is_that_of_plain_pytorch():
+    config = SACConfig(schedules={"target_entropy": "linear:-1:-3"})
+    assert [at(config, progress).target_entropy for progress in (0.0, 0.25, 1.0)] == [-1.0, -1.5, -3.0]
+    given = {"total_steps": 200, "num_envs": 2, "learning_starts": 20, "hidden": (8,), "batch_size": 16, "seed": 1}
+    given |= {"registered": False, "progress": "none", "learning_rate": 0.01}
+    coefficients = []
+    for plain, schedule in ((False, "linear:-1:-30"), (True, "linear:-1:-30"), (False, "constant:-1")):
+        with plain_only(plain):
+            run = hr.train("sac", "Pendulum-v1", schedules={"target_entropy": schedule}, **given)
+        coefficients.append(run.metrics["ent_coef"])
+    assert coefficients[0] == pytest.approx(coefficients[1], rel=1e-3)
+    assert coefficients[0] != pytest.approx(coefficients[2], rel=1e-2)
