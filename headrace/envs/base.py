@@ -107,8 +107,10 @@ class Env(Protocol):
 
     def _set_params(self, params: Settings) -> None:
         """set_params() of this kind of environments."""
+        one_by_one = ": give backend='inline' or 'workers', where Gymnasium makes each by itself"
         raise ValueError(
             f"the environments of {self.name} are of the backend {self.backend!r}, and have no set_params()"
+            f"{one_by_one if self.backend == 'vector' else ''}"
         )
 
     def apply(self, function: Callable[[Any], Any], indices: Iterable[int] | None = None) -> list[Any]:

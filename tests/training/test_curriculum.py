@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import gymnasium
@@ -153,3 +154,12 @@ def test_the_command_line_and_files_take_a_curriculum(tmp_path, monkeypatch, cap
     assert saved == {"gravity": [9.8, 15], "above": 10, "episodes": 5}
     assert main(["train", "--config", str(folder / "config.toml"), "--final-episodes", "0"]) == 0
     assert rows(tmp_path / "runs/ppo/CartPole-v1_2")[-1]["curriculum/level"] == 1
+
+
+def test_gymnasium_s_own_vectors_name_the_backends_that_have_parameters(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    levels = {"gravity": [9.8, 12.0], "above": 15.0, "episodes": 4}
+    with pytest.raises(ValueError, match=r"backend 'vector', and have no set_params.*backend='inline' or 'workers'"):
+        hr.Trainer("ppo", "gymnasium:CartPole-v1", curriculum=levels, **SMALL)
+    with closing(hr.Trainer("ppo", "gymnasium:CartPole-v1", curriculum=levels, backend="inline", **SMALL)) as trainer:
+        assert trainer.env.changed_params == {"gravity": 9.8}
