@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -72,7 +73,11 @@ class Threads:
     def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._stack:
             self._interrupts.caught = self._interrupts.caught or "SIGTERM"  # some are at work after an exception alone
-            for thread in self._at_work.values() if error is None or isinstance(error, Exception) else ():
+            for thread in self._at_work.values():
+                if not (error is None or isinstance(error, Exception)):  # a second Ctrl-C: they end without saving
+                    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+                    raise_in(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt))
+            for thread in self._at_work.values():
                 thread.join()
 
     def run(self, tasks: Iterator[Task], done: Callable[[int, Any, str], None]) -> str:
@@ -103,7 +108,7 @@ class Threads:
         if found is not None:
             number, (task, answer) = found
             given = number, task, answer
-            # a daemon, so that a second Ctrl-C ends the process at once
+            # a daemon, so that a third Ctrl-C ends the process at once
             thread = threading.Thread(target=self._do, args=given, name=f"{self._name} {number}", daemon=True)
             self._at_work[number] = thread
             thread.start()

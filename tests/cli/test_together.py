@@ -17,9 +17,9 @@ import torch
 
 from headrace.cli.main import main
 from headrace.cli.several import sweep_trials
-from headrace.runs import checkpoint
+from headrace.runs import checkpoint, signals
 from headrace.runs.signals import Interrupts
-from headrace.runs.task_processes import NotTogether, no_question
+from headrace.runs.task_processes import LOOK, NotTogether, no_question
 from headrace.runs.task_threads import Threads
 
 OFF_POLICY = ["Pendulum-v1", "--num-envs", "2", "--hidden", "16", "16", "--learning-starts", "200", "--seeds", "3-5"]
@@ -208,6 +208,31 @@ def test_what_a_task_raises_ends_the_others_and_is_raised(monkeypatch):
     assert [task for task, *_ in ended] == ["long"] and ended[0][1] == "SIGTERM"
     assert "HEADRACE_THREADS" not in os.environ and sys.getswitchinterval() == interval
     assert Interrupts().caught == ""
+
+
+def test_a_second_ctrl_c_is_raised_in_all_threads(monkeypatch):
+    monkeypatch.setattr(signals, "ONE_WISH", 0.0)
+    began, raised = threading.Barrier(3), []
+
+    def work(task, ask):
+        try:
+            began.wait()
+            while True:
+                time.sleep(0.001)
+        except KeyboardInterrupt:
+            raised.append(task)
+            raise
+
+    def interrupt():
+        began.wait()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(2 * LOOK)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt), Threads(work, 2, "task") as threads:
+        threads.run(iter([("one", no_question), ("other", no_question)]), lambda *outcome: None)
+    assert sorted(raised) == ["one", "other"]
 
 
 def test_a_trial_that_cannot_be_together_is_not_an_outcome():

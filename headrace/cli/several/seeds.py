@@ -152,7 +152,7 @@ def _together(train: Train, arguments: Sequence[str], seeds: Sequence[int], jobs
 
     def ended(_: int, one: Done, signal: str) -> None:
         done.append(one)
-        say(f"seed {one.seed} {f'failed: {one.failed}' if one.failed else 'ended'}: {one.path}")
+        say(f"seed {one.seed} ended{f' by {one.reason}' if one.failed else ''}: {one.path}")
 
     with Threads(partial(_agent, train, _quiet(arguments)), jobs, "seed") as threads:
         threads.run(((seed, no_question) for seed in seeds), ended)
