@@ -122,8 +122,12 @@ def test_a_loss_is_compared_again_and_refused_at_the_same_call(
 ) -> None:
     always, found = weights(Constant)
     assert not found["refused"]
+
+    def differs(self: Any, program: Any, arguments: Any) -> str | None:
+        return "it is wrong there" if program.use.calls == 5 else None
+
     monkeypatch.setattr(compiled_losses, "LOOK_AGAIN", 5)
-    monkeypatch.setattr(compiled_losses.CompiledLoss, "_differs_later", lambda *_: "it is wrong there")
+    monkeypatch.setattr(compiled_losses.CompiledLoss, "_differs_later", differs)
     straight, known = weights(Constant)
     assert [*known["refused"].values()] == ["it is wrong there"] and not straight.equal(always)
     resumed, again = weights(Constant, interrupted)

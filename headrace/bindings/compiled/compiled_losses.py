@@ -119,6 +119,8 @@ class CompiledLoss:
             return never
         for program in self._programs:
             if program.conditions.tries is tries and program.conditions.hold(arguments):
+                if why := tries.refused.get(program.digest):  # in the run that was resumed after a warm-up
+                    return why
                 if program is not self._programs[0]:
                     self._add(program)
                 program.use = tries.use(program.digest)
