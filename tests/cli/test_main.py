@@ -57,7 +57,7 @@ def trained(monkeypatch) -> list[tuple[tuple, dict]]:
     """The arguments of train(), which does not run."""
     calls: list[tuple[tuple, dict]] = []
 
-    def note(*args, on_interrupt, **options):
+    def note(*args, each, make, **options):
         calls.append((args, options))
         return SimpleNamespace(interrupted=True)
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from headrace.bindings.compiled.loss_conditions import Conditions
+from headrace.bindings.compiled.loss_tries import Tries
 from headrace.bindings.compiled.loss_program import NUMPY
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_adam import adam_text
@@ -30,7 +31,7 @@ from tests.bindings.losses import gru, ppo_residual, sac_critic
 def planned(made: tuple[Any, tuple[Any, ...]]) -> tuple[Plan, list[str]]:
     """The plan of a loss, and the dtypes of its columns."""
     loss, arguments = made
-    found = Conditions(loss, arguments, True).given
+    found = Conditions(loss, arguments, Tries()).given
     columns = [v for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
     return plan(lower(trace(loss, arguments, found, True), "loss"), vectors=False), [NUMPY[v.dtype] for v in columns]
 
