@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from headrace.bindings.compiled.loss_conditions import Conditions
-from headrace.bindings.compiled.loss_tries import Tries
 from headrace.bindings.compiled.loss_program import NUMPY
+from headrace.bindings.compiled.loss_tries import Tries
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_adam import adam_text
 from headrace.kernels.rows.gpu.gpu_code import ptx
