@@ -5,8 +5,9 @@ import dataclasses
 import torch
 
 from headrace.algorithms.base import algorithm_classes, is_offline
+from headrace.data.flat_action import FlatAction, flat_action
 from headrace.data.rollout import Rollout
-from headrace.data.spaces import Box, Discrete, action_column, env_columns
+from headrace.data.spaces import Box, Discrete, Tuple, action_column, env_columns
 
 VECTOR, FORCES, ENVS = Box(-3, 3, (5,)), Box(-1, 1, (2,)), 4
 REPLAY = {"buffer_size": 500, "learning_starts": 8, "batch_size": 16, "utd_ratio": 0.25}
@@ -21,7 +22,8 @@ def made(name, seed=0, **own):
     settings = {"num_steps": 8, "hidden": (16, 16), "critic_hidden": (16,), **REPLAY}
     settings |= {"minibatch_size": 16, "normalize_observation": False, **own}
     config = config(**{key: value for key, value in settings.items() if key in known})
-    action_space = FORCES if kind.actions == (Box,) else Discrete(3)
+    spaces = {(Box,): FORCES, (FlatAction,): flat_action(Tuple((Discrete(2), FORCES)))}
+    action_space = spaces.get(kind.actions, Discrete(3))
     algorithm = kind.build(config, VECTOR, action_space, seed, "cpu")
     columns = env_columns(VECTOR) | {"action": action_column(action_space)} | algorithm.columns()
     steps, envs = (32, 1) if is_offline(kind) else (config.num_steps, ENVS)

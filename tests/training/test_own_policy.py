@@ -257,7 +257,7 @@ def test_settings_that_it_reads_take_effect_and_those_of_a_run_are_not_given(tmp
     assert run.policy.activation == "elu"
     resumed = hr.train(resume=run.path, policy=Fixed, total_steps=300, progress="none")
     assert resumed.policy.activation == "elu" and resumed.steps >= 300
-    with pytest.raises(ValueError, match=r"hidden=.* is for the usual network"):
+    with pytest.raises(ValueError, match=r"hidden is \[64\] in .* and cannot become \(9,\) on resuming"):
         hr.train(resume=run.path, policy=Fixed, total_steps=400, hidden=(9,), progress="none")
 
 
