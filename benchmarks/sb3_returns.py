@@ -1,7 +1,7 @@
 """Returns after equal steps of algorithms that Stable-Baselines3's contrib has too, with the same arguments, seeds 0-4.
 
-Both libraries train one after the other in this process (as `headrace compare` does), with one thread, and each last policy
-is evaluated on 100 episodes. Seconds are of the CPU while training: other programs on the machine change them little.
+Both libraries train one after the other in this process (as `headrace compare` does), with one thread, and each last
+policy is evaluated on 100 episodes. Seconds are of the CPU while training: other programs change them little.
 Needs sb3-contrib (`pip install sb3-contrib`).
 """
 
