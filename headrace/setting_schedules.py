@@ -154,7 +154,7 @@ def check(config: Any, check_range: Callable[[str, Any, str], None]) -> None:
 
 
 def _has_numbers(config: Any, name: str, now: Any) -> bool:
-    """Whether values of a setting are numbers, also of one that may be None and is."""
+    """True if values of a setting are numbers, also of one that may be None and is."""
     if now is None:
         return float in get_args(hints_of(config.__class__).get(name))
     return isinstance(now, int | float) and not isinstance(now, bool)

@@ -49,7 +49,7 @@ class _Here(threading.local):
 
 
 class _Looking(threading.local):
-    """Whether one thread is within functions_unchanged()."""
+    """A flag of each thread: set within functions_unchanged()."""
 
     spared = False
 

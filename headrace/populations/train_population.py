@@ -229,7 +229,7 @@ class _Populating:
         return Population(self.folder, self._ranked())
 
     def _side_by_side(self) -> Processes | Threads | AbstractContextManager[None]:
-        """What trains members at the same time; None where they are trained one after the other."""
+        """Processes or threads that train members at the same time; None to train them one after the other."""
         jobs = min(self.jobs, self.number)
         if self.task.together:
             from headrace.runs.task_threads import Threads  # which `import headrace` does not need

@@ -289,7 +289,8 @@ def versions() -> dict[str, str]:
 
 
 def other_versions(manifest: Json) -> str:
-    """What has written a checkpoint, where results depend on it and it is another here; empty where nothing is."""
+    """Versions and processor that have written a checkpoint, where results depend on them; empty if all are those
+    here."""
     before, now = manifest.get("versions", {}), versions()
     found = [by] if (by := written_by(manifest)) != written_by({"versions": now}) else []
     others = [name for name in now if name not in ("headrace", "commit") and before.get(name, now[name]) != now[name]]

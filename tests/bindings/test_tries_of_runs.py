@@ -132,8 +132,8 @@ def test_a_loss_is_compared_again_and_refused_at_the_same_call(
     assert [*known["refused"].values()] == ["it is wrong there"] and not straight.equal(always)
     resumed, again = weights(Constant, interrupted)
     assert resumed.equal(straight) and again["refused"] == known["refused"]
-    anew, _ = weights(Constant)  # no other run is refused what this one was
-    assert anew.equal(straight)
+    other, _ = weights(Constant)  # no other run is refused what this one was
+    assert other.equal(straight)
 
 
 class Annealed(Changing):

@@ -167,7 +167,7 @@ class CompiledLoss:
         return program
 
     def _agreed(self, found: Program | str, beyond: str, tries: Tries, reduce: Reduce) -> Program | str:
-        """What was found, if all learners have found a program; else why not. beyond: why not for these numbers."""
+        """The program, if all learners have found one; else why not. beyond: why not for these numbers."""
         asks = tries.fresh or (not isinstance(found, str) and found.is_wide)
         if size_of(reduce) == 1 or not asks:
             return beyond or found

@@ -163,7 +163,7 @@ class Program:
 
     @property
     def is_wide(self) -> bool:
-        """Whether it has inputs of whole numbers of 64 bits."""
+        """True if it has inputs of whole numbers of 64 bits."""
         return bool(self._wide)
 
     def beyond(self, arguments: tuple[Any, ...]) -> str | None:

@@ -21,7 +21,7 @@ class Use:
 
 @dataclass(eq=False)
 class Tries:
-    """What was found out about one loss, for calls with one module.
+    """Findings about one loss, for calls with one module.
 
     calls: of the loss. made: programs. given_up: why no more are made; empty while they are. known: calls of programs
     by the digests of their conditions; the one that was used last is the last. refused: reasons by such digests.
@@ -42,7 +42,7 @@ class Tries:
         self._here = set[str]()  # digests whose programs this process has made
 
     def had(self, digest: str) -> bool:
-        """Whether the run had a program for these conditions before it was resumed, when this process has none so
+        """True if the run had a program for these conditions before it was resumed, and this process has none so
         far."""
         resumed = digest in self.known and digest not in self._here
         self._here.add(digest)

@@ -91,12 +91,12 @@ class Caller:
         self.count = b.new(f"select i1 {part}, i64 {left}, i64 {lanes}")
 
     def sums(self, value: Value) -> Address:
-        """Where a sum's accumulators are, of this part; of a gradient that is taken by weights, of the call."""
+        """Address of a sum's accumulators: of this part, or of the call for a gradient that is taken by weights."""
         by_weights = any(value in outers for phase in self.plan.phases for outers in phase.gradients)
         return Address(self._bases[slots.UNIFORM] if by_weights else self._sums, self.plan.sums[value])
 
     def at(self, value: Value, offset: int) -> Address:
-        """Where a value's memory is, so many numbers from its begin."""
+        """Address of a value's memory, so many numbers from its begin."""
         place, (columns, uniforms), lanes = self.plan.places[value], self.sizes, self.plan.lanes
         if place.space == "given":
             return Address(self._bases[slots.given(place.offset, columns)], offset)

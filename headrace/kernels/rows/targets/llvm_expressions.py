@@ -138,7 +138,7 @@ class Reader:
         return self.known[key]
 
     def place(self, view: View, offset: int, factor: int) -> str:
-        """Where the number at this index is of a view that begins with `offset`, in numbers of which each takes
+        """Place of the number at this index of a view that begins with `offset`, in numbers of which each takes
         `factor`."""
         b = self.body
         return b.plus(offset * factor, *(b.times(i, s * factor) for i, s in zip(self.index, view.strides, strict=True)))

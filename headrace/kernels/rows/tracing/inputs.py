@@ -135,7 +135,7 @@ class Given:
             self.settings[setting] = f"{self.settings.get(setting, '')}\n{line}"
 
     def has_as_inputs(self, attributes: list[tuple[dict[str, Any], str]]) -> bool:
-        """Whether all of these attributes of modules are inputs."""
+        """True if all of these attributes of modules are inputs."""
         own = {(id(space), name) for space, name in self.attributes.values()}
         return all((id(space), name) in own for space, name in attributes)
 
