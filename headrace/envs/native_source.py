@@ -13,7 +13,7 @@ from headrace.envs.sources import MUJOCO, EnvSpec
 PAYS = 8  # environments from which on compiled loops take less time than Gymnasium
 LIGHT = ("InvertedPendulum", "InvertedDoublePendulum", "Reacher")  # with so little physics that they do not pay
 # options of make() that compiled loops have, or do not need
-OWN = ("time_limit", "env_kwargs", "step_timeout", "first_env")
+OWN = ("time_limit", "env_kwargs", "step_timeout", "first_env", "log_info")
 
 
 def native(source: Source | None, num_envs: int, options: Settings) -> tuple[Any, Json, str]:

@@ -34,7 +34,6 @@ def test_a_training_takes_them_and_says_so(settings, capfd):
 @pytest.mark.parametrize(
     ("settings", "lacks"),
     [
-        ({"log_info": ("x_position",)}, "log_info"),
         ({"frame_stack": 2}, "frame_stack"),
         ({"reward_scale": 0.1}, "reward_scale"),
         ({"on_error": "restart"}, "on_error"),

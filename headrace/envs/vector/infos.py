@@ -36,6 +36,8 @@ class EndingInfos:
             raise KeyError(
                 f"log_info names {', '.join(self._last)}, and these environments give no infos: leave it out"
             )
+        if not ended.any():
+            return
         if "final_info" in infos:  # of steps that end an episode and begin the next
             infos = infos["final_info"]
         for number in np.flatnonzero(ended.numpy()).tolist():

@@ -17,16 +17,22 @@ from headrace.data.spaces import Sample
 from headrace.envs.gym.columns import action_caster
 from headrace.envs.sources import MUJOCO, EnvSpec, installs_named, mujoco_warns_once
 from headrace.envs.vector.adapter import Autoreset, Outcome
+from headrace.envs.vector.mujoco_infos import Infos
 from headrace.envs.vector.mujoco_simulations import Simulations
 from headrace.envs.vector.mujoco_tasks import TASKS
 
 IDS = tuple(f"{name.removesuffix('Env')}-v5" for name in TASKS)
-NOT_TAKEN = ("xml_file", "render_mode")  # arguments of Gymnasium's classes that are not for many simulations
+RENDERING = ("camera_id", "camera_name", "default_camera_config", "height", "max_geom", "visual_options", "width")
+NOT_TAKEN = (
+    "xml_file",
+    "render_mode",
+    *RENDERING,
+)  # arguments that are not for many simulations
 
 
 class MujocoSource:
     """A task of Gymnasium (v5), by its id, with the episodes of gymnasium.make(id): the same seeds, observations and
-    endings, and rewards within rounding. Steps have no infos.
+    endings, and rewards and infos within rounding.
 
     task: Gymnasium's spec of it. options: of gymnasium.make. num_threads: of the steps; results do not depend on it.
     A simulation that MuJoCo finds unstable and resets ends its episode, where Gymnasium goes on; `unstable` counts
@@ -87,7 +93,8 @@ class MujocoSource:
             self._begin(np.flatnonzero(begins))
         self._ended = terminated | truncated
         seen = self._task.observe(self.env, self.simulations.fields)
-        return Outcome(seen, np.where(begins | unstable, 0.0, reward), terminated, truncated)
+        infos = Infos(self.env, before, self.simulations.fields, actions)
+        return Outcome(seen, np.where(begins | unstable, 0.0, reward), terminated, truncated, infos=infos)
 
     def close(self) -> None:
         self.env.close()

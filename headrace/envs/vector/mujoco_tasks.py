@@ -48,11 +48,11 @@ def _never(rewards: np.ndarray) -> Judged:
     return rewards, np.zeros(len(rewards), np.bool_)
 
 
-def _control_cost(env: Any, action: np.ndarray) -> np.ndarray:
+def control_cost(env: Any, action: np.ndarray) -> np.ndarray:
     return env._ctrl_cost_weight * np.square(action).sum(1)  # type: ignore[no-any-return]
 
 
-def _speed(env: Any, before: Fields, after: Fields) -> np.ndarray:
+def speed(env: Any, before: Fields, after: Fields) -> np.ndarray:
     """Of the root, along the first axis."""
     return (after["qpos"][:, 0] - before["qpos"][:, 0]) / env.dt  # type: ignore[no-any-return]
 
@@ -74,7 +74,7 @@ def _skipping(first: int, speed_limit: float | None = None) -> Callable[[Any, Fi
 
 def _run_forward(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
     """HalfCheetah, Swimmer."""
-    return _never(env._forward_reward_weight * _speed(env, before, after) - _control_cost(env, action))
+    return _never(env._forward_reward_weight * speed(env, before, after) - control_cost(env, action))
 
 
 def _alive(env: Any, forward: np.ndarray, healthy: np.ndarray, costs: np.ndarray) -> Judged:
@@ -82,36 +82,49 @@ def _alive(env: Any, forward: np.ndarray, healthy: np.ndarray, costs: np.ndarray
     return forward + healthy * env._healthy_reward - costs, ~healthy & bool(env._terminate_when_unhealthy)
 
 
+def healthy(env: Any, seen: Fields) -> np.ndarray:
+    """Which robots are healthy, bool [N]: of Hopper and Walker2d."""
+    qpos = seen["qpos"]
+    upright = _within(qpos[:, 1], env._healthy_z_range) & _within(qpos[:, 2], env._healthy_angle_range)
+    if not hasattr(env, "_healthy_state_range"):
+        return upright
+    return upright & _within(_joined(qpos, seen["qvel"])[:, 2:], env._healthy_state_range).all(1)
+
+
 def _hop(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
-    qpos = after["qpos"]
-    state = _within(_joined(qpos, after["qvel"])[:, 2:], env._healthy_state_range).all(1)
-    healthy = state & _within(qpos[:, 1], env._healthy_z_range) & _within(qpos[:, 2], env._healthy_angle_range)
-    return _alive(env, env._forward_reward_weight * _speed(env, before, after), healthy, _control_cost(env, action))
-
-
-def _walk(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
-    qpos = after["qpos"]
-    healthy = _within(qpos[:, 1], env._healthy_z_range) & _within(qpos[:, 2], env._healthy_angle_range)
-    return _alive(env, env._forward_reward_weight * _speed(env, before, after), healthy, _control_cost(env, action))
+    """Hopper, Walker2d."""
+    forward = env._forward_reward_weight * speed(env, before, after)
+    return _alive(env, forward, healthy(env, after), control_cost(env, action))
 
 
 def _observe_ant(env: Any, seen: Fields) -> np.ndarray:
     base = _skipping(2)(env, seen)
-    return _joined(base, _forces(env, seen)[:, 1:]) if env._include_cfrc_ext_in_observation else base
+    return _joined(base, forces(env, seen)[:, 1:]) if env._include_cfrc_ext_in_observation else base
 
 
-def _forces(env: Any, seen: Fields) -> np.ndarray:
+def forces(env: Any, seen: Fields) -> np.ndarray:
     return np.clip(seen["cfrc_ext"], *env._contact_force_range)  # type: ignore[no-any-return]
 
 
-def _ant(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
+def body_velocity(env: Any, before: Fields, after: Fields) -> np.ndarray:
+    """Of the Ant's main body, [N, 2]."""
     body = env.model.body(env._main_body).id
-    speed = (after["xpos"][:, body, 0] - before["xpos"][:, body, 0]) / env.dt
+    return (after["xpos"][:, body, :2] - before["xpos"][:, body, :2]) / env.dt  # type: ignore[no-any-return]
+
+
+def healthy_ant(env: Any, seen: Fields) -> np.ndarray:
     low, high = env._healthy_z_range
-    state = _joined(after["qpos"], after["qvel"])
-    healthy = np.isfinite(state).all(1) & (low <= state[:, 2]) & (state[:, 2] <= high)
-    contact = env._contact_cost_weight * np.square(_forces(env, after)).sum((1, 2))
-    return _alive(env, speed * env._forward_reward_weight, healthy, _control_cost(env, action) + contact)
+    state = _joined(seen["qpos"], seen["qvel"])
+    return np.isfinite(state).all(1) & (low <= state[:, 2]) & (state[:, 2] <= high)  # type: ignore[no-any-return]
+
+
+def contact_cost_ant(env: Any, seen: Fields) -> np.ndarray:
+    return env._contact_cost_weight * np.square(forces(env, seen)).sum((1, 2))  # type: ignore[no-any-return]
+
+
+def _ant(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
+    forward = body_velocity(env, before, after)[:, 0] * env._forward_reward_weight
+    return _alive(env, forward, healthy_ant(env, after), control_cost(env, action) + contact_cost_ant(env, after))
 
 
 def _observe_humanoid(env: Any, seen: Fields) -> np.ndarray:
@@ -122,38 +135,54 @@ def _observe_humanoid(env: Any, seen: Fields) -> np.ndarray:
     return _joined(*parts)
 
 
-def _center(env: Any, seen: Fields) -> np.ndarray:
-    """Of mass, along the first axis."""
+def center(env: Any, seen: Fields, axis: int = 0) -> np.ndarray:
+    """Of mass, along an axis."""
     mass = env.model.body_mass
-    return (seen["xipos"][:, :, 0] * mass).sum(1) / mass.sum()  # type: ignore[no-any-return]
+    return (seen["xipos"][:, :, axis] * mass).sum(1) / mass.sum()  # type: ignore[no-any-return]
 
 
-def _squared_control(env: Any, after: Fields) -> np.ndarray:
+def squared_control(env: Any, after: Fields) -> np.ndarray:
     return env._ctrl_cost_weight * np.square(after["ctrl"]).sum(1)  # type: ignore[no-any-return]
 
 
+def contact_cost_humanoid(env: Any, seen: Fields) -> np.ndarray:
+    contact = env._contact_cost_weight * np.square(seen["cfrc_ext"]).sum((1, 2))
+    return np.clip(contact, *env._contact_cost_range)  # type: ignore[no-any-return]
+
+
+def healthy_humanoid(env: Any, seen: Fields) -> np.ndarray:
+    return _within(seen["qpos"][:, 2], env._healthy_z_range)
+
+
 def _humanoid(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
-    speed = (_center(env, after) - _center(env, before)) / env.dt
-    contact = env._contact_cost_weight * np.square(after["cfrc_ext"]).sum((1, 2))
-    costs = _squared_control(env, after) + np.clip(contact, *env._contact_cost_range)
-    healthy = _within(after["qpos"][:, 2], env._healthy_z_range)
-    return _alive(env, env._forward_reward_weight * speed, healthy, costs)
+    forward = env._forward_reward_weight * ((center(env, after) - center(env, before)) / env.dt)
+    costs = squared_control(env, after) + contact_cost_humanoid(env, after)
+    return _alive(env, forward, healthy_humanoid(env, after), costs)
+
+
+def impact_cost(env: Any, seen: Fields) -> np.ndarray:
+    impact = env._impact_cost_weight * np.square(seen["cfrc_ext"]).sum((1, 2))
+    return np.clip(impact, *env._impact_cost_range)  # type: ignore[no-any-return]
 
 
 def _stand_up(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
-    impact = env._impact_cost_weight * np.square(after["cfrc_ext"]).sum((1, 2))
     height = after["qpos"][:, 2] / env.model.opt.timestep
-    return _never(height - _squared_control(env, after) - np.clip(impact, *env._impact_cost_range) + 1)
+    return _never(height - squared_control(env, after) - impact_cost(env, after) + 1)
 
 
 def _observe_all(env: Any, seen: Fields) -> np.ndarray:
     return _joined(seen["qpos"], seen["qvel"])
 
 
+def fallen(seen: Fields) -> np.ndarray:
+    """Which single pendulums have fallen, bool [N]."""
+    state = _joined(seen["qpos"], seen["qvel"])
+    return ~np.isfinite(state).all(1) | (np.abs(state[:, 1]) > 0.2)  # type: ignore[no-any-return]
+
+
 def _balance(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
-    state = _observe_all(env, after)
-    fallen = ~np.isfinite(state).all(1) | (np.abs(state[:, 1]) > 0.2)
-    return (~fallen).astype(np.float64), fallen
+    down = fallen(after)
+    return (~down).astype(np.float64), down
 
 
 def _observe_two(env: Any, seen: Fields) -> np.ndarray:
@@ -161,14 +190,23 @@ def _observe_two(env: Any, seen: Fields) -> np.ndarray:
     return _joined(seen["qpos"][:, :1], np.sin(angles), np.cos(angles), limited[0], limited[1][:, :1])
 
 
+def penalties(env: Any, seen: Fields) -> tuple[np.ndarray, np.ndarray]:
+    """Of the double pendulum: for its distance and its speed."""
+    x, y = seen["site_xpos"][:, 0, 0], seen["site_xpos"][:, 0, 2]
+    first, second = seen["qvel"][:, 1:3].T
+    return 0.01 * x**2 + (y - 2) ** 2, 1e-3 * first**2 + 5e-3 * second**2
+
+
+def fallen_two(seen: Fields) -> np.ndarray:
+    return seen["site_xpos"][:, 0, 2] <= 1  # type: ignore[no-any-return]
+
+
 def _balance_two(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
-    x, y = after["site_xpos"][:, 0, 0], after["site_xpos"][:, 0, 2]
-    fallen, (first, second) = y <= 1, after["qvel"][:, 1:3].T
-    penalties = 0.01 * x**2 + (y - 2) ** 2, 1e-3 * first**2 + 5e-3 * second**2
-    return env._healthy_reward * ~fallen - penalties[0] - penalties[1], fallen
+    fallen, (distance, velocity) = fallen_two(after), penalties(env, after)
+    return env._healthy_reward * ~fallen - distance - velocity, fallen
 
 
-def _body(env: Any, seen: Fields, name: str) -> np.ndarray:
+def body(env: Any, seen: Fields, name: str) -> np.ndarray:
     return seen["xpos"][:, env.model.body(name).id]  # type: ignore[no-any-return]
 
 
@@ -183,15 +221,25 @@ def _begin_pusher(env: Any, random: Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _observe_pusher(env: Any, seen: Fields) -> np.ndarray:
-    bodies = [_body(env, seen, name) for name in ("tips_arm", "object", "goal")]
+    bodies = [body(env, seen, name) for name in ("tips_arm", "object", "goal")]
     return _joined(seen["qpos"][:, :7], seen["qvel"][:, :7], *bodies)
 
 
+def distances(env: Any, seen: Fields) -> tuple[np.ndarray, np.ndarray]:
+    """Costs of the Pusher: from the tip to the object, from there to the goal."""
+    tip, pushed, goal = (body(env, seen, name) for name in ("tips_arm", "object", "goal"))
+    near = np.linalg.norm(pushed - tip, axis=1) * env._reward_near_weight
+    return near, np.linalg.norm(pushed - goal, axis=1) * env._reward_dist_weight
+
+
+def control_of_arm(env: Any, action: np.ndarray) -> np.ndarray:
+    """Cost of the Pusher's and the Reacher's controls."""
+    return np.square(action).sum(1) * env._reward_control_weight  # type: ignore[no-any-return]
+
+
 def _push(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
-    tip, pushed, goal = (_body(env, after, name) for name in ("tips_arm", "object", "goal"))
-    near = -np.linalg.norm(pushed - tip, axis=1) * env._reward_near_weight
-    far = -np.linalg.norm(pushed - goal, axis=1) * env._reward_dist_weight
-    return _never(far + -np.square(action).sum(1) * env._reward_control_weight + near)
+    near, far = distances(env, after)
+    return _never(-far + -control_of_arm(env, action) + -near)
 
 
 def _begin_reacher(env: Any, random: Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -205,24 +253,28 @@ def _begin_reacher(env: Any, random: Generator) -> tuple[np.ndarray, np.ndarray]
     return qpos, qvel
 
 
-def _way(env: Any, seen: Fields) -> np.ndarray:
+def way(env: Any, seen: Fields) -> np.ndarray:
     """From the target to the fingertip."""
-    return _body(env, seen, "fingertip") - _body(env, seen, "target")
+    return body(env, seen, "fingertip") - body(env, seen, "target")
 
 
 def _observe_reacher(env: Any, seen: Fields) -> np.ndarray:
     angles = seen["qpos"][:, :2]
-    rest = seen["qpos"][:, 2:], seen["qvel"][:, :2], _way(env, seen)[:, :2]
+    rest = seen["qpos"][:, 2:], seen["qvel"][:, :2], way(env, seen)[:, :2]
     return _joined(np.cos(angles), np.sin(angles), *rest)
 
 
+def distance(env: Any, seen: Fields) -> np.ndarray:
+    """Cost of the Reacher."""
+    return np.linalg.norm(way(env, seen), axis=1) * env._reward_dist_weight
+
+
 def _reach(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Judged:
-    far = -np.linalg.norm(_way(env, after), axis=1) * env._reward_dist_weight
-    return _never(far + -np.square(action).sum(1) * env._reward_control_weight)
+    return _never(-distance(env, after) + -control_of_arm(env, action))
 
 
 STATE = ("qpos", "qvel")
-BODIES = (*STATE, "cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ctrl")
+BODIES = (*STATE, "cinert", "cvel", "qfrc_actuator", "cfrc_ext", "ctrl", "ten_length", "ten_velocity")
 TASKS = {  # class in gymnasium.envs.mujoco.*_v5 -> task
     "AntEnv": Task((*STATE, "xpos", "cfrc_ext"), _normal, _observe_ant, _ant),
     "HalfCheetahEnv": Task(STATE, _normal, _skipping(1), _run_forward),
@@ -234,5 +286,5 @@ TASKS = {  # class in gymnasium.envs.mujoco.*_v5 -> task
     "PusherEnv": Task((*STATE, "xpos"), _begin_pusher, _observe_pusher, _push),
     "ReacherEnv": Task((*STATE, "xpos"), _begin_reacher, _observe_reacher, _reach),
     "SwimmerEnv": Task(STATE, _uniform, _skipping(2), _run_forward),
-    "Walker2dEnv": Task(STATE, _uniform, _skipping(1, 10.0), _walk),
+    "Walker2dEnv": Task(STATE, _uniform, _skipping(1, 10.0), _hop),
 }
