@@ -1,30 +1,32 @@
 """Whether `headrace diagnose` is right: 40 scripts of planted truth, and 20 whose main cost was measured by ablation.
 
-Half of each set is in an archive of known SHA-256. Each script is diagnosed for a few seconds, and its headline
-compared with the truth; the first remedy, too, where one was planted. With --gains the remedies are applied instead,
-and their gain is measured by the scripts' own steps per second, in turns. With --ablations each part of an ablated
-script is left out in turn, which gives its share of the time.
-The scripts need the libraries that `verdicts/**/truth.toml` names; --python names the interpreter that has them.
+    python benchmarks/verdicts.py --python PYTHON                       # the verdicts: 25 minutes
+    python benchmarks/verdicts.py --python PYTHON --ablations 5         # what each part of a script takes
+    python benchmarks/verdicts.py --python PYTHON --gains 5             # what 20 first remedies gain
+    python benchmarks/verdicts.py --python PYTHON --overhead 3          # what being diagnosed costs each script
+    python benchmarks/verdicts.py ... --only sb3_ppo --label NAME       # goes on with what has no row of this label
+
+Each script is diagnosed for a few seconds, and its headline compared with the truth; the first remedy, too, where one
+was planted. The others compare the scripts' own steps per second, in turns. Each script appends a row of its own.
+Half of each set is in an archive of known SHA-256. The scripts need the libraries that `verdicts/**/truth.toml` names;
+--python names the interpreter that has them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import os
 import re
 import statistics
-import subprocess
 import sys
-import tarfile
 import tempfile
-import time
-import tomllib
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
-from common import HERE, Neighbours, Row, finish, parser, table
+import verdicts_rates
+from common import Neighbours, Row, finish, parser, read_rows, table
+from verdicts_scripts import FOLDER, HALVES, SETS, kinds_of, scripts
 
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.record import run_script
@@ -32,12 +34,6 @@ from headrace.diagnose.verdict import cold_start, round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import Verdict, groups, judge
 
-FOLDER = HERE / "verdicts"
-SETS = {"planted": FOLDER, "ablated": FOLDER / "ablated"}  # each with a folder `open` and an archive
-SHA256 = {  # of the archives
-    "planted": "df9840f0ee84be739dd8ee935042ff2da825a20dd1bbdf25a38d76f380ab8c01",
-    "ablated": "ed6ef70b57d6e502ba1dc8cec61049f3a8afb1d1fc040d109b7c0207b4034a34",
-}
 SKIP, WINDOWS = 5.0, {"planted": 7.0, "ablated": 10.0}  # s
 HEADLINES = {  # what a headline says -> the kind of verdict
     r"an exception:": "exception",
@@ -51,23 +47,20 @@ HEADLINES = {  # what a headline says -> the kind of verdict
     r"did not train": "start-up",
     r"waits for other processes": "waiting",
     r"goes into ([a-z -]+)": r"\1",
-    r"go into ([a-z -]+), [^,]+, and ([a-z -]+)": r"\1 and \2",  # about as much of both
-}
-KINDS = {  # words of the ablated scripts' truth -> the kind of verdict
-    "acting": "policy inference",
-    "environment": "environments",
-    "data": "data handling",
-    "other:jit": "set-up made again",
-    "other:opponents": "reading files",
+    r"go into ([a-z -]+), [^,]+, ([a-z -]+), [^,]+, and ([a-z -]+)": r"\1, \2 and \3",  # about as much of each
+    r"go into ([a-z -]+), [^,]+, and ([a-z -]+)": r"\1 and \2",
 }
 HONEST, UNSURE = ("unknown", "few"), 0.2  # kinds that claim nothing, and the share of the time that is no claim
 CLAIMED, HARDLY = 0.5, 0.2  # shares of the time: a claim of so much is a confident falsehood where so little is true
 GREAT = 1.5  # times as fast, from which on a predicted gain is one
 OUTCOMES = ("right", "unknown", "wrong, unsure", "wrong and sure")
 COLUMNS = ("script", "library", "seen", "kind", "outcome", "unknown", "first", "predicted", "bound")
-RATES = ('{"rate"', '{"steps_per_second"')  # the beginnings of the line that a script ends with
-HALVES = ("open", "sealed")
-GAINS, ABLATED = ("script", "gained", "low", "high"), ("script", "part", "share", "low", "high")
+TABLES = {
+    "verdicts": COLUMNS,
+    "gains": verdicts_rates.GAINS,
+    "ablations": verdicts_rates.ABLATED,
+    "overhead": verdicts_rates.OVERHEAD,
+}
 SLOW_STARTS = {"SBX": 5.0, "Tianshou": 8.0, "RLlib": 5.0}  # s that a library takes to compile or start, beyond SKIP
 # s for which a script runs longer at most, where training begins late; 0 where it was planted not to begin in time
 START_UP, START_UPS = 15.0, {"RLlib": 60.0}
@@ -77,32 +70,55 @@ def main() -> None:
     flags = parser(__doc__.splitlines()[0])
     flags.add_argument("--set", nargs="+", choices=tuple(SETS), default=tuple(SETS), help="planted, ablated, or both")
     flags.add_argument("--half", nargs="+", choices=HALVES, default=HALVES, help="open, sealed, or both")
-    flags.add_argument("--scripts", nargs="+", help="some of them")
+    flags.add_argument("--only", nargs="+", metavar="SCRIPT", help="some of the scripts")
     flags.add_argument("--python", default=sys.executable, help="an interpreter that has the libraries")
-    flags.add_argument("--gains", type=int, default=0, metavar="TURNS", help="measure what the remedies gain")
+    flags.add_argument("--gains", type=int, default=0, metavar="TURNS", help="measure what 20 first remedies gain")
     flags.add_argument("--ablations", type=int, default=0, metavar="TURNS", help="measure what the parts take")
-    flags.add_argument("--label", default="", help="a word kept with the result, such as a commit")
+    flags.add_argument("--overhead", type=int, default=0, metavar="TURNS", help="measure what being diagnosed costs")
+    flags.add_argument("--seconds", type=float, default=5.0, help="of counted steps in a run of --overhead")
+    flags.add_argument("--label", default="", help="a word kept with the rows; scripts that have one are not run again")
     options = flags.parse_args()
     if options.quick:
-        options.scripts = ["cleanrl_reinforce"]
-    measured = "gains" if options.gains else "ablations" if options.ablations else "verdicts"
-    columns = {"gains": GAINS, "ablations": ABLATED, "verdicts": COLUMNS}[measured]
-    neighbours, rows = Neighbours(), []
+        options.only = ["cleanrl_reinforce"]
+    measured = next((name for name in ("gains", "ablations", "overhead") if getattr(options, name)), "verdicts")
+    rows = _kept(options, measured)
+    done = {row["script"] for row in rows}
     with tempfile.TemporaryDirectory() as temporary:
         for which, half in itertools.product(options.set, options.half):
-            folder = SETS[which] / "open" if half == "open" else unpack(which, Path(temporary, which))
-            truth = tomllib.loads(next(folder.rglob("truth.toml")).read_text())
-            for name in [name for name in truth if not options.scripts or name in options.scripts]:
-                script = next(folder.rglob(f"{name}.py"))
-                found = {"verdicts": examine, "gains": gains, "ablations": ablations}[measured](
-                    script, truth[name], options
-                )
-                rows += [{"set": which, "half": half} | row for row in found]
-                print(table(rows[-len(found) :], columns), flush=True)
-    print(table(rows, columns))
+            for script, truth in scripts(which, half, Path(temporary, which)):
+                if script.stem not in done and (not options.only or script.stem in options.only):
+                    neighbours = Neighbours()
+                    found = [{"set": which, "half": half} | row for row in _measure(measured, script, truth, options)]
+                    rows += found
+                    if found:
+                        more = {"label": options.label, "measured": measured, "skip": SKIP, "window": WINDOWS}
+                        finish("verdicts", found, options, neighbours, **more)
+                        print(table(found, TABLES[measured]), flush=True)
+    print(table(rows, TABLES[measured]))
     if measured == "verdicts":
         print(table(counts(rows), ("scripts", "half", "number", *OUTCOMES, "falsehoods")))
-    finish("verdicts", rows, options, neighbours, label=options.label, measured=measured, skip=SKIP, window=WINDOWS)
+    if measured == "overhead" and rows:
+        worst = max(rows, key=lambda row: row["overhead"])
+        median = statistics.median(row["overhead"] for row in rows)
+        print(f"median of {len(rows)} scripts {median:.1%}, worst {worst['overhead']:.1%} ({worst['script']})")
+
+
+def _kept(options: Namespace, measured: str) -> list[Row]:
+    """The rows that an earlier run of the same label wrote, before it was interrupted; [] without a label."""
+    runs = read_rows(options.results / "verdicts.jsonl") if options.label else []
+    runs = [run for run in runs if (run.get("label"), run["measured"]) == (options.label, measured)]
+    return [row for run in runs for row in run["rows"]]
+
+
+def _measure(measured: str, script: Path, truth: Row, options: Namespace) -> list[Row]:
+    """The rows of one script; [] where there is nothing to measure."""
+    if measured == "gains":
+        return verdicts_rates.gains(script, truth, partial(examine, script, truth, options), options)
+    if measured == "ablations":
+        return verdicts_rates.ablations(script, truth, options)
+    if measured == "overhead":
+        return verdicts_rates.overhead(script, options)
+    return [examine(script, truth, options)]
 
 
 def counts(rows: list[Row]) -> list[Row]:
@@ -120,32 +136,7 @@ def counts(rows: list[Row]) -> list[Row]:
     return [row for row in found if row["number"]]
 
 
-def unpack(which: str, folder: Path) -> Path:
-    """The sealed half of a set, unpacked into a folder.
-
-    Raises ValueError if the archive is not the one that was committed.
-    """
-    archive = SETS[which] / "sealed.tar.gz"
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != SHA256[which]:
-        raise ValueError(
-            f"{archive} has SHA-256 {found}, not {SHA256[which]}: it is not the archive that was committed"
-        )
-    with tarfile.open(archive) as files:
-        # Python 3.11.3 and earlier have no filters; the archive is the one that was committed
-        files.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-    return folder
-
-
-def kinds_of(truth: Row) -> list[str]:
-    """The kinds of verdict that are right: those that were planted, or the main cost by ablation."""
-    if "kinds" in truth:
-        return list(truth["kinds"])
-    words = [KINDS.get(truth["main_part"]) or KINDS.get(truth["kind"], truth["kind"]), *truth["also_right"]]
-    return [KINDS.get(word, word) for word in words]
-
-
-def examine(script: Path, truth: Row, options: Namespace) -> list[Row]:
+def examine(script: Path, truth: Row, options: Namespace) -> Row:
     """Diagnose a script, and compare the verdict with the truth."""
     os.environ.update(PYTHONPATH=str(FOLDER), RAY_ADDRESS="local")  # no other program's cluster
     kinds, library = kinds_of(truth), truth["library"]
@@ -162,7 +153,7 @@ def examine(script: Path, truth: Row, options: Namespace) -> list[Row]:
         "library": library,
         "kind": " or ".join(kinds),
         "seen": seen,
-        "right": not {seen, *seen.split(" and ")}.isdisjoint(kinds)
+        "right": not {seen, *re.split(r", | and ", seen)}.isdisjoint(kinds)
         or ("nothing" in kinds and _claims_nothing(verdict)),
         "unknown": facts.share(Role.OTHER) if profile.lanes else 1.0,
         "unsure": facts.unsure if profile.lanes else 1.0,
@@ -179,7 +170,7 @@ def examine(script: Path, truth: Row, options: Namespace) -> list[Row]:
     }
     if "first" in truth:
         row["first_right"] = re.fullmatch(truth["first"], first.title if first and first.gain else "") is not None
-    return [row | outcome(row, truth)]
+    return row | outcome(row, truth)
 
 
 def outcome(row: Row, truth: Row) -> Row:
@@ -211,55 +202,8 @@ def kind(verdict: Verdict) -> str:
     """The kind of a verdict, from its headline."""
     for pattern, name in HEADLINES.items():
         if found := re.search(pattern, verdict.headline):
-            return found.expand(name).strip()
+            return found.expand(name).strip().replace(Role.WAIT.label, "waiting")
     return verdict.headline
-
-
-def gains(script: Path, truth: Row, options: Namespace) -> list[Row]:
-    """Steps per second with the remedy divided by those without: median, lowest and highest of the turns."""
-    if "kinds" not in truth:
-        return [_ratio(script, script, {"REMEDY": "1"}, options, options.gains)] if truth["parts"] else []
-    if "change" not in truth:
-        return []
-    text = script.read_text()
-    for old, new in truth["change"]:
-        if old not in text:
-            raise ValueError(f"{script.stem} does not contain {old!r}")
-        text = text.replace(old, new)
-    with tempfile.TemporaryDirectory() as temporary:
-        mended = Path(temporary, script.name)
-        mended.write_text(text)
-        return [_ratio(script, mended, {}, options, options.gains)]
-
-
-def ablations(script: Path, truth: Row, options: Namespace) -> list[Row]:
-    """The share of the time of each part of an ablated script, by its steps per second without it."""
-    found = []
-    for part in truth.get("parts", ()) if "kinds" not in truth else ():
-        ratio = _ratio(script, script, {"ABLATE": part}, options, options.ablations)
-        shares = {name: 1 - 1 / ratio[key] for name, key in (("share", "gained"), ("low", "low"), ("high", "high"))}
-        found.append({"script": script.stem, "part": part} | shares)
-    return found
-
-
-def _ratio(script: Path, changed: Path, variables: dict[str, str], options: Namespace, turns: int) -> Row:
-    environment = dict(os.environ) | {"PYTHONPATH": str(FOLDER), "SECONDS": "6" if variables else "3"}
-    ratios = []
-    for _ in range(turns):
-        before = rate(script, options.python, environment)
-        ratios.append(rate(changed, options.python, environment | variables) / before)
-    return {"script": script.stem, "gained": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-
-
-def rate(script: Path, python: str, environment: dict[str, str]) -> float:
-    """Steps per second that a script prints at its end."""
-    done = subprocess.run([python, str(script)], env=environment, capture_output=True, text=True, timeout=400)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(RATES)]
-    if not lines:
-        raise RuntimeError(f"{script} printed no rate:\n{done.stderr[-1000:]}")
-    time.sleep(0.2)
-    found = json.JSONDecoder().raw_decode(lines[0])[0]  # another process may have written behind it
-    return float(found.get("whole_run_steps_per_second") or found.get("rate") or found["steps_per_second"])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import tomllib
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -25,20 +25,78 @@ def test_overhead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("which", "number"), [("planted", 20), ("ablated", 10)])
+@pytest.mark.parametrize("half", ["open", "sealed"])
 def test_changes_can_be_applied_and_the_archive_is_the_one_that_was_committed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str, number: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str, number: int, half: str
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import verdicts
+    import verdicts_scripts
 
-    for folder in (verdicts.SETS[which] / "open", verdicts.unpack(which, tmp_path)):
-        truth = tomllib.loads(next(folder.rglob("truth.toml")).read_text())
-        assert len(truth) == number
-        for name, own in truth.items():
-            text = next(folder.rglob(f"{name}.py")).read_text()
-            compile(text, name, "exec")
-            assert which == "ablated" or own["kinds"]
-            assert all(old in text for old, _ in own.get("change", []))
+    found = list(verdicts_scripts.scripts(which, half, tmp_path))
+    assert len(found) == number
+    for script, truth in found:
+        text = script.read_text()
+        compile(text, script.name, "exec")
+        assert verdicts_scripts.kinds_of(truth)
+        parts = truth.get("parts", ())
+        for changes in (truth.get("change", []), *(parts.values() if isinstance(parts, dict) else ())):
+            compile(verdicts_scripts.changed(text, changes, script.stem), script.name, "exec")
+
+
+def test_a_change_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import verdicts_scripts
+
+    with pytest.raises(ValueError, match="sb3_ppo does not contain 'DummyVecEnv'"):
+        verdicts_scripts.changed("import torch", [["DummyVecEnv", "SubprocVecEnv"]], "sb3_ppo")
+
+
+def test_twenty_first_remedies_are_applied_of_scripts_that_have_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import verdicts_rates
+    from verdicts_scripts import HALVES, SETS, scripts
+
+    every = [each for which in SETS for half in HALVES for each in scripts(which, half, tmp_path / which)]
+    found = {script.stem: (script.read_text(), truth) for script, truth in every}
+    assert len(set(verdicts_rates.APPLIED)) == 20
+    for name in verdicts_rates.APPLIED:
+        text, truth = found[name]
+        assert truth["change"] if "kinds" in truth else "REMEDY" in text
+
+
+def test_gains_are_compared_with_the_verdict_of_the_same_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import verdicts_rates
+
+    options = Namespace(gains=3, python=sys.executable)
+    said = {"first": "Remove the sleeping", "predicted": 3.0, "bound": 4.0}
+    rates = iter([1.0, 2.0, 1.0, 3.5, 1.0, 4.2])
+    monkeypatch.setattr(verdicts_rates, "rate", lambda *_: next(rates))
+    (row,) = verdicts_rates.gains(Path("s09_rover_td3.py"), {}, lambda: said, options)
+    assert (row["gained"], row["low"], row["high"]) == (3.5, 2.0, 4.2)
+    assert row["inside"] and not row["above"]
+    rates = iter([1.0, 4.1, 1.0, 4.3, 1.0, 4.2])
+    (row,) = verdicts_rates.gains(Path("s09_rover_td3.py"), {}, lambda: said, options)
+    assert not row["inside"] and row["above"]
+    assert verdicts_rates.gains(Path("s01_dqn_acrobot.py"), {}, lambda: said, options) == []
+
+
+def test_overhead_is_measured_in_turns_of_both_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import verdicts_rates
+
+    orders: list[bool] = []
+
+    def rate(_script: Path, _python: str, _variables: dict[str, str], diagnosed: bool) -> float:
+        orders.append(diagnosed)
+        return 100.0 if diagnosed else 102.0
+
+    monkeypatch.setattr(verdicts_rates, "rate", rate)
+    (row,) = verdicts_rates.overhead(Path("sb3_ppo.py"), Namespace(overhead=2, seconds=5.0, python=sys.executable))
+    assert orders == [False, True, True, False]
+    assert row["overhead"] == pytest.approx(0.02) and row["turns"] == 2
 
 
 @pytest.mark.slow
@@ -46,7 +104,7 @@ def test_a_planted_verdict(tmp_path: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "verdicts.py"), "--quick", "--results", str(tmp_path)]
     done = forked.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout.splitlines()[-1])["rows"]
+    (row,) = json.loads((tmp_path / "verdicts.jsonl").read_text())["rows"]
     assert row["seen"] == "sleeping" and row["first"] == "Remove the sleeping"
 
 

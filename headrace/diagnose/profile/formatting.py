@@ -42,6 +42,6 @@ def capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def enumeration(parts: list[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def enumeration(parts: list[str], last: str = " and ") -> str:
+    """ "a", "a and b", "a, b and c". last: what is between the last two."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])}{last}{parts[-1]}"

@@ -14,7 +14,7 @@ def bound(facts: Facts) -> str:
     spent = facts.spent(*NETWORK, Role.COPY, Role.LAUNCH)
     most, share = facts.bound(spent), facts.percent(spent)
     if facts.on_gpu:
-        return f"Everything that involves the GPU takes {share} of the time: a faster GPU gains at most {times(most)}."
+        return f"Everything that involves the GPU takes {share} of the time{_of_a_faster_one(facts, spent)}."
     network = f"acting and learning take {share} of the time"
     if most < 1.5 and facts.unsure > FEW_UNSURE:
         return f"A GPU can gain at most {times(facts.bound(spent, unsure=facts.may_be(*NETWORK)))}: {network}."
@@ -31,6 +31,15 @@ def bound(facts: Facts) -> str:
     if most >= UNBOUNDED:
         return f"{capitalized(network)}, so this profile does not bound what a GPU can gain."
     return f"A GPU can gain at most {times(most)}: {network}."
+
+
+def _of_a_faster_one(facts: Facts, spent: float) -> str:
+    """Bound of a faster GPU, which shortens kernels and copies alone: NVML never counts too little of the kernels."""
+    working = facts.profile.gpu.get("nvml_busy", 100.0) / 100 * facts.total + facts.spent(Role.COPY)
+    if working >= spent:
+        return f": a faster GPU gains at most {times(facts.bound(spent))}"
+    most = times(facts.bound(working))
+    return f", and its kernels and copies at most {facts.percent(working)}: a faster GPU gains at most {most}"
 
 
 def _size(facts: Facts) -> str:

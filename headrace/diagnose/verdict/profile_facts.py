@@ -75,6 +75,12 @@ class Facts:
         """Two standard errors of a share of one half, the largest of any share; 0 without samples."""
         return 1.0 / math.sqrt(self.samples) if self.samples else 0.0
 
+    def overlap(self, larger: float, smaller: float) -> bool:
+        """Tell whether the intervals of two parts, in seconds, overlap: two standard errors to each side of a share."""
+        shares = [min(seconds / self.total, 1.0) for seconds in (larger, smaller)]
+        errors = sum(2 * self.margin * math.sqrt(share * (1 - share)) for share in shares)
+        return shares[0] - shares[1] <= errors
+
     def bound(self, saved: float, measured: float | None = None, unsure: float = 0.0) -> float:
         """The largest possible gain from saving so many seconds (Amdahl 1967), plus the sampling error.
 

@@ -21,7 +21,7 @@ MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 TELLING = 2.0  # ... and as this, where no gain is predicted
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
-UNLIKE = (Role.OTHER.label, Role.WAIT.label, Role.IDLE.label)  # what headlines do not say together with activities
+TOGETHER = 3  # parts at most that a headline names together, where it is not known which is the largest
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
 
 
@@ -133,19 +133,15 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     if facts.share(Role.OTHER) > UNKNOWN and name == Role.OTHER.label:
         return f"{share} of the time goes into code whose role is not known{at(facts.site(Role.OTHER))}."
     caveats = loop_lines.caveats(facts)
-    if name == Role.IDLE.label:
+    if len(parts := _largest(facts)) > 1:
+        where = f"The largest parts of the time go into {enumeration(parts, ', and ')}"
+    elif name == Role.IDLE.label:
         return f"The script sleeps {share} of the time.{caveats}"
-    if name == Role.WAIT.label:
-        what = next(iter(facts.profile.training_thread.waits), "")
-        for_what = f", for {what} for the most part" if what else ""
-        place = loop_lines.mostly(facts, name)
-        waits = f"The script waits for other processes or threads {share} of the time{place}"
-        return f"{waits}{for_what}{_meanwhile(facts)}.{caveats}"
-    most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
-    where = f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}"
-    (_, _), (second, less), *_ = groups(facts)
-    if seconds - less < facts.margin * facts.total and second not in UNLIKE:  # which is larger is not known
-        where = f"The largest parts of the time go into {name}, {share}, and {second}, {facts.percent(less)}"
+    elif name == Role.WAIT.label:
+        return f"{_waits(facts, share)}.{caveats}"
+    else:
+        most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
+        where = f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}"
     known = facts.unsure < FEW_UNSURE and facts.profile.counters.get("updates_seen", 1.0)
     little = (
         bool(known)
@@ -154,6 +150,22 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     )
     known_text = f"; no known remedy makes it {times(LITTLE_GAIN)} as fast" if little else ""
     return f"{where}{known_text}.{caveats}"
+
+
+def _largest(facts: Facts) -> list[str]:
+    """The largest part of the time with its share, and those that may be as large within the sampling error."""
+    known = [(name, seconds) for name, seconds in groups(facts) if name != Role.OTHER.label]
+    near = [(name, seconds) for name, seconds in known if facts.overlap(known[0][1], seconds)]
+    return [f"{name}, {facts.percent(seconds)}" for name, seconds in near[:TOGETHER]]
+
+
+def _waits(facts: Facts, share: str) -> str:
+    """Sentence, without its end, on a script that waits most of the time."""
+    what = next(iter(facts.profile.training_thread.waits), "")
+    for_what = f", for {what} for the most part" if what else ""
+    place = loop_lines.mostly(facts, Role.WAIT.label)
+    waits = f"The script waits for other processes or threads {share} of the time{place}"
+    return f"{waits}{for_what}{_meanwhile(facts)}"
 
 
 def _meanwhile(facts: Facts) -> str:
@@ -284,7 +296,7 @@ def _core_notes(facts: Facts) -> list[str]:
     if on_cpu + queued < 0.85:
         notes.append(
             f"While it computed, the training thread was on a core {percent(on_cpu)} of the time. For the rest it "
-            "waited for torch's other threads, or inside the environment."
+            f"waited for {'the GPU' if facts.on_gpu else 'other threads of its libraries'}, or inside the environment."
         )
     return notes
 

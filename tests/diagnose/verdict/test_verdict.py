@@ -91,13 +91,30 @@ def test_few_samples_are_enough_where_nearly_all_are_of_one_activity():
     assert judge(Facts(made)).headline.startswith("There are too few samples")
 
 
-def test_of_two_activities_of_about_the_same_size_both_are_named():
-    made = profile(SAVING=0.24, INFERENCE=0.27, FORWARD=0.2, DATA=0.29)
-    made.training_thread.samples = 400  # 5 points of error
-    said = "The largest parts of the time go into data handling, 29 %, and policy inference, 27 %."
+def test_activities_whose_order_is_within_the_sampling_error_are_named_together():
+    made = profile(SAVING=0.2, INFERENCE=0.34, FORWARD=0.1, DATA=0.36)
+    made.training_thread.samples = 400  # 5 points of error of each
+    said = "The largest parts of the time go into data handling, 36 %, and policy inference, 34 %."
     assert judge(Facts(made)).headline == said
-    made.training_thread.samples = 40_000
-    assert judge(Facts(made)).headline.startswith("The largest part of the time goes into data handling: 29 %")
+    made.training_thread.samples = 40_000  # half a point
+    assert judge(Facts(made)).headline == "The largest part of the time goes into data handling: 36 %."
+
+
+def test_three_activities_may_be_named_together_and_no_more():
+    made = profile(SAVING=0.24, INFERENCE=0.25, FORWARD=0.25, DATA=0.26)
+    made.training_thread.samples = 400
+    said = "The largest parts of the time go into data handling, 26 %, learning, 25 %, and policy inference, 25 %."
+    assert judge(Facts(made)).headline == said
+
+
+def test_waiting_and_sleeping_are_named_with_what_takes_as_long_and_unknown_code_is_not():
+    made = profile(WAIT=0.38, INFERENCE=0.35, OTHER=0.27)
+    made.training_thread.samples = 400
+    said = "The largest parts of the time go into waiting for others, 38 %, and policy inference, 35 %."
+    assert judge(Facts(made)).headline.startswith(said)
+    made = profile(IDLE=0.4, OTHER=0.39, FORWARD=0.21)
+    made.training_thread.samples = 400
+    assert judge(Facts(made)).headline.startswith("The script sleeps 40 % of the time.")
 
 
 def test_a_script_that_always_learns_has_no_phases():
