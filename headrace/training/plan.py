@@ -36,7 +36,7 @@ from headrace.training.combinations import (
 )
 from headrace.training.config import MAKE_SETTINGS, OF_MAKING, TrainConfig, default_of, merge_settings, read_toml
 from headrace.training.multi_agent import with_self_play
-from headrace.training.scaling import derived, of_asynchronous, of_lag, settings_for, unregistered
+from headrace.training.scaling import by_their_library, derived, of_asynchronous, of_lag, settings_for, unregistered
 
 if TYPE_CHECKING:
     from headrace.algorithms.base import Algorithm
@@ -137,6 +137,8 @@ def settle(
     wanted = {**file, **options}.get("registered", True) and source is not None
     asked = {**file, **options}
     defaults = settings_for(source, kind.name, asked) if wanted else {}  # type: ignore[arg-type]
+    theirs = by_their_library(source, kind.name, asked) if wanted else None  # type: ignore[arg-type]
+    known = theirs or (source is not None and kind.name in envs.spec(source).defaults)  # type: ignore[arg-type]
     follows = derived(config_class, defaults, asked)
     train_config, algorithm_config = merge_settings(config_class, {**defaults, **follows}, file, options)
     train_config, source = _absolute(train_config), absolute_source(source)
@@ -164,9 +166,9 @@ def settle(
         *(algorithm, source, ready_env, train_config, algorithm_config, follows),
         *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
         registered={name: value for name, value in defaults.items() if name not in {*asked, *follows}},
-        assumed=bool(defaults) and config_class is not None and kind.name not in envs.spec(source).defaults,  # type: ignore[arg-type]
+        assumed=bool(defaults) and config_class is not None and not known,
         given=asked,
-        published=envs.spec(source).published if defaults else "",  # type: ignore[arg-type]
+        published=theirs.by if theirs else envs.spec(source).published if defaults else "",  # type: ignore[arg-type]
         own_policy=own_policy if isinstance(own_policy, type) else train_config.policy,
         tuned=bool(asked.keys() & getattr(config_class, "__dataclass_fields__", {}).keys()),
     )

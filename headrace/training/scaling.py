@@ -19,6 +19,8 @@ from headrace import envs
 from headrace.algorithms.base import OFFLINE
 from headrace.core.cores import cores
 from headrace.core.types import Settings
+from headrace.envs.simulators.by_library import published
+from headrace.envs.simulators.published import Published
 from headrace.envs.sources import MUJOCO, is_kernel
 from headrace.training.config import TrainConfig, merge_settings
 
@@ -62,10 +64,20 @@ def settings_for(source: envs.Source, algorithm: str, given: Settings) -> Settin
 
     algorithm: its name. given: settings given by the user, of which some follow from others.
     """
+    if (theirs := by_their_library(source, algorithm, given)) is not None:
+        return theirs.settings
     registered = {} if algorithm in OFFLINE else envs.spec(source).defaults.get(algorithm)
     if registered is not None or not _one_by_one(source, given.get("backend", "auto")):
         return registered or {}
     return unregistered(algorithm, given)
+
+
+def by_their_library(source: envs.Source, algorithm: str, given: Settings) -> Published | None:
+    """PPO's settings for a simulator's task, as its library publishes them; None for everything else."""
+    if algorithm != "ppo" or not isinstance(source, str):
+        return None
+    num_envs = given.get("num_envs")
+    return published(source, num_envs if isinstance(num_envs, int) and num_envs > 0 else None)
 
 
 def unregistered(algorithm: str, given: Settings, images: bool = False) -> Settings:

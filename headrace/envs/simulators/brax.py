@@ -49,12 +49,13 @@ class JaxSimulator:
         self._reset, self._step = jax.jit(self.env.reset), jax.jit(self._stepped)
         self._state: Any = None  # of all environments
         self._first: Any = None  # those that they began with
+        self.log: dict[str, Any] = {}
 
     def _see(self, state: Any) -> Any:
         return state.obs if self._seen is None else self._seen(state.obs)
 
     def _stepped(self, state: Any, first: Any, action: Any) -> tuple[Any, ...]:
-        """The state after a step, that of another episode where one has ended, and what step() returns."""
+        """The state after a step, that of another episode where one has ended, what is logged, and a step's results."""
         import jax.numpy as jnp
 
         state = self.env.step(state, action)
@@ -67,7 +68,8 @@ class JaxSimulator:
         begun = {name: self._jax.tree.map(back, getattr(first, name), getattr(state, name)) for name in names}
         after = state.replace(**begun, done=jnp.zeros_like(state.done))
         after.info["steps"] = jnp.where(done, 0.0, after.info["steps"])
-        return after, self._see(after), state.reward, done & ~cut, cut, self._see(state)
+        log = {name: term.mean() for name, term in state.metrics.items()}
+        return after, log, self._see(after), state.reward, done & ~cut, cut, self._see(state)
 
     def reset(self, seed: int | None) -> Any:
         self._state = self._first = self._reset(self._keys(seed))
@@ -77,7 +79,7 @@ class JaxSimulator:
         return self._jax.random.split(self._jax.random.PRNGKey(seed or 0), self.num_envs)
 
     def step(self, action: Tensor) -> tuple[Any, ...]:
-        self._state, *found = self._step(self._state, self._first, self._jax.dlpack.from_dlpack(action))
+        self._state, self.log, *found = self._step(self._state, self._first, self._jax.dlpack.from_dlpack(action))
         return tuple(found)
 
 

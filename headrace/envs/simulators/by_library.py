@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.core.text import did_you_mean
 from headrace.core.user_names import Misnamed
+from headrace.envs.simulators.published import Published
 
 LIBRARIES = ("mjlab", "playground", "brax", "maniskill", "isaaclab")  # modules of this folder
 
@@ -38,6 +39,18 @@ def tasks(library: str) -> list[str]:
     if library not in LIBRARIES:
         raise ValueError(f"there are no simulators of {library!r}: use {', '.join(LIBRARIES)}")
     return sorted(_module(library).tasks())
+
+
+def published(name: str, num_envs: int | None) -> Published | None:
+    """PPO's settings for LIBRARY/TASK as the library publishes them; None for other names, and where it has none.
+
+    num_envs: where it is given, for libraries that divide a rollout into a number of minibatches.
+    """
+    library, _, task = name.partition("/")
+    if library not in LIBRARIES or of_name(name) is None:
+        return None
+    module = _module(library)
+    return module.published(task, num_envs) if hasattr(module, "published") else None
 
 
 def _module(library: str) -> ModuleType:

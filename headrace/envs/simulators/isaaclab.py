@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 
+from headrace.envs.simulators.published import Published, of_rsl_rl
 from headrace.envs.simulators.torch_vector import TorchVector
 from headrace.envs.simulators.two_groups import TwoGroups
 
@@ -54,6 +55,17 @@ class IsaacLab(TorchVector):
     def close(self) -> None:
         super().close()
         _app().close()
+
+
+def published(task: str, num_envs: int | None) -> Published | None:
+    """PPO's settings of Isaac Lab for a task, where it has some for rsl_rl. num_envs: None for the task's own."""
+    _app()
+    from isaaclab_tasks.utils import load_cfg_from_registry, parse_env_cfg
+
+    if (entry := "rsl_rl_cfg_entry_point") not in gymnasium.spec(task).kwargs:
+        return None
+    number = num_envs or int(parse_env_cfg(task).scene.num_envs)
+    return of_rsl_rl("Isaac Lab", load_cfg_from_registry(task, entry).to_dict(), number)
 
 
 SIMULATOR = IsaacLab

@@ -5,6 +5,7 @@ mjlab keeps no final observations where it resets environments by itself: here t
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.data.spaces import Box
+from headrace.envs.simulators.published import Published, of_rsl_rl
 from headrace.envs.simulators.two_groups import TwoGroups
 
 PACKAGE = "mjlab"
@@ -48,20 +50,30 @@ class Mjlab:
         self._seen = TwoGroups(sizes, "actor" if "actor" in sizes else next(iter(sizes)), "critic")
         self.observation_space = self._seen.space
         self.action_space = Box(-np.inf, np.inf, (self.env.action_manager.total_action_dim,))
-        self.max_steps = int(self.env.max_episode_length)
+        self.max_steps, self.log = int(self.env.max_episode_length), dict[str, Any]()
 
     def reset(self, seed: int | None) -> Any:
         return self._seen(self.env.reset(seed=seed)[0])
 
     def reset_ids(self, ids: Tensor) -> Any:
-        return self._seen(self.env.reset(env_ids=ids)[0])
+        observation, extras = self.env.reset(env_ids=ids)
+        self.log = extras.get("log", {})
+        return self._seen(observation)
 
     def step(self, action: Tensor) -> tuple[Any, ...]:
-        observation, reward, terminated, truncated, _ = self.env.step(action)
+        observation, reward, terminated, truncated, extras = self.env.step(action)
+        self.log = extras.get("log", {})
         return self._seen(observation), reward, terminated, truncated
 
     def close(self) -> None:
         self.env.close()
+
+
+def published(task: str, num_envs: int | None) -> Published:
+    """PPO's settings of mjlab for a task. num_envs: None for the 4,096 that its documentation trains with."""
+    from mjlab.tasks.registry import load_rl_cfg
+
+    return of_rsl_rl("mjlab", asdict(load_rl_cfg(task)), num_envs or 4096)
 
 
 SIMULATOR = Mjlab

@@ -6,6 +6,7 @@ Those of robots that walk fetch models from a public repository when they are ma
 from __future__ import annotations
 
 from headrace.envs.simulators.brax import JaxSimulator
+from headrace.envs.simulators.published import Published, of_brax
 
 PACKAGE = "mujoco_playground"
 INSTALL = "pip install playground"
@@ -30,6 +31,16 @@ class Playground(JaxSimulator):
             config.impl = impl or "jax"
         env = registry.load(task, config=config)
         super().__init__(env, num_envs, f"playground/{task}", config.episode_length, config.action_repeat)
+
+
+def published(task: str, num_envs: int | None) -> Published:
+    """PPO's settings of Playground for a task, with its own number of environments."""
+    from mujoco_playground import dm_control_suite, locomotion
+    from mujoco_playground.config import dm_control_suite_params, locomotion_params, manipulation_params
+
+    suites = ((dm_control_suite, dm_control_suite_params), (locomotion, locomotion_params))
+    config = next((config for suite, config in suites if task in suite.ALL_ENVS), manipulation_params)
+    return of_brax("Playground", config.brax_ppo_config(task))
 
 
 SIMULATOR = Playground

@@ -24,6 +24,7 @@ class TorchVector:
         self.num_envs, self.device = env.num_envs, torch.device(env.unwrapped.device)
         self.observation_space, self.action_space = space, env.single_action_space
         self.max_steps: int | None = None
+        self.log: Mapping[str, Any] = {}
 
     def reset(self, seed: int | None) -> Any:
         return self._seen(self.env.reset(seed=seed)[0])
@@ -31,6 +32,7 @@ class TorchVector:
     def step(self, action: Tensor) -> tuple[Any, ...]:
         observation, reward, terminated, truncated, infos = self.env.step(action)
         finals = infos.get(self._finals) if isinstance(infos, Mapping) and self._finals else None
+        self.log = infos.get("log", {}) if isinstance(infos, Mapping) else {}
         seen = self._seen(observation)
         if not self._finals:
             return seen, reward, terminated, truncated

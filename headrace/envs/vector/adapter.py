@@ -61,7 +61,8 @@ class Source(Protocol):
     max_steps: int | None
     autoreset: Autoreset
     resets_some: bool  # whether reset_some() works
-    # `single`, where there is one: whether a process may have these environments once only
+    # `single`, where there is one: whether a process may have these environments once only; `terms`: what is logged of
+    # them (headrace.envs.vector.terms)
 
     def reset(self, seed: int | None, first: int = 0) -> Sample:
         """Begin an episode in every environment; return observations [N, ...].
@@ -111,7 +112,7 @@ class VectorAdapter(Env):
         self._on_cpu = self.device.type == "cpu"
         # whether each row is asked for masked environments: those of DISABLED have to be reset then
         self._looks = self._on_cpu or source.autoreset is Autoreset.DISABLED
-        self.learned = learned_of(getattr(source, "env", None))
+        self.learned, self._terms = learned_of(getattr(source, "env", None)), getattr(source, "terms", None)
         self._reset_all = self._warned = False
         self._fresh: Sample = None  # first observations of episodes in which there was no step yet
         self._looked = self.device.type != "cpu"  # at infos that nothing reads: elsewhere that would wait for them
@@ -143,6 +144,8 @@ class VectorAdapter(Env):
     def step(self, rollout: Rollout, t: int) -> None:
         """Step every environment from row t to row t + 1; where valid[t] is false, reset it instead."""
         fresh, self._fresh = self._fresh, None
+        if t == 0 and self._terms is not None:
+            self._terms.clear()
         if self._reset_all:
             self._reset_all = rollout.valid[t] = False
             self._start_over(rollout, t, self.source.reset(None) if fresh is None else fresh)
@@ -309,6 +312,10 @@ class VectorAdapter(Env):
                 "completed by the value of the last observation that was seen, the one before its last step",
                 stacklevel=4,
             )
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the last rollout of what a simulator logs."""
+        return {} if self._terms is None else self._terms.mean()
 
     def state_dict(self) -> StateDict:
         """Empty: libraries have no common way to save their environments."""

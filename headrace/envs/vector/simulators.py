@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headrace.data.spaces import Box, Sample, Space
 from headrace.envs.vector.adapter import Autoreset, Outcome
+from headrace.envs.vector.terms import Terms
 
 
 class Simulator(Protocol):
@@ -20,7 +21,9 @@ class Simulator(Protocol):
     resets that environment (the default), "SameStep" where the step that ends an episode begins the next one, or
     "Disabled"; `reset_some(mask)`, which resets the environments of a mask, bool [N], or `reset_ids(ids)`, those of
     numbers, int64 [k]. Both return observations [N, ...], of which those of the reset environments are used, and are
-    called where there are some, once an episode. "Disabled" needs one of them. `close()`. `single`: true where a
+    called where there are some, once an episode. "Disabled" needs one of them. `close()`. `log`: numbers by name, such
+    as terms of the reward, of the last call of step() or of one that reset some; a run logs the mean of each iteration.
+    `single`: true where a
     process may have one simulator only, so that evaluations are in that of the training.
     """
 
@@ -60,18 +63,21 @@ class SimulatorSource:
             raise TypeError(
                 f"{self.name} never resets its environments itself, and has neither reset_some(mask) nor reset_ids(ids)"
             )
-        self._actions = _actions(self.action_space, self.device)
+        self._actions, self.terms = _actions(self.action_space, self.device), Terms(self.device)
 
     def reset(self, seed: int | None, first: int = 0) -> Sample:
         return self.simulator.reset(None if seed is None else seed + first)
 
     def reset_some(self, mask: Tensor) -> Sample:
-        if self._by_mask:
-            return self.simulator.reset_some(mask)
-        return self.simulator.reset_ids(mask.nonzero().flatten())
+        by_ids = not self._by_mask
+        first = self.simulator.reset_ids(mask.nonzero().flatten()) if by_ids else self.simulator.reset_some(mask)
+        self.terms.add(getattr(self.simulator, "log", None))
+        return first
 
     def step(self, action: Tensor) -> Outcome:
-        return Outcome(*self.simulator.step(self._actions(action)))
+        outcome = Outcome(*self.simulator.step(self._actions(action)))
+        self.terms.add(getattr(self.simulator, "log", None))
+        return outcome
 
     def close(self) -> None:
         if hasattr(self.simulator, "close"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 
 import gymnasium
@@ -15,8 +16,10 @@ import torch
 import headrace as hr
 from headrace.cli.main import main
 from headrace.envs.simulators import by_library
+from headrace.envs.simulators.published import of_brax, of_rsl_rl
 from headrace.envs.simulators.torch_vector import TorchVector
 from headrace.envs.simulators.two_groups import TwoGroups
+from headrace.envs.vector.terms import Terms
 
 SMALL = {"num_steps": 8, "epochs": 1, "hidden": (8,), "device": "cpu"}
 
@@ -51,18 +54,50 @@ class MjlabEnv:
         return {"actor": self.age[:, None].repeat(1, 2), "critic": self.age[:, None].repeat(1, 3)}
 
     def reset(self, seed=None, env_ids=None):
+        lived = self.age.mean() if env_ids is None else self.age[env_ids].mean()
         self.age[slice(None) if env_ids is None else env_ids] = 0
         self.resets.append(env_ids)
-        return self._seen(), {}
+        return self._seen(), {"log": {"Episode_Reward/upright": lived, "alive": 2.0}}
 
     def step(self, action):
         assert action.shape == (self.num_envs, 1)
         self.age += 1
         cut = self.age >= self.max_episode_length
-        return self._seen(), torch.ones(self.num_envs), torch.zeros_like(cut), cut, {}
+        return self._seen(), torch.ones(self.num_envs), torch.zeros_like(cut), cut, {"log": {}}
 
     def close(self):
         self.closed = True
+
+
+@dataclass
+class RunnerConfig:
+    """mjlab's settings for rsl_rl 5."""
+
+    num_steps_per_env: int = 32
+    max_iterations: int = 500
+    clip_actions: float | None = 100.0
+    algorithm: dict = field(default_factory=lambda: {**RULE})
+    actor: dict = field(default_factory=lambda: {**ACTOR})
+    critic: dict = field(default_factory=lambda: {**ACTOR, "hidden_dims": (64,), "distribution_cfg": None})
+
+
+RULE = {
+    **{"num_learning_epochs": 5, "num_mini_batches": 4, "learning_rate": 0.002, "schedule": "adaptive"},
+    **{"desired_kl": 0.02, "gamma": 0.98, "lam": 0.9, "clip_param": 0.3, "use_clipped_value_loss": True},
+    **{"entropy_coef": 0.01, "value_loss_coef": 2.0, "max_grad_norm": 1.5, "class_name": "PPO", "optimizer": "adam"},
+    **{"normalize_advantage_per_mini_batch": False, "share_cnn_encoders": False},
+}
+ACTOR = {
+    **{"hidden_dims": (32, 16), "activation": "elu", "obs_normalization": False, "cnn_cfg": None, "rnn_type": None},
+    "distribution_cfg": {"class_name": "GaussianDistribution", "init_std": 0.5, "std_type": "scalar"},
+}
+TRANSLATED = {
+    **{"num_envs": 12, "num_steps": 32, "total_steps": 192_000, "epochs": 5, "minibatch_size": 96},
+    **{"learning_rate": 0.002, "schedule": "adaptive", "desired_kl": 0.02, "gamma": 0.98, "gae_lambda": 0.9},
+    **{"clip": 0.3, "value_clip": 0.3, "entropy_coef": 0.01, "value_coef": 2.0, "max_grad_norm": 1.5},
+    **{"hidden": (32, 16), "critic_hidden": (64,), "activation": "elu", "initial_std": 0.5, "state_std": False},
+    **{"normalize_observation": False, "normalize_return": False, "ortho_init": False},
+}
 
 
 @pytest.fixture
@@ -70,7 +105,8 @@ def mjlab(fake):
     config = lambda task: SimpleNamespace(scene=SimpleNamespace(num_envs=1), auto_reset=True, episode_length_s=10.0)  # noqa: E731
     for name in ("mjlab", "mjlab.tasks"):
         fake(name)
-    fake("mjlab.tasks.registry", list_tasks=lambda: ["B-Balance", "A-Walk"], load_env_cfg=config)
+    functions = {"load_env_cfg": config, "load_rl_cfg": lambda task: RunnerConfig()}
+    fake("mjlab.tasks.registry", list_tasks=lambda: ["B-Balance", "A-Walk"], **functions)
     fake("mjlab.envs", ManagerBasedRlEnv=MjlabEnv)
 
 
@@ -90,6 +126,71 @@ def test_a_task_trains_with_a_critic_that_sees_more(mjlab, capfd):
     assert first is None and [ids.tolist() for ids in ended] == [[0, 1, 2]] * len(ended) and len(ended) == 1
     trainer.close()
     assert simulator.env.closed
+
+
+def test_terms_are_logged_once_an_iteration(mjlab):
+    trainer = hr.Trainer("ppo", "mjlab/A-Walk", num_envs=3, **SMALL | {"num_steps": 4})
+    found = [{name: x for name, x in trainer.iterate().details.items() if "/" in name} for _ in range(3)]
+    assert found[0] == {}  # an episode has five steps
+    assert found[1] == {"Episode_Reward/upright": 5.0, "log/alive": 2.0} and trainer.env.metrics() == found[2]
+    trainer.close()
+
+
+def test_terms_are_means_over_the_calls_of_a_rollout():
+    terms = Terms(torch.device("cpu"))
+    for value in (1.0, torch.tensor([2.0, 4.0]), np.float32(2.0), np.array([6, 6])):
+        terms.add({"a": value, "Reward/b": 1})
+    terms.add(None)
+    assert terms.mean() == {"log/a": 3.0, "Reward/b": 1.0}
+    terms.clear()
+    assert terms.mean() == {}
+
+
+def test_settings_of_rsl_rl_are_translated(mjlab):
+    settings, by = by_library.published("mjlab/A-Walk", 12)
+    assert settings == TRANSLATED and by == "mjlab for rsl_rl (without counterpart: clip_actions)"
+    assert by_library.published("mjlab/A-Walk", None).settings["num_envs"] == 4096
+    assert by_library.published("CartPole-v1", None) is None
+
+
+def test_older_settings_of_rsl_rl_are_translated():
+    policy = {"actor_hidden_dims": [32, 16], "critic_hidden_dims": [64], "activation": "elu", "init_noise_std": 0.5}
+    rule = {**RULE, "schedule": "fixed", "symmetry_cfg": {"use_data_augmentation": True}}
+    config = {"policy": policy, "algorithm": rule, "num_steps_per_env": 32, "max_iterations": 500}
+    settings, by = of_rsl_rl("Lab", {**config, "empirical_normalization": True}, 12)
+    expected = TRANSLATED | {"schedule": "constant", "normalize_observation": True}
+    assert settings == {name: x for name, x in expected.items() if name != "desired_kl"}
+    assert by == "Lab for rsl_rl (without counterpart: symmetry_cfg)"
+
+
+def test_settings_of_brax_are_translated():
+    config = {
+        **{"num_envs": 2048, "batch_size": 1024, "num_minibatches": 32, "unroll_length": 30, "num_timesteps": 60_000},
+        **{"num_updates_per_batch": 16, "discounting": 0.995, "learning_rate": 1e-3, "entropy_cost": 0.01},
+        **{"normalize_observations": True, "reward_scaling": 10.0, "action_repeat": 1},
+        "network_factory": {"policy_hidden_layer_sizes": (8, 8)},
+    }
+    settings, by = of_brax("Play", config)
+    assert settings["num_steps"] == 480 and settings["minibatch_size"] == 30_720  # 32 minibatches of 1,024 unrolls
+    assert settings["hidden"] == (8, 8) and settings["critic_hidden"] == (256,) * 5 and settings["state_std"]
+    assert (settings["gamma"], settings["gae_lambda"], settings["clip"], settings["epochs"]) == (0.995, 0.95, 0.3, 16)
+    assert by.startswith("Play for Brax's PPO (without counterpart: reward_scaling, unroll_length")
+
+
+def test_a_training_begins_with_published_settings_and_says_whose(mjlab, tmp_path, capfd):
+    given = {"device": "cpu", "num_envs": 12, "total_steps": 500, "log_folder": str(tmp_path), "progress": "plain"}
+    with hr.Training("ppo", "mjlab/A-Walk", clip=0.1, **given) as training:
+        config, own = training.trainer.config, training.trainer.algorithm.config
+        next(iter(training))
+    assert (config.num_envs, config.total_steps, own.num_steps, own.minibatch_size) == (12, 500, 32, 96)
+    assert own.clip == 0.1 and own.value_clip == 0.3 and own.desired_kl == 0.02
+    said = "".join(capfd.readouterr())
+    assert (
+        "as published by mjlab for rsl_rl (without counterpart: clip_actions) and not tuned here" in said.err + said.out
+    )
+    plain = hr.Trainer("ppo", "mjlab/A-Walk", registered=False, **given)
+    assert plain.algorithm.config.value_clip == 0.0
+    plain.close()
 
 
 def test_what_is_missing_names_what_to_install(monkeypatch):
@@ -163,6 +264,6 @@ def test_simulators_that_are_installed_learn(package, name, num_envs, options, r
         *("ppo", name),
         **{"num_envs": num_envs, "num_steps": 24, "minibatch_size": num_envs * 6, "epochs": 5, "hidden": (128, 128)},
         **{"learning_rate": 1e-3, "gamma": 0.97, "stagger": True, "total_steps": 90_000, "device": "cpu"},
-        **{"env_kwargs": options, "log_folder": str(tmp_path), "progress": "none"},
+        **{"env_kwargs": options, "log_folder": str(tmp_path), "progress": "none", "registered": False},
     )
     assert found.metrics["return"] > reached
