@@ -26,6 +26,11 @@ class Bound(Generic[Held]):
         found = self._held.get(owner)
         return None if found is None or found[0] != _key(depends_on) else found[1]
 
+    def known(self, owner: object) -> Held | None:
+        """The owner's object, stale or not; None where there is none."""
+        found = self._held.get(owner)
+        return None if found is None else found[1]
+
     def last(self, owner: object) -> Held:
         """What get() gave last for this owner, without looking whether it is stale."""
         return self._held[owner][1]

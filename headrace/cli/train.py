@@ -174,7 +174,7 @@ def _trained(
 def train(*names: str, each: Each | None = None, make: Callable[..., Training] = Training, **options: Any) -> Run:
     """headrace.train() with a body."""
     training = make(*names, on_interrupt="return", **options)
-    with training, looked_at_once(training.trainer, (*names, *options.values(), each)):
+    with training, looked_at_once(training.trainer, {"each": each, **options}):
         for row in training:
             if each is not None:
                 each(training, row)

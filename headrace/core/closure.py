@@ -29,6 +29,7 @@ from headrace.core.value_text import AllUnchanged, Changing, describe
 
 Space: TypeAlias = Mapping[str, object]  # of a module or class: name -> value
 OWN = "headrace"
+LOOKING = "headrace.core.looking"  # whose values change, and are in no result
 _SITE = ("site-packages", "dist-packages")  # folders of packages that were installed
 _MAKING = {"__init__", "__new__", "__post_init__"}  # which the objects that a plain function is given have behind them
 _SILENT = {"__repr__", "__str__", "__reduce__", "__getstate__", "__setstate__", "__init_subclass__", "__set_name__"}
@@ -254,7 +255,7 @@ class _Walk:
                 self.lines.add((f"{label}({name}) = {value.__module__}.{value.__qualname__}", None))
             else:
                 self._describe(f"{label}({name})", value)
-        if not self._is_own(_home(function)):
+        if not self._is_own(_home(function)) or _home(function) == LOOKING:
             return
         self.globals.append(function.__globals__)
         names = sorted(_names(function.__code__))

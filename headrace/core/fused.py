@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from headrace.core.closure import Reach, reach
+from headrace.core.looking import is_noted, moment, note, users_code
 from headrace.core.terminal import tell
 
 P = ParamSpec("P")
@@ -48,13 +49,7 @@ class _Here(threading.local):
     traced = False
 
 
-class _Looking(threading.local):
-    """A flag of each thread: set within functions_unchanged()."""
-
-    spared = False
-
-
-_here, _looking = _Here(), _Looking()
+_here = _Here()
 
 
 def fused(name: str, binding: str, quiet: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -73,7 +68,11 @@ def fused(name: str, binding: str, quiet: bool = False) -> Callable[[Callable[P,
                 given = _signature(plain).bind(*args, **kwargs)
                 given.apply_defaults()
                 return dispatch(*given.args)  # type: ignore[call-arg]
-            return (serving(*args, **kwargs) or plain)(*args, **kwargs)
+            kernel = serving(*args, **kwargs)
+            if kernel is not None or moment() is None:
+                return (kernel or plain)(*args, **kwargs)
+            with users_code():  # which a plain function may call
+                return plain(*args, **kwargs)
 
         def serving(*args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:
             if not kernels_serve():
@@ -180,25 +179,12 @@ def plain_only(plain: bool = True) -> Iterator[None]:
         _enabled = before
 
 
-@contextmanager
-def functions_unchanged() -> Iterator[None]:
-    """Within this block it is not looked again, call by call of this thread, whether the source of a plain function was
-    replaced."""
-    for key, found in [*_reaches.items()]:
-        if not found.is_current():
-            _reaches.pop(key, None)
-    before, _looking.spared = _looking.spared, True
-    try:
-        yield
-    finally:
-        _looking.spared = before
-
-
 def reached(plain: Function, classes: Classes = ()) -> Reach:
     """closure.reach(plain, classes), found again once something in it was replaced."""
     found = _reaches.get((plain, classes))
-    if found is None or not (_looking.spared or found.is_current()):
+    if found is None or not (is_noted(found) or found.is_current()):
         found = _reaches[plain, classes] = reach(plain, classes)
+    note(found)
     return found
 
 

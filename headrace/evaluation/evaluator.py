@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace import envs
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.core.device import torch_threads
+from headrace.core.looking import users_code
 from headrace.core.processes.state import same_folder
 from headrace.core.types import Json, Settings
 from headrace.envs.base import Env
@@ -166,6 +167,7 @@ class Evaluator:
             )
         return self.source, most // len(kinds) * len(kinds)
 
+    @users_code()
     @torch_threads(1)  # the batches are too small for several threads
     def evaluate(
         self,

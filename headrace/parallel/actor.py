@@ -18,7 +18,8 @@ from torch import Tensor
 from headrace.algorithms.on_policy import PROCESSED
 from headrace.core import rng
 from headrace.core.device import copy_all, without_denormals
-from headrace.core.fused import functions_unchanged, plain_only, silence
+from headrace.core.fused import plain_only, silence
+from headrace.core.looking import looked_once
 from headrace.core.precision import computing
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Column, Columns
@@ -32,7 +33,6 @@ from headrace.parallel.collector import InlineCollector
 from headrace.parallel.fragments import Fragments, columns_of, packed, unpacked
 from headrace.parallel.stagger import Stagger
 from headrace.parallel.weights import Layout, WeightsReader, received, take_part
-from headrace.policies.examination import unchanged
 
 POLICY, MEMORY, RESTORE, COLLECT = range(4)
 SLOTS = 2**8  # of weights, at most: an order's number is stored in the bits above its slot
@@ -202,7 +202,7 @@ class Acting:
         self.weights.read(slot)
         self.stagger.before(collector.steps)
         # looked at once a fragment: a look a step takes a quarter of the actor's time between two steps
-        with functions_unchanged(), unchanged(self.policy), suppress(Stopped):  # a fragment stopped will not be read
+        with looked_once(none_of_the_users=True), suppress(Stopped):  # a fragment stopped will not be read
             collector.collect()
         self.stagger.after()
         if self.algorithm is not None:

@@ -7,9 +7,8 @@ computes the gradients. examine() sees all of these, and says in words what it s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableSet, Set
-from contextlib import contextmanager
-from contextvars import ContextVar
+import sys
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from operator import attrgetter, is_
@@ -21,9 +20,17 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
+from headrace.core.looking import is_noted, note
+
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SETTINGS = (bool, int, float, str, tuple, type(None), FunctionType, BuiltinFunctionType, MethodType)
 HOOKED = "has a gradient hook"
+DATA = (bool, int, float, str, tuple, list, dict, type(None))
+CALLED = {"update_statistics", "__getattr__", "__getattribute__", "__setattr__"}  # where no class of ours has them
+# methods that programs are made of, or that trainings call when they begin and in evaluations alone
+IN_PROGRAMS = {"act", "act_without_exploration", "forward", "value", "log_prob_entropy_value", "distribution"}
+IN_PROGRAMS |= {"most_likely", "_value", "_distribution", "_explore", "config", "from_config", "__init__", "__doc__"}
+IN_PROGRAMS |= {"__module__", "__annotations__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"}
 _requires_grad = attrgetter("requires_grad")
 
 
@@ -104,40 +111,33 @@ def _of_all_modules() -> frozenset[str]:
 
 
 _examinations: WeakKeyDictionary[nn.Module, Examination] = WeakKeyDictionary()
-# modules that are not looked at again, of each thread: a set, that grows, within examined_once()
-_settled: ContextVar[Set[nn.Module]] = ContextVar("settled", default=frozenset())
-
-
-@contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """Inside, examine() does not look at this module again: for a copy of a policy that nothing else holds, or where
-    none of the user's code runs."""
-    examine(module)
-    before = _settled.set(frozenset({*_settled.get(), module}))
-    try:
-        yield
-    finally:
-        _settled.reset(before)
-
-
-@contextmanager
-def examined_once() -> Iterator[None]:
-    """Inside, examine() looks at each module once: where none of the user's code runs."""
-    before = _settled.set({*_settled.get()})
-    try:
-        yield
-    finally:
-        _settled.reset(before)
 
 
 def examine(module: nn.Module) -> Examination:
     """What is to be seen of a module now. The same object as before where nothing has changed."""
-    found, settled = _examinations.get(module), _settled.get()
-    if found is None or (module not in settled and not found.holds(module)):
+    found = _examinations.get(module)
+    if found is None or not (is_noted(module) or found.holds(module)):
         found = _examinations[module] = Examination(module)
-    if isinstance(settled, MutableSet):
-        settled.add(module)
+    note(module)
     return found
+
+
+def of_users(kind: type) -> bool:
+    """True for a class that is neither this package's, nor torch's, nor Python's."""
+    package = kind.__module__.partition(".")[0]
+    return package not in ("headrace", "torch") and package not in sys.stdlib_module_names
+
+
+def called_by_training(kind: type) -> str | None:
+    """Name a method of a policy's, module's or algorithm's class that is the user's, and that a training calls itself,
+    besides the code that programs are made of; None where there is none."""
+    of_ours = [own for own in kind.__mro__ if not of_users(own)]
+    called = {name for own in of_ours for name in vars(own)} | CALLED
+    for own in filter(of_users, kind.__mro__):
+        for name, value in vars(own).items():
+            if name in called and not (name in IN_PROGRAMS or name.endswith("loss")) and not isinstance(value, DATA):
+                return f"{own.__name__}.{name}()"
+    return None
 
 
 def modules_in(holder: object) -> list[nn.Module]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from headrace.core.looking import users_code
 from headrace.core.processes.state import held
 from headrace.core.stopping import Stopped
 from headrace.core.types import Json, Settings, StateDict
@@ -125,6 +126,7 @@ class Evaluations:
             result = self._process.get(LOOK)
         return result
 
+    @users_code()
     def now(self, queued: Queued, episodes: int, reference: bool = True, stops: bool = True) -> Evaluation:
         """An evaluation of these weights in this process. Raises Stopped on a signal, unless `stops` is false; and what
         evaluate() raises."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from headrace.algorithms.base import is_offline
 from headrace.core.device import torch_threads
+from headrace.core.looking import users_code
 from headrace.core.processes.state import shown
 from headrace.core.stopping import Stopped, close
 from headrace.core.types import Json, StateDict
@@ -267,6 +268,7 @@ class Recorder:
         if score is not None and (self._best_score is None or score > self._best_score):
             self._keep(score, queued)
 
+    @users_code()
     def _keep(self, score: float | None, queued: Queued | None = None) -> None:
         """Keep the weights of an evaluation as the best ones; None: those of now. The next save writes them."""
         self._best_score = score
@@ -303,6 +305,7 @@ class Recorder:
             )
             self._best = None
 
+    @users_code()
     def _save(self, folder: Path, facts: Json | None = None, keep_previous: bool = True) -> None:
         trainer, result = self.trainer, self._result
         with torch_threads(1):  # see ReplayFiles.follow()

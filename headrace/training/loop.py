@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from headrace.algorithms.base import ALGORITHMS, Algorithm
-from headrace.core.fused import functions_unchanged
+from torch import nn
+
+from headrace.algorithms.base import Algorithm
+from headrace.core.looking import looked_once
 from headrace.core.processes.state import held, same_folder
 from headrace.core.stopping import Stopped
 from headrace.core.types import EnvArgument, Json
@@ -19,7 +21,7 @@ from headrace.envs.base import Env
 from headrace.evaluation.playing import Evaluation
 from headrace.parallel.learners import RankLost
 from headrace.policies.base import Policy
-from headrace.policies.examination import examined_once
+from headrace.policies.examination import called_by_training, modules_in, of_users
 from headrace.runs.recorder import Recorder, passed
 from headrace.runs.run import Run, new_folder
 from headrace.runs.signals import raise_caught
@@ -56,32 +58,43 @@ def train(
     infinity appears; OSError where the folder cannot be written.
     """
     training = Training(algorithm, env, config=config, resume=resume, on_interrupt=on_interrupt, **options)
-    with training, looked_at_once(training.trainer, (algorithm, *options.values())):
+    with training, looked_at_once(training.trainer, {"algorithm": algorithm, **options}):
         for _ in training:
             pass
     return training.run
 
 
 @contextmanager
-def looked_at_once(trainer: Trainer, given: Iterable[Any]) -> Iterator[None]:
+def looked_at_once(trainer: Trainer, given: Json) -> Iterator[None]:
     """Within this block, of a whole training, functions and modules are looked at once rather than before each call of
-    a kernel, where nothing of the user's can change them. given: the options of the training.
+    a kernel, as long as nothing of the user's can change them. given: the training's arguments.
 
-    That is where environments are compiled, algorithm and policy are the package's, and no option is a function or an
-    object of the user's.
+    That is where environments are compiled, policy and algorithm are the package's or the user's classes of whose
+    methods programs are made, and no other setting is a function or an object of the user's.
     """
-    own = trainer.plan.algorithm not in ALGORITHMS or trainer.config.policy is not None
-    if own or trainer.env.backend not in COMPILED or not all(map(_is_plain, given)):
+    settings = {name: x for name, x in {**trainer.settings(), **given}.items() if not _is_class(name, x)}
+    kinds = {type(trainer.algorithm), *(type(part) for own in _networks(trainer) for part in own.modules())}
+    if trainer.env.backend not in COMPILED or not _is_plain(settings) or any(map(called_by_training, kinds)):
         yield
         return
-    with functions_unchanged(), examined_once():
+    with looked_once(none_of_the_users=not any(map(of_users, kinds))):
         yield
+
+
+def _networks(trainer: Trainer) -> list[nn.Module]:
+    return [trainer.policy, *modules_in(trainer.algorithm)]
+
+
+def _is_class(name: str, value: Any) -> bool:
+    """True for a class or the name of one, where a setting takes these."""
+    return name in ("algorithm", "env", "policy") and isinstance(value, str | type)
 
 
 def _is_plain(value: Any) -> bool:
-    """True for settings that are numbers and text, also in lists and dicts, but for names of what is in a file."""
+    """True for settings that are numbers and text, also in lists and dicts, but for names of what is in a file or
+    module."""
     if isinstance(value, str):
-        return ".py:" not in value
+        return not (":" in value and value.rpartition(":")[2].isidentifier())
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     return all(map(_is_plain, value)) if isinstance(value, list | tuple) else isinstance(value, PLAIN)

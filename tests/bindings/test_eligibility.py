@@ -15,8 +15,9 @@ from torch.nn.utils import parametrizations, prune
 from headrace.algorithms.base import ALGORITHMS
 from headrace.core import fused
 from headrace.core.device import torch_threads
+from headrace.core.looking import looked_once
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.examination import examine, unchanged
+from headrace.policies.examination import examine
 from headrace.policies.flat_parameters import flatten
 from headrace.policies.networks import MLP
 
@@ -216,7 +217,7 @@ def test_the_same_is_found_until_something_changes():
     torch.nn.Linear(2, 2).register_forward_hook(print)  # another module's
     assert examine(policy) is found
     policy.critic_out.bias.requires_grad_(False)
-    with unchanged(policy):  # looks first
+    with looked_once():  # looks first
         now = examine(policy)
         assert now is not found
         policy.critic_out.bias.requires_grad_(True)

@@ -12,7 +12,6 @@ import torch
 
 from headrace.core.fused import (
     AsChosen,
-    functions_unchanged,
     fused,
     kernel_of,
     latest_kernel,
@@ -20,6 +19,7 @@ from headrace.core.fused import (
     reached,
     register,
 )
+from headrace.core.looking import looked_once
 
 SOURCE = '''
 from headrace.core.fused import fused
@@ -131,9 +131,9 @@ def test_a_patched_helper_sends_the_kernel_away(module, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(module, "helper", lambda x: 5 * x)
         assert [module.double(3), module.double(3)] == [15, 15]
-        with functions_unchanged():  # looks first
+        with looked_once():  # looks first
             assert module.double(3) == 15
-    with functions_unchanged():
+    with looked_once():
         assert module.double(3) == "kernel"
         with monkeypatch.context() as patch:
             patch.setattr(module, "helper", lambda x: 5 * x)

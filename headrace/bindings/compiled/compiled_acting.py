@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
 from headrace.bindings.compiled.loss_tries import Tries
+from headrace.core.looking import users_code
 from headrace.data.rollout import tree_map
 from headrace.policies.base import Policy
 
@@ -86,7 +87,8 @@ def evaluate_last(collector: InlineCollector) -> None:
         given = collector.policy, rollout.observation[-1], collector.rnn_state
         program = evaluating().find(given)
         if isinstance(program, str):
-            collector.evaluate_bootstrap_row()
+            with users_code():
+                collector.evaluate_bootstrap_row()
         else:
             row = rollout.value[-1]
             threads = 1 if program.work * len(row) < WORTH_HELP else None

@@ -6,7 +6,7 @@ The collector's kernels for Headrace's own policies (headrace.bindings.collector
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,11 +24,13 @@ from headrace.bindings.compiled.compiled_acting import (
     next_rows,
     sample,
 )
+from headrace.bindings.compiled.compiled_losses import count_again
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.compiled.placed_program import PlacedProgram
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
 from headrace.core.fused import register
+from headrace.core.looking import Moment, looked_once, moment
 from headrace.data.rollout import Rollout, flatten
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.nn.layout import BLOCK, WORKERS
@@ -39,7 +41,6 @@ from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.base import Policy, kind_of
-from headrace.policies.examination import examined_once
 from headrace.policies.heads import HybridHead
 
 LINE = 8  # words of a cache line
@@ -59,12 +60,24 @@ class _Acts:
         self.threads = 1 if program.work * steps * envs < WORTH_HELP else program.threads(steps * envs)
         self.placed = PlacedProgram(program, _given(policy, rollout, self.random.flatten(1).t(), self.states), outputs)
         self.fits = self.placed.fits
+        self.moment: Moment | None = None  # in which these were found:
+        self.programs, self.step = [program], cast("Call | None", None)
 
     def take(self, collector: InlineCollector, rows: int) -> None:
         """Take over what changes from rollout to rollout. rows: of a call."""
         if self.states is not None:
             self.states[0] = collector.rnn_state
         self.placed.take(rows, self.threads)
+
+    def serves_still(self, collector: InlineCollector) -> bool:
+        """True if nothing can have changed since serves() found this; counts its programs' calls."""
+        now = moment()
+        return (
+            now is not None
+            and now is self.moment
+            and self.step is _compiled_step(collector)
+            and count_again(self.programs)
+        )
 
     def run(self, collector: InlineCollector, first_step: int) -> None:
         """Collect, all but the value of the last observation."""
@@ -96,6 +109,8 @@ class _Steps(_Acts):
 
     def __init__(self, program: Program, policy: Policy, rollout: Rollout, step: Call, value: Program | None) -> None:
         super().__init__(program, policy, rollout)
+        self.step = step
+        self.programs += [] if value is None else [value]
         self.last = None if value is None else self._evaluates(value, policy, rollout)
         last, acts = self.last or self.placed, self.placed
         self.spent, envs = np.zeros((WORKERS, LINE), np.uint64), rollout.num_envs
@@ -189,11 +204,18 @@ _rows: Bound[Rows] = Bound()
 def serves(collector: InlineCollector, first_step: int | Tensor) -> bool | str:
     """True if the policy's act() is compiled, and reads and writes the rollout's columns where they lie; else the
     reason."""
-    with examined_once():
-        found = None if isinstance(first_step, Tensor) else program_of(collector)
+    if isinstance(first_step, Tensor):
+        return False
+    known = _acts.known(collector.rollout)
+    if known is not None and known.serves_still(collector):
+        return known.fits
+    with looked_once():
+        found = program_of(collector)
         if found is None or isinstance(found, str):
             return found or False
-        return _acts_of(found, collector).fits
+        acts = _acts_of(found, collector)
+        acts.moment = moment()
+        return acts.fits
 
 
 def program_of(collector: InlineCollector) -> Program | str | None:

@@ -18,6 +18,7 @@ from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_learning
 from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
 from headrace.bindings.compiled.loss_learner import LossLearner
+from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.eligibility import why_not_adam
 from headrace.core.fused import register
 from headrace.data.rollout import tree_map
@@ -53,7 +54,7 @@ def _compiled(loss: Loss, unit: int, by_weights: bool) -> CompiledLoss:
 def _units(columns: Mapping[str, Any], unit: int) -> dict[str, Any]:
     """Columns [R, ...] as sequences [R / unit, unit, ...]; as they are for a unit of 1."""
     if unit == 1:
-        return {**columns}
+        return columns if isinstance(columns, dict) else {**columns}
     return {name: tree_map(lambda x: x.unflatten(0, (-1, unit)), part) for name, part in columns.items()}
 
 
@@ -153,11 +154,22 @@ def learn_minibatches(
     unit = policy.sequence_length
     rows = order if unit == 1 else (order[:, ::unit] // unit).contiguous()
     shares = _shares(columns["valid"], order, number, _size(order, number, unit), reduce)
-    return steps(loss, policy, optimizer, columns, rows, shares, number, config, limit, reduce)
+    program = last(loss, policy, order, number)  # which serves() has found
+    if isinstance(program.code, CpuProgram):
+        given = (columns, rows, shares, number, config, limit, reduce)
+        learner, done = learned(program, policy, optimizer, *given)
+        return learner.metrics(done)
+    values, norm = _values(program, policy, columns, config, shares), float(config.max_grad_norm)
+    return gpu_learning.learn(program, optimizer, values, shares, SHARE, rows, number, norm, reduce, limit)
 
 
-def steps(
-    loss: Loss,
+def last(loss: Loss, policy: Policy, order: Tensor, number: int) -> Program:
+    """The program that serves() gave this thread last for these minibatches."""
+    return compiled(loss, policy.sequence_length, _size(order, number, policy.sequence_length)).last
+
+
+def learned(
+    program: Program,
     policy: Policy,
     optimizer: Adam,
     columns: Mapping[str, Any],
@@ -167,16 +179,10 @@ def steps(
     config: Any,
     limit: Limit | None,
     reduce: Reduce = one_learner,
-) -> dict[str, Tensor]:
-    """As learn_minibatches(). rows: the order of rows, or of sequences; shares: the weight of a valid row in each
-    minibatch."""
-    unit = policy.sequence_length
-    size = rows.shape[1] // number * unit
-    program = compiled(loss, unit, size).last  # which serves() has found
-    values = program.values((policy, _units(columns, unit), config, shares[0]))
-    max_norm = float(config.max_grad_norm)
-    if not isinstance(program.code, CpuProgram):
-        return gpu_learning.learn(program, optimizer, values, shares, SHARE, rows, number, max_norm, reduce, limit)
+) -> tuple[LossLearner, int]:
+    """As learn_minibatches(), by a program for the CPU. rows: the order of rows, or of sequences; shares: the weight of
+    a valid row in each minibatch. Returns what has learned, which knows the metrics, and the number of minibatches."""
+    values = _values(program, policy, columns, config, shares)
     frozen = [parameter.requires_grad for parameter in optimizer.parameters]
     learner = _learners.get(
         lambda: LossLearner(program, optimizer, rows, number, SHARE, limit),
@@ -191,7 +197,12 @@ def steps(
         frozen,
         limit,
     )
-    return learner.learn(optimizer, values, shares, rows, max_norm, reduce)
+    return learner, learner.learn(optimizer, values, shares, rows, float(config.max_grad_norm), reduce)
+
+
+def _values(program: Program, policy: Policy, columns: Mapping[str, Any], config: Any, shares: Tensor) -> list[Tensor]:
+    """The program's inputs: all rows of the columns, and the share of the first minibatch."""
+    return program.values((policy, _units(columns, policy.sequence_length), config, shares[0]))
 
 
 def _shares(valid: Tensor, order: Tensor, number: int, size: int, reduce: Reduce) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from headrace.algorithms.reduce import Reduce, one_learner, size_of
 from headrace.bindings.compiled.loss_tries import MOST, Tries, active_run
+from headrace.core.looking import users_code
 from headrace.core.terminal import tell
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class CompiledLoss:
         tries.calls += 1
         found = self._known(arguments, tries, few, rows)
         if found is None:
-            with self._lock:
+            with self._lock, users_code():
                 found = self._never or tries.given_up or self._make(few() if few else arguments, tries, rows)
         if isinstance(found, str):
             return self._agreed(found, "", tries, reduce)
@@ -280,10 +281,23 @@ class CompiledLoss:
         if program.beyond(arguments):
             return program
         program.compared.add(rows)
-        if (reason := self._differs_later(program, few() if few else arguments)) is not None:
+        with users_code():
+            reason = self._differs_later(program, few() if few else arguments)
+        if reason is not None:
             with self._lock:
                 return self._differed(program, reason)
         return program
+
+
+def count_again(programs: Sequence[Program]) -> bool:
+    """Count another call of programs for the arguments for which find() gave them in this moment; False, and nothing is
+    counted, where find() has to be asked again, as for a comparison."""
+    if any(program.is_wide or program.use.calls + 1 == LOOK_AGAIN for program in programs):
+        return False
+    for program in programs:
+        program.use.calls += 1
+        program.conditions.tries.calls += 1
+    return True
 
 
 def compile(loss: Callable[..., Any]) -> CompiledLoss:

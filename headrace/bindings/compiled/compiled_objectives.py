@@ -22,10 +22,10 @@ from headrace.bindings.compiled.loss_tries import Tries
 from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
 from headrace.bindings.eligibility import why_not_adam
 from headrace.core.fused import register
+from headrace.core.looking import looked_once
 from headrace.data.replay import Batch
 from headrace.data.rollout import tree_map
 from headrace.kernels.rows.targets.cpu_program import CpuProgram
-from headrace.policies.examination import examined_once
 
 if TYPE_CHECKING:
     from headrace.bindings.compiled.loss_program import Program
@@ -102,7 +102,7 @@ def programs_of(
     see CompiledLoss.find()."""
     programs: list[Program] = []
     columns: list[Rows] = []
-    with examined_once():
+    with looked_once():
         for objective in objectives:
             compiled = _of(objective, networks.policy.sequence_length)
             arguments = networks, rows, config

@@ -10,6 +10,7 @@ from torch import nn
 
 from headrace.bindings.compiled.loss_tries import Tries
 from headrace.core.closure import Reach, reach
+from headrace.core.looking import is_noted, note
 from headrace.kernels.rows.gpu.gpu_program import target
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import BY_WEIGHTS
@@ -69,9 +70,15 @@ class Conditions:
 
     def hold(self, arguments: tuple[Any, ...]) -> bool:
         """True if a call with other arguments is the same, but for their numbers."""
-        if self._varying is not self.tries.varying or not self._same_modules():
+        if self._varying is not self.tries.varying:
             return False
-        return self.reach.is_current() and self.given.change(arguments) is None and self._same_target(arguments)
+        seen = is_noted(self)
+        if not seen and not (self._same_modules() and self.reach.is_current()):
+            return False
+        if self.given.change(arguments, seen) is not None or not self._same_target(arguments):
+            return False
+        note(self)
+        return True
 
     def _same_modules(self) -> bool:
         """True if modules are what they were, but for numbers that are inputs."""

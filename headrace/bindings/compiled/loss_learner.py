@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from headrace.algorithms.on_policy import Limit
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.bound import place
 from headrace.bindings.compiled.loss_program import Program
+from headrace.core.looking import Moment, moment
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STEPS, Learning, Optimizer
 from headrace.kernels.rows.targets.cpu_program import Memory, Workers
@@ -47,7 +49,9 @@ class LossLearner:
         self._kinds = self._metrics, [pair == (torch.float32, torch.float32) for pair in dtypes]
         for row, i in zip(self._table, self._metrics, strict=True):
             self._found[i] = row.view(self._found[i].dtype)
-        limited = None if limit is None else self._found[program.arranged(self._metrics)[limit[0]]]
+        by_name = program.arranged(self._metrics)
+        self._names = [*by_name]
+        limited = None if limit is None else self._found[by_name[limit[0]]]
         self._measured = np.zeros(count, np.float32) if limited is None else limited.numpy()
         self._share = next(i for i, source in enumerate(program.sources) if source.name == share)
         self._memory = Memory(program.cpu)
@@ -68,6 +72,7 @@ class LossLearner:
         self._call = Call(entry("rows.targets.cpu_learning", "learn", arguments, ANNOUNCEMENT), arguments)
         self._queue = WorkQueue()
         self._lie: list[int] = []  # the addresses that the slots were written for
+        self._last: tuple[Moment | None, Sequence[Tensor]] = (None, [])  # when, and the inputs that lay there
 
     def _moving(self) -> list[tuple[int, int]]:
         """The argument slots that have another address in each minibatch, and by how much it grows."""
@@ -84,14 +89,13 @@ class LossLearner:
         order: Tensor,
         max_norm: float,
         reduce: Reduce,
-    ) -> dict[str, Tensor]:
-        """A step on each minibatch. Returns metrics, [minibatches] each.
+    ) -> int:
+        """A step on each minibatch. Returns how many were taken, of which metrics() and means() tell.
 
         optimizer: that which it was made for; it is not kept here, so that it goes with its algorithm. values: the
         program's inputs, all rows of the columns. shares: float32, that of each minibatch.
         """
-        program = self._program
-        threads = program.threads(self._size)
+        threads = self._program.threads(self._size)
         kept = self._begin([shares if i == self._share else x for i, x in enumerate(values)], order, threads)
         self._now[:] = 0
         self._now[PAUSES] = size_of(reduce) > 1
@@ -108,10 +112,24 @@ class LossLearner:
         del kept
         optimizer.steps.fill_(self._arguments.settings[STEPS])
         self._arguments.gradient.fill(0)
-        done = int(self._now[DONE])
+        return int(self._now[DONE])
+
+    def metrics(self, done: int) -> dict[str, Tensor]:
+        """The metrics of each of the minibatches that were learned, [minibatches] each."""
         rows = self._table[:, :done].clone()  # at once: of tensors this short each call takes longer than its work
         known = zip(rows.unbind(), *self._kinds, strict=True)
-        return dict(program.arranged(row if same else self._converted(row, i) for row, i, same in known))
+        return dict(self._program.arranged(row if same else self._converted(row, i) for row, i, same in known))
+
+    def means(self, done: int, last: Mapping[str, int]) -> dict[str, Tensor]:
+        """The mean of each metric over all minibatches that were learned. last: of some metrics, over how many of the
+        last ones."""
+        if not all(self._kinds[1]):
+            return {name: x[-last.get(name, done) :].mean() for name, x in self.metrics(done).items()}
+        table = self._table.numpy()[:, :done]
+        rows = dict(zip(self._names, table, strict=True))
+        part = [rows[name][-count:].mean() for name, count in last.items() if name in rows]
+        means = torch.from_numpy(np.array([*table.mean(1), *part], np.float32)).unbind()
+        return dict(zip((*rows, *(name for name in last if name in rows)), means, strict=True))
 
     def _converted(self, row: Tensor, i: int) -> Tensor:
         """A metric's numbers in the dtype that the plain function gives."""
@@ -120,6 +138,9 @@ class LossLearner:
     def _begin(self, values: Sequence[Tensor], order: Tensor, threads: int) -> dict[int, Tensor]:
         """Write what lies elsewhere than at the call before. Returns the inputs, which the call reads."""
         program, kept = self._program, dict(enumerate(values))
+        if self._lies_still([*values, order], threads):
+            self._workers.take(self._memory.words, threads)
+            return kept
         gradients: list[Any] = [values[i].grad for _, i in program.learned]
         given = [*(values[i] for i in program.looked_up), *gradients, order]
         lie = [threads, *(x.data_ptr() for x in given)]
@@ -128,8 +149,16 @@ class LossLearner:
             self._memory.words[slots.ORDER] = order.data_ptr()
             own = all(x.data_ptr() == values[i].data_ptr() for i, x in kept.items())
             self._lie = lie if own else []  # of what is copied, the numbers may be others next time
+        self._last = moment(), [*values, order]
         self._workers.take(self._memory.words, threads)  # the call before has moved what grows
         return kept
+
+    def _lies_still(self, given: Sequence[Tensor], threads: int) -> bool:
+        """True where these are the tensors of the call before, and nobody can have moved them."""
+        then, before = self._last
+        if then is None or then is not moment() or not self._lie or self._lie[0] != threads:
+            return False
+        return len(given) == len(before) and all(map(is_, given, before))
 
     def _point(self, values: Sequence[Tensor], threads: int) -> dict[int, Tensor]:
         """Write the addresses of inputs and outputs into argument slots. Returns the inputs that lie there."""

@@ -21,13 +21,17 @@ from headrace.algorithms.reduce import number_of_minibatches, one_learner, size_
 from headrace.bindings.actor_critic_layout import CLASSES
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import compiled_learning
+from headrace.bindings.compiled.compiled_losses import count_again
+from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.on_policy.ppo_update import STEPS, targets_fit
 from headrace.core import rng
 from headrace.core.fused import register
-from headrace.data.rollout import Rollout
+from headrace.core.looking import Moment, moment
+from headrace.data.rollout import Rollout, named_tensors
 from headrace.kernels.learning.processing import Processing
 from headrace.kernels.learning.rollouts_arguments import SHUFFLE_WORDS
+from headrace.kernels.rows.targets.cpu_program import CpuProgram
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.policies.base import Policy
@@ -45,6 +49,8 @@ class _Update:
     def __init__(self, algorithm: PPO, rollout: Rollout) -> None:
         config, rows = algorithm.config, rollout.reward.numel()
         self.number = number_of_minibatches(rows, config.minibatch_size, 1, one_learner)
+        self.moment: Moment | None = None  # in which `program` was found
+        self.program: Program  # which found() is given
         self.order = torch.zeros(config.epochs, rows, dtype=torch.int64)
         self.shares, self.fraction = torch.zeros(config.epochs * self.number), torch.zeros(1)
         self.advantage, self.returns, self.counted = torch.zeros(3, *rollout.reward.shape)
@@ -89,6 +95,24 @@ class _Update:
         }
         return self.columns
 
+    def found(self, program: Program, policy: Policy, rollout: Rollout) -> None:
+        """Note the program that serves, and in a moment of core.looking, that it does until the moment is over."""
+        self.program, self.moment = program, None
+        if (now := moment()) is not None:
+            before, again = self._lie(), self.columns
+            self.look(policy, rollout)
+            self.moment = now if self._lie() == before else None  # copies would hold this rollout, and not the next
+            del again
+
+    def _lie(self) -> list[int]:
+        """Where the columns are."""
+        return [x.data_ptr() for _, x in named_tensors(self.columns)]
+
+    def serves_still(self) -> bool:
+        """True if nothing can have changed since found(); counts the program's call."""
+        now = moment()
+        return now is not None and now is self.moment and count_again([self.program])
+
     def process(self, iteration: int) -> None:
         """Write advantages, returns, the order of rows and shares."""
         self.call.slots[self.counter] = iteration
@@ -113,9 +137,17 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
     update = _updates.get(lambda: _made(algorithm, rollout), rollout, algorithm.config, algorithm.seed, *read)
     if update is None:
         return False
+    if update.serves_still():
+        return True
     columns, loss = update.look(algorithm.policy, rollout), algorithm.loss or ppo_loss
     given = (columns, update.order, update.number, algorithm.config)
-    return compiled_learning.serves(loss, algorithm.policy, algorithm.optimizer, *given) is True
+    if compiled_learning.serves(loss, algorithm.policy, algorithm.optimizer, *given) is not True:
+        return False
+    program = compiled_learning.last(loss, algorithm.policy, update.order, update.number)
+    if not isinstance(program.code, CpuProgram):
+        return False
+    update.found(program, algorithm.policy, rollout)
+    return True
 
 
 def _made(algorithm: PPO, rollout: Rollout) -> _Update | None:
@@ -142,24 +174,7 @@ def process_and_learn(algorithm: PPO, rollout: Rollout) -> tuple[dict[str, Tenso
     config = algorithm.config
     update.process(algorithm.iteration)
     limit = (KL, 1.5 * config.target_kl) if config.target_kl else None
-    found = compiled_learning.steps(
-        algorithm.loss or ppo_loss,
-        algorithm.policy,
-        algorithm.optimizer,
-        update.columns,
-        update.order,
-        update.shares,
-        update.number,
-        config,
-        limit,
-    )
-    return _means(found, update.number) | {"explained_variance": update.fraction[0].clone()}, update.returns
-
-
-def _means(found: dict[str, Tensor], number: int) -> dict[str, Tensor]:
-    """Means of metrics [minibatches]: of KL over the last `number`, an epoch, of others over all. At once, since each
-    call takes longer than its work."""
-    if not found:
-        return {}
-    means = dict(zip(found, torch.stack([*found.values()]).mean(1).unbind(), strict=True))
-    return means | ({KL: found[KL][-number:].mean()} if KL in found else {})
+    given = (update.columns, update.order, update.shares, update.number, config, limit)
+    learner, done = compiled_learning.learned(update.program, algorithm.policy, algorithm.optimizer, *given)
+    metrics = learner.means(done, {KL: update.number})
+    return metrics | {"explained_variance": update.fraction[0].clone()}, update.returns

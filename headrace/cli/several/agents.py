@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from headrace.core.fused import functions_unchanged
-from headrace.policies.examination import examined_once
 from headrace.runs.task_threads import check_together
 from headrace.training.loop import Training
 from headrace.training.trainer import Trainer
@@ -15,20 +13,12 @@ from headrace.training.trainer import Trainer
 class Agent(Training):
     """A training in a thread, at the same time as others; its beginning raises NotTogether where it cannot be.
 
-    No code of the user's runs in its block. So it is not looked again at each call, under the lock that threads share,
-    whether functions and modules are what they were.
     own_folder: of its run; None before that is made.
     """
 
     def __init__(self, *names: Any, **options: Any) -> None:
         super().__init__(*names, **options)
         self.own_folder: Path | None = None
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._outer.enter_context(functions_unchanged())
-        self._outer.enter_context(examined_once())
-        return self
 
     def _new_folder(self, trainer: Trainer) -> Path:
         check_together(trainer)

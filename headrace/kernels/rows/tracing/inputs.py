@@ -165,24 +165,26 @@ class Given:
         """Modules that code in the arguments would import, whose contents are not known."""
         return [module for _, found in self._reaches for module in found.unseen]
 
-    def change(self, arguments: tuple[Any, ...]) -> str | None:
+    def change(self, arguments: tuple[Any, ...], seen: bool = False) -> str | None:
         """What keeps other arguments from having the same inputs, but for their numbers, and the same constants; None
-        where they have these."""
+        where they have these. seen: that code and objects of the user's have not changed is known."""
         if len(arguments) != self.count:
             return "the number of arguments"
         if [*map(_training, self._parts)] != self._training:
             return "whether modules are in training mode"
         if state() != self._state:
             return "a setting of torch's, such as the default dtype"
-        if not self._unchanged.hold():
-            return next((name for name, part in self._changing if not part.holds()), "an object that is changing")
-        for name, found in self._reaches:
-            if not found.is_current():
-                return name
+        if not seen and (name := self._change_outside()) is not None:
+            return name
         try:
             return self._change(arguments)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # something is not there
             return "what the arguments hold"
+
+    def _change_outside(self) -> str | None:
+        if not self._unchanged.hold():
+            return next((name for name, part in self._changing if not part.holds()), "an object that is changing")
+        return next((name for name, found in self._reaches if not found.is_current()), None)
 
     def _change(self, arguments: tuple[Any, ...]) -> str | None:
         for name, one, other, _ in self.same:
