@@ -66,6 +66,7 @@ def of_rsl_rl(library: str, config: Mapping[str, Any], num_envs: int) -> Publish
         "normalize_observation": bool(actor.get("obs_normalization")),
         "normalize_return": False,
         "ortho_init": False,
+        "stagger": True,  # init_at_random_ep_len, with which these libraries train
     }
     lacking = [name for name, value in rule.items() if name not in _OF_RSL_RL | _SMALL and _counts(name, value)]
     lacking += [name for name in ("clip_actions",) if config.get(name) is not None]

@@ -43,16 +43,15 @@ class Simulations:
             self.datas = [mujoco.MjData(models[i % len(models)]) for i in range(count)]
         self._model_addresses = np.zeros(count, np.uint64)
         self.take(models)
-        self._span = repeats * self.models[0].opt.timestep
         self._threads = min(cores(), max(1, count // ENVS_PER_THREAD))
         self._queue, self._guards = WorkQueue(), Guards(WORKERS)
         weakref.finalize(self, self._guards.close)
-        self._parts = [[getattr(data, name) for name in names] for data in self.datas]
-        shapes = {name: part.shape for name, part in zip(names, self._parts[0], strict=True)}
+        self._parts = [[*(getattr(data, name) for name in names), _warnings(data)] for data in self.datas]
+        shapes = {name: part.shape for name, part in zip(names, self._parts[0], strict=False)}
         sizes = [part.size for part in self._parts[0]]
         self._places = {
             name: (slice(end - size, end), shapes[name])
-            for name, size, end in zip(names, sizes, accumulate(sizes), strict=True)
+            for name, size, end in zip(names, sizes, accumulate(sizes), strict=False)
         }
         self._copied, self._actions = np.zeros((count, sum(sizes))), np.zeros((count, self.models[0].nu))
         self._due, self.fields = np.zeros(count, np.int64), self._split(self._copied)
@@ -77,8 +76,9 @@ class Simulations:
         self._call = Call(entry("physics.mujoco_steps", "step", arguments, ANNOUNCEMENT), arguments)
         self._count = self._call.slot(2)
         warnings = mujoco.mjtWarning
-        self._resets = [int(x) for x in (warnings.mjWARN_BADQPOS, warnings.mjWARN_BADQVEL, warnings.mjWARN_BADQACC)]
-        self._fresh, self._times = np.ones(count, np.bool_), np.zeros(count)
+        resets = [int(x) for x in (warnings.mjWARN_BADQPOS, warnings.mjWARN_BADQVEL, warnings.mjWARN_BADQACC)]
+        # of each simulation how often MuJoCo has reset it since it began, int32 [N, 3]: a count is half of a double
+        self._resets = self._copied[:, -len(self._parts[0][-1]) :].view(np.int32)[:, 1::2], resets
 
     def take(self, models: Sequence[Any]) -> None:
         """Step by other models of the same sizes from now on: one for all, or one for each."""
@@ -101,7 +101,6 @@ class Simulations:
             change(data)
             self._mujoco.mj_forward(self.models[i], data)
         np.concatenate([part.ravel() for part in self._parts[i]], out=self._copied[i])
-        self._fresh[i], self._times[i] = True, 0.0
 
     def step(self, actions: np.ndarray, due: np.ndarray, threads: int | None) -> np.ndarray:
         """Step the simulations of the numbers `due`; return which of all MuJoCo found unstable, bool [N].
@@ -130,15 +129,10 @@ class Simulations:
         raise self._mujoco.FatalError(f"environment {i} of {self.name}: {text}")
 
     def _unstable(self, due: np.ndarray) -> np.ndarray:
-        """Simulations that MuJoCo has reset in this step, bool [N]: their time has begun again.
-
-        MuJoCo counts that, which takes longer to read: where an episode has begun, time alone does not tell."""
-        times = np.array([data.time for data in self.datas])
-        found = (times < self._times + 0.5 * self._span) | self._fresh
-        self._times, self._fresh[due] = times, False
-        counted = np.zeros(len(found), np.bool_)
-        for i in due[found[due]].tolist():
-            counted[i] = self.datas[i].warning.number[self._resets].any()
+        """Simulations that MuJoCo has reset in this step, bool [N]: it counts that, from the last begin() on."""
+        counts, resets = self._resets
+        counted = np.zeros(len(counts), np.bool_)
+        counted[due] = counts[due][:, resets].any(1)
         if counted.any():
             self.unstable += int(counted.sum())
             numbers = ", ".join(map(str, np.flatnonzero(counted)))
@@ -161,9 +155,10 @@ def _naming(name: str, i: int) -> Iterator[None]:
 
 
 class _Silence:
-    """A block without MuJoCo's warnings, which it would print, and write to a file in the working folder, and in which
-    its fatal errors end no process. The functions for these are the process's: the first of several blocks in several
-    threads replaces them, and the last brings them back."""
+    """A block without MuJoCo's warnings, which it would print, and write to a file in the working folder; in which its
+    fatal errors end no process; and without its timers, which asked for the time in a tenth of what a step takes. The
+    functions for these are the process's: the first of several blocks in several threads replaces them, and the last
+    brings them back."""
 
     def __init__(self) -> None:
         self._blocks, self._before, self._lock = 0, list[int | None](), Lock()
@@ -172,8 +167,8 @@ class _Silence:
         with self._lock:
             if not self._blocks:
                 self._before = [place.value for place in _handlers()]
-                for place, function in zip(_handlers(), (_silent().address, guarding()[1]), strict=True):
-                    place.value = function or place.value
+                warning, error, clock = _handlers()
+                warning.value, error.value, clock.value = _silent().address, guarding()[1] or error.value, None
             self._blocks += 1
 
     def __exit__(self, *error: object) -> None:
@@ -212,7 +207,16 @@ def _silent() -> Native:
 
 
 @cache
-def _handlers() -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
-    """The places of the functions that MuJoCo calls for a warning, and for a fatal error."""
-    warning, error = (ctypes.c_void_p.in_dll(_library(), f"mju_user_{kind}") for kind in ("warning", "error"))
-    return warning, error
+def _handlers() -> tuple[ctypes.c_void_p, ...]:
+    """The places of the functions that MuJoCo calls for a warning, for a fatal error, and for the time."""
+    names = ("mju_user_warning", "mju_user_error", "mjcb_time")
+    return tuple(ctypes.c_void_p.in_dll(_library(), name) for name in names)
+
+
+def _warnings(data: Any) -> np.ndarray:
+    """The counts of MuJoCo's warnings in a mjData, float64 [kinds]: the bits of two int32, a number that it was about
+    and how often there was one. As numbers of eight bytes they are copied with the fields."""
+    counts = data.warning.number
+    assert counts.dtype == np.int32 and counts.strides == (8,)
+    pairs = (ctypes.c_double * len(counts)).from_address(counts.ctypes.data - 4)
+    return np.ctypeslib.as_array(pairs)

@@ -11,7 +11,7 @@ pytest.importorskip("mujoco")
 
 import mujoco
 
-from headrace.envs.vector.mujoco_simulations import Simulations
+from headrace.envs.vector.mujoco_simulations import SILENCE, Simulations, _handlers
 from headrace.kernels.physics import mujoco_errors
 from headrace.kernels.physics.mujoco_errors import MOST, Guards
 
@@ -62,6 +62,30 @@ def test_one_that_fails_changes_no_other():
     for _ in range(50 - round(other.datas[0].time / other.models[0].opt.timestep / 5)):
         step(other, 2)
     np.testing.assert_array_equal(alone.fields["qpos"], other.fields["qpos"])
+
+
+def test_timers_are_off_in_steps_and_mujoco_s_functions_are_its_own_after_them():
+    before = [place.value for place in _handlers()]
+    with SILENCE, SILENCE:
+        warning, error, clock = (place.value for place in _handlers())
+    assert clock is None and None not in (warning, error) and before[2] is not None
+    assert [place.value for place in _handlers()] == before
+    found = simulations(LARGE, 1)
+    step(found, 1)
+    steps = int(mujoco.mjtTimer.mjTIMER_STEP)
+    assert found.datas[0].timer.duration[steps] == 0
+    mujoco.mj_step(found.models[0], found.datas[0])
+    assert found.datas[0].timer.duration[steps] > 0
+
+
+def test_resets_of_mujoco_are_seen_in_any_step_and_once():
+    found = simulations(LARGE, 3)
+    for i in range(4):
+        if i == 2:
+            found.datas[1].qvel[0] = 1e30
+        assert step(found, 1).tolist() == [False, i >= 2, False]  # until it begins again
+    found.begin(1, lambda data: None)
+    assert not step(found, 1).any()
 
 
 def test_slots_are_given_back(monkeypatch):
