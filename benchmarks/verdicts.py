@@ -1,4 +1,4 @@
-"""Whether `headrace diagnose` is right: 40 scripts of planted truth, and 20 whose main cost was measured by ablation.
+"""Whether `headrace diagnose` is right: 40 scripts of planted truth, 30 whose main cost was measured by ablation.
 
     python benchmarks/verdicts.py --python PYTHON                       # the verdicts: 25 minutes
     python benchmarks/verdicts.py --python PYTHON --ablations 5         # what each part of a script takes
@@ -68,7 +68,7 @@ START_UP, START_UPS = 15.0, {"RLlib": 60.0}
 
 def main() -> None:
     flags = parser(__doc__.splitlines()[0])
-    flags.add_argument("--set", nargs="+", choices=tuple(SETS), default=tuple(SETS), help="planted, ablated, or both")
+    flags.add_argument("--set", nargs="+", choices=tuple(SETS), default=tuple(SETS), help="some of the sets")
     flags.add_argument("--half", nargs="+", choices=HALVES, default=HALVES, help="open, sealed, or both")
     flags.add_argument("--only", nargs="+", metavar="SCRIPT", help="some of the scripts")
     flags.add_argument("--python", default=sys.executable, help="an interpreter that has the libraries")
@@ -140,7 +140,7 @@ def examine(script: Path, truth: Row, options: Namespace) -> Row:
     """Diagnose a script, and compare the verdict with the truth."""
     os.environ.update(PYTHONPATH=str(FOLDER), RAY_ADDRESS="local")  # no other program's cluster
     kinds, library = kinds_of(truth), truth["library"]
-    skip, window = truth.get("skip", SKIP), WINDOWS["planted" if "kinds" in truth else "ablated"]
+    skip, window = truth.get("skip", SKIP), WINDOWS["planted" if "first" in truth else "ablated"]
     seconds = SKIP + window + SLOW_STARTS.get(library, 0.0) - skip
     late = 0.0 if kinds == ["start-up"] else START_UPS.get(library, START_UP)
     profile = run_script.measure([str(script)], python=options.python, seconds=seconds, skip=skip, start_up=late)

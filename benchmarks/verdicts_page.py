@@ -21,7 +21,10 @@ def main() -> None:
     ablated = {half: _rows(runs, "verdicts", "ablated", half) for half in HALVES}
     gains = {half: _rows(runs, "gains", "planted", half) for half in HALVES}
     gained = {half: {row["script"]: row for row in gains[half]} for half in HALVES}
-    text = [*_outcomes(now, ablated), "", *_counts(before, now, gained)]
+    strangers = _rows(runs, "verdicts", "strangers", "open")
+    text = [*_outcomes(now, ablated, strangers), "", *_counts(before, now, gained)]
+    if strangers:
+        text += ["", "### The scripts of strangers", "", *_ablated(strangers)]
     for half in HALVES:
         text += ["", f"### The {half} half of the ablated scripts", "", *_ablated(ablated[half])]
     for half in HALVES:
@@ -41,13 +44,14 @@ def _rows(runs: list[Row], measured: str, which: str, half: str) -> list[Row]:
     return list(found.values())
 
 
-def _outcomes(planted: dict[str, list[Row]], ablated: dict[str, list[Row]]) -> list[str]:
-    """How many verdicts are right, unknown or wrong, of each half and of all."""
-    columns = [*planted.values(), *ablated.values()]
+def _outcomes(planted: dict[str, list[Row]], ablated: dict[str, list[Row]], strangers: list[Row]) -> list[str]:
+    """How many verdicts are right, unknown or wrong, of each half, of the strangers' scripts and of all."""
+    columns = [*planted.values(), *ablated.values(), *([strangers] if strangers else [])]
     columns.append([row for rows in columns for row in rows])
     names = [f"{which}, {half}" for which in ("planted", "ablated") for half in HALVES]
+    names += ["strangers"] if strangers else []
     lines = [f"| | {' | '.join(names)} | all | aim |", f"|---|{'---:|' * (len(names) + 2)}"]
-    aims = {"right": "54 of 60", "wrong and sure": "0"}
+    aims = {"right": "9 of 10", "wrong and sure": "0"}
     for outcome in ("right", "unknown", "wrong, unsure", "wrong and sure"):
         numbers = [sum(row.get("outcome") == outcome for row in rows) for rows in columns]
         lines.append(f"| {outcome} | {' | '.join(map(str, numbers))} | {aims.get(outcome, '')} |")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 from common import Row
 from verdicts_scripts import FOLDER, changed
 
+STATED = r"([\d.]+) steps/s"  # in the words of some scripts, at their end
 RATES = ('{"rate"', '{"steps_per_second"')  # the beginnings of the line that a script ends with
 GAINS = ("script", "predicted", "bound", "gained", "low", "high", "inside", "above")
 ABLATED = ("script", "part", "share", "low", "high")
@@ -114,6 +116,8 @@ def rate(script: Path, python: str, variables: dict[str, str], diagnosed: bool =
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     lines = [line for line in done.stdout.splitlines() if line.startswith(RATES)]
     time.sleep(0.2)
+    if stated := re.findall(STATED, done.stdout):
+        return float(stated[-1])
     if not lines:
         print(f"{script.name} printed no rate: {done.stderr[-300:]}", file=sys.stderr)
         return None

@@ -11,9 +11,13 @@ from pathlib import Path
 from common import HERE, Row
 
 FOLDER = HERE / "verdicts"
-SETS = {"planted": FOLDER, "ablated": FOLDER / "ablated"}  # each with a folder `open` and an archive
+SETS = {
+    "planted": FOLDER,
+    "ablated": FOLDER / "ablated",
+    "strangers": FOLDER / "strangers",
+}  # each with a folder `open`
 HALVES = ("open", "sealed")
-SHA256 = {  # of the archives
+SHA256 = {  # of the archives of the sets that have one
     "planted": "df9840f0ee84be739dd8ee935042ff2da825a20dd1bbdf25a38d76f380ab8c01",
     "ablated": "ed6ef70b57d6e502ba1dc8cec61049f3a8afb1d1fc040d109b7c0207b4034a34",
 }
@@ -28,7 +32,9 @@ KINDS = {  # words of the ablated scripts' truth -> the kind of verdict
 
 
 def scripts(which: str, half: str, folder: Path) -> Iterator[tuple[Path, Row]]:
-    """Each script of a half of a set, and its truth. folder: for the sealed half."""
+    """Each script of a half of a set, and its truth; none of a half that there is not. folder: for the sealed half."""
+    if half == "sealed" and which not in SHA256:
+        return
     found = SETS[which] / "open" if half == "open" else unpack(which, folder)
     measured = tomllib.loads(MEASURED.read_text())
     for name, truth in tomllib.loads(next(found.rglob("truth.toml")).read_text()).items():

@@ -24,10 +24,15 @@ def test_overhead(tmp_path: Path) -> None:
     assert all(row["steps_s_off"] > 0 and 0 < row["own_account"] < 0.1 for row in rows)
 
 
-@pytest.mark.parametrize(("which", "number"), [("planted", 20), ("ablated", 10)])
-@pytest.mark.parametrize("half", ["open", "sealed"])
+@pytest.mark.parametrize(
+    ("which", "half", "number"),
+    [
+        *(("planted", "open", 20), ("planted", "sealed", 20), ("ablated", "open", 10), ("ablated", "sealed", 10)),
+        *(("strangers", "open", 10), ("strangers", "sealed", 0)),
+    ],
+)
 def test_changes_can_be_applied_and_the_archive_is_the_one_that_was_committed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str, number: int, half: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str, half: str, number: int
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import verdicts_scripts

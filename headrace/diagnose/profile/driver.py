@@ -52,8 +52,9 @@ def _overlap(first: Sequence[Span], second: Sequence[Span]) -> float:
 def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
     """The thread that runs the training loop; None without sampled threads.
 
-    It is the script's main thread, unless that does none of the training: then another thread of its process, or the
-    child that learns, as under `accelerate launch`; or the child that acts, where nothing has been learned yet.
+    It is the script's main thread, unless that does none of the training: then another thread of its process, however
+    long that waits, or the child that learns, as under `accelerate launch`; or the child that acts, where nothing has
+    been learned yet.
     """
     own = [lane for lane in lanes if lane.pid == root] or list(lanes)
     if not own:
@@ -65,6 +66,8 @@ def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
     if best.share(*TRAINING) > 0.3:
         return best
     learning = trainers(lanes)
+    if behind := [lane for lane in learning if lane.pid == root and lane is not main]:
+        return behind[0]
     if learning and all(lane.pid != root for lane in learning):
         return learning[0]
     acting = max(lanes, key=lambda lane: lane.spent(Role.INFERENCE, *LEARNING))

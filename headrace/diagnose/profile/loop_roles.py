@@ -81,6 +81,7 @@ class LoopRoles:
             reach = {node: _reach(node, edges, self._loop.updating_nodes) for node in self._loop.networks}
             acting = [node for node in self._loop.networks if node in reach[node]]
             acting = [node for node in acting if not any(node in reach[m] and m not in reach[node] for m in acting)]
+            acting = [node for node in acting if not self._is_replay_of(node, acting)]
             for node in acting:
                 cycle = {m for m in reach[node] if m in acting or node in _reach(m, edges, self._loop.updating_nodes)}
                 if node not in found:
@@ -89,6 +90,12 @@ class LoopRoles:
             if any(self._environments & cycle for cycle in found.values()):
                 break
         return found
+
+    def _is_replay_of(self, node: Node, acting: list[Node]) -> bool:
+        """Tell whether a network learns from what another one did: its cycle is that of a replay's priorities."""
+        after = _reach(node, self._loop.all_edges, self._loop.updating_nodes)
+        fed = (_reach(each, self._loop.all_edges, self._loop.updating_nodes) for each in acting if each not in after)
+        return bool(after & self._loop.updating_nodes) and any(node in each for each in fed)
 
     @cached_property
     def _learned_from(self) -> set[Node]:

@@ -12,7 +12,7 @@ from headrace.diagnose.profile.loop_search import UPDATES
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import C_FUNCTIONS, WHOLE_CALL, Hints
 from headrace.diagnose.profile.source_context import is_own
-from headrace.diagnose.profile.spinning import spins
+from headrace.diagnose.profile.spinning import polls, spins
 from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
 from headrace.diagnose.profile.training_loop import TrainingLoop
 
@@ -150,6 +150,8 @@ class Classifier:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
         if role in (None, Role.DATA) and spins(stack):
             return Role.WAIT, 0
+        if role is Role.IDLE and polls(stack):
+            return Role.WAIT, index
         if role in MOVES and role not in self._moves:  # packages that save also read
             other = next(iter(self._moves), None)
             return (role if role is Role.READING else None, index) if other is None else (other, index)

@@ -1,4 +1,4 @@
-"""Loops that do nothing but ask whether something has happened: code that waits for another process, on a core."""
+"""Loops that do nothing but ask whether something has happened: code that waits for others, on a core or asleep."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from headrace.diagnose.profile.source_context import syntax_tree
 from headrace.diagnose.profile.spool import Stack
 
 ASKING = ("numpy", "threading", "multiprocessing", "ctypes", "time")  # modules whose functions a condition may call
+CLOCKS = {f"{name}{unit}" for name in ("time", "monotonic", "perf_counter") for unit in ("", "_ns")}  # of module time
 
 
 def spins(stack: Stack) -> bool:
@@ -20,6 +21,37 @@ def spins(stack: Stack) -> bool:
         if place.code.module.partition(".")[0] not in ASKING:
             return any(begin <= place.line <= end for begin, end in _conditions(place.code.file))
     return False
+
+
+def polls(stack: Stack) -> bool:
+    """Tell whether a stack sleeps until it asks again, as in `while not ready: sleep()`; not until a time has come.
+
+    So does `while True: if not ready: sleep(); continue`.
+    """
+    return any(begin <= stack[0].line <= end for begin, end in _pauses(stack[0].code.file))
+
+
+@cache
+def _pauses(file: str) -> list[tuple[int, int]]:
+    """First and last lines of what a file's loops do between two questions, where that is one call."""
+    found = []
+    for node in ast.walk(syntax_tree(file)):
+        if not isinstance(node, ast.While):
+            continue
+        asking = [each for each in node.body if isinstance(each, ast.If) and isinstance(each.body[-1], ast.Continue)]
+        asked = [(each.test, each.body[:-1]) for each in asking] + [(node.test, node.body)]
+        for condition, pause in asked:
+            if len(pause) == 1 and isinstance(pause[0], ast.Expr | ast.Pass) and not _is_of_time(condition):
+                found.append((pause[0].lineno, pause[0].end_lineno or pause[0].lineno))
+    return found
+
+
+def _is_of_time(condition: ast.expr) -> bool:
+    """Tell whether a condition depends on a clock alone, or on nothing."""
+    if isinstance(condition, ast.BoolOp):
+        return all(_is_of_time(each) for each in condition.values)
+    names = {each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(condition)}
+    return isinstance(condition, ast.Constant) or bool(names & CLOCKS)
 
 
 @cache

@@ -87,6 +87,7 @@ def _without_training(facts: Facts) -> Verdict:
         f"{loop_lines.meanwhile(facts)}",
         (f"{_where(facts)} " if facts.total > 1e-3 else "") + f"Start-up took {facts.start_up:.1f} s of the window.",
         f"Nothing can be said about the training yet: {_what_to_do(profile)}.",
+        _queued_note(facts),
         limitations=_limitations(facts),
     )
 
@@ -287,18 +288,24 @@ def _slots(facts: Facts) -> str:
 
 def _core_notes(facts: Facts) -> list[str]:
     """Tell whether the training thread had a core when it had something to compute."""
-    notes, queued, on_cpu = [], facts.queued([facts.profile.training_thread]), facts.on_cpu(*COMPUTING)
-    if queued > 0.1:
-        notes.append(
-            f"The training thread was ready to run but had no core {percent(queued)} of the time: other threads and "
-            "programs used the cores. The figures are those of a busy machine."
-        )
+    queued, on_cpu = facts.queued([facts.profile.training_thread]), facts.on_cpu(*COMPUTING)
+    notes = _queued_note(facts)
     if on_cpu + queued < 0.85:
         notes.append(
             f"While it computed, the training thread was on a core {percent(on_cpu)} of the time. For the rest it "
             f"waited for {'the GPU' if facts.on_gpu else 'other threads of its libraries'}, or inside the environment."
         )
     return notes
+
+
+def _queued_note(facts: Facts) -> list[str]:
+    """Sentence on a training thread that had no core for long; [] where it had."""
+    queued = facts.queued([facts.profile.training_thread])
+    said = (
+        f"The training thread was ready to run but had no core {percent(queued)} of the time: other threads and "
+        "programs used the cores. The figures are those of a busy machine."
+    )
+    return [said] if queued > 0.1 else []
 
 
 def _ratio(facts: Facts, ratio: float) -> str:

@@ -27,6 +27,15 @@ def test_a_thread_of_the_script_is_found_behind_its_main_thread():
     assert driver.training_thread([main, thread], 100) is thread
 
 
+def test_a_thread_that_learns_and_mostly_waits_is_found_behind_a_main_thread_that_only_waits():
+    main, acts = lane(100, IDLE=1.0), lane(100, Kind.THREAD, "actor", INFERENCE=0.1, WAIT=0.9)
+    learns = lane(100, Kind.THREAD, "learner", BACKWARD=0.06, WAIT=0.94)
+    assert driver.training_thread([main, acts, learns], 100) is learns
+    assert driver.training_thread([main, acts], 100) is main
+    acts.kind, main.kind = Kind.MAIN, Kind.THREAD
+    assert driver.training_thread([main, acts, learns], 100) is acts  # it acts for a tenth of its time
+
+
 def test_a_process_that_hardly_computes_gradients_is_no_second_trainer():
     first = lane(100, **LEARNING)
     assert driver.trainers([first, lane(101, Kind.WORKER, BACKWARD=0.03, WAIT=0.97)]) == [first]

@@ -183,6 +183,30 @@ def test_a_loop_that_only_asks_waits(tmp_path: Path) -> None:
     assert role(learn, Place(code, 15)) is not Role.WAIT
 
 
+@pytest.mark.parametrize(
+    ("loop", "waits"),
+    [
+        ("while not ready(): time.sleep(0.1)", True),
+        ("while rows < 9 and time.monotonic() < end: time.sleep(0.1)", True),
+        ("while time.monotonic() < end: time.sleep(0.1)", False),
+        ("while True: time.sleep(0.1)", False),
+        ("while True:\n if rows < 9:\n  time.sleep(0.1)\n  continue\n learn()", True),
+        ("while True:\n if time.time() < end:\n  time.sleep(0.1)\n  continue\n learn()", False),
+        ("while not done():\n learn()\n time.sleep(0.1)", False),
+    ],
+)
+def test_sleeping_until_it_asks_again_is_waiting_and_sleeping_until_a_time_is_not(
+    loop: str, waits: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.py"
+    path.write_text(f"import time\n{loop}\n")
+    number, line = next(each for each in enumerate(path.read_text().splitlines(), 1) if "sleep" in each[1])
+    column, call = line.index("time.sleep(0.1)"), "time.sleep(0.1)"
+    code = Code(str(path), "<module>", "__main__", 1, ())
+    place = Place(code, number, number, column, column + len(call), (), ())
+    assert role(place) is (Role.WAIT if waits else Role.IDLE)
+
+
 def test_imports_and_saving(script: Path) -> None:
     assert role(SAVE, IMPORT, at(script, "net(x)", "go")) is Role.START_UP
     assert role(LINEAR, SAVE, at(script, "net(x)", "go")) is Role.SAVING
