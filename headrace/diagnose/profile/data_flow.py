@@ -257,8 +257,11 @@ class DataFlow:
         arguments = self.functions[key].args
         names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         names = names[1:] if names[:1] in (["self"], ["cls"]) else names
-        yield from zip(names, handed[: len(call.args)], strict=False)
-        words = zip(call.keywords, handed[len(call.args) :], strict=True)
+        words = list(zip(call.keywords, handed[len(call.args) :], strict=True))
+        required = len(names) - len(arguments.defaults) - sum(word.arg in names for word in call.keywords)
+        missing = max(required - len(call.args), 0)  # a partial has the first ones already
+        missing = 0 if any(isinstance(each, ast.Starred) for each in call.args) else missing
+        yield from zip(names[missing:], handed[: len(call.args)], strict=False)
         yield from ((word.arg, tokens) for word, tokens in words if word.arg)
 
     def _changed_parameters(self, key: str) -> set[str]:

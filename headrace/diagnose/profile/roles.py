@@ -56,7 +56,8 @@ class Classifier:
     def learn_from(self, *threads: Sequence[Sample]) -> None:
         """Find the training loop of a process in the samples of its threads, the main one's first; then all roles."""
         for sample in (samples := [sample for thread in threads for sample in thread]):
-            self._without_gradients[sample.stack] += 1 if sample.without_gradients else -1
+            if not sample.blocked:  # of a thread that another one looked at, it is not known
+                self._without_gradients[sample.stack] += 1 if sample.without_gradients else -1
             role = self.evidence(sample.stack)
             if role in (*UPDATES, Role.ENVIRONMENT):
                 for place in sample.stack:
@@ -73,7 +74,9 @@ class Classifier:
 
     def _plays(self, stack: Stack) -> bool:
         """Tell whether a stack is of an environment, or of a network that is not being learned."""
-        return self.evidence(stack) is Role.ENVIRONMENT or not self.has_gradients(stack)
+        if self.evidence(stack) is Role.ENVIRONMENT or not self.has_gradients(stack):
+            return True
+        return self._acting_or_learning(stack) is Role.INFERENCE  # with gradients, which a part of predict() records
 
     def _is_called_back(self, stack: Stack) -> bool:
         """Tell whether a library's loop that updates parameters calls code of the script, which plays."""

@@ -60,6 +60,8 @@ def _began(lanes: list[Lane], classifiers: dict[int, Classifier], window: Window
         return None
     began, loop = driver.began(lanes[0]), classifiers[lanes[0].pid].loop
     turned = loop.began() if loop else None
+    if turned is None and loop is not None and loop.is_before_updates:
+        return None  # what it plays is data for a training to come
     if turned is None:
         return began
     return min(began, max(turned - window.begin, 0.0)) if began is not None else max(turned - window.begin, 0.0)

@@ -73,18 +73,21 @@ def _has_not_begun(facts: Facts) -> bool:
     known = bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5
     known = known and (starting or facts.share(Role.WAIT, Role.IDLE) < 0.5)
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
-    return not facts.training_began and known and stopped
+    turns = facts.share(Role.REMADE) > 0.5 and not facts.counter(
+        "before_updates"
+    )  # a loop that sets up again and again
+    return not facts.training_began and not turns and known and stopped
 
 
 def _without_training(facts: Facts) -> Verdict:
     profile = facts.profile
     seconds = f"{profile.skipped + profile.seconds:.0f} s"
     failed = profile.exit.ending in (Ending.EXCEPTION, Ending.SIGNAL) or bool(profile.exit.code)
+    nothing = "nothing was learned" if facts.environment else "no environment was stepped, and nothing was learned"
     return Verdict(
         f"The script did not train. {ending(profile)}"
         if failed
-        else f"Training had not begun after {seconds}: no environment was stepped, and nothing was learned."
-        f"{loop_lines.meanwhile(facts)}",
+        else f"Training had not begun after {seconds}: {nothing}.{loop_lines.meanwhile(facts)}",
         (f"{_where(facts)} " if facts.total > 1e-3 else "") + f"Start-up took {facts.start_up:.1f} s of the window.",
         f"Nothing can be said about the training yet: {_what_to_do(profile)}.",
         _queued_note(facts),

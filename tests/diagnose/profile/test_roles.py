@@ -96,6 +96,28 @@ def test_a_network_without_gradients_acts_where_nothing_else_is_known() -> None:
     assert classifier.classify(stack)[0] is Role.INFERENCE
 
 
+def test_samples_that_cannot_tell_of_gradients_do_not_count_as_with_them() -> None:
+    stack = Place(LINEAR, 9), Place(FORWARD, 1)
+    classifier = Classifier(Hints(), cuda=False)
+    seen = [Sample(1.0, 0.1, stack, without_gradients=True)]
+    classifier.learn_from(seen + [Sample(float(moment), 0.1, stack, blocked=True) for moment in range(2, 9)])
+    assert classifier.classify(stack)[0] is Role.INFERENCE
+
+
+def test_a_callbacks_network_evaluates_where_its_function_plays_though_gradients_are_recorded() -> None:
+    loop, collect = (Code(f"/x/site-packages/some/{name}.py", name, f"some.{name}", 5, ()) for name in ("run", "play"))
+    backward = Code("/x/site-packages/torch/_tensor.py", "Tensor.backward", "torch._tensor", 1, ())
+    plays, learns = (Code("/me/train.py", name, "__main__", 5, ()) for name in ("examine", "regularize"))
+    codes = [(STEP, plays, collect, loop), (LINEAR, FORWARD, plays, collect, loop), (STEP, collect, loop)]
+    codes += [(backward, loop), (backward, learns, loop), (LINEAR, FORWARD, learns, loop)]
+    made = [tuple(Place(each, each.line) for each in stack) for stack in codes]
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(float(index), 0.1, stack) for index, stack in enumerate(made)])
+    roles = [classifier.classify(stack)[0] for stack in made]
+    assert roles[:4] == [Role.EVALUATION, Role.EVALUATION, Role.ENVIRONMENT, Role.BACKWARD]
+    assert roles[5] is Role.FORWARD
+
+
 @pytest.mark.parametrize(("elsewhere", "role"), [(True, Role.EVALUATION), (False, Role.ENVIRONMENT)])
 def test_a_callback_that_plays_evaluates_where_its_library_plays_too(elsewhere: bool, role: Role) -> None:
     """Without another place that plays, the script's function may be an override that collects the data."""

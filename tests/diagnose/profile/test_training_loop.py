@@ -222,6 +222,35 @@ def test_what_an_object_was_made_with_is_changed_by_its_methods(handed: str, rol
     assert found == [*expected, Role.FORWARD, Role.BACKWARD]
 
 
+@pytest.mark.parametrize(
+    ("call", "learned"), [("fit(net, opt, B, 1)", True), ("step(B, 1)", True), ("step(7, B)", False)]
+)
+def test_what_a_partial_is_given_flows_to_the_parameters_that_are_left(
+    call: str, learned: bool, tmp_path: Path
+) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        def fit(net, opt, rows, number, scale=2):
+            L = net(rows)
+            L.backward()
+            opt.step()
+
+        step = functools.partial(fit, net, opt)
+        while True:
+            B = draw(9)
+            {call}
+        """,
+    )
+    fit = script.at(call)
+    found = script.roles(
+        (script.at("draw(9)"),),
+        (FORWARD, script.at("net(rows)", "fit"), fit),
+        (BACKWARD, script.at("L.backward()", "fit"), fit),
+    )
+    assert found == [Role.DATA if learned else Role.SIDE, Role.FORWARD, Role.BACKWARD]
+
+
 def test_waiting_for_a_result_is_a_part_of_what_computes_it(tmp_path: Path) -> None:
     script = Script(
         tmp_path,

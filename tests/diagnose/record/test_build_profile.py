@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from helpers.profiles import lane
 
 from headrace.diagnose.profile.profile import Ending, Exit, Profile
 from headrace.diagnose.profile.role_patterns import Hints
@@ -32,6 +34,15 @@ def profile(folder: Path, sampled: float, *more: list) -> Profile:
     window, outside = build_profile.Window(1.7e9, 0.0, SECONDS, 0.0), OutsideRecorder(monitor, folder)
     recording = build_profile.Recording(folder, monitor, outside, GpuMonitor(), window, ["train.py"], exit)
     return build_profile.build(recording, Hints())
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_plays_before_the_scripts_updates_is_no_training_yet(before: bool) -> None:
+    playing = lane(PID, ENVIRONMENT=0.3, SAVING=0.7)
+    loop = SimpleNamespace(began=lambda: None, is_before_updates=before)
+    window = build_profile.Window(1.7e9, 0.0, SECONDS, 0.0)
+    found = build_profile._began([playing], {PID: SimpleNamespace(loop=loop)}, window)  # type: ignore[dict-item]
+    assert (found is None) == before
 
 
 def about_samples(made: Profile) -> list[str]:

@@ -1,4 +1,4 @@
-"""A thread that had no core is told so, whether its script trained or not."""
+"""Verdicts on a machine so busy that no update was seen."""
 
 from __future__ import annotations
 
@@ -18,3 +18,18 @@ def test_time_without_a_core_is_told(trained: bool, queued: float, said: bool) -
     verdict = judge(Facts(made))
     assert verdict.headline.startswith("Training had not begun") != trained
     assert any("had no core 60 % of the time" in note for note in verdict.notes) == said
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_loop_that_sets_up_again_and_again_has_begun_unless_the_updates_come_later(before: bool) -> None:
+    counters = {"training_began": 0.0, "updates_seen": 0.0, "before_updates": float(before)}
+    verdict = judge(Facts(profile(START_UP=0.4, REMADE=0.55, OTHER=0.05, counters=counters)))
+    said = "Training had not begun" if before else "Most of the time goes into set-up made again: 92 %"
+    assert verdict.headline.startswith(said)
+    assert any("Make once" in remedy.title for remedy in verdict.remedies) != before
+
+
+def test_of_environments_that_are_stepped_before_a_training_it_is_not_said_that_they_are_not() -> None:
+    counters = {"training_began": 0.0, "before_updates": 1.0}
+    headline = judge(Facts(profile(SAVING=0.9, ENVIRONMENT=0.1, counters=counters))).headline
+    assert headline.startswith("Training had not begun after 60 s: nothing was learned.")
