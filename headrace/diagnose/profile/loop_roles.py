@@ -92,9 +92,10 @@ class LoopRoles:
         return found
 
     def _is_replay_of(self, node: Node, acting: list[Node]) -> bool:
-        """Tell whether a network learns from what another one did: its cycle is that of a replay's priorities."""
+        """Tell whether a network learns from what another one or an environment did: its cycle is that of a replay."""
         after = _reach(node, self._loop.all_edges, self._loop.updating_nodes)
-        fed = (_reach(each, self._loop.all_edges, self._loop.updating_nodes) for each in acting if each not in after)
+        sources = {*acting, *self._stepping} - after
+        fed = (_reach(each, self._loop.all_edges, self._loop.updating_nodes) for each in sources)
         return bool(after & self._loop.updating_nodes) and any(node in each for each in fed)
 
     @cached_property

@@ -49,6 +49,11 @@ class TrainingLoop(OwnLoop):
         trains = bool(self.updating_nodes) or often
         return self.turns[1] if trains else None
 
+    @cached_property
+    def entered(self) -> float:
+        """Time of the first sample within the loop, in s of time.monotonic()."""
+        return next((each.end - each.seconds for each in self.samples if each.stack in self.inner), 0.0)
+
     @property
     def is_before_updates(self) -> bool:
         """Tell whether the text of the script updates parameters, and nothing that has been seen so far leads to it."""

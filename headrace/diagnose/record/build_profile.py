@@ -62,9 +62,13 @@ def _began(lanes: list[Lane], classifiers: dict[int, Classifier], window: Window
     turned = loop.began() if loop else None
     if turned is None and loop is not None and loop.is_before_updates:
         return None  # what it plays is data for a training to come
-    if turned is None:
+    if turned is None or loop is None:
         return began
-    return min(began, max(turned - window.begin, 0.0)) if began is not None else max(turned - window.begin, 0.0)
+    turned, entered = max(turned - window.begin, 0.0), loop.entered - window.begin
+    if began is None:
+        return turned
+    learned = any(span.role in driver.GRADIENTS and span.start < entered for span in lanes[0].spans)
+    return min(began, turned) if learned else max(min(began, turned), entered)  # what plays before is set-up
 
 
 def build(recording: Recording, hints: Hints) -> Profile:

@@ -45,6 +45,15 @@ def test_what_plays_before_the_scripts_updates_is_no_training_yet(before: bool) 
     assert (found is None) == before
 
 
+@pytest.mark.parametrize(("roles", "began"), [(("SAVING", "FORWARD"), 30.0), (("BACKWARD", "FORWARD"), 0.0)])
+def test_what_plays_before_the_training_loop_is_set_up_unless_it_learns(roles: tuple[str, str], began: float) -> None:
+    first, second = roles
+    made = lane(PID, turns=1, ENVIRONMENT=0.3, **{first: 0.3, second: 0.4})
+    loop = SimpleNamespace(began=lambda: 31.0, is_before_updates=False, entered=30.0)
+    window = build_profile.Window(1.7e9, 0.0, 50.0, 0.0)
+    assert build_profile._began([made], {PID: SimpleNamespace(loop=loop)}, window) == began  # type: ignore[dict-item]
+
+
 def about_samples(made: Profile) -> list[str]:
     return [line for line in made.limitations if "samples" in line]
 
