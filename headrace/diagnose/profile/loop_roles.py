@@ -59,6 +59,20 @@ class LoopRoles:
         return {node for node, variables in seen.items() if len(variables) > AGAIN}
 
     @cached_property
+    def _loading(self) -> dict[Node, Role]:
+        """The calls that read and set up for most of their time, as of an opponent, and the larger part of both."""
+        spent: defaultdict[Node, Counter[Role | None]] = defaultdict(Counter)
+        for stack, node in self._loop.ends.items():
+            role = self._loop.evidence(stack)
+            again = role is Role.READING or (role is Role.START_UP and node in self._remade)
+            spent[node][role if again else None] += self._loop.spent[stack]  # type: ignore[assignment]
+        most = {node: each for node, each in spent.items() if each[Role.READING] and each[None] < each.total() / 2}
+        return {
+            node: Role.READING if each[Role.READING] >= each[Role.START_UP] else Role.REMADE
+            for node, each in most.items()
+        }
+
+    @cached_property
     def _playing(self) -> dict[Node, set[Node]]:
         """Networks whose output comes back as their input, by way of an environment -> the nodes of that cycle."""
         return {node: cycle for node, cycle in self._cycles.items() if self._environments & cycle}
@@ -164,6 +178,8 @@ class LoopRoles:
 
     def _judged(self, stack: Stack, node: Node) -> Finding | None:
         role = self._loop.evidence(stack)
+        if node in self._loading:
+            return Finding(self._loading[node], True)
         # JAX traces each of its calls
         eager = role is Role.START_UP and self._loop.kind_of_call(node) == variables.NETWORK
         if role is Role.START_UP and not eager:
