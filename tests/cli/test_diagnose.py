@@ -8,7 +8,7 @@ import sys
 import pytest
 from helpers.profiles import SEEN, profile
 
-from headrace.cli.diagnose import Diagnose, exit_code, output_folder, split
+from headrace.cli.diagnose import Diagnose, _try, exit_code, output_folder, split
 from headrace.cli.main import main
 from headrace.diagnose.profile.profile import Ending, Exit
 from headrace.diagnose.record.trials import Trials, compare
@@ -186,3 +186,12 @@ def test_what_was_tried_comes_first(tmp_path, capsys):
     assert not nothing.pays
     files.write(made, tmp_path, Trials([nothing], [], 4))
     assert "Nothing that was tried gains more than its uncertainty" in " ".join(capsys.readouterr().out.split())
+
+
+def test_without_torch_nothing_is_tried_and_no_runs_are_announced(tmp_path, capsys):
+    script, made = tmp_path / "train.py", profile()
+    script.write_text("pass\n")
+    made.machine.versions.pop("torch")
+    tried = _try(Diagnose(script=(str(script),)), made)
+    assert not tried.found and tried.notes[0].endswith("the script did not import torch.")
+    assert capsys.readouterr().err == ""
