@@ -25,6 +25,7 @@ from headrace.diagnose.profile.spool import Stack
 from headrace.diagnose.profile.training_loop import TrainingLoop
 
 AGAIN = 2  # states of the script's variables in which something is set up, above which it is set up again and again
+FROM_FILES = 1 / 3  # time of reading / of setting up, above which what is set up is taken to be made of what is read
 WRITING = (Role.LOGGING, Role.SAVING)
 SET_UP = (Role.START_UP, Role.READING)
 WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
@@ -60,7 +61,7 @@ class LoopRoles:
 
     @cached_property
     def _loading(self) -> dict[Node, Role]:
-        """The calls that read and set up for most of their time, as of an opponent, and the larger part of both."""
+        """The calls that read and set up for most of their time, as of an opponent, and what they are called."""
         spent: defaultdict[Node, Counter[Role | None]] = defaultdict(Counter)
         for stack, node in self._loop.ends.items():
             role = self._loop.evidence(stack)
@@ -68,7 +69,7 @@ class LoopRoles:
             spent[node][role if again else None] += self._loop.spent[stack]  # type: ignore[assignment]
         most = {node: each for node, each in spent.items() if each[Role.READING] and each[None] < each.total() / 2}
         return {
-            node: Role.READING if each[Role.READING] >= each[Role.START_UP] else Role.REMADE
+            node: Role.READING if each[Role.READING] > FROM_FILES * each[Role.START_UP] else Role.REMADE
             for node, each in most.items()
         }
 

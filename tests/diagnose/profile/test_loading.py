@@ -25,8 +25,8 @@ BACKWARD = Code("/x/site-packages/torch/_tensor.py", "Tensor.backward", "torch._
 @pytest.mark.parametrize(
     ("seconds", "role"),
     [
-        ({"reads": 3.0, "builds": 2.0, "copies": 1.0}, Role.READING),
-        ({"reads": 2.0, "builds": 3.0, "copies": 1.0}, Role.REMADE),
+        ({"reads": 2.0, "builds": 3.0, "copies": 1.0}, Role.READING),
+        ({"reads": 1.0, "builds": 4.0, "copies": 1.0}, Role.REMADE),
         ({"reads": 1.0, "builds": 1.0, "copies": 8.0}, None),
     ],
 )
