@@ -10,6 +10,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,7 +59,7 @@ class SelfPlayEnv(EnvWrapper):
         self._played, self._rated = torch.zeros(2, self.num_envs, dtype=torch.bool)
         self._scores = torch.zeros(league.opponents, dtype=torch.float64)  # in rated games since the last rollout
         self._games = torch.zeros(league.opponents, dtype=torch.int64)
-        self._steps = self._draws = 0  # moves of the learner, and times that opponents have acted
+        self._steps = self._draws = 0  # moves of the learner; resets and steps, a counter of the opponents' draws
         self._recent = (0.0, 0)  # score and number of games against snapshots in the last rollout
         parts = (self._half, self.num_envs - self._half)
         self._opponent = torch.cat([torch.arange(n) * league.opponents // n for n in parts])  # of each game
@@ -111,6 +112,7 @@ class SelfPlayEnv(EnvWrapper):
         self._move_row(NOW, AFTER)
         self._begin_outcome()
         self._opponents_move(torch.ones(self.num_envs, dtype=torch.bool))
+        self._draws += self._turns is not None
         self._observe(rollout, 0)
 
     def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
@@ -119,13 +121,13 @@ class SelfPlayEnv(EnvWrapper):
     @torch.no_grad()
     def step(self, rollout: Rollout, t: int) -> None:
         if t == 0:
-            self._begin_rollout()
+            self.begin_rollout()
         inner, valid = self._inner, self._mine(self._inner.valid[NOW])
         rollout.valid[t] = valid  # which differs where games could not be restored
         self._finish_games(rollout, t, valid)
         self._act(inner.action[NOW], rollout.action[t])
         if self._turns is None:
-            self._opponents_act(NOW)
+            self._opponents_act(NOW, 0)
         self.env.step(inner, NOW)
         self._begin_outcome()
         self._count(NOW, valid, self._others(inner.valid[NOW]))
@@ -137,9 +139,17 @@ class SelfPlayEnv(EnvWrapper):
         self._length += valid
         self._played |= valid
         self._steps += int(valid.sum())
+        self._draws += 1
         self._observe(rollout, t + 1)
 
-    def _begin_rollout(self) -> None:
+    def end_rollout(self, rollout: Rollout, scores: np.ndarray, games: np.ndarray) -> None:
+        """Take over what a kernel has played in place of step(). scores, games: in rated games, of each opponent."""
+        self._scores += torch.from_numpy(scores)
+        self._games += torch.from_numpy(games)
+        self._steps += int(rollout.valid[:-1].sum())
+        self._draws += rollout.num_steps
+
+    def begin_rollout(self) -> None:
         """Rate the games of the last rollout, and take a snapshot where it is time."""
         scores, games = self._scores.tolist(), self._games.tolist()
         self.league.rate(scores, games)
@@ -182,20 +192,21 @@ class SelfPlayEnv(EnvWrapper):
         """Let opponents move in the games that are going on, until it is the learner's turn in each or it has ended."""
         if self._turns is None:
             return
-        inner = self._inner
+        inner, moves = self._inner, 0
         while (acting := going & (self._turns.movers() != self._agent)).any():
-            self._opponents_act(AFTER)
+            self._opponents_act(AFTER, moves)
+            moves += 1
             self._turns.step_some(inner, AFTER, acting)
             self._count(AFTER, acting, acting)
             self._move_row(LAST, AFTER, acting)
             going = going & ~self._ended.any(0)
 
-    def _opponents_act(self, row: int) -> None:
-        """Write the opponents' actions for a row."""
+    def _opponents_act(self, row: int, moves: int) -> None:
+        """Write the opponents' actions for a row. moves: how many they have made in this step."""
         inner, draws = self._inner, self._policy.num_draws
-        place = (self.num_envs, draws, self.device, self.first_env)
-        random = rng.uniform(self.seed, rng.Purpose.OPPONENT, self._draws, 1, *place)[0]
-        self._draws += 1
+        skipped = moves * (-(-draws // 4) * 4)  # draws come in fours
+        place = (self.num_envs, skipped + draws, self.device, self.first_env)
+        random = rng.uniform(self.seed, rng.Purpose.OPPONENT, self._draws, 1, *place)[0, :, skipped:]
         seen = tree_map(lambda column: _rows(column[row], self._order_columns), inner.observation)
         drawn = _rows(random, self._order)
         actions = [policy.act(seen[part], None, drawn[part]).action for policy, part in self._opponents]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings import collector_cpu  # noqa: F401 - whose kernels are asked first
+from headrace.bindings import collector_cpu, self_play  # noqa: F401 - whose kernels are asked first
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_collecting  # noqa: F401 - whose kernels are asked too

@@ -1,0 +1,118 @@
+"""Arguments of the kernel for self-play (headrace.kernels.learning.self_play_games), made in plain Python."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.kernels.nn.layout import PolicyArguments
+
+
+class Policies(NamedTuple):
+    """The learner, number 0, and its opponents. first: the learner's arguments, of which the others have the layers,
+    the offsets and the choices. The rest, float32, of each of K policies: parameters [K, P], spread [K, 3, C] and
+    constants [K, 2] of its head, value_scale [K, 2], center and scale [K, F] of its normaliser, or [K, 0]."""
+
+    first: PolicyArguments
+    parameters: np.ndarray
+    spread: np.ndarray
+    constants: np.ndarray
+    value_scale: np.ndarray
+    center: np.ndarray
+    scale: np.ndarray
+
+
+class GameColumns(NamedTuple):
+    """A rollout's columns, flat. plane, action_plane: how far apart the entries of an observation and of an action are.
+    choice, action: as in act.act."""
+
+    plane: np.uint64
+    action_plane: np.uint64
+    observation: np.ndarray
+    valid: np.ndarray
+    choice: np.ndarray
+    action: np.ndarray
+    log_prob: np.ndarray
+    value: np.ndarray
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    episode_return: np.ndarray
+    episode_length: np.ndarray
+
+
+class GameState(NamedTuple):
+    """What SelfPlayEnv keeps of N games, [N]: returns and margins, float32, lengths, int32, played and rated, bool;
+    opponent, int64, its place in the league; policy, int64, its number in Policies. scores, float64, and games, int64
+    [workers, opponents], are added to."""
+
+    returns: np.ndarray
+    margins: np.ndarray
+    lengths: np.ndarray
+    played: np.ndarray
+    rated: np.ndarray
+    opponent: np.ndarray
+    policy: np.ndarray
+    scores: np.ndarray
+    games: np.ndarray
+
+
+class EnvState(NamedTuple):
+    """The environments' state (targets.cpu.state_layout): floats and integers, with so many rows, in blocks of
+    per_block environments; arrays, uint8 [N, bytes], the first one of no bytes. mover: the row of integers that says
+    which agent moves, where agents take turns."""
+
+    floats: np.ndarray
+    integers: np.ndarray
+    arrays: tuple[np.ndarray, ...]
+    float_rows: np.uint64
+    integer_rows: np.uint64
+    per_block: np.uint64
+    mover: np.uint64
+
+
+class GameRoom(NamedTuple):
+    """Memory of each worker for a block of games. network: of a forward pass. draws: of actions. floats, integers,
+    bytes: of the environments' state. rewards: float32 [BLOCK]. flags: bool [FLAGS, BLOCK]."""
+
+    network: np.ndarray
+    draws: np.ndarray
+    floats: np.ndarray
+    integers: np.ndarray
+    bytes: np.ndarray
+    rewards: np.ndarray
+    flags: np.ndarray
+
+
+class GameNumbers(NamedTuple):
+    """Steps T, games N, the number of games in which the learner is the first agent, 1 where agents take turns, entries
+    of an observation, draws of an action. Seed, purpose and first step of the learner's draws, and of the opponents'.
+    All uint64 but the scale of rewards, float32."""
+
+    steps: np.uint64
+    games: np.uint64
+    half: np.uint64
+    turns: np.uint64
+    features: np.uint64
+    draws: np.uint64
+    own_draws: tuple[np.uint64, np.uint64, np.uint64]
+    their_draws: tuple[np.uint64, np.uint64, np.uint64]
+    scale: np.float32
+
+
+class GamesArguments(NamedTuple):
+    """learner: columns [T, N], those of observations and valid with a row more. both: columns [2, 2 N] of both agents,
+    those of observations and valid with a row more, and valid, observations before the next step in its first row.
+    step, slots, spent: as in learning.collect."""
+
+    policies: Policies
+    learner: GameColumns
+    both: GameColumns
+    state: GameState
+    env: EnvState
+    room: GameRoom
+    numbers: GameNumbers
+    step: tuple[np.uint64, np.uint64]
+    slots: np.ndarray
+    spent: np.ndarray
