@@ -25,6 +25,8 @@ from headrace.runs.task_processes import Processes, no_question
 from headrace.training.plan import TrainPlan, saved_settings, settle
 
 if TYPE_CHECKING:
+    from headrace.parallel.cluster.connection import Settings as Cluster
+    from headrace.populations.cluster_members import ClusterMembers
     from headrace.runs.task_threads import Threads
 
 LIMITS = ("target_return", "max_seconds", "max_episodes")  # with which members would end at steps of their own
@@ -32,7 +34,6 @@ OWN = {  # settings that a population has its own ways of -> what to do
     "resume": "the same call goes on with a population",
     "save_freq": "a population keeps checkpoints at its intervals",
     "log_folder": "give folder",
-    "cluster": "members are trained on this machine",
 }
 
 
@@ -80,6 +81,8 @@ def population(
     score: Score = "training",
     jobs: int | None = None,
     together: bool = False,
+    cluster: str | None = None,
+    cluster_open: bool = False,
     folder: str | Path | None = None,
     each: Each | None = None,
     config: str | Path | None = None,
@@ -100,6 +103,8 @@ def population(
     interval, or an evaluation of `eval_episodes`.
     jobs: members trained at the same time, in processes that share the cores; 1: one after the other in this process.
     together: in threads of this process, of which jobs are as many as cores where they are not given; see docs/runs.md.
+    cluster: members are tasks of one core each on a Ray cluster, as in train(), all at the same time unless jobs are
+    given. Its nodes share the folder. cluster_open: as in train().
     folder: by default runs/populations/ALGORITHM-ENV. It has a run for each member, and population.jsonl. The same call
     goes on with a population that was interrupted or killed, and comes to the same bits.
     interval: environment steps. A rest of total_steps shorter than an interval belongs to the last interval.
@@ -110,8 +115,11 @@ def population(
     watch: called with a line on each result and replacement.
     Raises ValueError for settings that are wrong, RuntimeError where all members have failed.
     """
-    jobs = (cores() if together else 1) if jobs is None else jobs
+    nodes = _cluster(cluster, cluster_open)
+    jobs = _jobs(members, together, nodes) if jobs is None else jobs
     _check(members, interval, quantile, resample, jobs, score, options)
+    if together and nodes is not None:
+        raise ValueError(f"cluster={cluster!r} trains members in processes of its nodes: leave out together")
     if together and each is not None:
         raise ValueError("each is called from one thread at a time: leave out together")
     own = {name: x for name, x in options.items() if name != "agent_info"}
@@ -131,11 +139,27 @@ def population(
     with lock(where):
         record = Record(where)
         record.begin(about)
-        return _Populating(record, task, space, selection, members, interval, steps, jobs, watch or _silent).run()
+        how = (steps, jobs, watch or _silent, nodes)
+        return _Populating(record, task, space, selection, members, interval, *how).run()
 
 
 def _silent(line: str) -> None:
     """Say nothing."""
+
+
+def _cluster(address: str | None, allowed_open: bool) -> Cluster | None:
+    if address in (None, "none"):
+        return None
+    from headrace.parallel.cluster.connection import Settings  # which `import headrace` does not need
+
+    return Settings(address, allowed_open)
+
+
+def _jobs(members: int, together: bool, nodes: Cluster | None) -> int:
+    """Members at the same time, where that is not said."""
+    if nodes is None:
+        return cores() if together else 1
+    return min(members, cores()) if nodes.address == "local" else members
 
 
 def _check(
@@ -208,7 +232,9 @@ class _Populating:
         steps: int,
         jobs: int,
         watch: Callable[[str], None],
+        nodes: Cluster | None,
     ) -> None:
+        self.nodes = nodes
         self.record, self.task, self.space, self.selection, self.watch = record, task, space, selection, watch
         self.folder, self.number, self.every, self.steps, self.jobs = task.folder, number, every, steps, jobs
         self.intervals = steps // every
@@ -228,9 +254,13 @@ class _Populating:
         self._clean_up(set())
         return Population(self.folder, self._ranked())
 
-    def _side_by_side(self) -> Processes | Threads | AbstractContextManager[None]:
-        """Processes or threads that train members at the same time; None to train them one after the other."""
+    def _side_by_side(self) -> Processes | Threads | ClusterMembers | AbstractContextManager[None]:
+        """Processes, threads or nodes that train members at the same time; None to train them one after the other."""
         jobs = min(self.jobs, self.number)
+        if self.nodes is not None:
+            from headrace.populations.cluster_members import ClusterMembers
+
+            return ClusterMembers(self.nodes, jobs, self.folder)
         if self.task.together:
             from headrace.runs.task_threads import Threads  # which `import headrace` does not need
 
@@ -240,7 +270,7 @@ class _Populating:
     def _decided(self) -> list[Decision]:
         return [Decision.of(row) for row in self.record.decisions()[-1]]
 
-    def _train(self, interval: int, workers: Processes | Threads | None) -> str:
+    def _train(self, interval: int, workers: Processes | Threads | ClusterMembers | None) -> str:
         """Train those members for an interval whose results are not known. Returns the signal that came."""
         known, tasks = self.record.results(interval), list[Interval]()
         for decision in self._decided():

@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray")
+from helpers.ray_runs import needs_namespace, run
+
 from headrace.envs.workers.process import WorkerError
 from headrace.parallel.cluster import connection, head, namespace, pool
 from headrace.parallel.cluster.connection import Connection, Settings
 from headrace.training.trainer import Trainer
-
-RUNS = Path(__file__).parents[1] / "helpers" / "cluster_runs.py"
-
-
-def allowed() -> bool:
-    """Whether this user may make network namespaces."""
-    return subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode == 0
-
-
-needs_namespace = pytest.mark.skipif(not allowed(), reason="this user may not make network namespaces")
-
-
-def run(name: str, *arguments: object) -> dict:
-    """What a function of helpers/cluster_runs.py returns, in a process of its own."""
-    path = os.pathsep.join([str(RUNS.parents[1]), str(RUNS.parents[2]), *sys.path])
-    done = subprocess.run(
-        [sys.executable, str(RUNS), name, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @needs_namespace
