@@ -67,6 +67,12 @@ INSTEAD: dict[str, tuple[str, str, Any]] = {  # the same names -> what there is 
         "",
         "",
     ),
+    "intrinsic": (
+        "bonuses are for ppo, a2c, appo, impala, reinforce, trpo and algorithms that collect into a replay buffer; "
+        "docs/intrinsic.md says why pqn has none",
+        "",
+        "",
+    ),
     "policy_kwargs": ("settings of the network have names of their own, such as {}", "hidden", (64, 64)),
     "render": ("a policy is shown by `headrace play RUN`, once it is trained", "", ""),
     "render_mode": ("it is an argument of the environment: {}", "env_kwargs", {"render_mode": "human"}),

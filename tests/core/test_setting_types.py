@@ -80,11 +80,16 @@ def test_a_config_of_ones_own_may_have_fields_of_any_type():
 
 def test_names_of_other_libraries_lead_to_settings():
     known = {name for algorithm in ("ppo", "sac", "td3", "dqn") for name in _settings(algorithm)}
-    of_some = {"critic_members"}  # algorithms, and refused with their names by the others
+    of_some = {"critic_members", "intrinsic"}  # algorithms, and refused with their names by the others
     assert {*OTHER_NAMES.values(), *(setting for _, setting, _ in INSTEAD.values() if setting)} <= known
-    assert (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo") == of_some and not of_some & _settings("sac")
+    assert (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo") == of_some
+    assert "critic_members" not in _settings("sac") and "intrinsic" not in _settings("pqn")
     with pytest.raises(TypeError, match=r"no setting 'critic_members'.* are those of ppo, a2c"):
         hr.Trainer("sac", "Pendulum-v1", critic_members=("angle",))
+    with pytest.raises(
+        TypeError, match=r"no setting 'intrinsic'; bonuses are for ppo.* docs/intrinsic.md says why pqn"
+    ):
+        hr.Trainer("pqn", "CartPole-v1", intrinsic="rnd")
     hints = {"total_timesteps": "'total_steps'", "n_steps": "'num_steps'", "callback": "own-loop"}
     hints |= {
         "lstm": "recurrent='lstm'",

@@ -1,4 +1,4 @@
-"""Runs functions of cluster_runs.py in processes of their own."""
+"""Runs functions of files in this folder in processes of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-RUNS = Path(__file__).with_name("cluster_runs.py")
+HERE = Path(__file__).parent
 
 
 def allowed() -> bool:
@@ -21,11 +21,11 @@ def allowed() -> bool:
 needs_namespace = pytest.mark.skipif(not allowed(), reason="this user may not make network namespaces")
 
 
-def run(name: str, *arguments: object) -> dict:
-    """What a function of helpers/cluster_runs.py returns, in a process of its own."""
-    path = os.pathsep.join([str(RUNS.parents[1]), str(RUNS.parents[2]), *sys.path])
+def run(name: str, *arguments: object, file: str = "cluster_runs.py") -> dict:
+    """What a function of a file returns, in a process of its own."""
+    path = os.pathsep.join([str(HERE.parent), str(HERE.parents[1]), *sys.path])
     done = subprocess.run(
-        [sys.executable, str(RUNS), name, *map(str, arguments)],
+        [sys.executable, str(HERE / file), name, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

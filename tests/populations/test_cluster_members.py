@@ -16,7 +16,7 @@ from headrace.populations.cluster_members import SOURCES, on_node
 
 @needs_namespace
 def test_a_cluster_gives_the_bits_of_one_machine(tmp_path):
-    found = run("populations", tmp_path)
+    found = run("populations", tmp_path, file="cluster_populations.py")
     assert found["same"] and found["one at a time"]
     assert found["died"] and found["killed"]  # the member has begun its interval again
     assert "interrupted by SIGTERM: the same command goes on with" in found["said"]
