@@ -108,7 +108,9 @@ def test_what_programs_are_made_of_is_looked_at_once(given, looks, tmp_path):
 def test_programs_are_compared_again_at_a_later_call(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)
     calls, before = [], CompiledLoss._differs_later
-    monkeypatch.setattr(CompiledLoss, "_differs_later", lambda *given: calls.append(given[1].use.calls) or before(*given))
+    monkeypatch.setattr(
+        CompiledLoss, "_differs_later", lambda *given: calls.append(given[1].use.calls) or before(*given)
+    )
     hr.train("ppo", "CartPole-v1", policy=f"{tmp_path / 'own.py'}:Own", **SMALL | {"total_steps": 64 * 120})
     assert [call for call in calls if call >= 100] == [100]  # of the loss
 
@@ -124,7 +126,10 @@ def weights_after(tmp_path, kind, **settings):
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [("Changing", {"eval_freq": 640, "eval_episodes": 1}), ("Own", {"curriculum": {"gravity": [9.8, 15.0], "above": 12, "episodes": 5}})],
+    [
+        ("Changing", {"eval_freq": 640, "eval_episodes": 1}),
+        ("Own", {"curriculum": {"gravity": [9.8, 15.0], "above": 12, "episodes": 5}}),
+    ],
 )
 def test_what_changes_in_the_training_takes_effect(kind, settings, tmp_path, monkeypatch):
     """Weights have the same bits as where all is looked at before each call."""
