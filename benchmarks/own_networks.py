@@ -1,9 +1,9 @@
 """Steps per second of trainings on compiled environments: Headrace's own network, the same one as a class of a user's,
 other networks, and other losses; compiled, and in plain PyTorch, in turns in one process.
 
-A turn is some iterations of a training: collecting and learning. `of_own` compares with Headrace's own network, and
-`over_plain` with the same training in plain PyTorch, of each of which a turn is taken next to it: medians of the
-turns' ratios, because machines that are shared change their speed within a minute.
+A turn is some iterations of a training, as `headrace train` runs them: collecting and learning. `of_own` compares with
+Headrace's own network, and `over_plain` with the same training in plain PyTorch, of each of which a turn is taken next
+to it: medians of the turns' ratios, because machines that are shared change their speed within a minute.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import headrace as hr
 from headrace.algorithms import dqn, sac
 from headrace.algorithms.ppo import ppo_loss
 from headrace.core.fused import plain_only
+from headrace.training.loop import looked_at_once
 
 COLUMNS = ("training", "steps_per_s", "of_own", "plain", "over_plain")
 FIXED: dict[str, Any] = {"num_envs": 256, "num_steps": 64, "minibatch_size": 2048, "epochs": 4}
@@ -173,7 +174,7 @@ def measure(case: Case, own: hr.Trainer, options: Any) -> Row:
     found: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(options.turns + 1):  # the first compiles, and is not counted
         for way, each in ways.items():
-            with plain_only(way == "plain"):
+            with plain_only(way == "plain"), looked_at_once(each, {}):
                 took = steps_per_second(each, options.seconds)
             if turn:
                 found[way].append(took)
