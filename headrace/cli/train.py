@@ -147,6 +147,8 @@ def _read(arguments: list[str], resume: Path | None, config: Path | None) -> tup
     parsed = tyro.cli(arguments_class, prog="headrace train", description=DESCRIPTION, args=args, registry=rules)
     if parsed.together:
         raise ValueError("--together is for several seeds: give --seeds 0-9, or leave it out")
+    if parsed.jobs != 1:
+        raise ValueError(f"--jobs {parsed.jobs} is for several seeds: give --seeds 0-9, or leave it out")
     settings, typed_too = flat(parsed.training, parsed.learning), given_settings(args)
     if resume:
         before = flat(*merge_settings(config_class, {}, saved, {}))

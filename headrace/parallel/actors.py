@@ -252,8 +252,11 @@ class Actors:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(); synchronous and overlapped from that of another number of actors, too. Raises
+        """Continue from state_dict(); synchronous and overlapped from that of another number of actors, too. Where
+        "env" is None, the state is of other environments: only its "steps" count, and episodes are new. Raises
         ValueError for that of other actors, or of a greater lag."""
+        if state["env"] is None:
+            state = self._begun_after(state["steps"])
         if (saved_actors := len(state["actors"])) != len(self.env.parts):
             if not (self.any_number and self.schedule.in_step):
                 raise ValueError(f"saved were {saved_actors} actors, and these are {len(self.env.parts)}")
@@ -269,6 +272,13 @@ class Actors:
         for place, saved in enumerate(state["actors"]):
             before = None if saved["state"] is None else packed(saved["state"])
             self.executor.restore(place, saved["taken"], before)
+
+    def _begun_after(self, steps: int) -> StateDict:
+        """The state of actors that begin new episodes after so many steps of each environment."""
+        rounds = -(-steps // self.rollout.num_steps)
+        state = {"steps": steps, "env": None} if rounds else None
+        actors = [{"taken": rounds, "state": state}] * len(self.env.parts)
+        return {"version": rounds, "rounds": rounds, "actors": actors, "waiting": {}, "weights": {}}
 
     def spent(self) -> Tensor:
         """Of each actor's last fragment, float64 [actors, 3]: s, s of a core, and s of the slowest one of a rollout, in

@@ -196,12 +196,11 @@ def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_en
         raise ValueError("gradient_steps=0 would learn nothing: give 1 or more, or -1 for one in each step")
     settings |= _replay(given)
     if algorithm in DISCRETE:
-        each_step = max(given["gradient_steps"], 0) / (settings["num_steps"] * num_envs) or 1.0
-        settings["target_interval"] = max(1, round(given["target_update_interval"] * each_step))
+        settings["target_interval"] = _target_interval(given, settings["num_steps"] * num_envs)
         if num_envs > given["target_update_interval"]:
             warnings.warn(
                 f"The number of environments used is greater than target_update_interval ({num_envs} > "
-                f"{given['target_update_interval']}): the target network is updated at each gradient step",
+                f"{given['target_update_interval']}): the target network is updated after each rollout",
                 stacklevel=2,
             )
         settings |= {"double": False} if algorithm == "dqn" else {}
@@ -216,6 +215,13 @@ def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_en
     elif given.get("action_noise") is not None and _noise(given["action_noise"])["exploration"]:
         noise = f"action_noise={given['action_noise']!r}"
         raise ValueError(f"{noise} has no counterpart in {class_name(algorithm)}, which explores by itself")
+
+
+def _target_interval(given: Mapping[str, Any], rows: int) -> int:
+    """Gradient steps between updates of a target network; rows: of a rollout. Stable-Baselines3 counts environment
+    steps and updates it while it collects, so never between the gradient steps that follow one rollout."""
+    steps = max(given["gradient_steps"], 0) or rows
+    return max(steps, round(given["target_update_interval"] * steps / rows))
 
 
 def _replay(given: Mapping[str, Any]) -> Json:

@@ -17,19 +17,9 @@ from headrace.data.spaces import Discrete, is_continuous, is_image, leaves
 from headrace.envs.base import Env
 from headrace.envs.construct import comes_as_vector
 from headrace.parallel.schedule import check_equal
-from headrace.training.config import TrainConfig, default_of
+from headrace.training.config import TrainConfig, default_of, needless
 from headrace.training.torchrun import local_rank, started_by_torchrun
 
-NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings, another, values of it without them
-    (("rnn_size", "sequence_length", "burn_in"), "recurrent", ("none",)),
-    (("priority_alpha", "priority_beta"), "prioritized", (False,)),
-    (("target_entropy",), "learn_temperature", (False,)),
-    (("eval_episodes", "eval_device"), "eval_freq", (0,)),
-    (("cluster_open",), "cluster", (None, "none")),
-    (("intrinsic_coef", "extrinsic_coef", "intrinsic_hidden"), "intrinsic", ("none",)),
-    (("intrinsic_gamma", "intrinsic_share", "intrinsic_features"), "intrinsic", ("none", "diayn")),
-    (("skills",), "intrinsic", ("none", "rnd")),
-)
 OF_COLLECTING = (  # settings of how environments are stepped, or of the episodes of a training
     "workers",
     "actors",
@@ -226,11 +216,9 @@ def say_unused(given: Collection[str], config: TrainConfig, own: Any) -> None:
     """Say which of the given settings are without effect, as the others are."""
     values = {**vars(config), **(vars(own) if own is not None else {})}
     known = {**TrainConfig.__dataclass_fields__, **getattr(own, "__dataclass_fields__", {})}
-    for names, other, off in NEEDS:
-        for name in names:
-            if name in given and values.get(other) in off and values[name] != default_of(known[name]):
-                why = f"since {other} is {values[other]!r}"
-                tell(f"{name}={values[name]!r} is without effect, {why}: leave it out, or change {other}")
+    for name, why in needless(given, values).items():
+        if values[name] != default_of(known[name]):
+            tell(why)
 
 
 def say_unused_by_spaces(own: Any, env: Env) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tomllib
 import typing
+from collections.abc import Collection
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
@@ -29,6 +30,18 @@ COUNTS = (
 LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
 OF_SELF_PLAY = ("opponents", "latest_share", "best_share", "pool_size", "snapshot_freq")
 SEEDS = 2**32  # seeds are one word of the counter-based generator
+
+
+NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings, another, values of it without them
+    (("rnn_size", "sequence_length", "burn_in"), "recurrent", ("none",)),
+    (("priority_alpha", "priority_beta"), "prioritized", (False,)),
+    (("target_entropy",), "learn_temperature", (False,)),
+    (("eval_episodes", "eval_device"), "eval_freq", (0,)),
+    (("cluster_open",), "cluster", (None, "none")),
+    (("intrinsic_coef", "extrinsic_coef", "intrinsic_hidden"), "intrinsic", ("none",)),
+    (("intrinsic_gamma", "intrinsic_share", "intrinsic_features"), "intrinsic", ("none", "diayn")),
+    (("skills",), "intrinsic", ("none", "rnd")),
+)
 
 
 @dataclass(frozen=True)
@@ -159,6 +172,16 @@ def default_of(setting: Field) -> Any:
 def has_default(setting: Field) -> bool:
     """Whether a field of a config may be left out."""
     return setting.default is not MISSING or setting.default_factory is not MISSING
+
+
+def needless(given: Collection[str], values: Settings) -> dict[str, str]:
+    """Those of the given settings that are without effect, as the others are, and the sentence that says so."""
+    found = {name: other for names, other, off in NEEDS if values.get(other) in off for name in names if name in given}
+    return {
+        name: f"{name}={values[name]!r} is without effect, since {other} is {values[other]!r}: leave it out, or change "
+        f"{other}"
+        for name, other in found.items()
+    }
 
 
 def merge_settings(

@@ -15,6 +15,7 @@ import torch
 from headrace import setting_schedules
 from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, is_offline, is_resolvable
 from headrace.algorithms.on_policy import OnPolicy
+from headrace.core.terminal import tell
 from headrace.core.trust import code_of, run_of
 from headrace.core.types import MADE_WITH, EnvArgument, Json, Settings, StateDict
 from headrace.envs.strangers import check_settings
@@ -23,7 +24,7 @@ from headrace.policies.base import OFF
 from headrace.runs import checkpoint
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import LAST, difference_from, lock
-from headrace.training.config import TrainConfig, default_of, has_default
+from headrace.training.config import TrainConfig, default_of, has_default, merge_settings, needless
 from headrace.training.limits import Limits
 from headrace.training.plan import nameless_settings, settings_of
 from headrace.training.shards import Sharded
@@ -38,6 +39,12 @@ SIZES = ("num_envs", "num_steps", "learners")
 TAKE_EFFECT = (
     *("num_steps", "train_freq", "buffer_size", "n_steps", "hindsight", "adam_eps", "adam_beta2", "weight_decay"),
     *("burn_in", "exploration_max", "exploration_spread", "priority_alpha"),
+)
+
+# with actors, where sums depend on these settings, too
+SUMS_STAY = (
+    "with several learners, or actors that send gradients, sums are divided among them; leave it out, or begin another "
+    "run with init_from"
 )
 
 
@@ -86,10 +93,13 @@ def _continued(
     with checkpoint.using(folder, manifest, "its settings are not those of a run"):
         saved, positions = saved_settings(folder, manifest), dict(manifest["positions"])
         name, source = saved.pop("algorithm"), saved.pop("env")
-    given = {**(settings_of(config, options) if config else {}), **options}
+    file = settings_of(config, options) if config else {}
+    _check_names(file, {"algorithm": (name, algorithm), "env": (source, env)}, config, folder)
+    given = {**_values(file, name if algorithm is None else algorithm), **options}
     replaced = {**({} if env is None else {"env": None}), **dict.fromkeys(given)}
     check_settings(path, {"env": source, **saved, **replaced})
     changed = _check_fixed(folder, saved, given)
+    given = _read(given, saved)
     if env is None and source is None:
         raise TypeError(f"the environment of {folder} was made by you: give it again, train(resume=..., env=...)")
     if algorithm is None and not is_resolvable(name):
@@ -148,12 +158,39 @@ def _continued(
             "not be those of a run that was not interrupted, bit for bit"
         )
     if changed:
-        recorder.progress.say(
-            f"with another {' and '.join(changed)} new episodes begin: the run is not the one that it would have been"
-        )
+        what = " and ".join("number of actors" if name == "actors" else name for name in changed)
+        recorder.progress.say(f"with another {what} new episodes begin: the run is not the one that it would have been")
     elif not _games(state["collectors"][0]["env"]):
         recorder.progress.say(f"{trainer.env.name} cannot be saved: resuming with fresh episodes")
     return Continued(trainer, recorder, json.loads(state.get("loop", "{}")))
+
+
+def _check_names(file: Json, names: Mapping[str, tuple[Any, Any]], config: Any, folder: Path) -> None:
+    """Take the algorithm and the environment out of a file of settings. names: the saved and the given one of each.
+    Raises ValueError where the file has another one than the run, and none is given."""
+    for which, (saved, given) in names.items():
+        named = file.pop(which, saved)
+        if given is None and named != saved:
+            raise ValueError(
+                f"{which} is {named!r} in {config} and {saved!r} in {folder}: take it out of the file, or give "
+                f"{which}={named!r}"
+            )
+
+
+def _values(file: Json, algorithm: str | Algorithm) -> Json:
+    """The settings of a file in the types of their fields: "none" is None. Raises as merge_settings()."""
+    kind = algorithm_classes(algorithm).config if isinstance(algorithm, str) else None
+    filled = merge_settings(kind, {}, file, {})
+    return {name: getattr(filled[name not in TrainConfig.__dataclass_fields__], name) for name in file}
+
+
+def _read(given: Settings, saved: Settings) -> Json:
+    """The given settings but for those that nothing reads, as the others are, which is said."""
+    unused = needless(given, {**saved, **given})
+    for name in unused:
+        if _plain(given[name]) != _plain(saved.get(name)):
+            tell(unused[name])
+    return {name: value for name, value in given.items() if name not in unused}
 
 
 def _games(env: Mapping[str, Any] | bool) -> Any:
@@ -185,17 +222,26 @@ def _jumps(trainer: Trainer, saved: Json) -> list[str]:
 
 
 def _check_fixed(folder: Path, saved: Json, given: Settings) -> list[str]:
-    """Raise ValueError where settings are given that resuming cannot change. Returns the SIZES that change."""
-    any_actors = saved.get("learners", 1) == 1 and _any_number_of_actors(saved, given)
-    by_actors = any(settings.get("actors") is not None for settings in (saved, given))
-    fixed = FIXED + ("actors",) * (not any_actors) + SIZES * by_actors
+    """Raise ValueError where settings are given that resuming cannot change. Returns those that change and of which the
+    state of environments is: SIZES, actors whose states are not divided again, and a replay buffer that is smaller."""
+    both = saved, {**saved, **given}
+    by_actors = any(settings.get("actors") is not None for settings in both)
+    alone = all((settings.get("learners", 1), settings.get("exchange")) == (1, "experience") for settings in both)
+    fixed = FIXED + ("actors", *SIZES) * (by_actors and not alone)
     changed = [name for name in given if name in saved and _plain(given[name]) != _plain(saved[name])]
     for field in changed:
-        why = "" if field in fixed else _why_it_stays(field, saved, {**saved, **given})
+        if field in fixed:
+            why = "" if field in FIXED else SUMS_STAY
+        else:
+            why = _why_it_stays(field, saved, {**saved, **given})
         if why or field in fixed:
             what = f"{field} is {saved[field]} in {folder} and cannot become {given[field]} on resuming"
             raise ValueError(f"{what}: {why}" if why else what)
-    return [name for name in SIZES if name in changed]
+    smaller = "buffer_size" in changed and given["buffer_size"] < saved["buffer_size"]
+    in_step = all(settings.get("collection") != "async" for settings in both)
+    same_fragments = in_step and all(isinstance(settings.get("actors"), int) for settings in both)
+    others = ["actors"] * (by_actors and not same_fragments) + ["collection"] * (by_actors and not in_step)
+    return [name for name in SIZES if name in changed] + [x for x in others if x in changed] + ["buffer_size"] * smaller
 
 
 def _plain(value: Any) -> Any:
@@ -236,15 +282,17 @@ def _resized(trainer: Trainer, state: StateDict, changed: list[str], folder: Pat
     Raises ValueError where the state is of one number of environments."""
     if not changed:
         return state
-    learner, fresh = state["learner"], {"steps": state["collectors"][0]["steps"], "env": None}
+    learner, before = state["learner"], state["collectors"][0]
+    steps = before["steps"] if "steps" in before else before["rounds"] * saved["num_steps"]  # of each environment
+    fresh = {"steps": steps, "env": None}
     if not isinstance(trainer.algorithm, OnPolicy | Sharded):
         from headrace.training.from_data import resized
 
         resized.check(trainer.algorithm, trainer.settings(), learner, changed)
         spaces = trainer.env.observation_space, trainer.env.action_space
-        before = {**saved, "state": learner["algorithm"]}
         scale, like = trainer.config.reward_scale, trainer.collector.rollout
-        own = resized.refill(trainer.algorithm, folder, spaces, like, scale, before)
+        then = {**saved, "state": learner["algorithm"]}
+        own = resized.refill(trainer.algorithm, folder, spaces, like, scale, then)
         return {**state, "learner": {**learner, "algorithm": own}, "collectors": [fresh]}
     if trainer.config.self_play:
         raise ValueError(
@@ -255,12 +303,6 @@ def _resized(trainer: Trainer, state: StateDict, changed: list[str], folder: Pat
     own = {"shards": [own]} if isinstance(trainer.algorithm, Sharded) else own
     collectors = [fresh] * trainer.config.learners
     return {**state, "learner": {**learner, "algorithm": own}, "collectors": collectors}
-
-
-def _any_number_of_actors(saved: Json, given: Settings) -> bool:
-    """Whether a run with actors may go on with another number of them: neither states nor bits depend on it then."""
-    in_step = saved.get("collection") in ("sync", "overlapped") and saved.get("exchange") == "experience"
-    return in_step and all(isinstance(settings.get("actors", 1), int) for settings in (saved, given))
 
 
 @contextmanager

@@ -96,6 +96,13 @@ def test_agents_together_have_the_bits_of_single_runs(algorithm, tmp_path, capsy
     assert capsys.readouterr().out.count("ended: ") == 3
 
 
+@pytest.mark.parametrize(("flag", "said"), [(["--jobs", "2"], "--jobs 2"), (["--together"], "--together")])
+def test_one_training_is_not_told_how_to_train_several(flag, said, tmp_path, capsys):
+    assert train("ppo", "CartPole-v1", "--log-folder", tmp_path, *flag) == 2
+    assert f"{said} is for several seeds: give --seeds 0-9, or leave it out" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_agent_that_diverges_ends_alone(tmp_path, capsys, monkeypatch):
     (tmp_path / "mined.py").write_text(MINED)
     monkeypatch.chdir(tmp_path)

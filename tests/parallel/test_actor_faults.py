@@ -172,8 +172,11 @@ def test_resuming_gives_the_bits_of_an_uninterrupted_training(case, collection, 
 
 
 def test_what_cannot_be_resumed_is_refused_by_name(plain, tmp_path):
-    run = hr.train("appo", Drifting, **SMALL, total_steps=32, log_folder=str(tmp_path), actors=2, collection="async")
-    with pytest.raises(ValueError, match=r"actors is 2 in .* and cannot become 4 on resuming"):
+    given = {**SMALL, "total_steps": 32, "log_folder": str(tmp_path), "actors": 2}
+    run = hr.train("a2c", Drifting, **given, exchange="gradients")
+    with pytest.raises(
+        ValueError, match=r"actors is 2 in .* cannot become 4 on resuming: .* that send gradients, sums"
+    ):
         hr.train(resume=run.path, env=Drifting, actors=4)
     trainer = Trainer("ppo", Drifting, **SMALL, actors=2)
     state = trainer.collector.state_dict()
@@ -190,8 +193,31 @@ def test_a_run_goes_on_with_another_number_of_actors(plain, tmp_path):
     assert "actors = 3" in (run.path / "config.toml").read_text()
     for mine, its in zip(run.policy.parameters(), whole.policy.parameters(), strict=True):
         assert torch.equal(mine, its)
-    with pytest.raises(ValueError, match=r"actors is 3 in .* and cannot become None"):
-        hr.train(resume=run.path, env=Drifting, actors=None)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "saved", "given"),
+    [
+        ("ppo", {"actors": 2}, {"num_envs": 6}),
+        ("ppo", {"actors": 2}, {"actors": None}),
+        ("ppo", {}, {"actors": 3, "num_steps": 16}),
+        ("appo", {"actors": 2, "collection": "async"}, {"actors": 4}),
+        ("appo", {"actors": 2, "collection": "async"}, {"collection": "sync"}),
+    ],
+)
+def test_a_run_goes_on_in_new_episodes_with_other_actors(algorithm, saved, given, plain, tmp_path, capsys):
+    options = {**SMALL, "log_folder": str(tmp_path), "progress": "plain"}
+    run = hr.train(algorithm, Drifting, **options, **saved, total_steps=64)
+    with hr.Training(resume=run.path, env=Drifting, total_steps=160, **given) as training:
+        trainer = training.trainer
+        before = hr.load(run.path, which="last").state_dict()
+        assert all(torch.equal(x, before[name]) for name, x in trainer.policy.state_dict().items())
+        assert trainer.steps == run.steps and trainer.env.num_envs == given.get("num_envs", SMALL["num_envs"])
+        done = trainer.collector.steps
+        assert done * SMALL["num_envs"] >= run.steps  # no seed of episodes is drawn again
+        trainer.iterate()
+        assert trainer.collector.steps == done + trainer.collector.rollout.num_steps
+    assert "new episodes begin: the run is not the one that it would have been" in "".join(capsys.readouterr())
 
 
 def test_environments_that_cannot_be_saved_resume_with_fresh_episodes(plain, tmp_path, capsys):

@@ -13,6 +13,7 @@ import headrace as hr
 from headrace.algorithms.base import algorithm_classes
 from headrace.core.fused import plain_only
 from headrace.core.types import MADE_WITH
+from headrace.training.config import read_toml
 from headrace.training.resuming import TAKE_EFFECT
 from tests.envs.hybrid import Mover
 
@@ -128,3 +129,61 @@ def test_hindsight_takes_effect_where_it_is_on():
         assert not torch.equal(weights(), weights(hindsight=1))
         with pytest.raises(ValueError, match=r"hindsight is 4 .* networks or buffers were made by it"):
             weights(hindsight=0)
+
+
+DQN = {**SAC, "buffer_size": 400, "num_steps": 4}
+
+
+def settings(run):
+    return read_toml(run.path / "config.toml")
+
+
+def test_settings_that_nothing_reads_are_said_to_be_without_effect_and_stay(capsys):
+    with plain_only():
+        run = hr.train("dqn", "CartPole-v1", **DQN, total_steps=64, seed=1)
+        before = settings(run)
+        new = {"priority_alpha": 0.2, "burn_in": 3, "intrinsic_coef": 0.5}
+        capsys.readouterr()
+        again = hr.train(resume=run.path, total_steps=128, progress="plain", **new)
+        said = "".join(capsys.readouterr())
+        others = {"priority_alpha": "prioritized", "burn_in": "recurrent", "intrinsic_coef": "intrinsic"}
+        for name, value in new.items():
+            assert f"{name}={value!r} is without effect, since {others[name]} is" in said
+            assert f"{name} " not in said.replace(f"{name}={value!r}", "")  # neither is it said to have changed
+            assert settings(again)[name] == before[name]
+        hr.train(resume=run.path, total_steps=192, progress="plain", priority_alpha=0.6)  # as it is
+    assert "without effect" not in "".join(capsys.readouterr())
+
+
+def test_a_smaller_replay_buffer_keeps_the_newest_rows(capsys):
+    with plain_only():
+        run = hr.train("dqn", "CartPole-v1", **DQN, total_steps=600, seed=1)
+        with hr.Training(resume=run.path, total_steps=700, buffer_size=100, progress="plain") as training:
+            replay, algorithm = training.trainer.algorithm.replay, training.trainer.algorithm
+            assert replay.length * replay.num_envs == 100 and 60 < int(replay.written.sum()) <= 100
+            assert training.trainer.steps == run.steps and algorithm.optimizer.steps > 50
+            for _ in training:
+                pass
+        assert training.trainer.steps >= 700
+    assert "with another buffer_size new episodes begin" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("given", [{}, {"total_steps": 128}])
+def test_resuming_takes_a_runs_own_file_of_settings(given):
+    with plain_only():
+        run = hr.train("dqn", "CartPole-v1", **DQN, total_steps=64, seed=1)
+        before = settings(run)
+        again = hr.train(resume=run.path, config=run.path / "config.toml", **given)
+    assert settings(again) == before | given and again.steps >= given.get("total_steps", 64)
+
+
+def test_a_file_of_settings_of_another_task_is_refused_on_resuming(tmp_path):
+    with plain_only():
+        run = hr.train("dqn", "CartPole-v1", **DQN, total_steps=64, seed=1)
+        (tmp_path / "other.toml").write_text('algorithm = "dqn"\nenv = "Acrobot-v1"\nlearning_rate = 0.5\n')
+        with pytest.raises(
+            ValueError, match=r"env is 'Acrobot-v1' in .*other.toml and 'CartPole-v1' in .*: take it out"
+        ):
+            hr.train(resume=run.path, config="other.toml", total_steps=128)
+        again = hr.train(resume=run.path, env="CartPole-v1", config="other.toml", total_steps=128)
+    assert settings(again)["learning_rate"] == 0.5

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from headrace.sb3 import PPO, make_vec_env
+from headrace.sb3 import DQN, PPO, make_vec_env
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,25 @@ def test_a_batch_size_that_does_not_fit_is_a_warning(n_steps: int, batch_size: i
         model = PPO("MlpPolicy", env, n_steps=n_steps, batch_size=batch_size)
     said = [str(one.message) for one in caught if "batch_size" in str(one.message)]
     assert bool(said) == bool(message) and (not message or re.search(message, said[0]))
+    model.close()
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "train_freq", "gradient_steps", "interval"),
+    [(1, 256, 128, 10), (1, 16, 8, 600), (1, 4, -1, 250), (2, 4, -1, 1), (4, 1, 1, 10_000)],
+)
+def test_a_target_network_is_updated_as_often_as_by_stable_baselines3(num_envs, train_freq, gradient_steps, interval):
+    """Which counts calls of step(), and updates it while it collects: never within the gradient steps that follow."""
+    gradients, updated = 0, set()
+    for call in range(1, 40_001):
+        if call % max(interval // num_envs, 1) == 0:
+            updated.add(gradients)  # as often as wanted, with the network of so many gradient steps
+        if call % train_freq == 0:
+            gradients += gradient_steps if gradient_steps > 0 else train_freq * num_envs
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = make_vec_env("CartPole-v1", n_envs=num_envs)
+        own = {"train_freq": train_freq, "gradient_steps": gradient_steps, "target_update_interval": interval}
+        model = DQN("MlpPolicy", env, buffer_size=5000, **own)
+    assert model.algorithm.config.target_interval == pytest.approx(gradients / len(updated), rel=0.02)
     model.close()

@@ -170,7 +170,10 @@ def test_learning_is_compiled_and_equal_to_plain_torch(algorithm, kind, settings
         assert all(one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5) for name in one)
 
 
-@pytest.mark.parametrize(("algorithm", "kind"), [("td3_bc", "box"), ("iql", "discrete"), ("bc", "box"), ("cql", "box")])
+@pytest.mark.parametrize(
+    ("algorithm", "kind"),
+    [("td3_bc", "box"), ("iql", "discrete"), ("bc", "box"), ("cql", "box"), ("discrete_cql", "discrete")],
+)
 def test_a_resumed_run_has_the_same_bits_without_the_data(algorithm, kind, here):
     folder, env = record(kind), partial(Home, kind)
     options = {"replay": folder, "schedule": "constant", **SMALL}
