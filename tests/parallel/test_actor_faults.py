@@ -172,7 +172,8 @@ def test_resuming_gives_the_bits_of_an_uninterrupted_training(case, collection, 
 
 
 def test_what_cannot_be_resumed_is_refused_by_name(plain, tmp_path):
-    given = {**SMALL, "total_steps": 32, "log_folder": str(tmp_path), "actors": 2}
+    given = {name: x for name, x in SMALL.items() if name not in ("minibatch_size", "epochs")}
+    given |= {"total_steps": 32, "log_folder": str(tmp_path), "actors": 2}
     run = hr.train("a2c", Drifting, **given, exchange="gradients")
     with pytest.raises(
         ValueError, match=r"actors is 2 in .* cannot become 4 on resuming: .* that send gradients, sums"
