@@ -1,5 +1,5 @@
 """The tensors of Stable-Baselines3's policies as those of Headrace's: MLPs of PPO, A2C, DQN, SAC, TD3, DDPG,
-and of sb3-contrib's TRPO, TQC and QRDQN."""
+and of sb3-contrib's TRPO, TQC and QRDQN; and the other way round, also for its CrossQ and RecurrentPPO."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ READ = re.compile(
     r"(?:(?:mlp_extractor\.(?:policy|value)_net|q_net\.q_net|quantile_net\.quantile_net|actor\.latent_pi|actor\.mu|critic\.qf\d+)\.\d+\.|"
     r"(?:action_net|value_net|actor\.mu|actor\.log_std)\.)(?:weight|bias)|(?:actor\.)?log_std|(?:actor|critic|q_net|quantile_net)_target\..*"
 )
+RENORM_EPS = 1e-3  # of batch renormalisation, which is in the deviations here and added to the variances there
 READ_OF_CONTRIB = ("tqc", "qrdqn")  # folders of sb3_contrib whose networks are read
 FOLDERS = {  # of others -> the algorithm, and what there is in its place
     "crossq": ("CrossQ", "headrace.sb3.CrossQ(...)"),
@@ -185,3 +186,101 @@ def _actor_q(algorithm: str, weights: Weights, policy: Any) -> Weights:
         named[f"critics.weights.{k}"] = torch.stack([weight.t() for weight, _ in pair])
         named[f"critics.biases.{k}"] = torch.stack([bias.unsqueeze(0) for _, bias in pair])
     return named
+
+
+def exported(algorithm: str, own: Weights, quantiles: int = 1) -> Weights:
+    """The tensors of the policy of Stable-Baselines3 that acts as a policy of Headrace with this state_dict. Target
+    networks are copies of the networks. Raises ValueError for hidden layers before an LSTM, which it has after it."""
+    if algorithm == "recurrent_ppo":
+        if any(name.startswith("trunks") for name in own):
+            raise ValueError(
+                "sb3-contrib has the hidden layers after the LSTM, and Headrace before it: only models without them "
+                "are written for it, policy_kwargs={'net_arch': []}"
+            )
+        return _lstm(own, "lstm_actor", 0) | _lstm(own, "lstm_critic", -1) | _outputs(own)
+    if algorithm in ON_POLICY:
+        hidden = _numbered("mlp_extractor.policy_net", _hidden(own, "actor"))
+        return hidden | _numbered("mlp_extractor.value_net", _hidden(own, "critic")) | _outputs(own)
+    if algorithm in DISCRETE:
+        named = _numbered(ACTORS[algorithm], [*_hidden(own, "trunk"), _q_outputs(own, quantiles)])
+        folder = ACTORS[algorithm].partition(".")[0]
+        return named | {name.replace(folder, f"{folder}_target", 1): x for name, x in named.items()}
+    named = _actor(algorithm, own)
+    for number in range(len(own["critics.weights.0"])):
+        named |= _numbered(f"critic.qf{number}", _critic(own, number), _norms(own, "critics", number))
+    targets = {"crossq": (), "sac": ("critic",), "tqc": ("critic",)}.get(algorithm, ("actor", "critic"))
+    for folder in targets:
+        its = {name: x for name, x in named.items() if name.startswith(f"{folder}.")}
+        named |= {name.replace(folder, f"{folder}_target", 1): x for name, x in its.items()}
+    return named
+
+
+def _hidden(own: Weights, name: str) -> list[tuple[Tensor, Tensor]]:
+    """Weight and bias of each hidden layer of an MLP."""
+    numbers = sorted(int(match[1]) for key in own if (match := re.fullmatch(rf"{name}\.layers\.(\d+)\.weight", key)))
+    return [(own[f"{name}.layers.{k}.weight"], own[f"{name}.layers.{k}.bias"]) for k in numbers]
+
+
+def _numbered(folder: str, layers: list[tuple[Tensor, Tensor]], norms: list[Weights] | None = None) -> Weights:
+    """Layers of a torch.nn.Sequential with an activation after each, and with norms one before each."""
+    step, first = (3, 1) if norms else (2, 0)
+    named = {
+        key: x for k, layer in enumerate(layers) for key, x in _layer(f"{folder}.{step * k + first}", layer).items()
+    }
+    return named | {f"{folder}.{3 * k}.{key}": x for k, norm in enumerate(norms or ()) for key, x in norm.items()}
+
+
+def _norms(own: Weights, name: str, number: int | None = None) -> list[Weights]:
+    """Batch renormalisation, whose running deviations are variances there; number: of a critic."""
+    found = list[Weights]()
+    while f"{name}.norms.{len(found)}.std" in own:
+        at = f"{name}.norms.{len(found)}"
+        scale, bias, mean, std = (own[f"{at}.{part}"] for part in ("weight", "bias", "mean", "std"))
+        if number is not None:
+            scale, bias, mean, std = (x[number].flatten() for x in (scale, bias, mean, std))
+        steps = own[f"{at}.batches"].to(torch.int64)
+        found.append(
+            {"scale": scale, "bias": bias, "ra_mean": mean, "ra_var": std.square() - RENORM_EPS, "steps": steps}
+        )
+    return found
+
+
+def _lstm(own: Weights, name: str, copy: int) -> Weights:
+    """Weights of a torch.nn.LSTM, [4 * size, inputs]."""
+    weights = {f"{name}.weight_{a}h_l0": own[f"rnn.weight_{b}"][copy].t() for a, b in (("i", "input"), ("h", "hidden"))}
+    return weights | {
+        f"{name}.bias_{a}h_l0": own[f"rnn.bias_{b}"][copy, 0] for a, b in (("i", "input"), ("h", "hidden"))
+    }
+
+
+def _outputs(own: Weights) -> Weights:
+    """The last layers of an actor and a critic, and the deviation of Box actions."""
+    names = {"action_net.weight": "actor_out.weight", "action_net.bias": "actor_out.bias", "log_std": "head.log_std"}
+    names |= {"value_net.weight": "critic_out.weight", "value_net.bias": "critic_out.bias"}
+    return {name: own[of_own] for name, of_own in names.items() if of_own in own}
+
+
+def _q_outputs(own: Weights, quantiles: int) -> tuple[Tensor, Tensor]:
+    """The last layer of a Q-network: action by action here, quantile by quantile in a file."""
+    if quantiles == 1:
+        return own["out.weight"], own["out.bias"]
+    parts = own["out.of_all.weight"], own["out.of_all.bias"]
+    weight, bias = (x.unflatten(0, (-1, quantiles)).transpose(0, 1).flatten(0, 1) for x in parts)
+    return weight, bias
+
+
+def _actor(algorithm: str, own: Weights) -> Weights:
+    """An actor of Box actions, of which Stable-Baselines3 has means and deviations as two layers."""
+    out = own["actor_out.weight"], own["actor_out.bias"]
+    if algorithm in DETERMINISTIC:
+        return _numbered(ACTORS[algorithm], [*_hidden(own, "actor"), out])
+    named = _numbered("actor.latent_pi", _hidden(own, "actor"), _norms(own, "actor"))
+    (mean, deviation), (bias, other) = (x.chunk(2) for x in out)
+    return named | _layer("actor.mu", (mean, bias)) | _layer("actor.log_std", (deviation, other))
+
+
+def _critic(own: Weights, number: int) -> list[tuple[Tensor, Tensor]]:
+    """Weight and bias of each layer of one of the critics."""
+    count = sum(name.startswith("critics.weights.") for name in own)
+    pairs = ((own[f"critics.weights.{k}"], own[f"critics.biases.{k}"]) for k in range(count))
+    return [(weight[number].t(), bias[number, 0]) for weight, bias in pairs]

@@ -1,15 +1,20 @@
-"""Reads a file of Stable-Baselines3's save(): the plain JSON of its data, and the tensors of its policy.
+"""Reads a file of Stable-Baselines3's save(): the plain JSON of its data, and the tensors of its policy. Writes one.
 
 Values that are no JSON are stored there as pickled bytes, next to a text of each attribute. The bytes are never read:
-unpickling runs whatever code they name. What the texts say is used, and everything else is said to be left out.
+unpickling runs whatever code they name. What the texts say is used, and everything else is said to be left out. Files
+for Stable-Baselines3 have spaces, policy_kwargs and the name of the policy's class as pickles, without which it reads
+none.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import pickle
 import re
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -18,10 +23,32 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from torch import nn
 
 from headrace.core.types import Json
+from headrace.data.spaces import is_image
 from headrace.sb3 import schedules
-from headrace.sb3.foreign_weights import kind_of, net_arch, quantiles_of
+from headrace.sb3.foreign_weights import Weights, exported, kind_of, net_arch, quantiles_of
+from headrace.sb3.parameters import optimizers, without_replay
 
 MEMBERS = ("data", "policy.pth")
+VERSION = "2.9.2"  # of Stable-Baselines3, whose files these are as
+CLASSES = {  # of policies, by algorithm: the module and the name
+    **dict.fromkeys(("ppo", "a2c", "trpo"), ("stable_baselines3.common.policies", "ActorCriticPolicy")),
+    **dict.fromkeys(("td3", "ddpg"), ("stable_baselines3.td3.policies", "TD3Policy")),
+    "sac": ("stable_baselines3.sac.policies", "SACPolicy"),
+    "dqn": ("stable_baselines3.dqn.policies", "DQNPolicy"),
+    "tqc": ("sb3_contrib.tqc.policies", "TQCPolicy"),
+    "crossq": ("sb3_contrib.crossq.policies", "CrossQPolicy"),
+    "qrdqn": ("sb3_contrib.qrdqn.policies", "QRDQNPolicy"),
+    "recurrent_ppo": ("sb3_contrib.common.recurrent.policies", "RecurrentActorCriticPolicy"),
+}
+UNKNOWN_THERE = {"policy_kwargs", "device", "env", "policy", "_init_setup_model", "use_rms_prop", "rms_prop_eps"}
+UNKNOWN_THERE |= {
+    "tensorboard_log",
+    "rollout_buffer_class",
+    "rollout_buffer_kwargs",
+    "replay_buffer_class",
+    "replay_buffer_kwargs",
+    "action_noise",
+}
 KINDS = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "MultiBinary": MultiBinary}
 SERIALIZED = ":serialized:"
 RENAMED = {"_stats_window_size": "stats_window_size"}
@@ -102,3 +129,95 @@ def _dtype(about: Json) -> type[np.integer]:
 def _numbers(text: Any) -> np.ndarray:
     """The numbers of a printed array."""
     return np.array([float(word) for word in re.split(r"[\s\[\],]+", str(text)) if word])
+
+
+def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
+    """The members of a file that Stable-Baselines3 loads, of a headrace.sb3.model.Model. left_out: names of arguments.
+
+    Adam's moments are not among them. Raises ValueError for what its policies of MlpPolicy have not."""
+    kind, space = model.algorithm_name, model.observation_space
+    if model.arguments.get("use_sde") or not isinstance(space, Box) or is_image(space):
+        what = "use_sde=True" if model.arguments.get("use_sde") else f"observations {space}"
+        raise ValueError(
+            f'format="sb3" is for MlpPolicy without gSDE and with vectors as observations, not for {what}: leave it out'
+        )
+    state = without_replay(model.algorithm)
+    weights = exported(kind, state["policy"], getattr(model.policy, "quantiles", 1))
+    members = {"data": json.dumps(_data(model, left_out), indent=4).encode(), "policy.pth": _saved(weights)}
+    variables: Weights = {}
+    if "target_entropy" in model.arguments:
+        learned = isinstance(model.arguments["ent_coef"], str)
+        coefficient = model.algorithm.buffers["log_temperature"].detach().reshape(1)
+        variables = {"log_ent_coef": coefficient} if learned else {"ent_coef_tensor": coefficient[0].exp()}
+    for name, parameters in _optimized(kind, weights, variables).items():
+        members[f"{name}.pth"] = _saved(_adam(model, parameters))
+    members["pytorch_variables.pth"] = _saved(variables)
+    return members | {"_stable_baselines3_version": VERSION.encode()}
+
+
+def _optimized(kind: str, weights: Weights, variables: Weights) -> dict[str, list[torch.Tensor]]:
+    """The parameters of each optimizer, by its name there."""
+    own = {
+        name: x for name, x in weights.items() if "_target." not in name and not name.endswith(("ra_mean", "ra_var"))
+    }
+    own = {name: x for name, x in own.items() if not name.endswith(".steps")}
+    if not any(name.startswith("critic.") for name in own):
+        return {"policy.optimizer": list(own.values())}
+    found = {
+        f"{part}.optimizer": [x for name, x in own.items() if name.startswith(f"{part}.")]
+        for part in ("actor", "critic")
+    }
+    learned = variables.get("log_ent_coef")
+    return found if learned is None else {**found, "ent_coef_optimizer": [learned]}
+
+
+def _adam(model: Any, parameters: list[torch.Tensor]) -> Json:
+    """The state of a torch.optim.Adam of them that has taken no step."""
+    own = optimizers(model.algorithm)[0]
+    adam = torch.optim.Adam(parameters, float(own.learning_rate), (own.beta1, own.beta2), own.eps)
+    return adam.state_dict()
+
+
+def _data(model: Any, left_out: Collection[str]) -> Json:
+    """Attributes of a model of Stable-Baselines3."""
+    kind, found = model.algorithm_name, dict[str, Any]()
+    for name, value in model.arguments.items():
+        if name in UNKNOWN_THERE or name in left_out:
+            continue
+        if callable(value):
+            value = float(value(1.0))
+            print(f"{name} is a function: the file keeps {value:g}, its first value", file=sys.stderr)
+        found["_stats_window_size" if name == "stats_window_size" else name] = value
+    module, name = CLASSES[kind]
+    by_name = base64.b64encode(f"c{module}\n{name}\n.".encode()).decode()  # GLOBAL and STOP of pickle's protocol 0
+    found["policy_class"] = {":type:": "<class 'abc.ABCMeta'>", SERIALIZED: by_name, "__module__": module}
+    kwargs = dict(model.arguments["policy_kwargs"] or {})
+    found["policy_kwargs"] = _pickled({"n_critics": 1, **kwargs} if kind == "ddpg" else kwargs)
+    for name in ("observation_space", "action_space"):
+        found[name] = _pickled(getattr(model, name))
+    if kind == "qrdqn":
+        found["n_quantiles"] = model.policy.quantiles
+    if kind in ("dqn", "qrdqn"):
+        found["exploration_rate"] = model.exploration_rate
+    return found | {"n_envs": model.n_envs, "num_timesteps": model.num_timesteps, "verbose": model.verbose}
+
+
+def _pickled(value: Any) -> Json:
+    """A value as Stable-Baselines3 writes those that are no JSON: pickled, and its members as texts."""
+    members = value if isinstance(value, dict) else vars(value)
+    texts = {name: x if _is_json(x) else str(x) for name, x in members.items()}
+    return {":type:": str(type(value)), SERIALIZED: base64.b64encode(pickle.dumps(value)).decode(), **texts}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()

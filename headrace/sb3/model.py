@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from inspect import signature
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -339,15 +339,24 @@ class Model:
             saved = zip_files.read(load_path_or_dict)
             parameters.set_parameters(self.algorithm, {"policy": saved.policy_for(self.policy)}, exact_match=False)
 
-    def save(self, path: zip_files.File, exclude: Iterable[str] = (), include: Iterable[str] = ()) -> None:
-        """Write PATH.zip, or into an open file: arguments, spaces, networks, optimizers. Nothing is pickled. The
-        replay buffer has a file of its own, by save_replay_buffer(path).
+    def save(
+        self,
+        path: zip_files.File,
+        exclude: Iterable[str] = (),
+        include: Iterable[str] = (),
+        format: Literal["headrace", "sb3"] = "headrace",
+    ) -> None:
+        """Write PATH.zip, or into an open file: arguments, spaces, networks, optimizers. Nothing is pickled, unless by
+        format="sb3", a file that Stable-Baselines3 loads. The replay buffer has a file of its own.
 
         exclude: names of arguments that are not written, but for those that include names. Arguments that are functions
         or classes are written by their names or left out: give them to load() again.
         """
         left_out = set(exclude or ()) - set(include or ())
-        zip_files.write(zip_files.with_suffix(path), self, without_replay(self.algorithm), left_out)
+        file = zip_files.with_suffix(path)
+        if format == "sb3":
+            return zip_files.write_foreign(file, self, left_out)
+        zip_files.write(file, self, without_replay(self.algorithm), left_out, format)
 
     @classmethod
     def load(

@@ -121,9 +121,11 @@ def opened(file: Any, ability: str) -> Any:
     return file
 
 
-def write(file: File, model: Any, state: Json, left_out: Collection[str] = ()) -> None:
+def write(file: File, model: Any, state: Json, left_out: Collection[str] = (), format: str = "headrace") -> None:
     """Write the file of a headrace.sb3.model.Model, and its folder where there is none. file: of with_suffix(). state:
-    of its algorithm; left_out: names of arguments that are not written."""
+    of its algorithm; left_out: names of arguments that are not written. Raises ValueError for another format."""
+    if format != "headrace":
+        raise ValueError(f'format must be "headrace" or "sb3", got {format!r}')
     arguments = model.arguments | {"verbose": model.verbose, "tensorboard_log": model.tensorboard_log}
     arguments = {name: value for name, value in arguments.items() if name not in left_out}
     about = {
@@ -140,11 +142,30 @@ def write(file: File, model: Any, state: Json, left_out: Collection[str] = ()) -
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(ABOUT, json.dumps(about, indent=1))
         archive.writestr(STATE, tensors.getvalue())
+    _put(file, buffer.getvalue())
+
+
+def write_foreign(file: File, model: Any, left_out: Collection[str] = ()) -> None:
+    """Write a file that Stable-Baselines3 loads; the arguments are those of write(). Says that it has pickles."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in foreign_zip.written(model, left_out).items():
+            archive.writestr(name, content)
+    print(
+        'format="sb3": spaces, policy_kwargs and the class of the policy are pickled, as Stable-Baselines3 requires; '
+        "Adam's moments and the replay buffer are not in the file",
+        file=sys.stderr,
+    )
+    _put(file, buffer.getvalue())
+
+
+def _put(file: File, content: bytes) -> None:
+    """Write a file, or into one that is open."""
     if is_path(file):
         with replacing(Path(file), "the model") as fresh:  # type: ignore[arg-type]
-            Path(fresh).write_bytes(buffer.getvalue())
+            Path(fresh).write_bytes(content)
     else:
-        file.write(buffer.getvalue())  # type: ignore[union-attr]
+        file.write(content)  # type: ignore[union-attr]
 
 
 def read(file: File) -> Saved:
