@@ -187,6 +187,8 @@ def _data(model: Any, left_out: Collection[str]) -> Json:
         if callable(value):
             value = float(value(1.0))
             print(f"{name} is a function: the file keeps {value:g}, its first value", file=sys.stderr)
+        if name == "train_freq" and not isinstance(value, int):
+            value = value[0]  # of (4, "step"), which would be read as a list
         found["_stats_window_size" if name == "stats_window_size" else name] = value
     module, name = CLASSES[kind]
     by_name = base64.b64encode(f"c{module}\n{name}\n.".encode()).decode()  # GLOBAL and STOP of pickle's protocol 0

@@ -22,7 +22,7 @@ from headrace.core.fused import plain_only
 from tests.sb3.test_with_sb3 import HOME, ROOT, site_packages
 
 NET = {"policy_kwargs": {"net_arch": [16, 8]}, "seed": 0, "device": "cpu"}
-OFF_POLICY = {**NET, "buffer_size": 200, "learning_starts": 20, "batch_size": 8}
+OFF_POLICY = {**NET, "buffer_size": 200, "learning_starts": 20, "batch_size": 8, "train_freq": (2, "step")}
 LSTM = {"n_steps": 16, "batch_size": 16, "seed": 0, "policy_kwargs": {"net_arch": [], "lstm_hidden_size": 8}}
 MODELS = {
     "PPO": ("Pendulum-v1", {**NET, "n_steps": 16, "batch_size": 16}),
