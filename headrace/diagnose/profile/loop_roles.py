@@ -109,6 +109,8 @@ class LoopRoles:
     def _is_replay_of(self, node: Node, acting: list[Node]) -> bool:
         """Tell whether a network learns from what another one or an environment did: its cycle is that of a replay."""
         after = _reach(node, self._loop.all_edges, self._loop.updating_nodes)
+        if self._stepping & after:
+            return False  # it acts: an environment takes what it gives
         sources = {*acting, *self._stepping} - after
         fed = (_reach(each, self._loop.all_edges, self._loop.updating_nodes) for each in sources)
         return bool(after & self._loop.updating_nodes) and any(node in each for each in fed)

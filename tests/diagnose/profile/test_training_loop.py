@@ -19,7 +19,7 @@ FORWARD = Code("/x/site-packages/torch/nn/modules/module.py", "Module._call_impl
 BACKWARD = Code("/x/site-packages/torch/_tensor.py", "Tensor.backward", "torch._tensor", 1, ())
 COMPILER = Code("/x/site-packages/numba/core/compiler.py", "compile_extra", "numba.core.compiler", 1, ())
 LOAD = Code("/x/site-packages/torch/serialization.py", "load", "torch.serialization", 1, ())
-KINDS = {"net": "network", "old": "network", "opt": "optimizer", "gc": "code", "torch": "code", "np": "code"}
+KINDS = {"net": "network", "old": "network", "opt": "optimizer"} | dict.fromkeys(("gc", "torch", "np", "go"), "code")
 LEARN = "L = f(net(B)); L.backward(); opt.step()"
 
 
@@ -270,7 +270,6 @@ def test_waiting_for_a_result_is_a_part_of_what_computes_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("acts", ["net(x)", "dice()"])
 def test_a_replay_whose_draws_depend_on_errors_is_no_environment(acts: str, tmp_path: Path) -> None:
-    """Neither beside a network that acts, nor where the first actions are random."""
     script = Script(
         tmp_path,
         f"""
@@ -278,25 +277,26 @@ def test_a_replay_whose_draws_depend_on_errors_is_no_environment(acts: str, tmp_
             return sorted(items, key=lambda e: e.heat)
 
         while True:
-            u = {acts}
-            x, r = gas.advance(u)
+            u = {acts}; x, r = go(u)
+            x = gas.reset() if r else x
             rows.append((x, u, r))
             B = pick(rows)
             E = net(B)
-            E.mean().backward()
-            opt.step()
+            E.mean().backward(); opt.step()
             for e, error in zip(B, E.tolist()):
                 e.heat = error
         """,
     )
     found = script.roles(
         (*([FORWARD] if acts == "net(x)" else []), script.at(acts)),
-        (GYM, script.at("gas.advance(u)")),
+        (GYM, script.at("go(u)")),
+        (GYM, script.at("gas.reset()")),
         (script.at("sorted(items, key=lambda e: e.heat)", "pick"), script.at("pick(rows)")),
         (FORWARD, script.at("net(B)")),
         (BACKWARD, script.at("E.mean().backward()")),
     )
-    assert found[1:] == [Role.ENVIRONMENT, Role.DATA, Role.FORWARD, Role.BACKWARD]
+    assert acts != "net(x)" or found[0] is Role.INFERENCE
+    assert found[1:] == [Role.ENVIRONMENT, Role.ENVIRONMENT, Role.DATA, Role.FORWARD, Role.BACKWARD]
 
 
 def test_a_wrapper_that_sums_rewards_is_a_part_of_the_environment(tmp_path: Path) -> None:
