@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.openmp import let_threads_sleep
+from headrace.core.cores import let_threads_sleep
 
 let_threads_sleep()  # before torch is loaded
 if TYPE_CHECKING:

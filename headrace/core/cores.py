@@ -1,15 +1,19 @@
-"""The processor: its name, the number of cores, and how work is divided among them. Imports no torch, so that worker
-processes start quickly."""
+"""The processor: its name, the number of cores, how work is divided among them, and how threads of OpenMP libraries
+wait. Imports no torch, so that worker processes start quickly, and OpenMP's setting is made before torch reads it."""
 
 from __future__ import annotations
 
 import math
 import os
 import platform
+import sys
 from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+
+SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # of OpenMP, by which users choose
+_passive: list[bool] = []  # whether this process was given the setting here; empty before it was asked
 
 
 def processor() -> str:
@@ -64,3 +68,30 @@ def _granted(folder: Path) -> float:
 def partition(number: int, parts: int) -> list[slice]:
     """Which of `number` things each of several processes has: sizes differ by one at most."""
     return [slice(first, end) for first, end in pairwise(number * part // parts for part in range(parts + 1))]
+
+
+def let_threads_sleep() -> None:
+    """Let threads of OpenMP, torch's among them, sleep at once when they wait, in this process and those it starts: by
+    default they spin for milliseconds, on cores that kernels need.
+
+    Nothing where the user has chosen, or torch is loaded already."""
+    if not _passive:
+        _passive.append(not set_by_user() and "torch" not in sys.modules)
+        if _passive[0]:
+            os.environ["OMP_WAIT_POLICY"] = "passive"
+
+
+def set_by_user() -> bool:
+    """Whether the environment of this process has a setting of the user's."""
+    return not any(_passive) and any(name in os.environ for name in SETTINGS)
+
+
+def spinning(threads: int) -> str:
+    """A line for a training in which torch's threads, of this number, spin on cores of the kernels; empty where they do
+    not."""
+    if threads < 2 or any(_passive) or set_by_user():
+        return ""
+    return (
+        f"torch was imported before headrace, and its {threads} threads spin when they wait, on cores that kernels "
+        "use: import headrace first, set OMP_WAIT_POLICY=passive, or train with threads=1"
+    )

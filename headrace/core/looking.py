@@ -38,7 +38,7 @@ _moments: WeakSet[Moment] = WeakSet()  # of all threads, which the user's code m
 
 @contextmanager
 def looked_once(none_of_the_users: bool = False) -> Iterator[None]:
-    """Within this block of a thread, what note() was told of is not looked at again before users_code().
+    """Within this block of a thread, what note() was given is not looked at again before users_code().
 
     none_of_the_users: for a block in which the user's code cannot run, nor change anything: users_code() does nothing.
     """

@@ -15,8 +15,8 @@ import torch
 from headrace.algorithms.base import Algorithm, counted_steps, past_warm_up
 from headrace.algorithms.reduce import all_agree
 from headrace.bindings.compiled.loss_tries import RunTries
+from headrace.core.cores import spinning
 from headrace.core.device import numbers
-from headrace.core.openmp import spinning
 from headrace.core.precision import torch_settings
 from headrace.core.processes.state import ProcessState, held
 from headrace.core.stopping import Stopped

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.core import openmp
+from headrace.core import cores
 
 TRAIN = "headrace.Trainer('sac', 'Pendulum-v1', threads={}, hidden=(4,)).close()"
 
@@ -21,7 +21,7 @@ TRAIN = "headrace.Trainer('sac', 'Pendulum-v1', threads={}, hidden=(4,)).close()
     ],
 )
 def test_the_setting_is_made_before_torch_is_loaded_and_the_users_wins(program, setting, policy, said):
-    clean = {name: value for name, value in os.environ.items() if name not in openmp.SETTINGS}
+    clean = {name: value for name, value in os.environ.items() if name not in cores.SETTINGS}
     program += "\nimport os\nprint(os.environ.get('OMP_WAIT_POLICY'))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env=clean | setting, check=True

@@ -154,7 +154,7 @@ class LossLearner:
         return kept
 
     def _lies_still(self, given: Sequence[Tensor], threads: int) -> bool:
-        """True where these are the tensors of the call before, and nobody can have moved them."""
+        """True where these are the tensors of the call before, in the same moment, so that they lie where they lay."""
         then, before = self._last
         if then is None or then is not moment() or not self._lie or self._lie[0] != threads:
             return False
