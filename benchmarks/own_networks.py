@@ -128,6 +128,7 @@ class Case(NamedTuple):
 SMALL = {"hidden": (64, 64)}
 REPLAY: dict[str, Any] = {"num_envs": 1, "num_steps": 64, "train_freq": 1, "learning_starts": 500, **SMALL}
 GRU: dict[str, Any] = {"recurrent": "gru", "rnn_size": 64, "hidden": (64,), "sequence_length": 16}
+ALL_STEPS = {"target_kl": 0.0}  # it would end updates after other numbers of steps
 CASES = {
     "own network, 2 x 64": Case(SMALL),
     "the same as a user's class": Case(SMALL, policy=Same),
@@ -144,9 +145,9 @@ CASES = {
     "SAC, residual actor": Case(REPLAY, {}, Actor, "sac", "Pendulum-v1"),
     "DQN, 2 x 64": Case(REPLAY, algorithm="dqn"),
     "DQN, conservative": Case(REPLAY, {"loss": conservative}, None, "dqn"),
-    "own network, registered settings": Case({}, registered=True),
-    "user's class, registered settings": Case({}, policy=Same, registered=True),
-    "value penalty, registered settings": Case({}, {"loss": value_penalty}, registered=True),
+    "own network, registered settings": Case(ALL_STEPS, registered=True),
+    "user's class, registered settings": Case(ALL_STEPS, policy=Same, registered=True),
+    "value penalty, registered settings": Case(ALL_STEPS, {"loss": value_penalty}, registered=True),
 }
 
 
