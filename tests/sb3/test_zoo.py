@@ -80,6 +80,7 @@ def test_an_entry_is_settings(tmp_path):
         ("tqc", "top_quantiles_to_drop_per_net: 3\n  policy_kwargs: 'dict(n_quantiles=10)'", {"dropped_quantiles": 3}),
         ("crossq", "policy_kwargs: dict(net_arch=dict(pi=[8], qf=[9]))", {"hidden": (8,), "critic_hidden": (9,)}),
         ("trpo", "cg_max_steps: 25\n  n_critic_updates: 20\n  sub_sampling_factor: 1", {"cg_steps": 25}),
+        ("ppo", "policy_kwargs: dict(optimizer_kwargs=dict(betas=(0.9, 0.95)))", {"adam_beta2": 0.95}),
         ("a2c", "use_rms_prop: true\n  ent_coef: 0.01", {"entropy_coef": 0.01, "initial_std": 1.0}),
         (
             "ppo",
@@ -89,9 +90,15 @@ def test_an_entry_is_settings(tmp_path):
     ],
 )
 def test_arguments_of_each_algorithm(algorithm, text, expected, tmp_path):
-    policy = "MlpLstmPolicy" if algorithm == "ppo" else "MlpPolicy"
+    policy = "MlpLstmPolicy" if "recurrent" in expected else "MlpPolicy"
     got = found(tmp_path, f"Pendulum-v1:\n  policy: {policy}\n  {text}\n", algorithm, "Pendulum-v1")
     assert {name: got[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("rms", [True, False])
+def test_a2c_says_that_its_optimizer_is_another(rms, tmp_path, capsys):
+    found(tmp_path, f"Pendulum-v1:\n  policy: MlpPolicy\n  use_rms_prop: {rms}\n", "a2c", "Pendulum-v1")
+    assert ("Adam here, and RMSprop" in capsys.readouterr().err) is rms
 
 
 def test_ornstein_uhlenbeck_noise_is_that_of_stable_baselines3(tmp_path):
@@ -120,6 +127,8 @@ def test_ornstein_uhlenbeck_noise_is_that_of_stable_baselines3(tmp_path):
         ("ppo", "callback: rl_zoo3.callbacks.ParallelTrainCallback", "ParallelTrainCallback' has no counterpart"),
         ("ppo", "normalize: dict(clip_obs=5)", "normalize has clip_obs, without counterpart"),
         ("ppo", "policy_kwargs: dict(features_extractor_class=Mine)", "'Mine' is not among numbers"),
+        ("ppo", "policy_kwargs: dict(optimizer_kwargs=dict(eps=0.1))", "Adam's settings the second beta alone is one"),
+        ("ppo", "policy_kwargs: dict(optimizer_kwargs=dict(betas=(0.5, 0.9)))", "'beta1': 0.5"),
         ("ppo", "policy_kwargs: dict(full_std=False)", "full_std=False, which has no counterpart"),
         ("sac", "normalize: true", "rows of a replay buffer stay as they are"),
         ("sac", "noise_type: normal\n  noise_std: 0.1", "sac explores by itself"),

@@ -15,11 +15,13 @@ from typing import Any
 
 from gymnasium.spaces import Space
 
+from headrace.core.terminal import tell
 from headrace.core.text import did_you_mean, shown
 from headrace.core.types import Json
 from headrace.core.writing import check_file
 from headrace.envs import make
 from headrace.sb3 import contrib, models
+from headrace.sb3.parameters import optimizer_of
 from headrace.sb3.translation import ON_POLICY, ornstein_uhlenbeck, translate
 from headrace.sb3.zoo.entry_wrappers import Wrapping, callbacks, wrapping_of
 from headrace.sb3.zoo.literals import parse
@@ -110,7 +112,7 @@ def translated(kind: str, own: Json, wrapping: Wrapping, spaces: tuple[Space, Sp
     try:
         config = translate(kind, policy, {**defaults, **given, **_her(own)}, defaults, spaces, num_envs).config
         found = {field.name: getattr(config, field.name) for field in fields(config)}
-        found |= _noise(kind, own) | _normalized(kind, own) | callbacks(own)
+        found |= _noise(kind, own) | _normalized(kind, own) | callbacks(own) | _optimizer(kind, own)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where}: {error}") from error
     if "learning_rate" in schedules:
@@ -158,6 +160,18 @@ def _noise(kind: str, own: Json) -> Json:
     if name == "ornstein-uhlenbeck":
         return ornstein_uhlenbeck(std)
     raise ValueError(f"noise_type={name!r} has no counterpart: normal, or ornstein-uhlenbeck")
+
+
+def _optimizer(kind: str, own: Json) -> Json:
+    """What an entry says of Adam. Of A2C, whose optimizer is RMSprop there, a line says that it is Adam here."""
+    found = optimizer_of(kind, own.get("policy_kwargs") or {})
+    beta2 = {"adam_beta2": found.pop("beta2")} if "beta2" in found else {}
+    others = {name: x for name, x in found.items() if (name, x) != ("beta1", 0.9)}
+    if others:
+        raise ValueError(f"policy_kwargs: of Adam's settings the second beta alone is one, and it has {others}")
+    if kind == "a2c" and own.get("use_rms_prop", True):
+        tell("the optimizer of A2C is Adam here, and RMSprop in Stable-Baselines3 (use_rms_prop)")
+    return beta2
 
 
 def _normalized(kind: str, own: Json) -> Json:
