@@ -74,10 +74,10 @@ def seconds(name: str) -> tuple[float, float]:
 
     made_in, plain_make = list[float](), CompiledLoss._make
 
-    def make(loss: CompiledLoss, arguments: Any) -> Any:
+    def make(loss: CompiledLoss, *given: Any) -> Any:
         began = time.perf_counter()
         try:
-            return plain_make(loss, arguments)
+            return plain_make(loss, *given)
         finally:
             made_in.append(time.perf_counter() - began)
 

@@ -62,6 +62,14 @@ def measure(kernel: Callable[[], object], compiled: Callable[[], object], option
     }
 
 
+def program_of(loss: Any, arguments: tuple[Any, ...]) -> Any:
+    """The program of a loss. Raises ValueError where there is none."""
+    found = loss.find(arguments)
+    if isinstance(found, str):
+        raise ValueError(found)
+    return found
+
+
 def ppo() -> tuple[Callable[[], object], Callable[[], object]]:
     """A minibatch of PPO's: the kernel's, the compiled loss'."""
     import generality
@@ -69,7 +77,7 @@ def ppo() -> tuple[Callable[[], object], Callable[[], object]]:
     import torch.nn.functional as F
     from gymnasium.spaces import Box, Discrete
 
-    from headrace.bindings.compiled.loss_program import Program
+    from headrace.bindings.compiled.compiled_losses import CompiledLoss
     from tests.bindings.losses import mlp
 
     def loss(actor: Any, critic: Any, batch: dict[str, Any]) -> Any:
@@ -89,7 +97,7 @@ def ppo() -> tuple[Callable[[], object], Callable[[], object]]:
     arguments = (mlp(4, 64, 64, 2), mlp(4, 64, 64, 1), batch | scalars)
     settings = {"epochs": 2, "minibatch_size": rows}
     case = generality.Case("ppo 4", "ppo", settings, Box(-1, 1, (4,)), Discrete(2), 64, 128)
-    program = Program(loss, arguments, "ppo")
+    program = program_of(CompiledLoss(loss), arguments)
     values = program.values(arguments)
     return generality.prepare(case)[0].learn, lambda: program.compute(values)
 
@@ -102,7 +110,7 @@ def sac() -> tuple[Callable[[], object], Callable[[], object]]:
     from generality_cases import _off
     from torch import nn
 
-    from headrace.bindings.compiled.loss_program import Program
+    from headrace.bindings.compiled.compiled_losses import CompiledLoss
     from tests.bindings.losses import mlp, replay, squashed
 
     def critic_loss(critics: Any, actor: Any, targets: Any, batch: Any, alpha: Any) -> Any:
@@ -130,7 +138,7 @@ def sac() -> tuple[Callable[[], object], Callable[[], object]]:
         learned.requires_grad_(True)
         frozen.requires_grad_(False)
         targets.requires_grad_(False)
-        program = Program(loss, arguments, loss.__name__)
+        program = program_of(CompiledLoss(loss), arguments)
         programs.append((program, program.values(arguments)))
     kernel = generality.prepare(_off("sac", "256, 256 relu"))[0].learn
     return kernel, lambda: [program.compute(values) for program, values in programs]
