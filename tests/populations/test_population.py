@@ -184,7 +184,6 @@ def test_all_members_failing_is_an_error(tmp_path):
         ({"learning_rate": 1e-3}, "leave out the setting"),
         ({"target_return": 100}, "same steps"),
         ({"save_freq": 10}, "keeps checkpoints"),
-        ({"cluster": "local"}, "on this machine"),
         ({"score": "loss"}, "'training' or 'evaluation'"),
         ({"resume": "runs"}, "goes on"),
         ({"together": True, "each": print}, "one thread at a time"),
