@@ -295,9 +295,8 @@ class VectorAdapter(Env):
     def _tensor(self, values: Sample, what: str) -> Tensor:
         """An array of a library as a tensor, which shares its memory. Raises ValueError for one of another device,
         TypeError for what is no array of numbers."""
-        known = isinstance(values, Tensor | np.ndarray) or not hasattr(values, "__dlpack__")
         try:
-            tensor = torch.as_tensor(values) if known else torch.from_dlpack(values)
+            tensor = _as_tensor(values)
         except (TypeError, ValueError) as error:  # of text, of objects, of lists of these
             raise TypeError(f"{what} of {self.name} is {shown(values, 60)}, which is no array of numbers") from error
         if tensor.device != self.device:
@@ -328,6 +327,14 @@ class VectorAdapter(Env):
     def close(self) -> None:
         """Close the library's environments."""
         close(self.source, f"the environments of {self.name}")
+
+
+def _as_tensor(values: Sample) -> Tensor:
+    """A tensor of an array, which shares its memory."""
+    if type(values) is np.ndarray and values.flags.writeable:
+        return torch.from_numpy(values)  # in a third of the time that as_tensor() takes
+    known = isinstance(values, Tensor | np.ndarray) or not hasattr(values, "__dlpack__")
+    return torch.as_tensor(values) if known else torch.from_dlpack(values)
 
 
 def _where(mask: Tensor, values: Value, others: Value) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import gymnasium
@@ -17,7 +18,7 @@ from headrace.data.spaces import Sample
 from headrace.envs.gym.columns import action_caster
 from headrace.envs.sources import MUJOCO, EnvSpec, installs_named, mujoco_warns_once
 from headrace.envs.vector.adapter import Autoreset, Outcome
-from headrace.envs.vector.mujoco_infos import Infos
+from headrace.envs.vector.mujoco_infos import INFOS, Infos
 from headrace.envs.vector.mujoco_simulations import Simulations
 from headrace.envs.vector.mujoco_tasks import TASKS
 
@@ -52,10 +53,14 @@ class MujocoSource:
         self.name, self.num_envs = MUJOCO + task.id, num_envs
         self.max_steps: int | None = made.spec.max_episode_steps if made.spec is not None else None
         self.observation_space, self.action_space = made.observation_space, made.action_space
-        self._task, model, repeats = TASKS[type(self.env).__name__], self.env.model, self.env.frame_skip
-        self.simulations = Simulations(self.name, [model], num_envs, self._task.fields, repeats)
+        kind, model = type(self.env).__name__, self.env.model
+        self._task, self._infos = TASKS[kind], INFOS[kind]
+        # what formulas read: in Gymnasium dt is a property, which asks MuJoCo for its factors each time
+        self._made = SimpleNamespace(**vars(self.env), dt=self.env.dt)
+        self.simulations = Simulations(self.name, [model], num_envs, self._task.fields, self.env.frame_skip)
         self._threads, self._actions = num_threads, action_caster(self.action_space)
         self._random = [np_random()[0] for _ in range(num_envs)]
+        self._limit, self._every = self.max_steps or np.inf, np.arange(num_envs)
         self._steps, self._ended = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.bool_)
 
     @property
@@ -66,11 +71,11 @@ class MujocoSource:
         if seed is not None:
             self._random = [np_random(env_seed(seed, first + i))[0] for i in range(self.num_envs)]
         self._begin(np.arange(self.num_envs))
-        return self._task.observe(self.env, self.simulations.fields)
+        return self._task.observe(self._made, self.simulations.fields)
 
     def reset_some(self, mask: Tensor) -> Sample:
         self._begin(np.flatnonzero(mask.numpy()))
-        return self._task.observe(self.env, self.simulations.fields)
+        return self._task.observe(self._made, self.simulations.fields)
 
     def _begin(self, envs: np.ndarray) -> None:
         """Begin an episode in some environments."""
@@ -79,22 +84,24 @@ class MujocoSource:
         self._steps[envs], self._ended[envs] = 0, False
 
     def _place(self, random: np.random.Generator, data: Any) -> None:
-        data.qpos[:], data.qvel[:] = self._task.begin(self.env, random)
+        data.qpos[:], data.qvel[:] = self._task.begin(self._made, random)
 
     def step(self, action: Tensor) -> Outcome:
-        actions = np.ascontiguousarray(self._actions(action.numpy()))
-        begins, before = self._ended.copy(), self.simulations.kept()
-        unstable = self.simulations.step(actions, np.flatnonzero(~begins), self._threads)
-        reward, terminated = self._task.judge(self.env, before, self.simulations.fields, actions)
-        terminated = (terminated | unstable) & ~begins
+        actions, begins = np.ascontiguousarray(self._actions(action.numpy())), self._ended
+        due = np.flatnonzero(~begins) if (some := bool(begins.any())) else self._every
+        before, after = self.simulations.kept(), self.simulations.fields
+        unstable = self.simulations.step(actions, due, self._threads)
+        reward, terminated = self._task.judge(self._made, before, after, actions)
         self._steps += 1
-        truncated = (self._steps >= (self.max_steps or np.inf)) & ~begins
-        if begins.any():
+        truncated = self._steps >= self._limit
+        if unstable is not None:
+            reward, terminated = np.where(unstable, 0.0, reward), terminated | unstable
+        if some:
+            reward, terminated, truncated = np.where(begins, 0.0, reward), terminated & ~begins, truncated & ~begins
             self._begin(np.flatnonzero(begins))
         self._ended = terminated | truncated
-        seen = self._task.observe(self.env, self.simulations.fields)
-        infos = Infos(self.env, before, self.simulations.fields, actions)
-        return Outcome(seen, np.where(begins | unstable, 0.0, reward), terminated, truncated, infos=infos)
+        infos = Infos(self._infos, self._made, before, after, actions)
+        return Outcome(self._task.observe(self._made, after), reward, terminated, truncated, infos=infos)
 
     def close(self) -> None:
         self.env.close()

@@ -12,20 +12,22 @@ from headrace.envs.vector import mujoco_tasks as tasks
 from headrace.envs.vector.mujoco_simulations import Fields
 
 Arrays: TypeAlias = dict[str, np.ndarray]
+Find: TypeAlias = Callable[[Any, Fields, Fields, np.ndarray], Arrays]
 
 
 class Infos(Mapping[str, np.ndarray]):
     """Infos of a step, by name, computed when they are read first: valid until the next step.
 
-    env: as Gymnasium made it. before, after: fields of the simulations. action: [N, K], within its bounds.
+    find: of INFOS. env: attributes of Gymnasium's environment. before, after: fields of the simulations.
+    action: [N, K], within its bounds.
     """
 
-    def __init__(self, env: Any, before: Fields, after: Fields, action: np.ndarray) -> None:
-        self._given = env, before, after, action
+    def __init__(self, find: Find, env: Any, before: Fields, after: Fields, action: np.ndarray) -> None:
+        self._find, self._given = find, (env, before, after, action)
 
     @cached_property
     def _found(self) -> Arrays:
-        return _INFOS[type(self._given[0]).__name__](*self._given)
+        return self._find(*self._given)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._found[name]
@@ -129,7 +131,7 @@ def _reach(env: Any, before: Fields, after: Fields, action: np.ndarray) -> Array
     return {"reward_dist": -tasks.distance(env, after), "reward_ctrl": -tasks.control_of_arm(env, action)}
 
 
-_INFOS: dict[str, Callable[[Any, Fields, Fields, np.ndarray], Arrays]] = {  # those of mujoco_tasks.TASKS
+INFOS: dict[str, Find] = {  # those of mujoco_tasks.TASKS
     "AntEnv": _ant,
     "HalfCheetahEnv": _run,
     "HopperEnv": _hop,

@@ -10,13 +10,13 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
-from headrace.kernels.physics.mujoco_errors import Guards
+from headrace.kernels.physics.mujoco_errors import UNSTABLE, Guards
 from headrace.kernels.physics.mujoco_errors import functions as guarding
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call, Native
@@ -54,8 +54,9 @@ class Simulations:
             for name, size, end in zip(names, sizes, accumulate(sizes), strict=False)
         }
         self._copied, self._actions = np.zeros((count, sum(sizes))), np.zeros((count, self.models[0].nu))
-        self._due, self.fields = np.zeros(count, np.int64), self._split(self._copied)
-        self._failed = np.zeros(count, np.int64)
+        self._before = np.zeros_like(self._copied)
+        self.fields, self._fields_before = self._split(self._copied), self._split(self._before)
+        self._due, self._ends = np.zeros(count, np.int64), np.zeros(count, np.int64)
         addresses = [[part.ctypes.data for part in parts] for parts in self._parts]
         given = (
             np.array(_called(names), np.uint64),
@@ -66,19 +67,17 @@ class Simulations:
             np.ascontiguousarray(np.array(addresses, np.uint64).T),
             np.array(sizes, np.uint64),
             self._copied,
+            self._copied.view(np.int64),
+            sum(sizes[:-1]) + _resets(),
             self._due,
             np.uint64(repeats),
             np.uint64(guarding()[0]),
             np.uint64(self._guards.address),
-            self._failed,
+            self._ends,
         )
         arguments = (0, queue_state(), np.uint64(count), given)
         self._call = Call(entry("physics.mujoco_steps", "step", arguments, ANNOUNCEMENT), arguments)
         self._count = self._call.slot(2)
-        warnings = mujoco.mjtWarning
-        resets = [int(x) for x in (warnings.mjWARN_BADQPOS, warnings.mjWARN_BADQVEL, warnings.mjWARN_BADQACC)]
-        # of each simulation how often MuJoCo has reset it since it began, int32 [N, 3]: a count is half of a double
-        self._resets = self._copied[:, -len(self._parts[0][-1]) :].view(np.int32)[:, 1::2], resets
 
     def take(self, models: Sequence[Any]) -> None:
         """Step by other models of the same sizes from now on: one for all, or one for each."""
@@ -90,8 +89,9 @@ class Simulations:
         return {name: copied[:, part].reshape(-1, *shape) for name, (part, shape) in self._places.items()}
 
     def kept(self) -> Fields:
-        """The fields as they are now, which later steps do not change."""
-        return self._split(self._copied.copy())
+        """The fields as they are now, which are kept until the next call."""
+        np.copyto(self._before, self._copied)
+        return self._fields_before
 
     def begin(self, i: int, change: Callable[[Any], None]) -> None:
         """Reset a simulation, let a function change its mjData, and compute what follows from that."""
@@ -102,45 +102,43 @@ class Simulations:
             self._mujoco.mj_forward(self.models[i], data)
         np.concatenate([part.ravel() for part in self._parts[i]], out=self._copied[i])
 
-    def step(self, actions: np.ndarray, due: np.ndarray, threads: int | None) -> np.ndarray:
-        """Step the simulations of the numbers `due`; return which of all MuJoCo found unstable, bool [N].
+    def step(self, actions: np.ndarray, due: np.ndarray, threads: int | None) -> np.ndarray | None:
+        """Step the simulations of the numbers `due`; return which of all MuJoCo found unstable, bool [N], None for none.
 
         threads: None for one for each ENVS_PER_THREAD, up to the number of cores.
 
         Raises ValueError for actions that are no numbers, mujoco.FatalError for an error of MuJoCo.
         """
-        if not np.isfinite(given := actions[due]).all():
-            wrong = due[~np.isfinite(given).all(1)][0]
-            raise ValueError(f"the action of environment {wrong} of {self.name} is {actions[wrong].tolist()}")
+        if not np.isfinite(actions).all():
+            self._check(actions, due)
         self._actions[:], self._due[: len(due)] = actions, due
         self._call.put(self._count, len(due))
+        self._ends.fill(0)
         if len(due):
             with SILENCE:
                 self._queue.run(self._call, min(threads or self._threads, len(due)))
-        if self._failed.any():
-            self._fail()
-        return self._unstable(due)
+        return self._unstable() if self._ends.any() else None
 
-    def _fail(self) -> NoReturn:
-        """Raise what MuJoCo said of the first simulation that it could not step."""
-        i = int(np.flatnonzero(self._failed)[0])
-        text = self._guards.text(int(self._failed[i]) - 1)
-        self._failed[:] = 0
-        raise self._mujoco.FatalError(f"environment {i} of {self.name}: {text}")
+    def _check(self, actions: np.ndarray, due: np.ndarray) -> None:
+        """Raise ValueError for actions that are no numbers, of simulations that are to be stepped."""
+        wrong = due[~np.isfinite(actions[due]).all(1)]
+        if len(wrong):
+            i = wrong[0]
+            raise ValueError(f"the action of environment {i} of {self.name} is {actions[i].tolist()}")
 
-    def _unstable(self, due: np.ndarray) -> np.ndarray:
-        """Simulations that MuJoCo has reset in this step, bool [N]: it counts that, from the last begin() on."""
-        counts, resets = self._resets
-        counted = np.zeros(len(counts), np.bool_)
-        counted[due] = counts[due][:, resets].any(1)
-        if counted.any():
-            self.unstable += int(counted.sum())
-            numbers = ", ".join(map(str, np.flatnonzero(counted)))
-            tell(
-                f"{self.name}: MuJoCo found the simulation of environment {numbers} unstable and reset it, which ends "
-                f"its episode ({self.unstable} so far)"
-            )
-        return counted
+    def _unstable(self) -> np.ndarray:
+        """Which simulations MuJoCo has reset; raise what it said of the first one that it could not step."""
+        unstable: np.ndarray = self._ends == UNSTABLE
+        if failed := np.flatnonzero(self._ends > 0).tolist():
+            text = self._guards.text(int(self._ends[failed[0]]) - 1)
+            raise self._mujoco.FatalError(f"environment {failed[0]} of {self.name}: {text}")
+        self.unstable += int(unstable.sum())
+        numbers = ", ".join(map(str, np.flatnonzero(unstable)))
+        tell(
+            f"{self.name}: MuJoCo found the simulation of environment {numbers} unstable and reset it, which ends "
+            f"its episode ({self.unstable} so far)"
+        )
+        return unstable
 
 
 @contextmanager
@@ -211,6 +209,14 @@ def _handlers() -> tuple[ctypes.c_void_p, ...]:
     """The places of the functions that MuJoCo calls for a warning, for a fatal error, and for the time."""
     names = ("mju_user_warning", "mju_user_error", "mjcb_time")
     return tuple(ctypes.c_void_p.in_dll(_library(), name) for name in names)
+
+
+def _resets() -> np.ndarray:
+    """The kinds of warnings that say that MuJoCo has reset a simulation, int64 [3]."""
+    import mujoco
+
+    kinds = mujoco.mjtWarning
+    return np.array([int(kind) for kind in (kinds.mjWARN_BADQPOS, kinds.mjWARN_BADQVEL, kinds.mjWARN_BADQACC)])
 
 
 def _warnings(data: Any) -> np.ndarray:

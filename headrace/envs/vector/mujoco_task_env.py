@@ -111,7 +111,7 @@ class MujocoTaskEnv(Env):
         self._prepare(np.arange(self.num_envs))
         self._starts.reset(self._scratch, seed)
         self._place(np.arange(self.num_envs))
-        self._show(np.zeros(self.num_envs), self._simulations.fields)
+        self._show(None, self._simulations.fields)
         self._target.reset(rollout, seed)
 
     def _prepare(self, envs: np.ndarray) -> None:
@@ -129,12 +129,12 @@ class MujocoTaskEnv(Env):
             if name in self._begun:
                 getattr(data, name)[:] = self._begun[name][i]
 
-    def _show(self, unstable: np.ndarray, before: Mapping[str, np.ndarray]) -> None:
-        """Let the functions see the simulations. before: their fields before the step."""
+    def _show(self, unstable: np.ndarray | None, before: Mapping[str, np.ndarray]) -> None:
+        """Let the functions see the simulations. unstable: bool [N], None for none. before: fields before the step."""
         seen = self._simulations.fields
         for name, column in self._arrays.items():
             if name == UNSTABLE:
-                column[:, 0] = unstable
+                column[:, 0] = 0.0 if unstable is None else unstable
             elif name in seen:
                 column[:] = seen[name]
             else:

@@ -16,6 +16,7 @@ import numpy as np
 from headrace.kernels.runtime.native import target_machine
 
 BYTES, STACK, TEXT = 1024, 512, 520  # of a slot: all, where the place on the stack is kept, and the error's text
+UNSTABLE = -1  # how a step ends after which MuJoCo has reset the simulation
 C_FUNCTIONS = ("_setjmp", "longjmp", "strncpy")
 MOST = 1024  # slots, of which each thread of each set of simulations has one
 _GUARD = """

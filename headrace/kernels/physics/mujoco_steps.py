@@ -10,30 +10,36 @@ from headrace.kernels.runtime.work_queue import single_task
 
 U = np.uint64
 _0, _1, _8 = U(0), U(1), U(8)
-SLOT = U(1024)  # bytes: kernels.physics.mujoco_errors
+SLOT, UNSTABLE = U(1024), -1  # a slot's bytes, and how a step ends: kernels.physics.mujoco_errors
 
 
 @njit(**INNER)
 def _step(part, worker, arguments):
     """Step one simulation, and copy fields of its mjData: float64, one after the other."""
-    functions, models, datas, controls, actions, fields, sizes, copied, due, repeats, guard, slots, failed = arguments
+    functions, models, datas, controls, actions, fields, sizes, copied, words, resets, due, repeats, guard, slots, ends = (
+        arguments
+    )
     i = U(due[part])
+    ends[i] = 0
     slot = slots + U(worker) * SLOT
     for j in range(_0, U(actions.shape[1])):
         put_double(controls[i] + _8 * j, actions[i, j])
     for _ in range(repeats):
         if call_with_words(guard, functions[0], models[i], datas[i], slot):
-            failed[i] = worker + 1
+            ends[i] = worker + 1
             return
     for k in range(_1, U(len(functions))):
         if call_with_words(guard, functions[k], models[i], datas[i], slot):
-            failed[i] = worker + 1
+            ends[i] = worker + 1
             return
     place = _0
     for k in range(_0, U(len(sizes))):
         for j in range(_0, sizes[k]):
             copied[i, place + j] = double_at(fields[k, i] + _8 * j)
         place += sizes[k]
+    for k in range(len(resets)):
+        if words[i, resets[k]] >> 32:
+            ends[i] = UNSTABLE
 
 
 _run = single_task(_step)
@@ -45,9 +51,10 @@ def step(worker, state, count, arguments):
 
     arguments: the addresses of mj_step and of what is called after the last of its calls, and for each simulation those
     of its mjModel, its mjData and its controls; actions [N, A] and what is copied [N, K], float64; for each field its
-    addresses, [k, N], and its number of entries; int64 `due` [N]; how often mj_step is called; and of mujoco_errors the
-    function that guards calls, the slot of the first thread, and int64 [N], which gets the number of the thread, from 1
-    on, in which MuJoCo failed.
+    addresses, [k, N], and its number of entries; what is copied as int64, and which columns of that have counts of resets
+    in their upper halves; int64 `due` [N]; how often mj_step is called; of mujoco_errors the function that guards calls
+    and the slot of the first thread; and int64 [N], which gets how each step ended: 0, UNSTABLE, or the number of the
+    thread, from 1 on, in which MuJoCo failed.
     """
     _run(worker, state, count, arguments)
 
