@@ -310,6 +310,10 @@ class Actors:
         """What is to be logged of the actors."""
         return self.executor.details()
 
+    def metrics(self) -> dict[str, float]:
+        """See Collector."""
+        return self.env.metrics()
+
     def close(self) -> None:
         """Let actors give up what they are collecting."""
         self._close()

@@ -57,7 +57,9 @@ def make_collector(
         if env.executor is None:  # others keep a number of their own
             of_actors["slots"] = slots_of(mode, of_actors["max_policy_lag"])
         return Actors(env, *arguments, collection=mode, **of_actors)
-    if mode == "sync":
+    if mode == "overlapped":
+        _check_overlapped(env)
+    if mode in ("sync", "overlapped"):
         return InlineCollector(env, *arguments)
     if isinstance(env, InformedEnv):
         raise ValueError(f"collection={mode!r} does not work with agent_info: leave one of them out")
@@ -74,6 +76,20 @@ def make_collector(
     if mode == "double_buffered":
         return DoubleBufferedCollector(env, *arguments)
     return AsyncCollector(drop_slowest, env, *arguments)
+
+
+def _check_overlapped(env: Env) -> None:
+    """Raise ValueError where a thread cannot step environments while the policy learns."""
+    if env.device.type != "cpu":
+        raise ValueError(
+            f"collection='overlapped' steps environments on the CPU while the policy learns, and those of {env.name} "
+            "are on a GPU, which would do the one after the other: leave it out"
+        )
+    if env.single:
+        raise ValueError(
+            f"collection='overlapped' steps environments while the policy learns or is evaluated, and a process has "
+            f"those of {env.name} once only, for both: leave it out"
+        )
 
 
 class DoubleBufferedCollector(InlineCollector):

@@ -45,6 +45,9 @@ class Collector(Protocol):
     def warm_up(self) -> None:
         """Compile whatever has to be compiled, and leave everything as it was."""
 
+    def metrics(self) -> dict[str, float]:
+        """What the environments log of the last rollout: Env.metrics()."""
+
     def state_dict(self) -> StateDict:
         """What load_state_dict() goes on from; "env" in it is empty where the environments cannot be saved."""
 
@@ -135,6 +138,10 @@ class InlineCollector:
             before = self.state_dict()
             self.fill(self.steps)
             self.load_state_dict(before)
+
+    def metrics(self) -> dict[str, float]:
+        """See Collector."""
+        return self.env.metrics()
 
     def _random(self, first_step: int | Tensor) -> Tensor:
         """Random draws for the actions of T steps, [T, N, num_draws]."""
@@ -227,6 +234,10 @@ class NoSteps:
 
     def warm_up(self) -> None:
         """Nothing is to be compiled."""
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing is logged."""
+        return {}
 
     def state_dict(self) -> StateDict:
         """The entries that every collector's state has."""

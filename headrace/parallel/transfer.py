@@ -14,7 +14,7 @@ from headrace.data.shared_memory import padded, shared_size
 
 
 class RolloutTransfer:
-    """Copies `source`, a rollout on one device, to `target`, one on another.
+    """Copies `source`, a rollout on one device, to `target`, one on another. On one device they are the same.
 
     The columns of each lie in one block of bytes, pinned where a GPU reads or writes it, so that a rollout is one copy.
     With a GPU that does not wait for anything: the next rollout is on its way into a block of its own on that device
@@ -30,6 +30,8 @@ class RolloutTransfer:
             torch.zeros(size, dtype=torch.uint8, device=device, pin_memory=gpu is not None and device.type == "cpu")
             for device in (source, target, target)
         )
+        if source == target:
+            self._arriving = self._there = self._here
         self.source = Rollout(*shape, source, _carved(self._here))
         self.target = Rollout(*shape, target, _carved(self._there))
         self._stream = torch.cuda.Stream(gpu) if gpu is not None else None

@@ -30,10 +30,10 @@ from headrace.envs.sources import is_kernel
 from headrace.envs.wrappers.conditioning import informed
 from headrace.parallel.actor import Acting, Part
 from headrace.parallel.actor_env import ActorEnv, Executor, Job, MakePart
+from headrace.parallel.apart_collector import ApartCollector
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
-from headrace.parallel.device_collector import DeviceCollector
 from headrace.parallel.gradient_actor import GradientActing
 from headrace.parallel.gradients import GradientActors
 from headrace.parallel.learning_collector import LearningCollector
@@ -132,7 +132,8 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     again = None
     if config.replay_order is not None:
         again = replay_order(config.replay_order, saved_settings(plan, config, algorithm.config, None))
-    apart = placement.apart and not isinstance(env, ActorEnv)
+    overlapped = config.collection == "overlapped" and not isinstance(env, ActorEnv)
+    apart = overlapped or (placement.apart and not isinstance(env, ActorEnv))
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
         *(algorithm.columns() | info_columns(config, plan.source, env), config.seed, timer),
@@ -144,10 +145,10 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
         process=algorithm if config.advantages == "actor" else None,
         train=algorithm if is_offline(algorithm) or getattr(algorithm.config, "train_freq", False) else None,
     )
-    stack.callback(collector.close)
     stagger = _stagger(config, env, algorithm, collector, apart)
     if apart:
-        collector = _behind(collector, config, placement.learn)
+        collector = _behind(collector, config, placement.learn, overlapped)
+    stack.callback(collector.close)
     graph = _graph(config, env, algorithm, collector)
     if graph is not None:
         stack.callback(graph.close)  # before several learners leave the group whose sums it has
@@ -231,7 +232,7 @@ def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None
     """The environments by a backend, or a part of them; as plain torch where this machine's CUDA kernel cannot be
     trusted."""
     number, first = (plan.config.num_envs, 0) if part is None else (part.size, part.first)
-    source, options, line = stepped_by(plan, number) if part is None else (plan.source, options_of(plan), "")
+    source, options, line = stepped_by(plan, number) if part is None else (plan.source, options_of(plan.config), "")
     if line:
         tell(line)
     options |= {"workers": plan.borrowed or plan.config.workers, "first_env": first}
@@ -351,11 +352,11 @@ def _threads(plan: TrainPlan, config: TrainConfig, policy: Policy, placement: Pl
     return min(cores(), torch.get_num_threads())  # of torch there are fewer where the user said so
 
 
-def _behind(inside: Collector, config: TrainConfig, learn: torch.device) -> DeviceCollector:
-    """A collector of another device than the one that learns."""
+def _behind(inside: Collector, config: TrainConfig, learn: torch.device, overlapped: bool) -> ApartCollector:
+    """A collector of another device than the one that learns, or one that collects while that learns."""
     assert isinstance(inside, InlineCollector)
     env, max_steps = inside.env, inside.env.max_steps if config.stagger else None
-    return DeviceCollector(inside, learn, max_steps, of_copy(config.precision, env.device))
+    return ApartCollector(inside, learn, max_steps, of_copy(config.precision, env.device), overlapped)
 
 
 def _divided(algorithm: Algorithm, env: Env, config: TrainConfig, ranks: Ranks | None) -> Any:

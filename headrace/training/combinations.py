@@ -44,9 +44,11 @@ OF_COLLECTING = (  # settings of how environments are stepped, or of the episode
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
 
 
-def with_actors(config: TrainConfig) -> TrainConfig:
+def with_actors(config: TrainConfig, by_thread: bool) -> TrainConfig:
     """The config with a number of actors, where its mode of collection needs them and none is given: one core is left
-    to the learner, but where actors send gradients."""
+    to the learner, but where actors send gradients.
+
+    by_thread: whether a thread can collect while the policy learns, in place of actors."""
     if config.exchange == "gradients" and config.actors in (None, "auto") and config.workers is None:
         number = min(cores(), config.num_envs)
         if config.collection == "async":  # each has as many environments
@@ -55,6 +57,9 @@ def with_actors(config: TrainConfig) -> TrainConfig:
         tell(f"exchange='gradients' starts actors: {all_of_them} (actors gives another number)")
         return replace(config, actors=number)
     if config.collection != "overlapped" or config.actors is not None or config.workers is not None:
+        return config
+    if by_thread:
+        tell("collection='overlapped': a thread of this process steps the environments while the policy learns")
         return config
     number = min(max(1, cores() - 1), config.num_envs)
     left = "the others are" if cores() - number > 1 else "one core is"
@@ -143,7 +148,7 @@ def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any)
     if config.cluster is not None:
         _check_cluster(config)
     if config.actors is None:
-        if config.collection == "overlapped":
+        if config.collection == "overlapped" and config.workers is not None:
             raise ValueError(
                 f"collection='overlapped' needs a copy of the policy beside the environments, which workers have not: "
                 f"give actors={config.workers} in place of workers={config.workers}"

@@ -134,8 +134,8 @@ class TrainConfig:
     @property
     def largest_lag(self) -> int:
         """Updates by which the policy that collects experience may be older than the one that learns from it."""
-        lags = {"overlapped": 1, "async": self.max_policy_lag}
-        return lags.get(self.collection, 0) if self.actors and self.exchange == "experience" else 0
+        lags = {"overlapped": 1, "async": self.max_policy_lag if self.actors else 0}
+        return lags.get(self.collection, 0) if self.exchange == "experience" else 0
 
     def __post_init__(self) -> None:
         fit_fields(self)

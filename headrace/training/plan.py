@@ -149,7 +149,8 @@ def settle(
         _refuse_for_ready(train_config, ready_env)
     if is_offline(kind):
         train_config = without_collecting(train_config, kind.name, asked)
-    train_config = with_actors(with_learners(train_config))
+    train_config = with_learners(train_config)
+    train_config = with_actors(train_config, _by_thread(source, ready_env, train_config, asked))
     own_config = getattr(algorithm, "config", algorithm_config)
     agent_info = skills_of(own_config, agent_info)
     check(train_config, kind, ready_env is not None, agent_info)
@@ -283,22 +284,40 @@ def making(config: TrainConfig) -> Json:
     return given | ({"with_state": True} if config.central_critic else {})
 
 
-def options_of(plan: TrainPlan) -> Json:
+def options_of(config: TrainConfig) -> Json:
     """The options of make() that are settings, but for workers."""
-    return {name: getattr(plan.config, name) for name in MAKE_SETTINGS if name != "workers"} | making(plan.config)
+    return {name: getattr(config, name) for name in MAKE_SETTINGS if name != "workers"} | making(config)
+
+
+def _by_thread(source: Source | None, ready_env: Env | None, config: TrainConfig, given: Settings) -> bool:
+    """Whether a thread can step the environments while the policy learns: those that come as one vector, whose steps
+    release Python's lock."""
+    if ready_env is not None:
+        return ready_env.backend == "vector"
+    if source is None or config.learners > 1 or config.backend not in ("auto", "vector"):
+        return False
+    return envs.comes_as_vector(source) or _stepped_by(source, config, given, config.num_envs)[0] != source
 
 
 def stepped_by(plan: TrainPlan, num_envs: int) -> tuple[Source | None, Json, str]:
     """The source of so many environments in this process, and options of make(), by compiled loops where these have the
     same episodes; and a line on that, or an empty text. See envs.native_source."""
-    config, options = plan.config, options_of(plan)
-    if config.backend != "auto" or plan.given.get("workers") not in (None, "auto"):
-        return plan.source, options, ""
-    source, own, line = native(plan.source, num_envs, options | {"log_info": config.log_info})
+    config = plan.config
+    source, own, line = _stepped_by(plan.source, config, plan.given, num_envs)
     if plan.borrowed or config.workers not in (None, "auto"):  # as was measured
-        return plan.source, options, line if source == plan.source else ""
-    del own["log_info"]
+        return plan.source, options_of(config), line if source == plan.source else ""
     return source, own, line
+
+
+def _stepped_by(
+    source: Source | None, config: TrainConfig, given: Settings, num_envs: int
+) -> tuple[Source | None, Json, str]:
+    options = options_of(config)
+    if config.backend != "auto" or given.get("workers") not in (None, "auto"):
+        return source, options, ""
+    found, own, line = native(source, num_envs, options | {"log_info": config.log_info})
+    del own["log_info"]
+    return found, own, line
 
 
 def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: str | None) -> Json:

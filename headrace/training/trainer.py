@@ -309,12 +309,12 @@ class Trainer:
         )
 
     def _details(self) -> dict[str, float]:
-        """Of the counts below those that this training can have, the lag of the last rollout, and env.metrics()."""
+        """Of the counts below those that this training can have, the last rollout's lag, and Collector.metrics()."""
         counts, lag = self._workers(), self.collector.rollout.lag
         shown = {"restarts": counts["restarts"] > 0, "dropped_steps": self.config.drop_slowest > 0}
         lags = {} if lag is None else {"lag": lag.mean().item(), "lag_max": lag.max().item()}
         of_actors = self._of_actors() if self._all is None else self._all.details
-        return {name: number for name, number in counts.items() if shown[name]} | lags | of_actors | self.env.metrics()
+        return {n: count for n, count in counts.items() if shown[n]} | lags | of_actors | self.collector.metrics()
 
     def _of_actors(self) -> dict[str, float]:
         """What is to be logged of this rank's actors."""

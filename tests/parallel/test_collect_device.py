@@ -20,7 +20,7 @@ from headrace.envs.parts import part_maker
 from headrace.envs.workers.env import sendable
 from headrace.parallel import actor as actors
 from headrace.parallel.actor import Acting, CollectorSpec, Part
-from headrace.parallel.device_collector import DeviceCollector
+from headrace.parallel.apart_collector import ApartCollector
 from headrace.parallel.fragments import Fragments
 from headrace.parallel.weights import Weights, sent
 from headrace.policies.actor_critic import ActorCritic
@@ -59,7 +59,7 @@ def learned(algorithm, env, **options) -> torch.Tensor:
     found = weights(second)
     collector = second.collector
     if options.get("collect_device"):
-        assert isinstance(collector, DeviceCollector)
+        assert isinstance(collector, ApartCollector)
         assert collector.inside.rollout.observation.device == torch.device(options["collect_device"])
         assert collector.rollout.observation.device == torch.device("cpu")
     first.close()

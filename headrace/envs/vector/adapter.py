@@ -263,11 +263,15 @@ class VectorAdapter(Env):
         return seen
 
     def _check_shape(self, value: Value, column: Column | Columns, what: str) -> None:
-        if isinstance(value, Tensor):
-            assert isinstance(column, Column)
+        if isinstance(value, Tensor) and isinstance(column, Column):
             self._check(value, (self.num_envs, *column.shape), what)
             return
-        assert isinstance(column, dict)
+        if isinstance(value, Tensor) or isinstance(column, Column):
+            given, due = ("one array", "is not") if isinstance(value, Tensor) else ("a dict or tuple", "is one array")
+            raise TypeError(
+                f"{what} of {self.name} is {given}, and its observation_space {due}: give what the space has, and no "
+                "info beside it"
+            )
         for name, member in column.items():
             self._check_shape(getattr(value, name), member, f"{what} {name!r}")
 

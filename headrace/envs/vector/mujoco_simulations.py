@@ -67,7 +67,6 @@ class Simulations:
             np.ascontiguousarray(np.array(addresses, np.uint64).T),
             np.array(sizes, np.uint64),
             self._copied,
-            self._copied.view(np.int64),
             sum(sizes[:-1]) + _resets(),
             self._due,
             np.uint64(repeats),
@@ -103,9 +102,9 @@ class Simulations:
         np.concatenate([part.ravel() for part in self._parts[i]], out=self._copied[i])
 
     def step(self, actions: np.ndarray, due: np.ndarray, threads: int | None) -> np.ndarray | None:
-        """Step the simulations of the numbers `due`; return which of all MuJoCo found unstable, bool [N], None for none.
+        """Step the simulations of the numbers `due`; return which of all MuJoCo found unstable, bool [N].
 
-        threads: None for one for each ENVS_PER_THREAD, up to the number of cores.
+        None where it found none so. threads: None for one for each ENVS_PER_THREAD, up to the number of cores.
 
         Raises ValueError for actions that are no numbers, mujoco.FatalError for an error of MuJoCo.
         """

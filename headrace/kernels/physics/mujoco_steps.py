@@ -14,11 +14,9 @@ SLOT, UNSTABLE = U(1024), -1  # a slot's bytes, and how a step ends: kernels.phy
 
 
 @njit(**INNER)
-def _step(part, worker, arguments):
+def _step(part, worker, given):
     """Step one simulation, and copy fields of its mjData: float64, one after the other."""
-    functions, models, datas, controls, actions, fields, sizes, copied, words, resets, due, repeats, guard, slots, ends = (
-        arguments
-    )
+    functions, models, datas, controls, actions, fields, sizes, copied, resets, due, repeats, guard, slots, ends = given
     i = U(due[part])
     ends[i] = 0
     slot = slots + U(worker) * SLOT
@@ -37,6 +35,7 @@ def _step(part, worker, arguments):
         for j in range(_0, sizes[k]):
             copied[i, place + j] = double_at(fields[k, i] + _8 * j)
         place += sizes[k]
+    words = copied.view(np.int64)
     for k in range(len(resets)):
         if words[i, resets[k]] >> 32:
             ends[i] = UNSTABLE
@@ -51,10 +50,10 @@ def step(worker, state, count, arguments):
 
     arguments: the addresses of mj_step and of what is called after the last of its calls, and for each simulation those
     of its mjModel, its mjData and its controls; actions [N, A] and what is copied [N, K], float64; for each field its
-    addresses, [k, N], and its number of entries; what is copied as int64, and which columns of that have counts of resets
-    in their upper halves; int64 `due` [N]; how often mj_step is called; of mujoco_errors the function that guards calls
-    and the slot of the first thread; and int64 [N], which gets how each step ended: 0, UNSTABLE, or the number of the
-    thread, from 1 on, in which MuJoCo failed.
+    addresses, [k, N], and its number of entries; which columns have counts of resets in their upper halves; int64 `due`
+    [N]; how often mj_step is called; of mujoco_errors the function that guards calls, and the slot of the first thread;
+    and int64 [N], which gets how each step ended: 0, UNSTABLE, or the number of the thread, from 1 on, in which MuJoCo
+    failed.
     """
     _run(worker, state, count, arguments)
 

@@ -91,6 +91,11 @@ class Wrong(VectorEnv):
     [
         (0, np.zeros((1, 2), np.float32), r"the observation of Wrong has the shape \[1, 2\].* \[4, 2\]"),
         (0, np.zeros(2, np.float32), r"has the shape \[2\]"),
+        (
+            0,
+            (np.zeros((4, 2), np.float32), {}),
+            "is a dict or tuple, and its observation_space is one array: give what",
+        ),
         (1, 1.0, r"the reward of Wrong has the shape \[\]: give that of 4 environments, \[4\]"),
         (1, np.ones((4, 1)), r"has the shape \[4, 1\]"),
         (1, ["1"] * 4, r"the reward of Wrong is \['1'.*no array of numbers"),
