@@ -232,11 +232,13 @@ def _kernel(task: Task, shapes: Mapping[str, tuple[int, ...]], actions: Box, ste
     own = {name: value for base in reversed(task.__mro__) for name, value in vars(base).items()}
     own = {name: value for name, value in own.items() if not name.startswith("__") or name == "__module__"}
     own |= {"State": NamedTuple("State", kinds.items()), "action_space": actions}  # type: ignore[misc]
+    name = task.__name__
     if step is None:
+        name = f"{name}.reset"
         own |= {"step": _unchanged, "observe": _nothing, "observation_space": Box(-1, 1, (1,))}
     else:
         own |= {"step": step, "reset": _as_it_is}
-    return type(task.__name__, (KernelEnv,), own)
+    return type(name, (KernelEnv,), own)
 
 
 def _step_of(task: Task) -> Callable:
