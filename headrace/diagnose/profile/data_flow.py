@@ -12,12 +12,22 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from headrace.diagnose.profile.functions import (
+    Function,
+    Position,
+    assigned,
+    is_resumed,
+    key_of,
+    name_of,
+    parameters,
+    position_of,
+    required,
+)
+
 Token = tuple[str, str]
-Position = tuple[str, int, int | None, int | None, int | None]  # file, line, column, and those of the end
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Loop = ast.For | ast.AsyncFor | ast.While
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 IN_PLACE = ("copyto", "shuffle", "put", "place", "fill_diagonal")  # functions that change their first argument
+SENT = "yield"  # the variable, in tokens, through which a generator receives what is sent to it
 DEPTH = 3  # of calls, from one function of the script to the next, to which effects are followed
 
 
@@ -31,7 +41,9 @@ class Node:
     uses: set[Token] = field(default_factory=set)
     defines: set[Token] = field(default_factory=set)
     changes: set[Token] = field(default_factory=set)  # objects whose method is called, or that are changed in place
-    callee: str = ""  # the key of the script's function that is called, if that is one
+    # keys of the script's functions that are called; of several, as handlers of events, one that is not followed has a
+    # node of its own
+    callees: tuple[str, ...] = ()
 
     @property
     def start(self) -> tuple[int, int]:
@@ -52,12 +64,13 @@ class DataFlow:
     """
 
     def __init__(
-        self, trees: dict[str, ast.Module], transparent: Collection[str], called: Mapping[Position, str]
+        self, trees: dict[str, ast.Module], transparent: Collection[str], called: Mapping[Position, tuple[str, ...]]
     ) -> None:
         self.functions: dict[str, Function] = {}
         self.nodes: list[Node] = []
+        self.awaited: dict[Position, Position] = {}  # of `await f(x)` -> of f(x)
         self.made_with: list[tuple[Node, set[Token]]] = []  # assignments of calls, and what these are given by name
-        self._transparent, self._called = transparent, called
+        self._transparent, self._called = transparent, dict(called)
         self._named: dict[str, list[str]] = {}  # name of a function -> keys
         self._around: dict[str, str] = {}  # key of a function -> that of the scope around it
         self._locals: dict[str, set[str]] = {}
@@ -86,7 +99,7 @@ class DataFlow:
                 key = key_of(file, child)
                 self.functions[key], self._around[key] = child, scope
                 self._named.setdefault(child.name, []).append(key)
-                self._locals[key] = _assigned(child)
+                self._locals[key] = assigned(child)
                 self._enter(file, child, key)
             else:
                 self._enter(file, child, scope)
@@ -108,14 +121,14 @@ class DataFlow:
             scope = self._around[scope]
         return scope, name
 
-    def resolve(self, call: ast.Call, file: str) -> str:
-        """The key of the script's function that a call calls; "" where that is not known."""
-        position = file, call.lineno, call.col_offset, call.end_lineno, call.end_col_offset
-        if position in self._called:
-            return self._called[position]
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        found = self._named.get(name, [])
-        return found[0] if len(found) == 1 else ""
+    def resolve(self, call: ast.Call, file: str) -> tuple[str, ...]:
+        """The keys of the script's functions that a call calls; () where that is not known."""
+        return self._called.get(position_of(call, file)) or self._only(call.func)
+
+    def _only(self, function: ast.expr) -> tuple[str, ...]:
+        """The key of the only function of a name; () without one."""
+        found = self._named.get(name_of(function), [])
+        return tuple(found) if len(found) == 1 else ()
 
     # --- nodes
 
@@ -198,8 +211,15 @@ class DataFlow:
         if isinstance(expression, ast.Yield | ast.YieldFrom):
             value = self._value(expression.value, node) if expression.value else set()
             self._add(expression, node, value, {(node.function, "return")})
-            return set()
-        found: set[Token] = set()
+            return {(node.function, SENT)}
+        position, found = position_of(expression, node.file), set[Token]()
+        awaits = isinstance(expression, ast.Await | ast.YieldFrom) and isinstance(expression.value, ast.Call)
+        if awaits:
+            self.awaited[position] = position_of(expression.value, node.file)  # type: ignore[attr-defined]
+        if position in self._called and awaits:
+            self._called.setdefault(self.awaited[position], self._called[position])
+        elif position in self._called:  # without a call in the text: of __iter__, __getitem__, a property
+            found |= set().union(*(self._result(key, node) for key in self._called[position]))
         if isinstance(expression, COMPREHENSIONS):
             for part in expression.generators:
                 self._add(part.iter, node, self._value(part.iter, node), self._targets([part.target], node))
@@ -207,6 +227,14 @@ class DataFlow:
             if not isinstance(child, ast.Lambda):
                 found |= self._value(child, node)
         return found
+
+    def _result(self, key: str, node: Node) -> set[Token]:
+        """The tokens of what a function of the script gives, which a node calls without arguments of its own."""
+        if key in self._transparent:
+            return {(key, "return")}
+        used, changed = self.effects(key)
+        node.changes |= changed
+        return used
 
     def _add(self, tree: ast.AST, around: Node, uses: set[Token], defines: set[Token]) -> Node:
         made = Node(tree, around.file, around.function, uses, defines)
@@ -224,45 +252,78 @@ class DataFlow:
         made = self._add(call, around, set(receiver), set(result))
         if isinstance(call.func, ast.Name):
             made.uses.add(self.token(call.func.id, around.function))
-        made.callee = key = self.resolve(call, around.file)
-        if key in self._transparent:
-            made.uses = {(key, "return")}
-            for name, tokens in self._bound(call, key, handed):
-                self._add(call, around, tokens, {(key, name)})
-                if name in self._changed_parameters(key):
-                    self._add(call, around, {(key, name)}, set()).changes |= tokens
+        made.callees = self.resolve(call, around.file)
+        for apart in self._made_elsewhere(call):
+            made.uses |= self._call(apart, around)
+        followed = [key for key in made.callees if key in self._transparent]
+        if followed:
+            made.uses = {(key, "return") for key in followed}
+            for key in followed:
+                self._follow(call, key, handed, around)
+        if followed and len(followed) == len(made.callees):
             return result
         made.uses |= set().union(*handed)
         if isinstance(call.func, ast.Attribute):
             made.changes |= self._object(call.func.value, around)
             if call.func.attr in IN_PLACE and call.args:
                 made.changes |= handed[0]
-        if key:
+        for key in set(made.callees).difference(followed):
+            one = made if len(made.callees) == 1 else self._add(call, around, set(made.uses), result)
+            one.callees = (key,)
             used, changed = self.effects(key)
-            made.uses |= used
-            made.changes |= changed
+            one.uses |= used
+            one.changes |= changed
             for name, tokens in self._bound(call, key, handed):
-                made.changes |= tokens if name in self._changed_parameters(key) else set()
-        elif isinstance(call.func, ast.Name) and isinstance(around.tree, ast.Expr) and around.tree.value is call:
-            if call.func.id != "print":  # a function without a result changes what it is given
-                made.changes |= set().union(*handed)
-        elif isinstance(call.func, ast.Name) and call.func.id == "next":
-            made.changes |= handed[0] if handed else set()
+                one.changes |= tokens if name in self._changed_parameters(key) else set()
+        name = "" if made.callees else getattr(call.func, "id", "")
+        if name == "next" and handed:
+            made.changes |= handed[0]
+        elif name not in ("", "print") and isinstance(around.tree, ast.Expr) and around.tree.value is call:
+            made.changes |= set().union(*handed)  # a function without a result changes what it is given
         for word, tokens in zip(call.keywords, handed[len(call.args) :], strict=True):
             made.changes |= tokens if word.arg == "out" else set()
         return result
 
+    def _follow(self, call: ast.Call, key: str, handed: list[set[Token]], around: Node) -> None:
+        """Let what a call hands a function flow to its parameters, and back from those that it changes."""
+        for name, tokens in self._bound(call, key, handed):
+            self._add(call, around, tokens, {(key, name)})
+            if name in self._changed_parameters(key):
+                self._add(call, around, {(key, name)}, set()).changes |= tokens
+
+    def _made_elsewhere(self, call: ast.Call) -> Iterator[ast.Call]:
+        """The calls of followed functions that a call is given with all that they require, as a thread is."""
+        words = {word.arg: word.value for word in call.keywords}
+        arguments = getattr(words.get("args"), "elts", [])
+        given = [(part, call.args[index:]) for index, part in enumerate(call.args, 1)] + [
+            (words.get("target"), arguments)
+        ]
+        for function, rest in given:
+            if not isinstance(function, ast.Name | ast.Attribute):
+                continue
+            known = (self.functions[key] for key in self._only(function) if key in self._transparent)
+            if any(len(rest) >= len(required(each)) for each in known):
+                yield ast.copy_location(ast.Call(function, list(rest), []), function)
+
     def _bound(self, call: ast.Call, key: str, handed: list[set[Token]]) -> Iterator[tuple[str, set[Token]]]:
         """Name of a parameter and the tokens that a call hands it."""
-        arguments = self.functions[key].args
-        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-        names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+        if is_resumed(call, self.functions[key]):  # the parameters are those of an earlier call
+            yield SENT, set().union(*handed)
+            return
+        names = parameters(self.functions[key])
         words = list(zip(call.keywords, handed[len(call.args) :], strict=True))
-        required = len(names) - len(arguments.defaults) - sum(word.arg in names for word in call.keywords)
-        missing = max(required - len(call.args), 0)  # a partial has the first ones already
+        needed = set(required(self.functions[key])) - {word.arg for word in call.keywords}
+        missing = max(len(needed) - len(call.args), 0)  # a partial has the first ones already
         missing = 0 if any(isinstance(each, ast.Starred) for each in call.args) else missing
         yield from zip(names[missing:], handed[: len(call.args)], strict=False)
-        yield from ((word.arg, tokens) for word, tokens in words if word.arg)
+        every = self.functions[key].args
+        for word, tokens in words:
+            if word.arg is None:  # **words
+                yield from ((name, tokens) for name in names)
+            elif every.kwarg and word.arg not in names:
+                yield every.kwarg.arg, tokens
+            else:
+                yield word.arg, tokens
 
     def _changed_parameters(self, key: str) -> set[str]:
         return {name for scope, name in self.effects(key)[1] if scope == key}
@@ -286,36 +347,3 @@ class DataFlow:
             kept |= {(key, name) for name in parameters if (key, name) in altered}
             self._effects[key] = {token for token in used if token[0] not in (key, "call")}, kept
         return self._effects[key]
-
-
-def key_of(file: str, function: Function) -> str:
-    """The key of a function: file, name and first line, which is that of its first decorator."""
-    return f"{file}:{function.name}:{min([function.lineno, *(each.lineno for each in function.decorator_list)])}"
-
-
-def _assigned(function: Function) -> set[str]:
-    """The names of a function's own variables."""
-    arguments = function.args
-    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
-    found, elsewhere = {each.arg for each in every if each}, set()
-    for node in _inside(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.Global | ast.Nonlocal):
-            elsewhere.update(node.names)
-        elif isinstance(node, Function | ast.ClassDef):
-            found.add(node.name)
-    return found - elsewhere
-
-
-def _inside(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a tree, without those of functions and classes defined in it."""
-    for child in ast.iter_child_nodes(tree):
-        yield child
-        if not isinstance(child, Function | ast.ClassDef | ast.Lambda):
-            yield from _inside(child)
-
-
-def loops_at(tree: ast.AST, line: int) -> list[Loop]:
-    """The loops of a scope around a line, the outermost first."""
-    return [node for node in _inside(tree) if isinstance(node, Loop) and node.lineno <= line <= (node.end_lineno or 0)]

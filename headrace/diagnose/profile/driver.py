@@ -61,11 +61,12 @@ def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
         return None
     main = next((lane for lane in own if lane.kind is Kind.MAIN), own[0])
     best = max(own, key=lambda lane: lane.spent(*TRAINING))
-    if main.share(*TRAINING) >= 0.1:
+    learning = trainers(lanes)
+    learns_alone = main.spent(*GRADIENTS) > best.spent(*GRADIENTS)  # and waits for what others play
+    if main.share(*TRAINING) >= 0.1 or learns_alone:
         return main
     if best.share(*TRAINING) > 0.3:
         return best
-    learning = trainers(lanes)
     if behind := [lane for lane in learning if lane.pid == root and lane is not main]:
         return behind[0]
     if learning and all(lane.pid != root for lane in learning):

@@ -18,7 +18,7 @@ from headrace.diagnose.profile.loop_search import (
     UPDATES,
     has_network,
 )
-from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.profile.profile import LEARNING, Role
 from headrace.diagnose.profile.role_patterns import C_FUNCTIONS
 from headrace.diagnose.profile.source_context import call_name
 from headrace.diagnose.profile.spool import Stack
@@ -127,6 +127,13 @@ class LoopRoles:
         updating = self._loop.updating_nodes
         return updating.union(*(_reach(node, backwards, set()) for node in updating))
 
+    def _is_asked_while_playing(self, node: Node) -> bool:
+        """Tell whether the innermost loop around a node plays and updates nothing: its networks act or judge."""
+        loop = self._loop.loop_around(node)
+        plays = any(self._loop.loop_around(each) is loop for each in self._playing)
+        updates = any(self._loop.loop_around(each) is loop for each in self._loop.updating_nodes)
+        return loop is not None and plays and not updates
+
     def _is_graded(self, node: Node) -> bool:
         """Tell whether something else than a loss judges what a network gives, as of sentences and one-step games.
 
@@ -144,8 +151,14 @@ class LoopRoles:
             node for stack, node in self._loop.ends.items() if has_network(stack) and self._loop.has_gradients(stack)
         }
         fed = set().union(*(_reach(node, self._loop.all_edges, self._loop.updating_nodes) for node in derived))
-        some = {node for node in self._environments if node.callee or node in self._stepping}
+        some = {node for node in self._environments if node.callees or node in self._stepping}
         return some & self._learned_from - fed
+
+    @cached_property
+    def _sources(self) -> set[Node]:
+        """Nodes that play or read what is learned from: without one, a way to the update may have been missed."""
+        playing = set().union(*self._playing.values(), self._stepping, self._loading)
+        return playing & self._learned_from
 
     @cached_property
     def _stepping(self) -> set[Node]:
@@ -159,7 +172,7 @@ class LoopRoles:
         function = node.tree.func
         if isinstance(function, ast.Name):
             return (
-                bool(node.callee) or self._loop.kinds.get(self._loop.flow.token(function.id, node.function), "") != ""
+                bool(node.callees) or self._loop.kinds.get(self._loop.flow.token(function.id, node.function), "") != ""
             )
         return self._loop.kind_of_call(node) == "" and not _is_conversion(node.tree) and not self._is_of_arrays(node)
 
@@ -196,11 +209,13 @@ class LoopRoles:
         learned = node in self._learned_from or any(each in self._learned_from for each in plays)
         some = known and any(each in self._learned_from for each in self._loop.networks)
         if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
-            return Finding(Role.EVALUATION, True)
+            return Finding(Role.EVALUATION, bool(self._sources))
         if has_network(stack) or role is Role.FORWARD or eager:
             return self._of_network(stack, node, bool(plays), learned)
         if role in (Role.ENVIRONMENT, Role.WAIT, Role.IDLE, Role.LOGGING) and plays:
             return Finding(Role.ENVIRONMENT, True)
+        if role in WRITING and node in self._writing:
+            return Finding(self._writing[node], True)
         if role is not None and role not in (Role.DATA, Role.OTHER):
             return None
         found = self._by_flow(node, bool(plays), learned, known)
@@ -215,7 +230,8 @@ class LoopRoles:
             return Finding(Role.FORWARD, True)
         generates = node in self._stepping or any(node is each or node in cycle for each, cycle in self._cycles.items())
         if not generates and learned:
-            return Finding(Role.INFERENCE, False) if self._is_graded(node) else Finding(Role.FORWARD, True)
+            acts = self._is_graded(node) or self._is_asked_while_playing(node)
+            return Finding(Role.INFERENCE, False) if acts else Finding(Role.FORWARD, True)
         return Finding(Role.INFERENCE, True)
 
     def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
@@ -224,7 +240,7 @@ class LoopRoles:
             environment = node in self._environments
             return Finding(Role.ENVIRONMENT if environment else Role.INFERENCE, environment)
         if node in self._loop.updating_nodes or (node in self._loop.networks and learned):
-            return Finding(Role.FORWARD, False)
+            return Finding(Role.FORWARD, False) if node in self._mostly_networks else None
         if (waited_for := self._waited_for(node)) is not None:
             return Finding(waited_for, True)
         if learned:
@@ -236,7 +252,16 @@ class LoopRoles:
         gives = _reach(node, self._loop.all_edges, set()) - {node}
         if not known and (gives or not isinstance(node.tree, ast.Call)):
             return None
-        return Finding(Role.SIDE, False)
+        return Finding(Role.OPTIMIZER if self._loop.changes_parameters(node) else Role.SIDE, False)
+
+    @cached_property
+    def _mostly_networks(self) -> set[Node]:
+        """The nodes in which networks, their updates and torch take at least as much of the time as all other code."""
+        spent: defaultdict[Node, Counter[bool]] = defaultdict(Counter)
+        for stack, node in self._loop.ends.items():
+            known = self._loop.evidence(stack) in LEARNING
+            spent[node][known] += self._loop.spent[stack]  # type: ignore[assignment]
+        return {node for node, each in spent.items() if each[True] >= each[False]}
 
     def _given_to(self, node: Node) -> set[Node]:
         """The nodes that use a result: of a call, and of the statement that it is in."""
@@ -258,8 +283,11 @@ class LoopRoles:
         spent: defaultdict[Node, Counter[Role | None]] = defaultdict(Counter)
         for stack, node in self._loop.ends.items():
             spent[node][self._loop.evidence(stack)] += self._loop.spent[stack]  # type: ignore[assignment]
-        roles = {node: max(WRITING, key=each.__getitem__) for node, each in spent.items()}
-        found = {node: role for node, role in roles.items() if spent[node][role] > WRITES * spent[node].total()}
+        found = {}
+        for node, each in spent.items():
+            writing = sum(each[role] for role in WRITING)
+            if writing > WRITES * each.total():  # to save is to write; what serializes a part of it saves
+                found[node] = Role.SAVING if each[Role.SAVING] > WRITES * writing else Role.LOGGING
         names = ((node, call_name(node.tree)) for node in self._loop.nodes if isinstance(node.tree, ast.Call))
         return found | {node: C_FUNCTIONS[name] for node, name in names if C_FUNCTIONS.get(name) in WRITING}
 

@@ -9,8 +9,8 @@ from functools import cache, cached_property
 from itertools import accumulate
 
 from headrace.diagnose.injected.stacks import JITTED
-from headrace.diagnose.profile import data_flow
-from headrace.diagnose.profile.data_flow import Loop
+from headrace.diagnose.profile import functions
+from headrace.diagnose.profile.functions import Function, Loop, key_of
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.source_context import call_at, is_own, syntax_tree
 from headrace.diagnose.profile.spool import Place, Sample, Stack
@@ -31,17 +31,25 @@ OwnTree = tuple[str, str, Loop]  # file, scope and syntax tree of a loop
 class OwnLoop:
     """The loop of a process, as its samples show it; `tree` is None where it is in no file of the script."""
 
-    def __init__(self, samples: Sequence[Sample], evidence: Evidence, has_gradients: Callable[[Stack], bool]) -> None:
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        evidence: Evidence,
+        has_gradients: Callable[[Stack], bool],
+        elsewhere: Sequence[Sample] = (),
+    ) -> None:
+        """samples: of the thread that the loop is searched in. elsewhere: of the other threads of its process."""
         self.samples, self.evidence, self.has_gradients = samples, evidence, has_gradients
         self.spent: Counter[Stack] = Counter()
-        for sample in samples:
+        for sample in (*samples, *elsewhere):
             self.spent[sample.stack] += sample.seconds  # type: ignore[assignment]
+        self._here = {sample.stack for sample in samples}
         self._own = {stack: _own_places(stack) for stack in self.spent}
         self._loops = {
-            stack: {each for place in places for each in _loops_at(place)} for stack, places in self._own.items()
+            stack: {each for place in places for each in loops_at(place)} for stack, places in self._own.items()
         }
         self.files = frozenset(place.code.file for places in self._own.values() for place in places)
-        self.updating = sum(seconds for stack, seconds in self.spent.items() if evidence(stack) in UPDATES)
+        self.updating = sum(sample.seconds for sample in samples if evidence(sample.stack) in UPDATES)
         self.file, self.scope, self.tree = self._find()
 
     # --- the loop
@@ -69,7 +77,7 @@ class OwnLoop:
         held = updating or without
         lasting = [each for each in held if since(each) > LASTING * passed[-1]] or held
         main = max(lasting, key=lambda each: spans[each] / since(each), default=None)
-        if main is None or spans[main] < LEAST * since(main):
+        if main is None or spans[main] + self._of_other_tasks(main, first[main]) < LEAST * since(main):
             return "", "", None
         spans = self._spans(first[main])  # what was trained before is another phase
         held = [each for each in held if spans[each] > MOST * spans[main]]
@@ -84,10 +92,22 @@ class OwnLoop:
                 found[each] += sample.seconds if seconds is None else seconds[index]  # type: ignore[assignment]
         return found
 
+    def _of_other_tasks(self, loop: OwnTree, first: int) -> float:
+        """Seconds, from a sample on, of the other tasks of the event loop that a loop is in; 0 where it is in none."""
+        if not any(loop in self._loops[stack] for stack in self._tasks):
+            return 0.0
+        others = (sample for sample in self.samples[first:] if loop not in self._loops[sample.stack])
+        return sum(sample.seconds for sample in others if sample.stack in self._tasks)
+
+    @cached_property
+    def _tasks(self) -> dict[Stack, list[Place]]:
+        """The places of the script in a task of an event loop, the outermost first."""
+        return {stack: places for stack in self.spent if (places := _in_task(stack))}
+
     def _depth(self, loop: OwnTree) -> int:
         """Number of the script's frames around a loop."""
         depths = (
-            depth for places in self._own.values() for depth, place in enumerate(places) if loop in _loops_at(place)
+            depth for places in self._own.values() for depth, place in enumerate(places) if loop in loops_at(place)
         )
         return next(depths, 0)
 
@@ -114,20 +134,37 @@ class OwnLoop:
 
     @cached_property
     def inner(self) -> dict[Stack, list[Place]]:
-        """The places of the script from the loop on, the outermost first, of the stacks within the loop."""
+        """The places of the script from the loop on, the outermost first, of the stacks within the loop.
+
+        What other threads and tasks do meanwhile is a part of the loop, too.
+        """
         found = {}
         for stack, places in self._own.items():
             index = next((index for index, place in enumerate(places) if self._is_in_loop(place)), None)
             if index is not None:
                 found[stack] = places[index:]
-        return found
+        if any(stack in self._tasks for stack in found):
+            found = self._tasks | found
+        elsewhere = ((stack, self._tasks.get(stack, places)) for stack, places in self._own.items())
+        alone = {stack: places for stack, places in elsewhere if stack not in self._here and places}
+        return alone | found if found else {}
+
+    @cached_property
+    def roots(self) -> set[str]:
+        """Keys of the functions that other threads and tasks of an event loop run."""
+        found = {
+            scope_of(places[0])[1]
+            for stack, places in self.inner.items()
+            if stack not in self._here or stack in self._tasks
+        }
+        return found - {"", self.scope, self.file}
 
 
 @cache
-def _loops_at(place: Place) -> list[OwnTree]:
+def loops_at(place: Place) -> list[OwnTree]:
     """File, scope and tree of the loops of a scope that a place is in, the outermost first."""
     tree, scope = scope_of(place)
-    return [(place.code.file, scope, loop) for loop in data_flow.loops_at(tree, place.line)] if tree else []
+    return [(place.code.file, scope, loop) for loop in functions.loops_at(tree, place.line)] if tree else []
 
 
 def scope_of(place: Place) -> tuple[ast.AST | None, str]:
@@ -136,7 +173,7 @@ def scope_of(place: Place) -> tuple[ast.AST | None, str]:
     if code.name == "<module>":
         return syntax_tree(code.file), code.file
     tree = _functions(code.file).get((code.method, code.line))
-    return tree, data_flow.key_of(code.file, tree) if tree is not None else ""
+    return tree, key_of(code.file, tree) if tree is not None else ""
 
 
 def updates_by_name(files: frozenset[str], tree: ast.AST) -> bool:
@@ -174,9 +211,9 @@ def _names_in(tree: ast.AST) -> set[str]:
 
 
 @cache
-def _functions(file: str) -> dict[tuple[str, int], data_flow.Function]:
+def _functions(file: str) -> dict[tuple[str, int], Function]:
     """The functions of a file, by name and first line."""
-    found = [node for node in ast.walk(syntax_tree(file)) if isinstance(node, data_flow.Function)]
+    found = [node for node in ast.walk(syntax_tree(file)) if isinstance(node, Function)]
     lines = ((each, (each.lineno, *(part.lineno for part in each.decorator_list))) for each in found)
     return {(each.name, line): each for each, every in lines for line in every}
 
@@ -190,6 +227,12 @@ def _own_places(stack: Stack) -> list[Place]:
         if is_own(place.code.file):
             found.append(place)
     return found
+
+
+def _in_task(stack: Stack) -> list[Place]:
+    """The places of the script within a task of an event loop, the outermost first; [] outside."""
+    index = next((index for index, place in enumerate(stack) if place.code.module.startswith("asyncio.")), 0)
+    return _own_places(stack[:index])
 
 
 def index_of(stack: Stack, place: Place) -> int:

@@ -29,6 +29,7 @@ PART_OF = {  # role -> roles of callers that it is counted as a part of
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
 MOVES = (Role.READING, Role.SAVING)  # bytes into the process, and out of it
 JAX = ("jax.", "flax.", "optax.")
+GENERAL = ("numpy", "pandas", "copy", "collections", "random", "json", "pickle")  # packages of no purpose of their own
 PLAYING = (Role.ENVIRONMENT, Role.FORWARD, Role.INFERENCE)
 
 
@@ -62,7 +63,9 @@ class Classifier:
             if role in (*UPDATES, Role.ENVIRONMENT):
                 for place in sample.stack:
                     self._doing[place.code].add(Role.BACKWARD if role in UPDATES else Role.ENVIRONMENT)  # type: ignore[arg-type]
-        loops = (TrainingLoop(thread, self.evidence, self.has_gradients) for thread in threads)
+        others = [[s for other in threads if other is not thread for s in other] for thread in threads]
+        pairs = zip(threads, others, strict=True)
+        loops = (TrainingLoop(one, self.evidence, self.has_gradients, rest) for one, rest in pairs)
         self.loop = max((loop for loop in loops if loop.tree), key=lambda loop: loop.updating, default=None)
         if self.loop is None:
             played = {s.stack for s in samples if self.evidence(s.stack) in PLAYING and self._plays(s.stack)}
@@ -136,6 +139,8 @@ class Classifier:
             return self._acting_or_learning(stack), title(stack[index].code)
         if role is None:
             return self._of_other_code(stack)
+        if role is Role.DATA and (index < 0 or _package(stack[index]) in GENERAL):
+            self._guessed.add(stack)  # a simulator computes with arrays, too
         return role, self._detail(stack, index)
 
     def _by_class(self, stack: Stack) -> tuple[Role | None, int]:
@@ -210,6 +215,10 @@ class Classifier:
         call = source_context.call_at(stack[0])
         name = title(stack[index].code) if index >= 0 else ""
         return name if not call or name.endswith(call) else f"{name}: {call}" if name and index == 0 else name or call
+
+
+def _package(place: Place) -> str:
+    return place.code.module.partition(".")[0]
 
 
 def names(code: Code) -> tuple[str, ...]:

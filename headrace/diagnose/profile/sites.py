@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from headrace.diagnose.profile import source_context
 from headrace.diagnose.profile.profile import Role, Site
 from headrace.diagnose.profile.roles import Classifier, title
 from headrace.diagnose.profile.source_context import PACKAGES, is_own
 from headrace.diagnose.profile.spool import Place, Sample, Stack
+from headrace.diagnose.profile.training_loop import Statement
 
 MOST = 40  # sites of a lane
 LEAST = 0.001  # share of the lane's time
+ONE_ROLE = 0.8  # share of a statement's time in its largest role, above which it is not divided
 FOUNDATIONS = ("torch", "numpy", "importlib", "threading", "multiprocessing", "contextlib", "runpy", "abc", "typing")
 
 
@@ -36,17 +38,30 @@ def find(samples: list[Sample], classifier: Classifier) -> list[Site]:
 def of_loop(samples: list[Sample], classifier: Classifier) -> list[Site]:
     """The statements of the script's training loop that take the most time, the most first; [] without one."""
     found: dict[tuple, Site] = {}
+    chosen = _chosen(samples, classifier)
     for sample in samples:
-        place = classifier.loop.statement(sample.stack) if classifier.loop else None
-        if place is None:
+        if sample.stack not in chosen:
             continue
         role, sure = classifier.classify(sample.stack)[0], not classifier.is_guessed(sample.stack)
-        file, line, text = place
+        file, line, text = place = chosen[sample.stack]
         site = found.setdefault((role, sure, *place), Site(role, file, line, "", "", 0.0, text, True, sure))
         site.seconds = round(site.seconds + sample.seconds, 4)
         if sample.waits_for:
             site.waits[sample.waits_for] = round(site.waits.get(sample.waits_for, 0.0) + sample.seconds, 4)
     return sorted(found.values(), key=lambda site: -site.seconds)[:MOST]
+
+
+def _chosen(samples: list[Sample], classifier: Classifier) -> dict[Stack, Statement]:
+    """The statement that each stack within the loop counts for: the loop's own, or a part of one of many roles."""
+    places: dict[Stack, list[Statement]] = {}
+    spent: defaultdict[Statement, Counter[Role]] = defaultdict(Counter)
+    for sample in samples if classifier.loop else ():
+        if sample.stack not in places:
+            places[sample.stack] = classifier.loop.statements(sample.stack)  # type: ignore[union-attr]
+        for outer in places[sample.stack][:1]:
+            spent[outer][classifier.classify(sample.stack)[0]] += sample.seconds  # type: ignore[assignment]
+    plain = {outer for outer, each in spent.items() if max(each.values()) > ONE_ROLE * each.total()}
+    return {stack: both[0] if both[0] in plain else both[1] for stack, both in places.items() if both}
 
 
 def _place(stack: Stack, role: Role, detail: str) -> Place:

@@ -8,20 +8,24 @@ from functools import cached_property
 from itertools import pairwise
 
 from headrace.diagnose.injected import variables
-from headrace.diagnose.profile.data_flow import DataFlow, Node, Position, Token
+from headrace.diagnose.profile import functions
+from headrace.diagnose.profile.data_flow import DataFlow, Node, Token
+from headrace.diagnose.profile.functions import Loop, Position
 from headrace.diagnose.profile.loop_search import (
     LEAST,
     UPDATES,
     OwnLoop,
     has_network,
     index_of,
+    loops_at,
     scope_of,
     updates_by_name,
 )
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.profile.source_context import syntax_tree, text_at
+from headrace.diagnose.profile.source_context import call_name, syntax_tree, text_at
 from headrace.diagnose.profile.spool import Place, Stack
 
+Statement = tuple[str, int, str]  # file, line and text
 MANY = 20  # turns of a loop in which no update is seen, from which on it is taken for one that trains
 LONGEST = 72  # characters of a statement's text
 WRAPPERS = ("torch", "functools", "contextlib", "jax")  # whose decorators may be between two functions of the script
@@ -35,19 +39,30 @@ class TrainingLoop(OwnLoop):
     """The training loop of one process, with what flows through its calls."""
 
     def began(self) -> float | None:
-        """Time of the second turn of the loop, in s of time.monotonic(); None while it is not seen to train.
+        """Time of the second turn of the loop, or update in it, in s of time.monotonic(); None while none is seen.
 
         Without an update that is seen, a loop that turns often trains as well, unless it reads files, or the updates
         of its file are elsewhere.
         """
-        if self.tree is None or len(self.turns) < 2:
+        if self.tree is None:
             return None
+        if len(self.turns) < 2:
+            return next(iter(self._updates[1:]), None)
         if not self.updating_nodes and self.is_before_updates:
             return None
         reads = sum(self.spent[stack] for stack in self.inner if self.evidence(stack) in (Role.READING, Role.DATA))
         often = len(self.turns) > MANY and reads < LEAST * sum(self.spent[stack] for stack in self.inner)
         trains = bool(self.updating_nodes) or often
         return self.turns[1] if trains else None
+
+    @cached_property
+    def _updates(self) -> list[float]:
+        """Times at which samples show that an update within the loop began, in s of time.monotonic()."""
+        samples = [each for each in self.samples if each.stack in self.inner]
+        now = [self.evidence(each.stack) in UPDATES for each in samples]
+        return [
+            each.end for each, updates, updated in zip(samples, now, [False, *now], strict=False) if updates > updated
+        ]
 
     @cached_property
     def entered(self) -> float:
@@ -64,49 +79,58 @@ class TrainingLoop(OwnLoop):
             and any(updates_by_name(self.files, syntax_tree(each)) for each in self.files)
         )
 
-    def statement(self, stack: Stack) -> tuple[str, int, str] | None:
-        """File, line and text of the loop's own call or statement that a stack is in; None outside the loop."""
+    def statements(self, stack: Stack) -> list[Statement]:
+        """The loop's own call or statement that a stack is in, and the one at which it leaves what is followed.
+
+        [] outside the loop.
+        """
         if self.tree is None or stack not in self.inner:
-            return None
+            return []
         place = self.inner[stack][0]
-        node = self._node(place)
-        text = ast.unparse(node.tree).partition("\n")[0] if node else text_at(place.code.file, place.line)
-        return place.code.file, place.line, text[:LONGEST]
+        nodes = (self._node(place), self.ends.get(stack))
+        line = place.code.file, place.line, text_at(place.code.file, place.line)[:LONGEST]
+        return [
+            (node.file, place.line if index == 0 else node.start[0], _first_line(node.tree)) if node else line
+            for index, node in enumerate(nodes)
+        ]
 
     @cached_property
     def transparent(self) -> set[str]:
         """Functions of the script below the loop whose calls are followed: those in which an update is, or a network.
 
-        One that changes nothing, such as `pick(x)`, which several may share, is a network at each of its calls.
+        One that changes nothing and has no loop around the network, such as `pick(x)`, which several may share, is a
+        network at each of its calls.
         """
-        updating, using = set(), set()
+        updating, using, repeating = set(), set(), set()
         for stack, places in self.inner.items():
             inside = {scope_of(place)[1] for place in places[1:]} - {""}
             if self.evidence(stack) in UPDATES:
                 updating |= inside
             elif has_network(stack):
                 using |= inside
+                repeating |= {scope_of(place)[1] for place in places[1:] if loops_at(place)}
         plain = DataFlow(self._trees, (), self._called)
         kinds = self._kinds_in(plain)
-        return updating | {key for key in using if plain.effects(key)[1] - kinds.keys()}
+        return self.roots | updating | repeating | {key for key in using if plain.effects(key)[1] - kinds.keys()}
 
     @cached_property
-    def _called(self) -> dict[Position, str]:
-        """Position of a call -> key of the script's function that it was seen to call."""
-        found: dict[Position, str] = {}
+    def _called(self) -> dict[Position, tuple[str, ...]]:
+        """Position of a call -> keys of the script's functions that it was seen to call."""
+        found: dict[Position, tuple[str, ...]] = {}
         for stack, places in self.inner.items():
             for outer, inner in pairwise(places):
                 between = stack[index_of(stack, inner) + 1 : index_of(stack, outer)]
                 direct = all(place.code.module.partition(".")[0] in WRAPPERS for place in between)
                 key = scope_of(inner)[1]
                 if direct and key and outer.column is not None:
-                    found[outer.code.file, outer.line, outer.column, outer.end_line, outer.end_column] = key
+                    position = outer.code.file, outer.line, outer.column, outer.end_line, outer.end_column
+                    found[position] = tuple(dict.fromkeys((*found.get(position, ()), key)))
         return found
 
     @cached_property
     def orphans(self) -> set[str]:
         """Functions that are followed, but whose calls are not known: what flows into them is not known either."""
-        return self.transparent - {node.callee for node in self.nodes}
+        return self.transparent - self.roots - {key for node in self.nodes for key in node.callees}
 
     @cached_property
     def _trees(self) -> dict[str, ast.Module]:
@@ -138,10 +162,23 @@ class TrainingLoop(OwnLoop):
             for node in self.flow.nodes
             if (node.function == self.scope and first <= node.start[0] <= last) or node.function in self.transparent
         ]
+        inside += self._started_before(set(inside))
         for node in inside:
             for tokens in (node.uses, node.defines, node.changes):
                 tokens.difference_update([token for token in tokens if token in self.kinds])
         return inside
+
+    def _started_before(self, inside: set[Node]) -> list[Node]:
+        """The nodes before the loop that make what runs in it: generators, coroutines, and functions of threads."""
+        lasting = {key for key in self.transparent if functions.is_resumable(self.flow.functions[key])} | self.roots
+        found: list[Node] = []
+        given: set[Token] = set()
+        for node in reversed(self.flow.nodes):  # of a statement, its calls come after it, and the inner ones last
+            tokens = node.uses | node.defines | node.changes
+            if node not in inside and (tokens & given or any(scope in lasting for scope, _ in tokens)):
+                found.append(node)
+                given |= {token for token in node.defines if token[0] == "call"}
+        return found
 
     @cached_property
     def _by_place(self) -> dict[str, list[Node]]:
@@ -156,7 +193,9 @@ class TrainingLoop(OwnLoop):
             start = end = (place.line, 0)
             around = [node for node in self._by_place[place.code.file] if node.start[0] <= place.line <= node.end[0]]
         else:
-            start, end = (place.line, place.column), (place.end_line or place.line, place.end_column)
+            position = place.code.file, place.line, place.column, place.end_line or place.line, place.end_column
+            _, line, column, *last = self.flow.awaited.get(position, position)
+            start, end = (line, column or 0), (last[0] or line, last[1] or 0)
             around = [node for node in self._by_place[place.code.file] if node.start <= start and end <= node.end]
         around = [node for node in around if isinstance(node.tree, ast.Call | ast.stmt)]
         return max(around, key=_smallness, default=None)
@@ -166,16 +205,22 @@ class TrainingLoop(OwnLoop):
         """The node at which a stack leaves the functions that are followed."""
         found = {}
         for stack, places in self.inner.items():
-            last = places[0]
+            last, beyond = places[0], ""
             for place in places[1:]:
                 scope = scope_of(place)[1]
                 if scope and scope not in self.transparent:
+                    beyond = scope
                     break
                 last = place
             node = self._node(last)
             if node is not None:
-                found[stack] = node
+                found[stack] = self._apart.get((id(node.tree), beyond), node)
         return found
+
+    @cached_property
+    def _apart(self) -> dict[tuple[int, str], Node]:
+        """The nodes of calls that call one of several functions, by their tree and that function."""
+        return {(id(node.tree), node.callees[0]): node for node in self.nodes if len(node.callees) == 1}
 
     def kind_of_call(self, node: Node) -> str:
         """The kind of what a call calls, or of the object whose method it calls; "" for data."""
@@ -205,7 +250,7 @@ class TrainingLoop(OwnLoop):
             if isinstance(node.tree, ast.Call):
                 name = node.tree.func.attr if isinstance(node.tree.func, ast.Attribute) else ""
                 optimizer = name == "step" and self.kind_of_call(node) == variables.OPTIMIZER
-                learns = node.callee and node.callee not in self.transparent and self._learns(node.callee)
+                learns = any(key not in self.transparent and self._learns(key) for key in node.callees)
                 if optimizer or name == "backward" or learns:
                     found.add(node)
         return found
@@ -213,6 +258,20 @@ class TrainingLoop(OwnLoop):
     def _learns(self, key: str) -> bool:
         """Tell whether a function of the script updates parameters, by its text."""
         return updates_by_name(self.files, self.flow.functions[key])
+
+    def changes_parameters(self, node: Node) -> bool:
+        """Tell whether a call sets or moves the parameters of a network in place, as those of a target network."""
+        if not isinstance(node.tree, ast.Call):
+            return False
+        inside = [node.tree, *(each for key in node.callees for each in ast.walk(self.flow.functions[key]))]
+        names = {call_name(each) for each in inside if isinstance(each, ast.Call)}
+        in_place = any(name.endswith("_") and not name.endswith("__") for name in names)
+        return "load_state_dict" in names or (in_place and (not node.callees or "parameters" in names))
+
+    def loop_around(self, node: Node) -> Loop | None:
+        """The innermost loop around a node, within its function."""
+        tree = self.flow.functions.get(node.function) or self._trees[node.file]
+        return max(functions.loops_at(tree, node.start[0]), key=lambda loop: loop.lineno, default=None)
 
     @property
     def updates(self) -> bool:
@@ -260,6 +319,10 @@ class TrainingLoop(OwnLoop):
     @cached_property
     def all_edges(self) -> dict[Node, set[Node]]:
         return self.edges(True, set())
+
+
+def _first_line(tree: ast.AST) -> str:
+    return ast.unparse(tree).partition("\n")[0][:LONGEST]
 
 
 def _smallness(node: Node) -> tuple[tuple[int, int], tuple[int, int], bool]:

@@ -82,7 +82,9 @@ def build(recording: Recording, hints: Hints) -> Profile:
     classifiers = _classifiers(processes, hints, recording)
     lanes = _lanes(processes, classifiers, recording)
     began = _began(lanes, classifiers, window)
-    if began and began < window.seconds - make_lanes.SHORTEST:
+    if began and began > window.seconds - make_lanes.SHORTEST:
+        began = None  # too little of it was seen
+    if began:
         window = replace(window, skip=window.begin - window.started + began)
         recording = replace(recording, window=window)
         lanes = _lanes(processes, classifiers, recording)

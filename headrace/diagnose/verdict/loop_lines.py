@@ -24,8 +24,10 @@ def mostly(facts: Facts, activity: str) -> str:
 
 
 def meanwhile(facts: Facts) -> str:
-    """The statement that a script spent most time at before it trained; "" where it was in no loop of its own."""
-    site = _longest(facts.profile.training_thread.lines)
+    """The statement that a script spent most of its time at before it trained; "" where there is none."""
+    thread = facts.profile.training_thread
+    sites = [site for site in (*thread.lines, *thread.sites) if site.own and site.seconds > 0.5 * thread.total]
+    site = next(iter(sites), None)
     return f" Most of the time went into {place(site)} `{site.text}`." if site else ""
 
 

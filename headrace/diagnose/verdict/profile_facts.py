@@ -114,8 +114,9 @@ class Facts:
             return False
         waited_for = self.spent(Role.WAIT) > NOTICEABLE * self.total  # other sleepers are a library's services
         # an environment that sleeps, and is told by somebody when to step; a library's monitor wakes by its own clock
-        told = not lane.waits or bool(TOLD & lane.waits.keys())
-        asleep = waited_for and lane.spent(Role.IDLE) > NOTICEABLE * self.total and told
+        told = not lane.waits or sum(lane.waits.get(what, 0.0) for what in TOLD) > NOTICEABLE * lane.total
+        own = not lane.sites or any(site.own for site in lane.sites if site.role is Role.IDLE)
+        asleep = waited_for and lane.spent(Role.IDLE) > NOTICEABLE * self.total and told and own
         serving = any(map(_in_processes, lane.sites))  # steps too short to see
         return asleep or serving or lane.spent(Role.ENVIRONMENT) > 0
 

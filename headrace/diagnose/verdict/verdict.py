@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, place, times
-from headrace.diagnose.profile.profile import LEARNING, Ending, Profile, Role
+from headrace.diagnose.profile.profile import LEARNING, Ending, Lane, Profile, Role
 from headrace.diagnose.verdict import gpu_notes, interpreter_lock, loop_lines
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.loop_lines import UNKNOWN
@@ -21,6 +21,7 @@ MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 TELLING = 2.0  # ... and as this, where no gain is predicted
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
+SOME_WORK = 0.1  # share of a thread's time from which on it may do a part of the training
 TOGETHER = 3  # parts at most that a headline names together, where it is not known which is the largest
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
 
@@ -71,12 +72,18 @@ def _has_not_begun(facts: Facts) -> bool:
     workers = [lane for lane in facts.profile.workers if lane.samples]
     starting = bool(workers) and all(lane.share(Role.START_UP) > 0.5 for lane in workers)  # which the script waits for
     known = bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5
-    known = known and (starting or facts.share(Role.WAIT, Role.IDLE) < 0.5)
+    nobody = not any(_works(lane) for lane in facts.profile.lanes[1:] if lane.samples)
+    known = known and (starting or nobody or facts.share(Role.WAIT, Role.IDLE) < 0.5)
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
     turns = facts.share(Role.REMADE) > 0.5 and not facts.counter(
         "before_updates"
     )  # a loop that sets up again and again
     return not facts.training_began and not turns and known and stopped
+
+
+def _works(lane: Lane) -> bool:
+    """Tell whether a thread does something else than starting, waiting and sleeping."""
+    return 1 - lane.share(Role.START_UP, Role.WAIT, Role.IDLE) > SOME_WORK and lane.total > 0
 
 
 def _without_training(facts: Facts) -> Verdict:

@@ -95,3 +95,15 @@ def test_classes_whose_metaclass_refuses_to_tell_their_module_are_data() -> None
 
     assert variables.kind(Odd()) == ""
     assert variables.full_name(int) == "builtins.int"
+
+
+def test_a_loop_whose_own_lines_are_not_seen_begins_with_its_second_update(tmp_path: Path) -> None:
+    script = Script(tmp_path, f"def day():\n    B = unpack()\n    {LEARN}\n\nwhile True:\n    n += day()")
+    around, update = (script.at("day()"),), Place(BACKWARD, 1)
+    around = (Place(around[0].code, 6),)
+    reading, learning = (script.at("unpack()", "day"), *around), (update, script.at("L.backward()", "day"), *around)
+    samples = [Sample(float(n), 1.0, learning if n % 3 == 2 else reading) for n in range(12)]
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from(samples)
+    assert classifier.loop is not None and len(classifier.loop.turns) < 2
+    assert classifier.loop.began() == 5.0

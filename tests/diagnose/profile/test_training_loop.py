@@ -34,9 +34,8 @@ class Script:
     def at(self, call: str, function: str = "<module>") -> Place:
         """The place of a call, by its text."""
         lines = self.text.splitlines()
-        first = 1
-        if function != "<module>":
-            first = next(number for number, line in enumerate(lines, 1) if line.startswith(f"def {function}("))
+        begins = (f"def {function}(", f"async def {function}(") if function != "<module>" else ""
+        first = next(number for number, line in enumerate(lines, 1) if line.startswith(begins))
         line = next(number for number, line in enumerate(lines, 1) if call in line and number >= first)
         column = lines[line - 1].index(call)
         code = Code(str(self.path), function, "__main__", first, ())

@@ -39,3 +39,10 @@ def test_before_the_training_there_are_none() -> None:
 def test_what_is_made_again_is_made_once_at_the_loops_line() -> None:
     (remedy,) = [each for each in judge(made()).remedies if "Make once" in each.title]
     assert "train.py:5" in remedy.why and remedy.gain is not None and remedy.bound < 1 / (1 - 0.4 - 0.03)
+
+
+def test_before_the_training_a_line_is_named_only_if_most_of_the_time_is_there() -> None:
+    facts = made()
+    assert "world.put(a)" not in loop_lines.meanwhile(facts)  # exactly a half
+    facts.profile.training_thread.lines[0].seconds *= 1.2
+    assert "train.py:8 `world.put(a)`" in loop_lines.meanwhile(facts)

@@ -1,0 +1,188 @@
+"""Roles in scripts whose loop is not one function: generators, coroutines, threads, and handlers of events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.diagnose.profile.profile import Role
+from headrace.diagnose.profile.role_patterns import Hints
+from headrace.diagnose.profile.roles import Classifier
+from headrace.diagnose.profile.spool import Code, Place, Sample, Stack
+from tests.diagnose.profile.test_training_loop import BACKWARD, FORWARD, LEARN, Script
+
+HANDLE = Place(Code("/usr/lib/python3.11/asyncio/events.py", "Handle._run", "asyncio.events", 1, ()), 80)
+ARRAYS = Place(Code("/x/site-packages/numpy/_core/numeric.py", "roll", "numpy", 1, ()), 1)
+
+
+def test_a_generator_that_plays_is_followed_and_what_is_sent_to_it(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        def swims():
+            while True:
+                u = yield s
+                s = relax(s, u)
+
+        def walks(k):
+            it = swims()
+            s = next(it)
+            while True:
+                rows = []
+                for _ in range(9):
+                    s = it.send(net(s))
+                    rows.append(s)
+                yield rows
+
+        for B in walks(0):
+            {LEARN}
+        """,
+    )
+    loop = script.at("walks(0)")
+    swim = script.at("relax(s, u)", "swims")
+    found = script.roles(
+        (swim, script.at("it.send(net(s))", "walks"), loop),
+        (FORWARD, script.at("net(s)", "walks"), loop),
+        (BACKWARD, script.at("L.backward()")),
+    )
+    assert found == [Role.ENVIRONMENT, Role.INFERENCE, Role.BACKWARD]
+
+
+ASYNC = f"""
+async def work(world, box):
+    s = 0
+    while True:
+        s = await world.tend(net(s))
+        await box.put(s)
+
+async def main():
+    box = queue()
+    {{start}}
+    while True:
+        B = await box.get()
+        {LEARN}
+
+go(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "played"),
+    [("tasks = [spawn(work(w, box)) for w in worlds]", Role.ENVIRONMENT), ("spawn(work(0, other))", Role.EVALUATION)],
+)
+def test_tasks_of_an_event_loop_are_parts_of_the_training_loop(start: str, played: Role, tmp_path: Path) -> None:
+    script = Script(tmp_path, ASYNC.format(start=start))
+    around = (HANDLE, script.at("go(main())"))
+    tending = (ARRAYS, script.at("await world.tend(net(s))", "work"), *around)
+    acting = (FORWARD, script.at("net(s)", "work"), *around)
+    update = (BACKWARD, script.at("L.backward()", "main"), *around)
+    found = script.roles(*[tending] * 5, acting, update)
+    assert found[0] is played and found[6] is Role.BACKWARD
+    assert found[5] is (Role.INFERENCE if played is Role.ENVIRONMENT else played)
+
+
+def test_what_other_threads_play_is_known_by_what_flows_to_the_learner(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        def drive(road, box):
+            s = road.start()
+            while True:
+                s = road.load(net(s))
+                box.put(s)
+
+        Thread(target=drive, args=(road, box))
+        while True:
+            B = box.get()
+            {LEARN}
+        """,
+    )
+    stacks: list[Stack] = [
+        (ARRAYS, script.at("road.load(net(s))", "drive")),
+        (Place(FORWARD, 1), script.at("net(s)", "drive")),
+        (Place(BACKWARD, 1), script.at("L.backward()")),
+    ]
+    classifier = Classifier(Hints(), cuda=False)
+    threads = [[Sample(float(turn), 0.02, stack) for turn in range(9)] for stack in stacks]
+    classifier.learn_from(threads[2], threads[0] + threads[1])
+    assert [classifier.classify(stack)[0] for stack in stacks] == [Role.ENVIRONMENT, Role.INFERENCE, Role.BACKWARD]
+
+
+def test_handlers_of_one_event_have_roles_of_their_own(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        def count(s):
+            global line
+            line = text(s)
+
+        def learn(s):
+            B = table.add(s)
+            {LEARN}
+
+        while True:
+            s = world.put(net(s))
+            for f in handlers:
+                f(s)
+        """,
+    )
+    loop = script.at("f(s)")
+    found = script.roles(
+        (script.at("text(s)", "count"), loop),
+        (script.at("table.add(s)", "learn"), loop),
+        (BACKWARD, script.at("L.backward()", "learn"), loop),
+        (script.at("world.put(net(s))"),),
+        (FORWARD, script.at("net(s)")),
+    )
+    assert found == [Role.SIDE, Role.DATA, Role.BACKWARD, Role.ENVIRONMENT, Role.INFERENCE]
+
+
+def test_code_below_a_call_that_is_not_followed_learns_only_where_the_network_takes_most_of_it(tmp_path: Path) -> None:
+    text = f"def look(q):\n    return sort(net(q))\n\nwhile True:\n    s = world.put(s)\n    B = look(s)\n    {LEARN}"
+    script = Script(tmp_path, text)
+    sorting = (script.at("sort(net(q))", "look"), script.at("look(s)"))
+    network = (FORWARD, script.at("net(q)", "look"), script.at("look(s)"))
+    update = (BACKWARD, script.at("L.backward()"))
+    assert script.roles(sorting, *[network] * 3, update)[0] is Role.FORWARD
+    assert script.roles(*[sorting] * 3, network, update)[0] is Role.OTHER
+
+
+def test_a_network_that_judges_each_step_is_not_sure_to_learn(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        while True:
+            rows = []
+            for _ in range(9):
+                s = world.put(net(s))
+                rows.append(old(s))
+            B = stack(rows)
+            {LEARN}
+        """,
+    )
+    stacks: list[Stack] = [
+        (Place(FORWARD, 1), script.at("old(s)")),
+        (Place(FORWARD, 1), script.at("net(s)")),
+        (script.at("world.put(net(s))"),),
+        (Place(BACKWARD, 1), script.at("L.backward()")),
+    ]
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(float(n), 0.02, stack, without_gradients=n == 0) for n, stack in enumerate(stacks)])
+    assert classifier.classify(stacks[0])[0] is Role.INFERENCE and classifier.is_guessed(stacks[0])
+
+
+def test_moving_a_target_network_is_a_part_of_learning(tmp_path: Path) -> None:
+    text = "def drift(k):\n    old.load_state_dict(mix(old, net))\n\n"
+    script = Script(tmp_path, f"{text}while True:\n    s = world.put(net(s))\n    B = s\n    drift(0)\n    {LEARN}")
+    update = (BACKWARD, script.at("L.backward()"))
+    drift = (script.at("mix(old, net)", "drift"), script.at("drift(0)"))
+    assert script.roles(drift, update, (FORWARD, script.at("net(s)")))[0] is Role.OPTIMIZER
+
+
+def test_arrays_outside_the_loop_are_data_that_is_not_sure(tmp_path: Path) -> None:
+    script = Script(tmp_path, "def tide(h):\n    return roll(h)\n\ntide(0)")
+    stack: Stack = (ARRAYS, script.at("roll(h)", "tide"), script.at("tide(0)"))
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(1.0, 0.02, stack)])
+    assert classifier.classify(stack)[0] is Role.DATA and classifier.is_guessed(stack)
