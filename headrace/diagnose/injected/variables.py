@@ -30,6 +30,8 @@ def attributes(value):
 
 
 NETWORK, OPTIMIZER, CODE, GENERATOR, COMPILED = "network", "optimizer", "code", "generator", "compiled"
+ARRAY, CONTAINER = "array", "container"  # of data: their methods compute, and play nothing
+_OF_DATA = {"torch": ARRAY, "numpy": ARRAY, "jaxlib": ARRAY, "builtins": CONTAINER, "collections": CONTAINER}
 _BASES = {
     "torch.nn.modules.module.Module": NETWORK,
     "flax.linen.module.Module": NETWORK,
@@ -52,15 +54,17 @@ _FUNCTIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionT
 def kinds(frame):
     """Name -> kind of the values through which no data of a training loop flow: networks, optimizers, functions, ...
 
-    The names are those that a frame's code uses: its variables, globals, and attributes of its variables, as ".name".
+    Of the values that are data, arrays and containers have a kind. The names are those that a frame's code uses: its
+    variables, globals, and attributes of its variables, as ".name".
     """
     code, found = frame.f_code, {}
     own = [(name, read(frame, name)) for name in _names(code)]
     for name, value in own + [(name, frame.f_globals.get(name)) for name in code.co_names]:
-        found[name] = kind(value)
+        found[name] = kind(value) or _kind_of_data(value)
     for _, value in own:
         table = {} if kind(value) else attributes(value)
-        found.update({f".{name}": kind(table[name]) for name in code.co_names if name in table})
+        known = [name for name in code.co_names if name in table]
+        found.update({f".{name}": kind(table[name]) or _kind_of_data(table[name]) for name in known})
     return {name: each for name, each in found.items() if each}
 
 
@@ -77,6 +81,11 @@ def kind(value):
         if known:
             return known
     return ""
+
+
+def _kind_of_data(value):
+    """ARRAY or CONTAINER for values of the classes of array libraries and of Python; "" for others, and for None."""
+    return "" if value is None else _OF_DATA.get(str(_MODULE(type(value))).partition(".")[0], "")
 
 
 def full_name(base):

@@ -29,6 +29,7 @@ FROM_FILES = 1 / 3  # time of reading / of setting up, above which what is set u
 WRITING = (Role.LOGGING, Role.SAVING)
 SET_UP = (Role.START_UP, Role.READING)
 WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
+NETWORKS = 1 / 3  # share of a node's time, above which what else is done there is taken for a part of learning
 CONVERSIONS = (
     "item", "numpy", "tolist", "detach", "sample", "argmax", "float", "long", "astype", "squeeze", "cpu",
     "block_until_ready",
@@ -86,6 +87,13 @@ class LoopRoles:
     @cached_property
     def _environments(self) -> set[Node]:
         return {node for node in self._loop.nodes if node not in self._loop.networks and self._may_be_environment(node)}
+
+    @cached_property
+    def _planning(self) -> set[Node]:
+        """What lies between an output of a network and an environment of a known class: it chooses actions."""
+        stop = self._stepping | self._loop.updating_nodes
+        found = set().union(*(_reach(node, self._loop.all_edges, stop) for node in self._playing))
+        return found - self._stepping if found & self._stepping else set()
 
     @cached_property
     def _cycles(self) -> dict[Node, set[Node]]:
@@ -174,6 +182,8 @@ class LoopRoles:
             return (
                 bool(node.callees) or self._loop.kinds.get(self._loop.flow.token(function.id, node.function), "") != ""
             )
+        if isinstance(function, ast.Attribute) and self._loop.is_of_data(function.value, node):
+            return False
         return self._loop.kind_of_call(node) == "" and not _is_conversion(node.tree) and not self._is_of_arrays(node)
 
     def _is_of_arrays(self, node: Node) -> bool:
@@ -210,13 +220,13 @@ class LoopRoles:
         some = known and any(each in self._learned_from for each in self._loop.networks)
         if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
             return Finding(Role.EVALUATION, bool(self._sources))
-        if has_network(stack) or role is Role.FORWARD or eager:
+        if has_network(stack) or eager or (role is Role.FORWARD and node in self._mostly_networks):
             return self._of_network(stack, node, bool(plays), learned)
         if role in (Role.ENVIRONMENT, Role.WAIT, Role.IDLE, Role.LOGGING) and plays:
             return Finding(Role.ENVIRONMENT, True)
         if role in WRITING and node in self._writing:
             return Finding(self._writing[node], True)
-        if role is not None and role not in (Role.DATA, Role.OTHER):
+        if role not in (None, Role.FORWARD, Role.DATA, Role.OTHER):
             return None
         found = self._by_flow(node, bool(plays), learned, known)
         weak = bool(plays) and not any(network in self._strong for network in plays)
@@ -237,7 +247,7 @@ class LoopRoles:
     def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
         """The role of code of which no class and no library tells what it is."""
         if plays:
-            environment = node in self._environments
+            environment = node in self._environments and node not in self._planning
             return Finding(Role.ENVIRONMENT if environment else Role.INFERENCE, environment)
         if node in self._loop.updating_nodes or (node in self._loop.networks and learned):
             return Finding(Role.FORWARD, False) if node in self._mostly_networks else None
@@ -256,12 +266,12 @@ class LoopRoles:
 
     @cached_property
     def _mostly_networks(self) -> set[Node]:
-        """The nodes in which networks, their updates and torch take at least as much of the time as all other code."""
+        """The nodes in which networks, their updates and torch take a good part of the time."""
         spent: defaultdict[Node, Counter[bool]] = defaultdict(Counter)
         for stack, node in self._loop.ends.items():
             known = self._loop.evidence(stack) in LEARNING
             spent[node][known] += self._loop.spent[stack]  # type: ignore[assignment]
-        return {node for node, each in spent.items() if each[True] >= each[False]}
+        return {node for node, each in spent.items() if each[True] > NETWORKS * each.total()}
 
     def _given_to(self, node: Node) -> set[Node]:
         """The nodes that use a result: of a call, and of the statement that it is in."""

@@ -147,12 +147,30 @@ class TrainingLoop(OwnLoop):
         return self._kinds_in(self.flow)
 
     def _kinds_in(self, flow: DataFlow) -> dict[Token, str]:
+        every = self._every_kind(flow).items()
+        return {token: kind for token, kind in every if kind not in (variables.ARRAY, variables.CONTAINER)}
+
+    def _every_kind(self, flow: DataFlow) -> dict[Token, str]:
         found = {}
         for places in self.inner.values():
             for place in places:
                 for name, kind in place.kinds:
                     found[("", name) if name.startswith(".") else flow.token(name, scope_of(place)[1])] = kind
         return found
+
+    def is_of_data(self, expression: ast.expr, node: Node) -> bool:
+        """Tell whether an expression is an array, a part of one, or a container."""
+        kinds, expected = self._data, (variables.ARRAY, variables.CONTAINER)
+        while isinstance(expression, ast.Subscript):
+            expression, expected = expression.value, (variables.ARRAY,)
+        if isinstance(expression, ast.Attribute):
+            return kinds.get(("", f".{expression.attr}")) in expected
+        name = getattr(expression, "id", "")
+        return isinstance(expression, ast.Constant) or kinds.get(self.flow.token(name, node.function)) in expected
+
+    @cached_property
+    def _data(self) -> dict[Token, str]:
+        return self._every_kind(self.flow)
 
     @cached_property
     def nodes(self) -> list[Node]:

@@ -72,7 +72,8 @@ def _has_not_begun(facts: Facts) -> bool:
     workers = [lane for lane in facts.profile.workers if lane.samples]
     starting = bool(workers) and all(lane.share(Role.START_UP) > 0.5 for lane in workers)  # which the script waits for
     known = bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5
-    nobody = not any(_works(lane) for lane in facts.profile.lanes[1:] if lane.samples)
+    others = [lane for lane in facts.profile.lanes[1:] if lane.samples]
+    nobody = bool(others) and not any(map(_works, others)) and facts.share(Role.IDLE) < 0.5
     known = known and (starting or nobody or facts.share(Role.WAIT, Role.IDLE) < 0.5)
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
     turns = facts.share(Role.REMADE) > 0.5 and not facts.counter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,38 @@ def test_arrays_outside_the_loop_are_data_that_is_not_sure(tmp_path: Path) -> No
     classifier = Classifier(Hints(), cuda=False)
     classifier.learn_from([Sample(1.0, 0.02, stack)])
     assert classifier.classify(stack)[0] is Role.DATA and classifier.is_guessed(stack)
+
+
+@pytest.mark.parametrize("kind", ["", "array", "container"])
+def test_what_is_between_the_network_and_a_known_environment_plans_and_a_method_of_data_plays_nothing(
+    kind: str, tmp_path: Path
+) -> None:
+    script = Script(
+        tmp_path,
+        f"""
+        while True:
+            u = net(s)
+            for _ in range(9):
+                u = cost(plans, u)
+            s = look(world.put(u))
+            s = keep.turn(s)
+            B = s
+            {LEARN}
+        """,
+    )
+
+    def at(call: str) -> Place:
+        place = script.at(call)
+        return replace(place, kinds=(*place.kinds, ("keep", kind))) if kind else place
+
+    environment = Place(Code("/x/world.py", "World.step", "world", 1, ("gymnasium.core.Env",)), 1)
+    found = script.roles(
+        (at("cost(plans, u)"),),
+        (environment, at("world.put(u)")),
+        (at("look(world.put(u))"),),
+        (at("keep.turn(s)"),),
+        (FORWARD, at("net(s)")),
+        (BACKWARD, at("L.backward()")),
+    )
+    turned = Role.INFERENCE if kind else Role.ENVIRONMENT
+    assert found[:4] == [Role.INFERENCE, Role.ENVIRONMENT, Role.INFERENCE, turned]
