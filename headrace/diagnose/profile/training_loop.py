@@ -160,13 +160,13 @@ class TrainingLoop(OwnLoop):
 
     def is_of_data(self, expression: ast.expr, node: Node) -> bool:
         """Tell whether an expression is an array, a part of one, or a container."""
-        kinds, expected = self._data, (variables.ARRAY, variables.CONTAINER)
-        while isinstance(expression, ast.Subscript):
-            expression, expected = expression.value, (variables.ARRAY,)
-        if isinstance(expression, ast.Attribute):
-            return kinds.get(("", f".{expression.attr}")) in expected
-        name = getattr(expression, "id", "")
-        return isinstance(expression, ast.Constant) or kinds.get(self.flow.token(name, node.function)) in expected
+        whole = expression
+        while isinstance(whole, ast.Subscript):
+            whole = whole.value
+        named = isinstance(whole, ast.Attribute)
+        token = ("", f".{whole.attr}") if named else self.flow.token(getattr(whole, "id", ""), node.function)  # type: ignore[attr-defined]
+        kind = variables.CONTAINER if isinstance(whole, ast.Constant) else self._data.get(token)
+        return kind == variables.ARRAY or (kind == variables.CONTAINER and whole is expression)
 
     @cached_property
     def _data(self) -> dict[Token, str]:
