@@ -3,6 +3,7 @@
 import headrace  # noqa: F401, I001  before torch, whose threads sleep then when they wait: tests run side by side
 
 import gc
+import os
 import random
 import signal
 import sys
@@ -26,6 +27,8 @@ LONG = TESTS / "long_tests.txt"
 settings.register_profile("search", deadline=None)  # other examples each time: pytest --hypothesis-profile search
 settings.register_profile("same", deadline=None, derandomize=True)  # no test fails by chance or on a slow machine
 settings.load_profile("same")
+
+os.environ["HEADRACE_COMPILE_AHEAD"] = "0"  # tests use all cores
 
 if simulator.SIMULATED:
     simulator.take_turns()

@@ -113,6 +113,8 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if plan.ready_env is None:
         stack.callback(made.close)
     env = multi_agent.wrapped(informed(made, plan.agent_info), config)
+    if placement.learn.type == "cpu":
+        plan.compile_ahead(env)
     if plan.assumed and any(is_for_nature(observed) for observed, _ in env.spaces.values()):
         plan = of_images(replace(plan, config=config))
         config = plan.config
@@ -147,7 +149,9 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     )
     stagger = _stagger(config, env, algorithm, collector, apart)
     if apart:
-        collector = _behind(collector, config, placement.learn, overlapped)
+        assert isinstance(collector, InlineCollector)
+        max_steps, precision = env.max_steps if config.stagger else None, of_copy(config.precision, env.device)
+        collector = ApartCollector(collector, placement.learn, max_steps, precision, overlapped)
     stack.callback(collector.close)
     graph = _graph(config, env, algorithm, collector)
     if graph is not None:
@@ -350,13 +354,6 @@ def _threads(plan: TrainPlan, config: TrainConfig, policy: Policy, placement: Pl
     if plan.threads_given or placement.learn.type != "cpu" or not (in_turns and shares_threads(policy)):
         return config.threads
     return min(cores(), torch.get_num_threads())  # of torch there are fewer where the user said so
-
-
-def _behind(inside: Collector, config: TrainConfig, learn: torch.device, overlapped: bool) -> ApartCollector:
-    """A collector of another device than the one that learns, or one that collects while that learns."""
-    assert isinstance(inside, InlineCollector)
-    env, max_steps = inside.env, inside.env.max_steps if config.stagger else None
-    return ApartCollector(inside, learn, max_steps, of_copy(config.precision, env.device), overlapped)
 
 
 def _divided(algorithm: Algorithm, env: Env, config: TrainConfig, ranks: Ranks | None) -> Any:

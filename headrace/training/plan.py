@@ -17,7 +17,7 @@ from headrace.core.trust import run_of
 from headrace.core.types import EnvArgument, Json, Settings
 from headrace.core.user_names import absolute_reference
 from headrace.data.flat_dict import FlatDict
-from headrace.data.spaces import Dict
+from headrace.data.spaces import Dict, is_image, leaves
 from headrace.envs.native_source import native
 from headrace.envs.sources import reference
 from headrace.envs.strangers import check_settings
@@ -91,6 +91,16 @@ class TrainPlan:
     def rollout_given(self) -> bool:
         """Whether settings were given of which there is one that ROLLOUT names."""
         return bool(self.given.keys() & ROLLOUT)
+
+    def compile_ahead(self, env: Env) -> None:
+        """Let idle cores compile what this training will ask for: see kernels.runtime.ahead."""
+        from headrace.kernels.runtime import ahead
+
+        own, name = self.algorithm_config, str(getattr(self.algorithm, "name", self.algorithm))
+        if self.config.actors is None and not any(is_image(leaf) for _, leaf in leaves(env.observation_space)):
+            recurrent = getattr(own, "recurrent", "none") != "none"
+            parts = {"own policy": self.own_policy, "recurrent": recurrent, "in Python": env.backend != "cpu"}
+            ahead.start(" ".join((name, *(part for part, holds in parts.items() if holds))))
 
     @property
     def threads_given(self) -> bool:

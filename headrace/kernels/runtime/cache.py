@@ -71,11 +71,20 @@ def entry(
         with explained(module):
             return object_code(getattr(module, function), arguments)
 
-    types = hashlib.sha256(kind(arguments).encode()).hexdigest()[:8]
-    path = folder() / f"{_title(name, text)}.{function}.{types}.bin"
+    path = folder() / file_name(name, text, function, kind(arguments))
     if path not in _entries:
         _entries[path] = Native(_code(path, compiled))
     return _entries[path]
+
+
+def file_name(name: str, text: str, function: str, types: str) -> str:
+    """The file of the function that entry() compiles for arguments of these types, as native.kind() writes them."""
+    return f"{_title(name, text)}.{function}.{hashlib.sha256(types.encode()).hexdigest()[:8]}.bin"
+
+
+def is_kept(file: str) -> bool:
+    """Whether a file of machine code is in one of the folders."""
+    return any((place / file).exists() for place in (*folders(), folder()))
 
 
 def of_text(name: str, text: str, make: Callable[[str], bytes]) -> Native:

@@ -190,6 +190,18 @@ def locked(path: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_UN)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds this lock now."""
+    try:
+        import fcntl
+
+        with open(path, "a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
 @contextlib.contextmanager
 def json_table(path: Path, mode: int = READABLE) -> Iterator[Json]:
     """The JSON object in a file of the folder, empty where there is none or a damaged one; changes are kept."""

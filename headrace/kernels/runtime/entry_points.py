@@ -55,6 +55,11 @@ def _source(module: str) -> bytes:
     return _path(module).read_bytes()
 
 
+def file_name(name: str, function: str, types: str) -> str:
+    """The file in which the cache keeps what entry() gives. types: as native.kind() writes those of its arguments."""
+    return disk.file_name(name.replace(".", "_"), _text(name), function, types)
+
+
 def entry(name: str, function: str, arguments: tuple[Argument, ...], announcement: str) -> Native:
     """A function of the module headrace.kernels.`name`, compiled for arguments of these types; announced if that takes
     time. The types of later arguments are not checked: they must be the same."""
