@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import envs
 from headrace.algorithms.base import algorithm_classes, is_offline
-from headrace.core.device import resolve
+from headrace.core.device import kernel_threads, resolve
 from headrace.core.terminal import tell
 from headrace.core.trust import run_of
 from headrace.core.types import EnvArgument, Json, Settings
@@ -100,7 +100,7 @@ class TrainPlan:
         if self.config.actors is None and not any(is_image(leaf) for _, leaf in leaves(env.observation_space)):
             recurrent = getattr(own, "recurrent", "none") != "none"
             parts = {"own policy": self.own_policy, "recurrent": recurrent, "in Python": env.backend != "cpu"}
-            ahead.start(" ".join((name, *(part for part, holds in parts.items() if holds))))
+            ahead.start(" ".join((name, *(part for part, holds in parts.items() if holds))), kernel_threads())
 
     @property
     def threads_given(self) -> bool:

@@ -140,16 +140,15 @@ def test_compile_all_leaves_what_another_process_compiles(one, tmp_path):
 @pytest.mark.parametrize("cores", [1, 2, 8])
 def test_processes_are_as_many_as_cores_and_entry_points(one, cores, monkeypatch):
     started = []
-    monkeypatch.setattr(ahead, "cores", lambda: cores)
     monkeypatch.setattr(ahead.subprocess, "Popen", lambda command, **options: started.append(command))
     monkeypatch.setenv(ahead.SWITCH, "1")
-    ahead.start("one")
-    ahead.start("one")
-    ahead.start("a kind of training that is not known")
+    ahead.start("one", cores)
+    ahead.start("one", cores)
+    ahead.start("a kind of training that is not known", cores)
     assert len(started) == (cores > 1)
     monkeypatch.setattr(ahead, "_started", set())
     monkeypatch.setenv(ahead.SWITCH, "0")
-    ahead.start("one")
+    ahead.start("one", cores)
     assert len(started) == (cores > 1)
 
 

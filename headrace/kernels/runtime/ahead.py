@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from headrace.core.cores import cores
 from headrace.kernels.runtime import entry_points
 from headrace.kernels.runtime.cache import folder, is_kept
 from headrace.kernels.runtime.cache_folder import is_locked
@@ -33,6 +32,7 @@ _TUPLE, _NAME = re.compile(r"\w+\[[\w,]*\]\("), re.compile(r"[^,()]+")
 _ARRAY = re.compile(r"([<>|=]\w\d+)(\d)([CFA])([wr])")
 _ORDINARY: dict[str, Argument] = {"int": 0, "float": 0.0, "bool": False}
 _started: set[str] = set()
+_processes: list[subprocess.Popen[bytes]] = []  # which end by themselves
 
 
 @cache
@@ -42,20 +42,22 @@ def known() -> dict[str, Any]:
     return json.loads(FILE.read_text())  # type: ignore[no-any-return]
 
 
-def start(training: str) -> None:
+def start(training: str, cores: int) -> None:
     """Compile what a kind of training needs and the cache lacks, in other processes, without waiting for them.
 
-    Nothing where there is one core, where this was done before, and for kinds of training that the file lacks.
+    cores: as many as there may be processes, this one included. Nothing is done where that is 1, where it was done
+    before, and for kinds of training that the file lacks.
     """
-    if training in _started or cores() == 1 or os.environ.get(SWITCH) == "0":
+    if training in _started or cores == 1 or os.environ.get(SWITCH) == "0":
         return
     _started.add(training)
     missing = [name for name in known()["trainings"].get(training, ()) if not is_kept(_file(name))]
-    for first in range(min(len(missing), cores() - 1, MOST)):
+    for first in range(min(len(missing), cores - 1, MOST)):
         names = [*missing[first:], *missing[:first]]
         # its standard error is this process's, to which it announces what it compiles
         command = [sys.executable, "-m", __name__, str(os.getpid()), *names]
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+        nothing = subprocess.DEVNULL
+        _processes.append(subprocess.Popen(command, stdin=nothing, stdout=nothing, start_new_session=True))
 
 
 def _file(name: str) -> str:
