@@ -61,7 +61,7 @@ class Candidate:
     @property
     def learns_as(self) -> tuple[Any, ...]:
         """Two candidates with the same of these learn the same from each step, but for rounding."""
-        lags = self["actors"] is not None and self["collection"] != "sync"
+        lags = self["collection"] == "overlapped" or (self["actors"] is not None and self["collection"] != "sync")
         mode = (self["collection"], self["max_policy_lag"]) if lags else ("sync",)
         return (self["num_envs"], self["precision"], mode)
 
@@ -69,7 +69,7 @@ class Candidate:
         """Where environments are stepped, in words."""
         number = self.processes
         if number == 0:
-            return "one process"
+            return "one process" + (", overlapped" if self["collection"] == "overlapped" else "")
         kind = "actor" if self["actors"] else "worker"
         mode = "" if self["collection"] == "sync" else f", {self['collection']}"
         return f"{number} {kind}{'s' * (number > 1)}{mode}"
@@ -190,7 +190,11 @@ class Task:
 
     def modes(self, best: Candidate) -> Iterator[Candidate]:
         """Modes of collection that do not wait as synchronous ones do. best: the best candidate so far."""
-        if self.vector or self.gradients or self.given & {"workers", "actors", "collection"}:
+        if self.gradients or self.given & {"workers", "actors", "collection"}:
+            return
+        if self.vector:
+            if self.max_lag != 0 and (best["device"] == "cpu" or best["collect_device"] == "cpu"):
+                yield best.but(collection="overlapped")  # by a thread
             return
         most = best["num_envs"]
         number = best.processes or min(cores(), most)

@@ -128,6 +128,14 @@ def test_a_mode_is_tried_before_iterations_get_long(monkeypatch):
     assert not any("ValueError" in row.reason for row in found.rows)
 
 
+@pytest.mark.parametrize(("max_lag", "expected"), [(1, "one process, overlapped"), (0, "one process, 64")])
+def test_a_vector_is_stepped_by_a_thread_where_that_is_faster(monkeypatch, max_lag, expected):
+    machine = Machine(monkeypatch, lambda c: 1e5 if c["collection"] == "overlapped" else 5e4)
+    found = searched(machine, task(vector=True, step=None, max_lag=max_lag))
+    assert expected in str(found.best().candidate)
+    assert not any(candidate.processes for candidate in machine.made)
+
+
 def test_threads_are_not_tried_where_the_learner_hardly_computes(monkeypatch):
     monkeypatch.setattr(Row, "computing", property(lambda row: 0.01))
     found = searched(Machine(monkeypatch, lambda candidate: 1e4), task())
