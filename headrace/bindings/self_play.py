@@ -28,7 +28,7 @@ from headrace.parallel.collector import InlineCollector, acts_as_written, output
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import is_kind
 from headrace.policies.networks import VectorEncoder
-from headrace.self_play.games import LAST, SelfPlayEnv
+from headrace.self_play.games import LAST, MOST_MOVES, SelfPlayEnv
 
 ANNOUNCEMENT = "compiling the games of self-play (once, about 8 s) ..."
 LINE = 8  # words of a cache line
@@ -54,7 +54,7 @@ class _Games:
             _columns(actor, env._inner, unread, unread),
             state,
             envs := _env_state(env.env.target),  # type: ignore[attr-defined]
-            _room(envs, policy, actor),
+            room := _room(envs, policy, actor),
             _numbers(env, policy, rollout),
             (np.uint64(step.function.address), np.uint64(self.slots.shape[1])),
             self.slots.reshape(-1),
@@ -64,7 +64,7 @@ class _Games:
         self.call = Call(entry("learning.self_play_games", "play", whole, ANNOUNCEMENT), whole)
         numbers = arguments._fields.index("numbers"), given.GameNumbers._fields.index("own_draws")
         self.counters, self.threads = self.call.slot(2, *numbers), actor.threads(steps * games)
-        self.work_queue = WorkQueue()
+        self.stuck, self.work_queue = room.stuck, WorkQueue()
 
     def run(self, collector: InlineCollector, first_step: int) -> dict[str, float]:
         """Play, and return the seconds spent in the learner's part and in the rest."""
@@ -78,11 +78,13 @@ class _Games:
         own = rng.word(collector.seed), int(rng.Purpose.ACTION), first_step
         theirs = rng.word(env.seed), int(rng.Purpose.OPPONENT), env._draws
         self.call.slots[self.counters : self.counters + 6] = (*own, *theirs)
-        for zeros in (self.spent, self.scores, self.games):
+        for zeros in (self.spent, self.scores, self.games, self.stuck):
             zeros[:] = 0
         started = perf_counter()
         self.work_queue.run(self.call, self.threads)
         seconds = perf_counter() - started
+        for mover, moves, _ in self.stuck[self.stuck[:, 2] > 0].tolist():
+            env.check_movers(torch.tensor([mover]), moves)
         env.end_rollout(collector.rollout, self.scores.sum(0), self.games.sum(0))
         inference, games = map(sum, zip(*self.spent[: self.threads, :2].tolist(), strict=True))
         if not inference + games:  # the processor's cycle counter cannot be read
@@ -139,12 +141,21 @@ def _room(env: given.EnvState, policy: ActorCritic, actor: acting.Acting) -> giv
     state = int(env.float_rows), int(env.integer_rows), sum(x.shape[1] for x in env.arrays)
     held = [np.zeros((WORKERS, rows * block), kind) for rows, kind in zip(state, ("f4", "i4", "u1"), strict=True)]
     flags, own = np.zeros((WORKERS, FLAGS, block), np.bool_), aligned(WORKERS, draws * block)
-    return given.GameRoom._make((actor.scratch(), own, *held, aligned(WORKERS, block), flags))
+    stuck = np.zeros((WORKERS, 3), np.int64)
+    return given.GameRoom._make((actor.scratch(), own, *held, aligned(WORKERS, block), flags, stuck))
 
 
 def _numbers(env: SelfPlayEnv, policy: ActorCritic, rollout: Rollout) -> given.GameNumbers:
     none, features = (np.uint64(0),) * 3, rollout.observation.shape[2]
-    sizes = (rollout.num_steps, rollout.num_envs, env._half, env.env.takes_turns, features, policy.num_draws)
+    sizes = (
+        rollout.num_steps,
+        rollout.num_envs,
+        env._half,
+        env.env.takes_turns,
+        features,
+        policy.num_draws,
+        MOST_MOVES,
+    )
     return given.GameNumbers._make((*map(np.uint64, sizes), none, none, np.float32(env._scale)))
 
 

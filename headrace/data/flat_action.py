@@ -114,6 +114,13 @@ def flat_action(space: Space) -> Space:
     return (FlatBox if all(isinstance(part, Box) for _, part in parts) else FlatAction)(space, parts)
 
 
+def is_hybrid(space: Space) -> bool:
+    """True for a FlatAction of one Discrete space and Boxes."""
+    flat = [part.flat for part in space.parts] if isinstance(space, FlatAction) else []
+    others = [part for part in flat if not isinstance(part, Box)]
+    return len(flat) > 1 and len(others) == 1 and isinstance(others[0], Discrete)
+
+
 def component_sizes(space: Space) -> list[int]:
     """Choices of each component of an action that an action mask is about; none of a Box or MultiBinary."""
     if isinstance(space, FlatAction):

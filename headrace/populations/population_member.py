@@ -114,7 +114,8 @@ def _train(interval: Interval) -> Outcome:
     if t.run.steps < interval.until:
         ended = f"its training has ended at step {t.run.steps:,} ({t.run.reason})"
         raise RuntimeError(f"{ended}, before the end of the interval at {interval.until:,}")
-    score = fmean(returns) if evaluated is None and returns else evaluated
+    known = returns or t.trainer.episodes.returns  # where none has ended in the interval, those before it
+    score = fmean(known) if evaluated is None and known else evaluated
     return Outcome(interval.member, t.run.steps, score)
 
 

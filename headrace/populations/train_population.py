@@ -173,7 +173,7 @@ def _check(
     if score not in ("training", "evaluation"):
         raise ValueError(f"score must be 'training' or 'evaluation', got {score!r}")
     for name in (*LIMITS, *OWN):
-        if options.get(name) not in (None, 0):
+        if options.get(name) is not None and (name in LIMITS or options[name]):  # a limit of 0 is one
             how = OWN.get(name, "members are compared at the same steps: give total_steps")
             raise ValueError(f"{name}={options[name]!r} is nothing for a population: {how}")
 

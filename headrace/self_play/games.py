@@ -23,6 +23,7 @@ from headrace.envs.base import Env, EnvWrapper, Round
 from headrace.policies.base import Policy
 from headrace.self_play.league import LATEST, League, score_of
 
+MOST_MOVES = 1_000  # of an opponent between two moves of the learner: more are taken for a game that never ends
 NOW, AFTER, LAST = range(3)  # rows of the games' own rollout: before the learner's move, after it, after an opponent's
 OWN = ("_return", "_margin", "_length", "_played", "_rated", "_scores", "_games")  # tensors of a state
 
@@ -111,7 +112,7 @@ class SelfPlayEnv(EnvWrapper):
         self._rated.fill_(True)
         self._move_row(NOW, AFTER)
         self._begin_outcome()
-        self._opponents_move(torch.ones(self.num_envs, dtype=torch.bool))
+        self._opponents_move()
         self._draws += self._turns is not None
         self._observe(rollout, 0)
 
@@ -131,8 +132,7 @@ class SelfPlayEnv(EnvWrapper):
         self.env.step(inner, NOW)
         self._begin_outcome()
         self._count(NOW, valid, self._others(inner.valid[NOW]))
-        if self._turns is not None:
-            self._opponents_move(~self._ended.any(0))
+        self._opponents_move()
         rollout.reward[t] = self._reward.masked_fill_(~valid, 0.0)
         rollout.terminated[t], rollout.truncated[t] = self._ended & valid
         self._return += self._reward
@@ -188,18 +188,31 @@ class SelfPlayEnv(EnvWrapper):
         flags = torch.stack((self._mine(inner.terminated[row]), self._mine(inner.truncated[row])))
         self._ended |= flags & mine
 
-    def _opponents_move(self, going: Tensor) -> None:
-        """Let opponents move in the games that are going on, until it is the learner's turn in each or it has ended."""
+    def _opponents_move(self) -> None:
+        """Let opponents move until it is the learner's turn in each game, or the game has ended: an opponent plays on
+        where the learner alone has ended."""
         if self._turns is None:
             return
         inner, moves = self._inner, 0
-        while (acting := going & (self._turns.movers() != self._agent)).any():
+        while (acting := self._others(inner.valid[AFTER]) & ((movers := self._turns.movers()) != self._agent)).any():
+            self.check_movers(movers[acting], moves)
             self._opponents_act(AFTER, moves)
             moves += 1
             self._turns.step_some(inner, AFTER, acting)
-            self._count(AFTER, acting, acting)
+            self._count(AFTER, acting & self._mine(inner.valid[AFTER]), acting)
             self._move_row(LAST, AFTER, acting)
-            going = going & ~self._ended.any(0)
+
+    def check_movers(self, movers: Tensor, moves: int) -> None:
+        """Raise ValueError for agents that are to move, int [K], and are none, and for opponents that have moved
+        MOST_MOVES times since the learner."""
+        name, which = self.env.name, "`mover` of its State" if self.env.backend != "inline" else "agent_selection"
+        if wrong := {*movers.tolist()} - {0, 1}:
+            raise ValueError(f"{which} says which of the 2 agents of {name} moves next, 0 or 1, and is {min(wrong)}")
+        if moves >= MOST_MOVES:
+            raise ValueError(
+                f"an agent of {name} has made {MOST_MOVES:,} moves, and the other one none in between: {which} has to "
+                "come back to it, or the game to end"
+            )
 
     def _opponents_act(self, row: int, moves: int) -> None:
         """Write the opponents' actions for a row. moves: how many they have made in this step."""

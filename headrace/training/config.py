@@ -17,6 +17,7 @@ from headrace.core.setting_types import fit, fit_fields, hints_of, no_setting
 from headrace.core.text import shown
 from headrace.core.types import Json, Settings
 from headrace.core.writing import check_file
+from headrace.setting_schedules import ADAPTIVE
 
 # settings of make() that evaluation and videos use too
 WRAPPING = ("frame_stack", "time_limit", "ignore", "info_mask")
@@ -33,6 +34,8 @@ SEEDS = 2**32  # seeds are one word of the counter-based generator
 
 
 NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings, another, values of it without them
+    (("sde_sample_freq", "use_expln", "use_sde_at_warmup"), "use_sde", (False,)),
+    (("v_min", "v_max"), "num_atoms", (1,)),
     (("rnn_size", "sequence_length", "burn_in"), "recurrent", ("none",)),
     (("priority_alpha", "priority_beta"), "prioritized", (False,)),
     (("target_entropy",), "learn_temperature", (False,)),
@@ -177,6 +180,8 @@ def has_default(setting: Field) -> bool:
 def needless(given: Collection[str], values: Settings) -> dict[str, str]:
     """Those of the given settings that are without effect, as the others are, and the sentence that says so."""
     found = {name: other for names, other, off in NEEDS if values.get(other) in off for name in names if name in given}
+    if "desired_kl" in given and values.get("schedule") != ADAPTIVE:
+        found["desired_kl"] = "schedule"
     return {
         name: f"{name}={values[name]!r} is without effect, since {other} is {values[other]!r}: leave it out, or change "
         f"{other}"

@@ -150,8 +150,7 @@ def check_actions(name: str, env: Env) -> None:
     if wrong is not None:
         classes = {other: algorithm_classes(other).algorithm for other in ALGORITHMS}
         offline = is_offline(algorithm_classes(name).algorithm)
-        others = {other: own.actions for other, own in classes.items() if is_offline(own) == offline}
-        fit = [other for other, supported in others.items() if all(isinstance(space, supported) for space in spaces)]
+        fit = [other for other, own in classes.items() if is_offline(own) == offline and _suits(own, spaces)]
         raise ValueError(
             f"{name} supports {' or '.join(_KINDS.get(kind, kind.__name__) for kind in kinds)} actions, and those of "
             f"{env.name} are {getattr(wrong, 'whole', wrong)}: use {', '.join(fit) or 'another action space'}"
@@ -163,6 +162,12 @@ def columns_of_agents(env: Env) -> dict[str, slice]:
     copies = env.num_copies
     few = 1 < env.num_agents <= FEW_AGENTS
     return {agent: slice(k * copies, (k + 1) * copies) for k, agent in enumerate(env.agents)} if few else {}
+
+
+def _suits(kind: type[Algorithm], spaces: Sequence[Space]) -> bool:
+    """True if an algorithm acts in these spaces."""
+    takes = getattr(kind, "suits", lambda _: True)
+    return all(isinstance(space, kind.actions) and takes(space) for space in spaces)
 
 
 class GroupEpisodes:

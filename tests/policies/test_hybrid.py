@@ -170,6 +170,31 @@ def test_algorithms_of_another_kind_of_actions_name_those_that_are_for_them():
         hr.Trainer("sac", Hit, total_steps=100)
 
 
+@pytest.mark.parametrize(
+    ("space", "hybrid"),
+    [
+        (Tuple((Discrete(3), Box(-1.0, 1.0, (2, 2)))), True),
+        (Dict({"a": Dict({"b": Discrete(2), "c": Box(0.0, 1.0, ())}), "d": Box(-1, 1, (1,), np.int64)}), True),
+        (Tuple((Discrete(3), Discrete(2))), False),
+        (Tuple((Discrete(3), Box(-1.0, 1.0, (2,)), MultiDiscrete([2, 2]))), False),
+        (MultiDiscrete(np.array([[2, 3], [2, 2]])), False),
+        (Dict({"only": Discrete(3)}), False),
+    ],
+)
+def test_hybrid_sac_is_named_for_those_actions_alone_that_it_takes(space, hybrid):
+    class Any(Grid):
+        action_space = space
+
+    with pytest.raises(ValueError, match="sac supports Box actions") as error:
+        hr.Trainer("sac", Any, num_envs=2, total_steps=100)
+    assert ("hybrid_sac" in str(error.value).rpartition(": use ")[2]) == hybrid
+    if hybrid:
+        hr.Trainer("hybrid_sac", Any, num_envs=2, total_steps=100).close()
+    else:
+        with pytest.raises(TypeError, match="actions must be a Dict or Tuple of one Discrete space and Boxes, got"):
+            hr.Trainer("hybrid_sac", Any, num_envs=2, total_steps=100)
+
+
 def test_a_run_is_saved_resumed_evaluated_and_recorded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = {"num_envs": 4, "num_steps": 32, "seed": 0, "progress": "none"}

@@ -81,6 +81,10 @@ def test_a_constant_rate_needs_no_length():
         ("dqn", {"prioritized": False, "priority_beta": 0.1}, "priority_beta=0.1 .* since prioritized is False"),
         ("sac", {"learn_temperature": False, "target_entropy": -2.0}, "since learn_temperature is False"),
         ("ppo", {"eval_episodes": 3}, "eval_episodes=3 is without effect, since eval_freq is 0"),
+        ("ppo", {"desired_kl": 0.02}, "desired_kl=0.02 is without effect, since schedule is 'linear'"),
+        ("sac", {"use_expln": True}, "use_expln=True is without effect, since use_sde is False"),
+        ("sac", {"sde_sample_freq": 4}, "sde_sample_freq=4 is without effect, since use_sde is False"),
+        ("sac", {"v_max": 3.0}, "v_max=3.0 is without effect, since num_atoms is 1"),
         ("ppo", {"cluster_open": True}, "since cluster is None"),
         ("ppo", {"images": "nature"}, "images='nature' is without effect: images are Boxes of uint8"),
         ("ppo", {"initial_std": 0.5}, "initial_std=0.5 is without effect: it is for Box actions"),
@@ -95,4 +99,6 @@ def test_settings_without_effect_are_named(algorithm, options, line, capsys):
 def test_settings_that_are_used_or_not_given_are_not_named(capsys):
     Trainer("ppo", "Pendulum-v1", num_envs=8, recurrent="gru", rnn_size=32, initial_std=0.5).close()
     Trainer("ppo", "CartPole-v1", num_envs=8, rnn_size=64).close()
+    Trainer("ppo", "Pendulum-v1", num_envs=8, desired_kl=0.02, schedule="adaptive", target_kl=0).close()
+    Trainer("sac", "Pendulum-v1", num_envs=8, use_sde=True, sde_sample_freq=4, use_expln=True).close()
     assert "without effect" not in capsys.readouterr().err

@@ -21,7 +21,7 @@ from headrace.algorithms.discrete.discrete_sac import largest_entropy
 from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, features, keep_features
 from headrace.algorithms.off_policy import OffPolicy, make_target
 from headrace.core.types import Json
-from headrace.data.flat_action import FlatAction
+from headrace.data.flat_action import FlatAction, is_hybrid
 from headrace.data.spaces import Space
 from headrace.policies.discrete.hybrid_actor_q import HybridActorQ
 from headrace.policies.flat_parameters import flatten
@@ -41,6 +41,7 @@ class HybridSAC(OffPolicy[HybridSACConfig]):
 
     name = "hybrid_sac"
     actions: ClassVar[tuple[type[Space], ...]] = (FlatAction,)
+    suits = staticmethod(is_hybrid)
     policy_arguments: ClassVar[Json] = {"critics": 2}
     policy: HybridActorQ
     config = HybridSACConfig()

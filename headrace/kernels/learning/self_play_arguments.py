@@ -74,7 +74,8 @@ class EnvState(NamedTuple):
 
 class GameRoom(NamedTuple):
     """Memory of each worker for a block of games. network: of a forward pass. draws: of actions. floats, integers,
-    bytes: of the environments' state. rewards: float32 [BLOCK]. flags: bool [FLAGS, BLOCK]."""
+    bytes: of the environments' state. rewards: float32 [BLOCK]. flags: bool [FLAGS, BLOCK]. stuck: int64 [3], of a game
+    that cannot go on the agent that is to move and the opponent's moves since the learner's, and 1; else zeros."""
 
     network: np.ndarray
     draws: np.ndarray
@@ -83,12 +84,13 @@ class GameRoom(NamedTuple):
     bytes: np.ndarray
     rewards: np.ndarray
     flags: np.ndarray
+    stuck: np.ndarray
 
 
 class GameNumbers(NamedTuple):
     """Steps T, games N, the number of games in which the learner is the first agent, 1 where agents take turns, entries
-    of an observation, draws of an action. Seed, purpose and first step of the learner's draws, and of the opponents'.
-    All uint64 but the scale of rewards, float32."""
+    of an observation, draws of an action, most moves of an opponent between two of the learner. Seed, purpose and first
+    step of the learner's draws, and of the opponents'. All uint64 but the scale of rewards, float32."""
 
     steps: np.uint64
     games: np.uint64
@@ -96,6 +98,7 @@ class GameNumbers(NamedTuple):
     turns: np.uint64
     features: np.uint64
     draws: np.uint64
+    most_moves: np.uint64
     own_draws: tuple[np.uint64, np.uint64, np.uint64]
     their_draws: tuple[np.uint64, np.uint64, np.uint64]
     scale: np.float32

@@ -147,8 +147,13 @@ def _opponents_move(a, worker, t, first, size):
             game = first + e
             at = game // per_block * a.env.integer_rows * per_block + a.env.mover * per_block + game % per_block
             agent, ended = np.int32(game >= n.half), flags[TERMINATED, e] | flags[TRUNCATED, e]
-            flags[ACTING, e] = not ended and a.env.integers[at] != agent
+            mover = a.env.integers[at]
+            flags[ACTING, e] = not ended and mover != agent
             any_acting |= flags[ACTING, e]
+            if flags[ACTING, e] and (moves >= n.most_moves or mover + agent != 1):
+                stuck = a.room.stuck[worker]
+                stuck[0], stuck[1], stuck[2] = mover, moves, 1
+                return
         if any_acting:
             _opponents_act(a, worker, AFTER, t, moves, first, size)
             _hold(a.env, a.room, worker, first, size, False)
@@ -252,6 +257,8 @@ def _steps(block, worker, a):
         _count(a, worker, NOW, MINE, OTHERS, first, size)
         if n.turns:
             _opponents_move(a, worker, t, first, size)
+            if a.room.stuck[worker, 2]:
+                return
         _end(a, worker, t, first, size)
         a.spent[worker * LINE] += acted - began
         a.spent[worker * LINE + _1] += ticks() - acted

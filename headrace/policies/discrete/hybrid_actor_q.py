@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
-from headrace.data.flat_action import FlatAction
+from headrace.data.flat_action import FlatAction, is_hybrid
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Box, Discrete, Space, action_column
 from headrace.policies.actor_q import action_bounds
@@ -190,15 +190,13 @@ def _side_by_side(*columns: Tensor) -> Tensor:
 def _parts(space: Space) -> tuple[Discrete, int, tuple[Tensor, Tensor]]:
     """The Discrete part of a FlatAction, its entry in the vector of all, and center and half of the range of the
     others' entries. Raises TypeError for other spaces."""
-    parts = space.parts if isinstance(space, FlatAction) else []
-    choices = [part for part in parts if isinstance(part.flat, Discrete)]
-    boxes = [part.flat for part in parts if isinstance(part.flat, Box)]
-    if len(choices) != 1 or len(boxes) != len(parts) - 1 or not boxes:
+    if not (isinstance(space, FlatAction) and is_hybrid(space)):
         raise TypeError(
             "actions must be a Dict or Tuple of one Discrete space and Boxes, got "
             f"{getattr(space, 'whole', space)}: use ppo for other ones"
         )
     action_column(space)  # refuses numbers that float32 does not hold
-    (choice,) = choices
+    (choice,) = (part for part in space.parts if isinstance(part.flat, Discrete))
+    boxes = [part.flat for part in space.parts if isinstance(part.flat, Box)]
     center, half_range = zip(*map(action_bounds, boxes), strict=True)
     return choice.flat, choice.entries.start, (torch.cat(center), torch.cat(half_range))  # type: ignore[return-value]
