@@ -214,7 +214,8 @@ def installs_named(name: str, entry: EnvSpec) -> Iterator[None]:
 
 @contextmanager
 def mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
-    """Turn MuJoCo's messages on a model into warnings, which Python shows once.
+    """Turn MuJoCo's messages on a model into warnings, which Python shows once; but for what is deprecated in a model
+    of Gymnasium's, which no user can change.
 
     MuJoCo would print them for each environment, and write them to a file."""
     if ".mujoco" not in str(entry.entry_point) or importlib.util.find_spec("mujoco") is None:
@@ -228,7 +229,8 @@ def mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
         yield
     finally:
         mujoco.set_mju_user_warning(before)
-    for text in said:
+    theirs = str(entry.entry_point).startswith("gymnasium.")
+    for text in (text for text in said if not (theirs and "deprecated" in text)):
         warnings.warn(f"MuJoCo: {text}", stacklevel=1)
 
 
