@@ -105,15 +105,16 @@ class Sampler:
 
         frame: None while no Python code runs, as when the interpreter reads the script: the next tick covers that time.
         """
-        if not self._working or self._in_tick or frame is None:
-            return
-        self._in_tick = True  # ticks during this one are covered by the next
         try:
-            if not self._is_traced():
-                self._sample(THREAD_PERIOD, frame, blocked=number is None)
-        finally:
-            self._in_tick = False
-            if number is not None and self._ticker and not self._look_only:
+            if self._working and not self._in_tick and frame is not None:
+                self._in_tick = True  # ticks during this one are covered by the next
+                try:
+                    if not self._is_traced():
+                        self._sample(THREAD_PERIOD, frame, blocked=number is None)
+                finally:
+                    self._in_tick = False
+        finally:  # without it, no other tick would come
+            if number is not None and self._working and self._ticker and not self._look_only:
                 self._ticker.arm(self._every)
 
     def _is_traced(self):

@@ -27,6 +27,7 @@ from headrace.diagnose.profile.functions import (
 Token = tuple[str, str]
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 IN_PLACE = ("copyto", "shuffle", "put", "place", "fill_diagonal")  # functions that change their first argument
+MAKES = "__init__"  # the function that a call of a class calls
 SENT = "yield"  # the variable, in tokens, through which a generator receives what is sent to it
 DEPTH = 3  # of calls, from one function of the script to the next, to which effects are followed
 
@@ -101,6 +102,8 @@ class DataFlow:
                 self._named.setdefault(child.name, []).append(key)
                 self._locals[key] = assigned(child)
                 self._enter(file, child, key)
+                if child.name == MAKES and isinstance(tree, ast.ClassDef):
+                    self._named.setdefault(tree.name, []).append(key)
             else:
                 self._enter(file, child, scope)
 

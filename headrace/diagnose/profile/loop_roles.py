@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from headrace.diagnose.injected import variables
-from headrace.diagnose.profile.data_flow import Node
+from headrace.diagnose.profile.data_flow import MAKES, Node
 from headrace.diagnose.profile.loop_search import (
     UPDATES,
     has_network,
@@ -139,8 +139,18 @@ class LoopRoles:
         """Tell whether the innermost loop around a node plays and updates nothing: its networks act or judge."""
         loop = self._loop.loop_around(node)
         plays = any(self._loop.loop_around(each) is loop for each in self._playing)
-        updates = any(self._loop.loop_around(each) is loop for each in self._loop.updating_nodes)
+        updates = any(self._loop.loop_around(each) is loop for each in self._leading_to_updates)
         return loop is not None and plays and not updates
+
+    @cached_property
+    def _leading_to_updates(self) -> set[Node]:
+        """The nodes that change parameters, and the calls of functions that hold such nodes."""
+        found = set(self._loop.updating_nodes)
+        before = 0
+        while len(found) > before:
+            before, holding = len(found), {node.function for node in found}
+            found |= {node for node in self._loop.nodes if holding.intersection(node.callees)}
+        return found
 
     def _is_graded(self, node: Node) -> bool:
         """Tell whether something else than a loss judges what a network gives, as of sentences and one-step games.
@@ -178,6 +188,8 @@ class LoopRoles:
         if not isinstance(node.tree, ast.Call):
             return False
         function = node.tree.func
+        if any(f":{MAKES}:" in key for key in node.callees):
+            return False
         if isinstance(function, ast.Name):
             return (
                 bool(node.callees) or self._loop.kinds.get(self._loop.flow.token(function.id, node.function), "") != ""
@@ -247,14 +259,14 @@ class LoopRoles:
     def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
         """The role of code of which no class and no library tells what it is."""
         if plays:
-            environment = node in self._environments and node not in self._planning
-            return Finding(Role.ENVIRONMENT if environment else Role.INFERENCE, environment)
+            role = self._playing_role(node)
+            return Finding(role, role is Role.ENVIRONMENT)
         if node in self._loop.updating_nodes or (node in self._loop.networks and learned):
             return Finding(Role.FORWARD, False) if node in self._mostly_networks else None
         if (waited_for := self._waited_for(node)) is not None:
             return Finding(waited_for, True)
         if learned:
-            return Finding(Role.DATA, False)
+            return Finding(self._playing_role(node) if node in self._weakly_playing else Role.DATA, False)
         # what is computed to be written alone is a part of the writing
         writes = next((each for each in (node, *self._given_to(node)) if each in self._writing), None)
         if writes:
@@ -272,6 +284,21 @@ class LoopRoles:
             known = self._loop.evidence(stack) in LEARNING
             spent[node][known] += self._loop.spent[stack]  # type: ignore[assignment]
         return {node for node, each in spent.items() if each[True] > NETWORKS * each.total()}
+
+    def _playing_role(self, node: Node) -> Role:
+        environment = node in self._environments and node not in self._planning
+        return Role.ENVIRONMENT if environment else Role.INFERENCE
+
+    @cached_property
+    def _weakly_playing(self) -> set[Node]:
+        """What takes a playing network's output and gives its next input by way of objects that calls may change."""
+        found: set[Node] = set()
+        for network in self._playing:
+            after = _reach(network, self._loop.all_edges, self._loop.updating_nodes)
+            found |= {n for n in after if network in _reach(n, self._loop.all_edges, self._loop.updating_nodes)}
+        updating = {node.function for node in self._leading_to_updates}
+        plays = {node.function for node in self._playing} - updating  # where nothing is stored, or drawn to learn from
+        return {node for node in found if node.function in plays or self._is_asked_while_playing(node)}
 
     def _given_to(self, node: Node) -> set[Node]:
         """The nodes that use a result: of a call, and of the statement that it is in."""

@@ -14,6 +14,7 @@ from headrace.diagnose.profile.profile import LEARNING, Ending, Exit, Kind, Lane
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import MOVES, Classifier
 from headrace.diagnose.profile.spool import Process
+from headrace.diagnose.record import held_up
 from headrace.diagnose.record import lanes as make_lanes
 from headrace.diagnose.record.gpu import GpuMonitor
 from headrace.diagnose.record.lanes import BUSY, Window
@@ -96,6 +97,8 @@ def build(recording: Recording, hints: Hints) -> Profile:
     for number, lane in enumerate(workers, start=1):
         lane.name = f"worker {number}"
     lanes += make_lanes.of_native_threads(lanes, monitor, window, processes)
+    if lanes:
+        held_up.count(lanes)
     counters = _counters(leading, classifiers[leading.pid], lanes) if leading else {}
     counting = [*filter(None, [leading]), *processes]  # a launcher counts no kernels: its processes do
     counters["training_began"] = float(began is not None)

@@ -11,7 +11,7 @@ from functools import partial
 
 from headrace.diagnose.profile.formatting import at
 from headrace.diagnose.profile.profile import Role
-from headrace.diagnose.verdict import env_remedies, network_remedies
+from headrace.diagnose.verdict import env_remedies, network_remedies, waiting
 from headrace.diagnose.verdict.profile_facts import SLEEPS, Facts
 from headrace.diagnose.verdict.remedy import DAY, HALF_AN_HOUR, MINUTE, MINUTES, Remedy, remedy, saved_waiting
 from headrace.diagnose.verdict.snippets import instead, snippet, without
@@ -124,4 +124,5 @@ RULES: tuple[Callable[[Facts], Remedy | None], ...] = (
     _waits,
     *env_remedies.RULES,
     *network_remedies.RULES,
+    *waiting.RULES,
 )

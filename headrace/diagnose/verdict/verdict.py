@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, place, times
 from headrace.diagnose.profile.profile import LEARNING, Ending, Lane, Profile, Role
-from headrace.diagnose.verdict import gpu_notes, interpreter_lock, loop_lines
+from headrace.diagnose.verdict import gpu_notes, interpreter_lock, loop_lines, waiting
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.loop_lines import UNKNOWN
 from headrace.diagnose.verdict.profile_facts import FEW_UNSURE, NOTICEABLE, Facts, binned
@@ -145,12 +145,14 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     if facts.share(Role.OTHER) > UNKNOWN and name == Role.OTHER.label:
         return f"{share} of the time goes into code whose role is not known{at(facts.site(Role.OTHER))}."
     caveats = loop_lines.caveats(facts)
+    if waiting.setter(facts):
+        return f"{waiting.sentence(facts)}.{caveats}"
     if len(parts := _largest(facts)) > 1:
         where = f"The largest parts of the time go into {enumeration(parts, ', and ')}"
     elif name == Role.IDLE.label:
         return f"The script sleeps {share} of the time.{caveats}"
     elif name == Role.WAIT.label:
-        return f"{_waits(facts, share)}.{caveats}"
+        return f"{waiting.sentence(facts)}.{caveats}"
     else:
         most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
         where = f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}"
@@ -169,25 +171,6 @@ def _largest(facts: Facts) -> list[str]:
     known = [(name, seconds) for name, seconds in groups(facts) if name != Role.OTHER.label]
     near = [(name, seconds) for name, seconds in known if facts.overlap(known[0][1], seconds)]
     return [f"{name}, {facts.percent(seconds)}" for name, seconds in near[:TOGETHER]]
-
-
-def _waits(facts: Facts, share: str) -> str:
-    """Sentence, without its end, on a script that waits most of the time."""
-    what = next(iter(facts.profile.training_thread.waits), "")
-    for_what = f", for {what} for the most part" if what else ""
-    place = loop_lines.mostly(facts, Role.WAIT.label)
-    waits = f"The script waits for other processes or threads {share} of the time{place}"
-    return f"{waits}{for_what}{_meanwhile(facts)}"
-
-
-def _meanwhile(facts: Facts) -> str:
-    """Work of the processes and threads that the training thread waits for, meanwhile."""
-    others = [lane for lane in facts.profile.lanes[1:] if lane.samples and lane.total > 0]
-    lane = max(others, key=lambda lane: lane.cpu_seconds, default=None)
-    if lane is None or lane.cpu_seconds < 0.1 * facts.total:
-        return ", and those that were sampled do not work meanwhile"
-    site = max(lane.sites, key=lambda site: (site.role is not Role.WAIT, site.seconds), default=None)
-    return f"; {lane.name} computes {facts.percent(lane.cpu_seconds)} of the time{at(site)}"
 
 
 def _headline_of_few_samples(facts: Facts) -> str:

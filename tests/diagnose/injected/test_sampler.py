@@ -72,8 +72,10 @@ class StillTicker:
     def __init__(self, handler: object, period: float) -> None:
         pass
 
+    armed = 0
+
     def arm(self, every: int) -> None:
-        pass
+        self.armed += 1
 
     def due(self, every: int) -> float:
         return self.clock.now % PERIOD
@@ -155,6 +157,16 @@ def test_a_tick_without_a_python_frame_is_covered_by_the_next(
     process = spooled(tmp_path)
     assert process.limitations == []
     assert seconds_in(process) == pytest.approx({"here": 2 * PERIOD})
+
+
+@pytest.mark.parametrize("looked_at", [False, True], ids=["no Python code runs", "the other thread is in a tick"])
+def test_a_tick_that_records_nothing_is_followed_by_another(
+    looked_at: bool, started: sampler.Sampler, clock: Clock
+) -> None:
+    clock.now += PERIOD
+    started._in_tick = looked_at
+    started._tick(1, here() if looked_at else None)
+    assert started._ticker.armed == 1 and started._in_tick is looked_at and not started._samples
 
 
 def test_a_failing_sample_is_reported_once_and_covered_by_the_next(

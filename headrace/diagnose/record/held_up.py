@@ -1,0 +1,58 @@
+"""Tells apart what the training thread computes and what it waits for inside: Python runs one thread at a time.
+
+While another thread holds the interpreter's lock, the samples show a line that computes, and the thread has no core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.diagnose.profile.profile import Kind, Lane, Role
+
+LOCK = "Python's lock"  # what is waited for
+LEAST = 0.1  # share of the time for which other threads must compute
+RESTING = (Role.WAIT, Role.IDLE, Role.START_UP)
+
+
+def count(lanes: Sequence[Lane]) -> None:
+    """Count as waiting the time for which other threads of its process hold up the first lane, in all its figures."""
+    main, total = lanes[0], max(lanes[0].total, 1e-9)
+    others = [lane for lane in lanes[1:] if lane.pid == main.pid]
+    threads = [lane for lane in others if lane.samples]
+    native = sum(lane.cpu_seconds for lane in others if lane.kind in (Kind.POOL, Kind.AUTOGRAD))
+    computed = sum(lane.cpu_seconds for lane in threads)
+    off_core = _off_core(main)
+    if computed < LEAST * total or native > LEAST * total or not off_core:
+        return
+    resting = main.spent(*RESTING)
+    elsewhere = max(sum(main.waits.values()) - main.waits.get("a lock", 0.0) - resting, 0.0)  # files, devices
+    held = min(sum(off_core.values()) - main.queued_seconds - elsewhere, computed)
+    if held < LEAST * total:
+        return
+    for role, seconds in off_core.items():
+        kept = max(1 - held * seconds / sum(off_core.values()) / max(main.seconds.get(role, 0.0), 1e-9), 0.0)
+        _scale(main, role, kept)
+    main.seconds[Role.WAIT] = main.seconds.get(Role.WAIT, 0.0) + total - main.total
+    main.waits[LOCK] = held
+    main.waits["a lock"] = max(main.waits.get("a lock", 0.0) - held, 0.0)
+    main.waits = dict(sorted(main.waits.items(), key=lambda item: -item[1]))
+    main.seconds = dict(sorted(main.seconds.items(), key=lambda item: -item[1]))
+
+
+def _off_core(lane: Lane) -> dict[Role, float]:
+    """Role that computes -> seconds without a core."""
+    found: dict[Role, float] = {}
+    for span in lane.spans:
+        if span.role not in RESTING:
+            found[span.role] = found.get(span.role, 0.0) + (1 - span.on_cpu) * (span.end - span.start)
+    return {role: seconds for role, seconds in found.items() if seconds > 0}
+
+
+def _scale(lane: Lane, role: Role, kept: float) -> None:
+    for spent in (lane.seconds, lane.guessed):
+        if role in spent:
+            spent[role] *= kept
+    for site in (*lane.sites, *lane.lines):
+        if site.role is role:
+            site.seconds = round(site.seconds * kept, 4)
+            site.waits = {what: min(seconds, site.seconds) for what, seconds in site.waits.items()}

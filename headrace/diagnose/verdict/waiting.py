@@ -1,0 +1,75 @@
+"""A training thread that waits, and what others do meanwhile: one that works without a pause sets the pace."""
+
+from __future__ import annotations
+
+from headrace.diagnose.profile.formatting import at, capitalized, percent
+from headrace.diagnose.profile.profile import Lane, Role
+from headrace.diagnose.verdict import loop_lines
+from headrace.diagnose.verdict.profile_facts import TOLD, Facts
+from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, Remedy, remedy
+from headrace.diagnose.verdict.snippets import snippet
+
+ALWAYS = 0.9  # share of the time for which it computes, or is ready to
+WAITED = 0.1  # share of the time for which the training thread must wait, and another work, to be named
+MOSTLY = 0.5  # share of its work from which on it is said what a lane works at
+
+
+def setter(facts: Facts) -> Lane | None:
+    """The lane that sets the pace; None without one."""
+    main, seconds = facts.profile.training_thread, max(facts.profile.seconds, 1e-9)
+    if facts.spent(Role.WAIT) - facts.env_wait < WAITED * facts.total:
+        return None
+    waited = next(iter(main.waits), "a lock")
+    candidates = [lane for lane in facts.profile.lanes[1:] if lane.samples and lane not in facts.env_workers]
+    candidates = [lane for lane in candidates if lane.pid == main.pid or lane.parent == main.pid]
+    candidates = [lane for lane in candidates if waited in ({"a lock"} if lane.pid == main.pid else TOLD)]
+    busy = [lane for lane in candidates if lane.cpu_seconds + lane.queued_seconds > ALWAYS * seconds]
+    busy = [lane for lane in busy if lane.share(Role.WAIT, Role.IDLE) < 1 - ALWAYS]
+    return max(busy, key=lambda lane: lane.cpu_seconds, default=None)
+
+
+def sentence(facts: Facts) -> str:
+    """Sentence, without its end, on a script that waits most of the time, or for what sets the pace."""
+    seconds = facts.spent(Role.WAIT) - facts.env_wait
+    what = next(iter(facts.profile.training_thread.waits), "")
+    for_what = f", for {what} for the most part" if what else ""
+    where = loop_lines.mostly(facts, Role.WAIT.label)
+    waits = f"The script waits for other processes or threads {facts.percent(seconds)} of the time{where}{for_what}"
+    if (lane := setter(facts)) is not None:
+        return f"{waits}; {lane.name} sets the pace: it works all the time{_work(lane)}"
+    return f"{waits}{_meanwhile(facts)}"
+
+
+def _meanwhile(facts: Facts) -> str:
+    """Work of the processes and threads that the training thread waits for, meanwhile."""
+    others = [lane for lane in facts.profile.lanes[1:] if lane.samples and lane.total > 0]
+    lane = max(others, key=lambda lane: lane.cpu_seconds, default=None)
+    if lane is None or lane.cpu_seconds < WAITED * facts.total:
+        return ", and those that were sampled do not work meanwhile"
+    return f"; {lane.name} computes {facts.percent(lane.cpu_seconds)} of the time{_work(lane)}"
+
+
+def _work(lane: Lane) -> str:
+    """The place where a lane works, and at what: ", mostly at train.py:12 (reading files)"."""
+    site = max(lane.sites, key=lambda site: (site.role is not Role.WAIT, site.seconds), default=None)
+    working = {role: seconds for role, seconds in lane.seconds.items() if role not in (Role.WAIT, Role.OTHER)}
+    role = max(working, key=working.__getitem__, default=None)
+    known = role is not None and working[role] > MOSTLY * (lane.total - lane.spent(Role.WAIT))
+    return at(site) + (f" ({role.label})" if known and role else "")
+
+
+def faster(facts: Facts) -> Remedy | None:
+    """Less work for what sets the pace, or more processes for it."""
+    lane = setter(facts)
+    if lane is None:
+        return None
+    why = (
+        f"{capitalized(lane.name)} works all the time{_work(lane)}, and the training thread waits for it "
+        f"{percent(facts.share(Role.WAIT))} of the time."
+    )
+    most = facts.total - min(facts.profile.training_thread.cpu_seconds, facts.total)
+    title = f"Give {lane.name} less to do, or share its work among processes"
+    return remedy(facts, title, why, HALF_AN_HOUR, snippet(facts, "pace"), most=most)
+
+
+RULES = (faster,)
