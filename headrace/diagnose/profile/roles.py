@@ -29,6 +29,7 @@ PART_OF = {  # role -> roles of callers that it is counted as a part of
 COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory", "synchronize")  # if CUDA is used
 MOVES = (Role.READING, Role.SAVING)  # bytes into the process, and out of it
 JAX = ("jax.", "flax.", "optax.")
+DISK = "a disk (fsync)"  # as record.system_calls says
 GENERAL = ("numpy", "pandas", "copy", "collections", "random", "json", "pickle")  # packages of no purpose of their own
 PLAYING = (Role.ENVIRONMENT, Role.FORWARD, Role.INFERENCE)
 
@@ -49,6 +50,7 @@ class Classifier:
         self._codes: dict[Code, Role | None] = {}
         self._doing: defaultdict[Code, set[Role]] = defaultdict(set)  # functions that update, and that play
         self._without_gradients: Counter[Stack] = Counter()  # samples without gradients, less those with
+        self._synced: Counter[Stack] = Counter()  # seconds blocked until a disk has written, less the others
         self._evaluated: set[Stack] = set()  # that play in a callback of a library's loop, which plays elsewhere
         self._guessed: set[Stack] = set()  # stacks whose role is likely, and not sure
         self.loop: TrainingLoop | None = None
@@ -56,7 +58,10 @@ class Classifier:
 
     def learn_from(self, *threads: Sequence[Sample]) -> None:
         """Find the training loop of a process in the samples of its threads, the main one's first; then all roles."""
-        for sample in (samples := [sample for thread in threads for sample in thread]):
+        samples = [sample for thread in threads for sample in thread]
+        for sample in samples:
+            self._synced[sample.stack] += sample.seconds if sample.waits_for == DISK else -sample.seconds  # type: ignore[assignment]
+        for sample in samples:
             if not sample.blocked:  # of a thread that another one looked at, it is not known
                 self._without_gradients[sample.stack] += 1 if sample.without_gradients else -1
             role = self.evidence(sample.stack)
@@ -156,6 +161,8 @@ class Classifier:
                 role, index = around, outer
         if role is Role.FORWARD:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
+        if role in (None, Role.DATA) and self._synced[stack] > 0:
+            return Role.LOGGING, 0  # whatever library writes
         if role in (None, Role.DATA) and spins(stack):
             return Role.WAIT, 0
         if role is Role.IDLE and polls(stack):

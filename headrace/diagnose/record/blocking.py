@@ -28,7 +28,7 @@ def weighted(
     Each that was blocked is given what it waited for. states: in order of time, when the thread was looked at (s of
     time.monotonic()) and what it was blocked in, "" while it was not.
     """
-    samples, blocked = _with_states(samples, states), [sample.blocked for sample in samples]
+    samples, blocked = with_states(samples, states), [sample.blocked for sample in samples]
     total = sum(sample.seconds for sample in samples)
     found = sum(sample.seconds for sample, state in zip(samples, blocked, strict=True) if state)
     known = end - begin - clock.cpu_seconds(begin, end) - clock.queued_seconds(begin, end)
@@ -45,7 +45,7 @@ def _limited(weight: float) -> float:
     return min(max(weight, 1 / MOST), MOST)
 
 
-def _with_states(samples: Sequence[Sample], states: Sequence[tuple[float, str]]) -> list[Sample]:
+def with_states(samples: Sequence[Sample], states: Sequence[tuple[float, str]]) -> list[Sample]:
     """The samples, with what was seen from outside last before each that was blocked."""
     times = [time for time, _ in states]
     seen = (states[index - 1][1] if (index := bisect_left(times, sample.end)) else "" for sample in samples)

@@ -14,7 +14,7 @@ from headrace.diagnose.profile.profile import LEARNING, Ending, Exit, Kind, Lane
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import MOVES, Classifier
 from headrace.diagnose.profile.spool import Process
-from headrace.diagnose.record import held_up
+from headrace.diagnose.record import blocking, held_up
 from headrace.diagnose.record import lanes as make_lanes
 from headrace.diagnose.record.gpu import GpuMonitor
 from headrace.diagnose.record.lanes import BUSY, Window
@@ -133,7 +133,10 @@ def _classifiers(processes: list[Process], hints: Hints, recording: Recording) -
         moves = [role for role, rate in rates if rate > LEAST_MOVED]
         found[process.pid] = Classifier(hints, bool(process.counters.get("cuda")), moves)
         threads = sorted(process.samples, key=lambda thread: thread != process.pid)
-        found[process.pid].learn_from(*(process.samples[thread] for thread in threads))
+        seen = {thread: process.samples[thread] for thread in threads}
+        if process.pid in seen:
+            seen[process.pid] = blocking.with_states(seen[process.pid], recording.states.get(process.pid, ()))
+        found[process.pid].learn_from(*seen.values())
     return found
 
 

@@ -25,8 +25,10 @@ def is_small(facts: Facts) -> bool:
 
 
 def fused_optimizer(facts: Facts) -> Remedy | None:
-    spent = facts.spent(Role.OPTIMIZER)
-    if facts.share(Role.OPTIMIZER) < 0.08 or facts.on_gpu or facts.uses("headrace") or not _plain_adam(facts):
+    spent = facts.spent(Role.OPTIMIZER) * (
+        1 - facts.guessed(Role.OPTIMIZER)
+    )  # moving a target network is no step of it
+    if spent < 0.08 * facts.total or facts.on_gpu or facts.uses("headrace") or not _plain_adam(facts):
         return None
     why = (
         f"The optimizer takes {facts.percent(spent)} of the time. On a CPU, Adam updates one parameter tensor after "

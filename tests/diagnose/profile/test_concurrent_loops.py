@@ -222,3 +222,51 @@ def test_what_is_between_the_network_and_a_known_environment_plans_and_a_method_
     )
     turned = Role.INFERENCE if kind else Role.ENVIRONMENT
     assert found[:4] == [Role.INFERENCE, Role.ENVIRONMENT, Role.INFERENCE, turned]
+
+
+TREE = """
+class Node:
+    def __init__(self, game):
+        self.game = game
+
+def look(node, k):
+    p = net(node.game)
+    for k in p:
+        g = gc.copy(node.game)
+        g.turn(k)
+        node.kids[k] = Node(g)
+    return p
+
+def draw(rows, k):
+    return sort(rows)
+
+while True:
+    for _ in range(9):
+        node = best(node)
+        p = look(node, 0)
+        rows.append(p)
+    B = draw(rows, 9)
+    {learn}
+"""
+
+
+def test_copies_in_a_tree_search_are_a_part_of_acting_and_drawing_from_memory_is_not(tmp_path: Path) -> None:
+    script = Script(tmp_path, TREE.format(learn=LEARN))
+    outer = script.at("look(node, 0)")
+    found = script.roles(
+        (script.at("gc.copy(node.game)", "look"), outer),
+        (FORWARD, script.at("net(node.game)", "look"), outer),
+        (script.at("sort(rows)", "draw"), script.at("draw(rows, 9)")),
+        (BACKWARD, script.at("L.backward()")),
+    )
+    assert found == [Role.INFERENCE, Role.INFERENCE, Role.DATA, Role.BACKWARD]
+
+
+def test_what_waits_until_a_disk_has_written_logs_whatever_library_it_is_in(tmp_path: Path) -> None:
+    script = Script(tmp_path, f"while True:\n    s = world.put(net(s))\n    note(s)\n    B = s\n    {LEARN}")
+    note: Stack = (ARRAYS, script.at("note(s)"))
+    update: Stack = (Place(BACKWARD, 1), script.at("L.backward()"))
+    for waits_for, role in (("a disk (fsync)", Role.LOGGING), ("", Role.DATA)):
+        classifier = Classifier(Hints(), cuda=False)
+        classifier.learn_from([Sample(float(n), 0.1, s, True, False, waits_for) for n, s in enumerate((note, update))])
+        assert (classifier.evidence(note) is Role.LOGGING) == (role is Role.LOGGING)

@@ -1,0 +1,41 @@
+"""A thread or process that works without a pause while the training thread waits for it sets the pace."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.profiles import SECONDS, lane, profile, site
+
+from headrace.diagnose.profile.profile import Kind, Role
+from headrace.diagnose.verdict.profile_facts import Facts
+from headrace.diagnose.verdict.verdict import judge
+
+
+def made(*, busy: float = 0.97, waits: float = 0.25, kind: Kind = Kind.THREAD, waited: str = "a lock") -> Facts:
+    pid = 100 if kind is Kind.THREAD else 101
+    other = lane(pid, kind, "producer", READING=1.0)
+    other.cpu_seconds, other.queued_seconds = 0.6 * busy * SECONDS, 0.4 * busy * SECONDS
+    other.sites = [site(Role.READING, 0.9 * SECONDS, line=7)]
+    found = profile(other, WAIT=waits, BACKWARD=1 - waits)
+    found.seconds = SECONDS
+    found.training_thread.waits, found.training_thread.cpu_seconds = {waited: waits * SECONDS}, 0.5 * SECONDS
+    return Facts(found)
+
+
+@pytest.mark.parametrize(("kind", "waited"), [(Kind.THREAD, "a lock"), (Kind.WORKER, "a pipe")])
+def test_what_works_all_the_time_sets_the_pace_of_a_thread_that_waits_for_it(kind: Kind, waited: str) -> None:
+    verdict = judge(made(kind=kind, waited=waited))
+    name = "producer" if kind is Kind.THREAD else "worker 1"
+    assert verdict.headline.startswith("The script waits for other processes or threads 25 % of the time")
+    assert "sets the pace: it works all the time, mostly at train.py:7 (reading files)" in verdict.headline
+    (remedy,) = [each for each in verdict.remedies if "less to do" in each.title]
+    assert remedy.gain is None and 1.9 < remedy.bound < 2.3 and name.split()[0] in (remedy.title + "worker producer")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"busy": 0.6}, {"waits": 0.05}, {"waited": "a socket"}],
+    ids=["it rests", "nobody waits", "another is waited for"],
+)
+def test_otherwise_the_largest_part_is_named(options: dict[str, object]) -> None:
+    verdict = judge(made(**options))  # type: ignore[arg-type]
+    assert "learning" in verdict.headline and "pace" not in verdict.headline
