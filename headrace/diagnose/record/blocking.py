@@ -20,19 +20,38 @@ FEWEST = 20  # samples of a state; with fewer, its share says too little
 MOST = 4.0  # times, at most, that a sample is weighted more or less
 
 
+def without(samples: Sequence[Sample], still: Sequence[tuple[float, float]]) -> list[Sample]:
+    """The samples without the time of some intervals, in which the process did not run."""
+    if not still:
+        return list(samples)
+    inside = ((each, overlap(still, each.end - each.seconds, each.end)) for each in samples)
+    return [replace(each, seconds=each.seconds - lost) for each, lost in inside if each.seconds > lost]
+
+
+def overlap(intervals: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    """Seconds of some intervals between two moments."""
+    return sum(max(min(last, end) - max(first, begin), 0.0) for first, last in intervals)
+
+
 def weighted(
-    samples: Sequence[Sample], states: Sequence[tuple[float, str]], clock: ThreadClock, begin: float, end: float
+    samples: Sequence[Sample],
+    states: Sequence[tuple[float, str]],
+    clock: ThreadClock,
+    begin: float,
+    end: float,
+    still: float = 0.0,
 ) -> list[Sample]:
     """The samples with `seconds` that sum up to the blocked time of `clock`, and to what is left, between two moments.
 
     Each that was blocked is given what it waited for. states: in order of time, when the thread was looked at (s of
-    time.monotonic()) and what it was blocked in, "" while it was not.
+    time.monotonic()) and what it was blocked in, "" while it was not. still: s in which the process did not run.
     """
     samples, blocked = with_states(samples, states), [sample.blocked for sample in samples]
     total = sum(sample.seconds for sample in samples)
     found = sum(sample.seconds for sample, state in zip(samples, blocked, strict=True) if state)
-    known = end - begin - clock.cpu_seconds(begin, end) - clock.queued_seconds(begin, end)
-    exact = min(max(known / (end - begin), 0.0), 1.0) * total
+    whole = max(end - begin - still, 1e-9)
+    known = whole - clock.cpu_seconds(begin, end) - clock.queued_seconds(begin, end)
+    exact = min(max(known / whole, 0.0), 1.0) * total
     if not clock.times or min(sum(blocked), len(blocked) - sum(blocked)) < FEWEST:
         return list(samples)
     waiting, working = _limited(exact / found), _limited((total - exact) / (total - found))

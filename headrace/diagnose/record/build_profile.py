@@ -224,6 +224,12 @@ def _limitations(recording: Recording, processes: list[Process], root: Process |
                 f"The samples of the training thread cover {lanes[0].total:.1f} s of {seconds:.1f} s: what it did in "
                 "the rest was not sampled."
             )
+    looks = [time for time, _ in recording.states.get(recording.monitor.root, ())]
+    still = blocking.overlap(recording.monitor.still(recording.monitor.root, looks), window.begin, window.ended)
+    if still > GRID:
+        notes.append(
+            f"The script did not run for {still:.1f} s: a signal or the machine stopped it. They do not count."
+        )
     if root is None:
         notes.append("The script's own process could not be sampled: was it started without site (python -S or -I)?")
     elif not root.self_sampling:

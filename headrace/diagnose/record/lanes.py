@@ -57,9 +57,10 @@ def of_process(
 
     states: when its main thread was looked at, and what it was blocked in.
     """
-    lanes = []
+    lanes, still = [], monitor.still(process.pid, [time for time, _ in states])
     for thread, samples in process.samples.items():
-        kept = [each for each in samples if each.end > window.begin and each.end - each.seconds < window.ended]
+        running = blocking.without(samples, still)
+        kept = [each for each in running if each.end > window.begin and each.end - each.seconds < window.ended]
         if not kept:
             continue
         main = thread == process.pid
@@ -72,13 +73,14 @@ def of_process(
                 if span.role is Role.OTHER and span.on_cpu < BUSY:
                     span.role = Role.WAIT
         if main and states:
-            kept = blocking.weighted(kept, states, clock, window.begin, window.ended)
+            lost = blocking.overlap(still, window.begin, window.ended)
+            kept = blocking.weighted(kept, states, clock, window.begin, window.ended, lost)
         lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans))
         if main and states:
             lane.seconds, lane.waits = blocking.seconds(kept, classifier), blocking.waits(kept)
         guessed = [sample for sample in kept if classifier.is_guessed(sample.stack)]
         lane.guessed, lane.lines = blocking.seconds(guessed, classifier), sites.of_loop(kept, classifier)
-        lane.samples = _ticks(kept, process.period)
+        lane.samples = _ticks(kept, process.period, clock.cpu_seconds(window.begin, window.ended) if main else 0.0)
         lane.cpu_seconds = clock.cpu_seconds(window.begin, window.ended)
         lane.queued_seconds = clock.queued_seconds(window.begin, window.ended)
         lane.wakes = clock.wakes(window.begin, window.ended)
@@ -90,9 +92,15 @@ def of_process(
     return lanes
 
 
-def _ticks(samples: list[Sample], period: float) -> int:
-    """Number of sampling ticks: one sample covers all ticks during a long native call."""
-    return max(len(samples), round(sum(sample.seconds for sample in samples) / period) if period else 0)
+def _ticks(samples: list[Sample], period: float, cpu_seconds: float) -> int:
+    """Number of sampling ticks: one sample covers all ticks during a long native call.
+
+    Ticks come by CPU time: where a thread had no core, they are fewer than the time that the samples cover tells.
+    """
+    blocked = sum(sample.blocked for sample in samples)
+    covered = sum(sample.seconds for sample in samples if not sample.blocked)
+    computed = min(cpu_seconds, covered) if cpu_seconds else covered
+    return max(len(samples), blocked + round(computed / period) if period else 0)
 
 
 def _spans(samples: list[Sample], classifier: Classifier, clock: ThreadClock, window: Window) -> list[Span]:

@@ -10,14 +10,17 @@ import re
 import signal
 import time
 from bisect import bisect_left
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from headrace.diagnose.profile.profile import SERIES_PERIOD
 
 PROC = Path("/proc")
 FAMILY_EVERY = 0.5  # s between searches for new processes
+PAUSED = 2.0  # s without a reading, from which on this program was not running either, as while a machine is paused
 COST_OF_THREAD = 1e-3  # s of pause per thread that is read, so that reading takes about 1 % of a core
 
 
@@ -61,6 +64,7 @@ class ProcessMonitor:
         self.parents: dict[int, int] = {root: os.getpid()}  # pid -> parent's pid, of all processes that ever existed
         self.clocks: dict[tuple[int, int], ThreadClock] = {}  # by pid and native thread id
         self.io: dict[int, list[tuple[float, int, int]]] = {}  # pid -> (s, bytes read, bytes written)
+        self._stopped: dict[int, list[tuple[float, float]]] = {}  # pid -> when it was stopped by a signal
         self._alive = {root}
         self._born: dict[int, str] = {}  # pid -> when it began, in the kernel's words: pids are used again
         self._next_family = self._next_threads = 0.0
@@ -90,6 +94,17 @@ class ProcessMonitor:
         """The clock of a thread; one without readings for a thread that was not found."""
         return self.clocks.get((pid, tid)) or ThreadClock()
 
+    def still(self, pid: int, looks: Sequence[float] = ()) -> list[tuple[float, float]]:
+        """Intervals, in s of time.monotonic(), in which a process did not run though it could have.
+
+        looks: when other threads of this program looked at the process, and so ran.
+        """
+        clock = self.clock(pid, pid)
+        gaps = [(a, b) for a, b in pairwise(sorted([*clock.times, *looks])) if b - a > PAUSED]
+        ran = [clock.cpu_seconds(a, b) + clock.queued_seconds(a, b) for a, b in gaps]
+        paused = [gap for gap, seconds in zip(gaps, ran, strict=True) if seconds < 0.5 * (gap[1] - gap[0])]
+        return sorted([*self._stopped.get(pid, ()), *paused])
+
     def moved(self, pid: int, begin: float, end: float) -> tuple[float, float]:
         """Megabytes that a process read and wrote between two moments; 0 where that cannot be read."""
         readings = self.io.get(pid, [])
@@ -113,13 +128,14 @@ class ProcessMonitor:
 
     def _find_family(self) -> None:
         """Find descendants of the root. A descendant stays one when its parent ends."""
-        parents, born = {}, {}
+        parents, born, stopped = {}, {}, set()
         for entry in PROC.iterdir() if PROC.is_dir() else ():
             if entry.name.isdecimal():
                 with suppress(OSError, IndexError, ValueError):
                     fields = (entry / "stat").read_text().rpartition(")")[2].split()
                     if fields[0] not in "ZX":  # zombies
                         parents[int(entry.name)], born[int(entry.name)] = int(fields[1]), fields[19]
+                        stopped |= {int(entry.name)} if fields[0] == "T" else set()
         family = {pid for pid in self.parents if pid in parents and self._born.get(pid, born[pid]) == born[pid]}
         while children := {pid for pid, parent in parents.items() if parent in family} - family:
             family |= children
@@ -128,6 +144,14 @@ class ProcessMonitor:
             self.parents.update({pid: parents[pid] for pid in children})
         self._born.update({pid: born[pid] for pid in family})
         self._alive = family
+        for pid in stopped & family:
+            self._note_stop(pid, time.monotonic())
+
+    def _note_stop(self, pid: int, now: float) -> None:
+        intervals = self._stopped.setdefault(pid, [])
+        goes_on = intervals and now - intervals[-1][1] < 1.5 * FAMILY_EVERY
+        begin = intervals.pop()[0] if goes_on else now
+        intervals.append((begin, now))
 
     def _read(self, pid: int) -> int:
         """Read the clocks of a process's threads; return their number."""

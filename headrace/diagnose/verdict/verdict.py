@@ -14,7 +14,7 @@ from headrace.diagnose.verdict.remedies import remedies
 from headrace.diagnose.verdict.remedy import UNBOUNDED, Remedy
 
 LITTLE_GAIN = 1.15  # below, a gain is not worth a headline
-ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict, unless one activity takes nearly all
+ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict, unless few activities may be the largest
 FEWEST_SAMPLES = 50  # ... and with fewer, in any case
 FEW_PHASES = 5  # of learning; with fewer, the shares depend on where the window began
 MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
@@ -62,8 +62,7 @@ def judge(facts: Facts) -> Verdict:
 
 def _too_few(facts: Facts) -> bool:
     """Tell whether there are too few samples to tell what takes the most time."""
-    (_, first), (_, second), *_ = groups(facts)
-    clear = facts.samples >= FEWEST_SAMPLES and first - second > 2 * facts.margin * facts.total
+    clear = facts.samples >= FEWEST_SAMPLES and len(_nearly_largest(facts)) <= TOGETHER
     return facts.samples < ENOUGH_SAMPLES and not clear
 
 
@@ -168,9 +167,12 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
 
 def _largest(facts: Facts) -> list[str]:
     """The largest part of the time with its share, and those that may be as large within the sampling error."""
+    return [f"{name}, {facts.percent(seconds)}" for name, seconds in _nearly_largest(facts)[:TOGETHER]]
+
+
+def _nearly_largest(facts: Facts) -> list[tuple[str, float]]:
     known = [(name, seconds) for name, seconds in groups(facts) if name != Role.OTHER.label]
-    near = [(name, seconds) for name, seconds in known if facts.overlap(known[0][1], seconds)]
-    return [f"{name}, {facts.percent(seconds)}" for name, seconds in near[:TOGETHER]]
+    return [(name, seconds) for name, seconds in known if facts.overlap(known[0][1], seconds)]
 
 
 def _headline_of_few_samples(facts: Facts) -> str:

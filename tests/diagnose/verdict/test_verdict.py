@@ -73,24 +73,6 @@ def test_time_of_unknown_role_is_the_headline_with_its_line():
     )
 
 
-def test_few_samples_give_no_verdict():
-    made = profile(ENVIRONMENT=0.5, FORWARD=0.4, DATA=0.1)
-    made.training_thread.samples = 120
-    verdict = judge(Facts(made))
-    assert verdict.headline == "There are too few samples for a verdict: 120. Try a longer --seconds."
-    assert verdict.remedies == [] and "CPU" not in verdict.bounds
-    made.exit = Exit(Ending.EXIT)
-    assert judge(Facts(made)).headline.endswith("Let the script do more, such as more training steps.")
-
-
-def test_few_samples_are_enough_where_nearly_all_are_of_one_activity():
-    made = profile(INFERENCE=0.96, DATA=0.04)
-    made.training_thread.samples = 120
-    assert judge(Facts(made)).headline == "Most of the time goes into policy inference: 96 %."
-    made.training_thread.samples = 40
-    assert judge(Facts(made)).headline.startswith("There are too few samples")
-
-
 def test_activities_whose_order_is_within_the_sampling_error_are_named_together():
     made = profile(SAVING=0.2, INFERENCE=0.34, FORWARD=0.1, DATA=0.36)
     made.training_thread.samples = 400  # 5 points of error of each
