@@ -232,6 +232,9 @@ class LoopRoles:
         some = known and any(each in self._learned_from for each in self._loop.networks)
         if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
             return Finding(Role.EVALUATION, bool(self._sources))
+        if not self._loop.has_networks and role in (None, Role.DATA):
+            recurs = node in self._environments and node in _reach(node, self._loop.value_edges, set())
+            return Finding(Role.ENVIRONMENT, False) if recurs else None
         if has_network(stack) or eager or (role is Role.FORWARD and node in self._mostly_networks):
             return self._of_network(stack, node, bool(plays), learned)
         if role in (Role.ENVIRONMENT, Role.WAIT, Role.IDLE, Role.LOGGING) and plays:

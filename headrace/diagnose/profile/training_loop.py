@@ -109,9 +109,18 @@ class TrainingLoop(OwnLoop):
             elif has_network(stack):
                 using |= inside
                 repeating |= {scope_of(place)[1] for place in places[1:] if loops_at(place)}
+            elif not self.has_networks:  # all that calls something of the script in a loop
+                repeating |= {scope_of(place)[1] for place in places[1:-1] if loops_at(place)} - {""}
         plain = DataFlow(self._trees, (), self._called)
         kinds = self._kinds_in(plain)
         return self.roots | updating | repeating | {key for key in using if plain.effects(key)[1] - kinds.keys()}
+
+    @cached_property
+    def has_networks(self) -> bool:
+        """Tell whether networks are seen in the loop; a script may learn without, as evolution strategies do."""
+        kinds = {kind for places in self.inner.values() for place in places for _, kind in place.kinds}
+        known = kinds & {variables.NETWORK, variables.COMPILED, variables.OPTIMIZER}
+        return bool(known) or any(map(has_network, self.inner))
 
     @cached_property
     def _called(self) -> dict[Position, tuple[str, ...]]:

@@ -15,7 +15,8 @@ from headrace.diagnose.verdict.remedy import UNBOUNDED, Remedy
 
 LITTLE_GAIN = 1.15  # below, a gain is not worth a headline
 ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict, unless few activities may be the largest
-FEWEST_SAMPLES = 50  # ... and with fewer, in any case
+FEWEST_SAMPLES = 20  # ... and with fewer, in any case
+FEWEST_BESIDES_TIMERS = 50  # the same where timers of Headrace need no samples
 FEW_PHASES = 5  # of learning; with fewer, the shares depend on where the window began
 MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 TELLING = 2.0  # ... and as this, where no gain is predicted
@@ -62,7 +63,8 @@ def judge(facts: Facts) -> Verdict:
 
 def _too_few(facts: Facts) -> bool:
     """Tell whether there are too few samples to tell what takes the most time."""
-    clear = facts.samples >= FEWEST_SAMPLES and len(_nearly_largest(facts)) <= TOGETHER
+    fewest = FEWEST_BESIDES_TIMERS if facts.timed else FEWEST_SAMPLES
+    clear = facts.samples >= fewest and len(_nearly_largest(facts)) <= TOGETHER
     return facts.samples < ENOUGH_SAMPLES and not clear
 
 

@@ -270,3 +270,30 @@ def test_what_waits_until_a_disk_has_written_logs_whatever_library_it_is_in(tmp_
         classifier = Classifier(Hints(), cuda=False)
         classifier.learn_from([Sample(float(n), 0.1, s, True, False, waits_for) for n, s in enumerate((note, update))])
         assert (classifier.evidence(note) is Role.LOGGING) == (role is Role.LOGGING)
+
+
+def test_without_networks_what_gives_its_own_next_input_is_likely_the_environment(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        """
+        def fly(u):
+            return glide(u)
+
+        def flight(w):
+            x = 0
+            for _ in range(9):
+                x = world.fly(turn(w, x))
+            return x
+
+        for n in ages:
+            f = [flight(w + e) for e in noise]
+            w = mix(w, f)
+        """,
+    )
+    places = script.at("glide(u)", "fly"), script.at("world.fly(turn(w, x))", "flight"), script.at("flight(w + e)")
+    flying: Stack = tuple(replace(place, kinds=()) for place in places)
+    mixing: Stack = (replace(script.at("mix(w, f)"), kinds=()),)
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(float(n), 0.1, flying if n % 9 else mixing) for n in range(90)])
+    assert classifier.classify(flying)[0] is Role.ENVIRONMENT and classifier.is_guessed(flying)
+    assert classifier.classify(mixing)[0] is Role.OTHER

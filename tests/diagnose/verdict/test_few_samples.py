@@ -28,5 +28,5 @@ def test_few_samples_are_enough_where_few_activities_may_be_the_largest():
     made = profile(INFERENCE=0.96, DATA=0.04)
     made.training_thread.samples = 120
     assert judge(Facts(made)).headline == "Most of the time goes into policy inference: 96 %."
-    made.training_thread.samples = 40
+    made.training_thread.samples = 15
     assert judge(Facts(made)).headline.startswith("There are too few samples")
