@@ -262,8 +262,8 @@ class LoopRoles:
     def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
         """The role of code of which no class and no library tells what it is."""
         if plays:
-            role = self._playing_role(node)
-            return Finding(role, role is Role.ENVIRONMENT)
+            role = self._playing_role(node)  # where an environment is known, another may be of its wrappers
+            return Finding(role, role is Role.ENVIRONMENT and not self._stepping)
         if node in self._loop.updating_nodes or (node in self._loop.networks and learned):
             return Finding(Role.FORWARD, False) if node in self._mostly_networks else None
         if (waited_for := self._waited_for(node)) is not None:
@@ -277,7 +277,9 @@ class LoopRoles:
         gives = _reach(node, self._loop.all_edges, set()) - {node}
         if not known and (gives or not isinstance(node.tree, ast.Call)):
             return None
-        return Finding(Role.OPTIMIZER if self._loop.changes_parameters(node) else Role.SIDE, False)
+        if self._loop.changes_parameters(node):
+            return Finding(Role.OPTIMIZER, False)
+        return Finding(Role.REMADE if self._loop.gives_network(node) else Role.SIDE, False)
 
     @cached_property
     def _mostly_networks(self) -> set[Node]:

@@ -144,8 +144,9 @@ class Classifier:
             return self._acting_or_learning(stack), title(stack[index].code)
         if role is None:
             return self._of_other_code(stack)
-        if role is Role.DATA and (index < 0 or _package(stack[index]) in GENERAL):
-            self._guessed.add(stack)  # a simulator computes with arrays, too
+        caller = next((place for place in stack if _package(place) not in GENERAL), stack[0])
+        if role is Role.DATA and (index < 0 or _package(stack[index]) in GENERAL) and is_own(caller.code.file):
+            return Role.OTHER, self._own_call(stack)  # a simulator computes with arrays, too
         return role, self._detail(stack, index)
 
     def _by_class(self, stack: Stack) -> tuple[Role | None, int]:

@@ -295,6 +295,13 @@ class TrainingLoop(OwnLoop):
         in_place = any(name.endswith("_") and not name.endswith("__") for name in names)
         return "load_state_dict" in names or (in_place and (not node.callees or "parameters" in names))
 
+    def gives_network(self, node: Node) -> bool:
+        """Tell whether the statement around a node assigns a network, as a copy of one."""
+        statements = (each for each in self.nodes if isinstance(each.tree, ast.Assign) and each.file == node.file)
+        around = (each for each in statements if each.start <= node.start and node.end <= each.end)
+        kinds = {self._kind(target, each) for each in around for target in each.tree.targets}  # type: ignore[attr-defined]
+        return variables.NETWORK in kinds
+
     def loop_around(self, node: Node) -> Loop | None:
         """The innermost loop around a node, within its function."""
         tree = self.flow.functions.get(node.function) or self._trees[node.file]

@@ -181,12 +181,20 @@ def test_moving_a_target_network_is_a_part_of_learning(tmp_path: Path) -> None:
     assert script.roles(drift, update, (FORWARD, script.at("net(s)")))[0] is Role.OPTIMIZER
 
 
-def test_arrays_outside_the_loop_are_data_that_is_not_sure(tmp_path: Path) -> None:
+def test_arrays_of_the_scripts_code_outside_a_loop_are_no_data_handling_and_those_of_a_librarys_are(
+    tmp_path: Path,
+) -> None:
     script = Script(tmp_path, "def tide(h):\n    return roll(h)\n\ntide(0)")
-    stack: Stack = (ARRAYS, script.at("roll(h)", "tide"), script.at("tide(0)"))
-    classifier = Classifier(Hints(), cuda=False)
-    classifier.learn_from([Sample(1.0, 0.02, stack)])
-    assert classifier.classify(stack)[0] is Role.DATA and classifier.is_guessed(stack)
+    library = Place(Code("/x/site-packages/some/runner.py", "run", "some.runner", 1, ()), 1)
+    own: Stack = (ARRAYS, script.at("roll(h)", "tide"), script.at("tide(0)"))
+    other: Stack = (ARRAYS, library, script.at("tide(0)"))
+    assert script.roles(own, other) == [Role.OTHER, Role.DATA]
+
+
+def test_a_network_that_each_turn_copies_is_made_again(tmp_path: Path) -> None:
+    script = Script(tmp_path, f"while True:\n    old = gc.copy(net)\n    s = world.put(net(s))\n    B = s\n    {LEARN}")
+    update = (BACKWARD, script.at("L.backward()"))
+    assert script.roles((script.at("gc.copy(net)"),), update, (FORWARD, script.at("net(s)")))[0] is Role.REMADE
 
 
 @pytest.mark.parametrize("kind", ["", "array", "container"])
