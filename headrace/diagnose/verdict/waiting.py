@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.diagnose.profile.formatting import at, capitalized, percent
-from headrace.diagnose.profile.profile import Lane, Role
+from headrace.diagnose.profile.profile import Kind, Lane, Role
 from headrace.diagnose.verdict import loop_lines
 from headrace.diagnose.verdict.profile_facts import TOLD, Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, Remedy, remedy
@@ -54,7 +54,9 @@ def _work(lane: Lane) -> str:
     site = max(lane.sites, key=lambda site: (site.role is not Role.WAIT, site.seconds), default=None)
     working = {role: seconds for role, seconds in lane.seconds.items() if role not in (Role.WAIT, Role.OTHER)}
     role = max(working, key=working.__getitem__, default=None)
-    known = role is not None and working[role] > MOSTLY * (lane.total - lane.spent(Role.WAIT))
+    # a thread is seen where it lets go of Python's lock, and not evenly
+    needed = ALWAYS if lane.kind is Kind.THREAD else MOSTLY
+    known = role is not None and working[role] > needed * (lane.total - lane.spent(Role.WAIT))
     return at(site) + (f" ({role.label})" if known and role else "")
 
 
@@ -70,6 +72,3 @@ def faster(facts: Facts) -> Remedy | None:
     most = facts.total - min(facts.profile.training_thread.cpu_seconds, facts.total)
     title = f"Give {lane.name} less to do, or share its work among processes"
     return remedy(facts, title, why, HALF_AN_HOUR, snippet(facts, "pace"), most=most)
-
-
-RULES = (faster,)
