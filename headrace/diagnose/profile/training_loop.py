@@ -110,7 +110,8 @@ class TrainingLoop(OwnLoop):
                 using |= inside
                 repeating |= {scope_of(place)[1] for place in places[1:] if loops_at(place)}
             elif not self.has_networks:  # all that calls something of the script in a loop
-                repeating |= {scope_of(place)[1] for place in places[1:-1] if loops_at(place)} - {""}
+                calling = [place for place in places[1:] if scope_of(place)[1]][:-1]  # without comprehensions
+                repeating |= {scope_of(place)[1] for place in calling if loops_at(place)}
         plain = DataFlow(self._trees, (), self._called)
         kinds = self._kinds_in(plain)
         return self.roots | updating | repeating | {key for key in using if plain.effects(key)[1] - kinds.keys()}

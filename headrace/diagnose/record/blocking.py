@@ -8,6 +8,7 @@ Smith 1979).
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Sample
 from headrace.diagnose.record.processes import ThreadClock
 
+UNSEEN = 0.1  # share of the time, from which on blocked time without samples is counted apart
 FEWEST = 20  # samples of a state; with fewer, its share says too little
 MOST = 4.0  # times, at most, that a sample is weighted more or less
 
@@ -49,15 +51,39 @@ def weighted(
     samples, blocked = with_states(samples, states), [sample.blocked for sample in samples]
     total = sum(sample.seconds for sample in samples)
     found = sum(sample.seconds for sample, state in zip(samples, blocked, strict=True) if state)
-    whole = max(end - begin - still, 1e-9)
-    known = whole - clock.cpu_seconds(begin, end) - clock.queued_seconds(begin, end)
-    exact = min(max(known / whole, 0.0), 1.0) * total
+    exact = _blocked_share(clock, begin, end, still) * total
     if not clock.times or min(sum(blocked), len(blocked) - sum(blocked)) < FEWEST:
         return list(samples)
     waiting, working = _limited(exact / found), _limited((total - exact) / (total - found))
     scale = total / (waiting * found + working * (total - found))
     weights = (scale * (waiting if state else working) for state in blocked)
     return [replace(each, seconds=each.seconds * weight) for each, weight in zip(samples, weights, strict=True)]
+
+
+def _blocked_share(clock: ThreadClock, begin: float, end: float, still: float) -> float:
+    whole = max(end - begin - still, 1e-9)
+    known = whole - clock.cpu_seconds(begin, end) - clock.queued_seconds(begin, end)
+    return min(max(known / whole, 0.0), 1.0)
+
+
+def unseen(
+    samples: Sequence[Sample],
+    states: Sequence[tuple[float, str]],
+    clock: ThreadClock,
+    begin: float,
+    end: float,
+    still: float = 0.0,
+) -> dict[str, float]:
+    """Object that was waited for -> seconds blocked that no sample shows, where samples are too few to be weighted.
+
+    A thread that waits could not be looked at, as where it holds the interpreter's lock meanwhile.
+    """
+    inside = Counter(state for time, state in states if state and begin <= time <= end)
+    if not clock.times or not inside or sum(sample.blocked for sample in samples) >= FEWEST:
+        return {}
+    total = sum(sample.seconds for sample in samples)
+    lost = _blocked_share(clock, begin, end, still) * total - sum(each.seconds for each in samples if each.blocked)
+    return {what: lost * n / inside.total() for what, n in inside.most_common()} if lost > UNSEEN * total else {}
 
 
 def _limited(weight: float) -> float:

@@ -1,6 +1,6 @@
-"""Tells apart what the training thread computes and what it waits for inside: Python runs one thread at a time.
+"""Waiting that samples do not show: for the interpreter's lock, and where a thread that waits could not be looked at.
 
-While another thread holds the interpreter's lock, the samples show a line that computes, and the thread has no core.
+While another thread holds the lock, the samples show a line that computes, and the thread has no core.
 """
 
 from __future__ import annotations
@@ -37,6 +37,22 @@ def count(lanes: Sequence[Lane]) -> None:
     main.waits["a lock"] = max(main.waits.get("a lock", 0.0) - held, 0.0)
     main.waits = dict(sorted(main.waits.items(), key=lambda item: -item[1]))
     main.seconds = dict(sorted(main.seconds.items(), key=lambda item: -item[1]))
+
+
+def count_unseen(lane: Lane, unseen: dict[str, float]) -> None:
+    """Count as waiting, which is likely and not sure, what the kernel knows of blocked time and samples do not show.
+
+    unseen: what was waited for -> seconds. As the samples are few, all other shares are taken to be as they show.
+    """
+    total, lost = lane.total, sum(unseen.values())
+    for role in list(lane.seconds):
+        _scale(lane, role, 1 - lost / total)
+    for spent in (lane.seconds, lane.guessed):
+        spent[Role.WAIT] = spent.get(Role.WAIT, 0.0) + lost
+    for what, seconds in unseen.items():
+        lane.waits[what] = lane.waits.get(what, 0.0) + seconds
+    lane.waits = dict(sorted(lane.waits.items(), key=lambda item: -item[1]))
+    lane.seconds = dict(sorted(lane.seconds.items(), key=lambda item: -item[1]))
 
 
 def _off_core(lane: Lane) -> dict[Role, float]:

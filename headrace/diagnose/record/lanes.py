@@ -12,7 +12,7 @@ from headrace.diagnose.profile import driver, sites
 from headrace.diagnose.profile.profile import Kind, Lane, Role, Span, seconds_by_role
 from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Process, Sample
-from headrace.diagnose.record import blocking
+from headrace.diagnose.record import blocking, held_up
 from headrace.diagnose.record.processes import ProcessMonitor, ThreadClock
 
 SHORTEST = 1.0  # s: a shorter window begins with the script instead
@@ -73,8 +73,9 @@ def of_process(
                 if span.role is Role.OTHER and span.on_cpu < BUSY:
                     span.role = Role.WAIT
         if main and states:
-            lost = blocking.overlap(still, window.begin, window.ended)
-            kept = blocking.weighted(kept, states, clock, window.begin, window.ended, lost)
+            stood = blocking.overlap(still, window.begin, window.ended)
+            unseen = blocking.unseen(kept, states, clock, window.begin, window.ended, stood)
+            kept = blocking.weighted(kept, states, clock, window.begin, window.ended, stood)
         lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans))
         if main and states:
             lane.seconds, lane.waits = blocking.seconds(kept, classifier), blocking.waits(kept)
@@ -85,6 +86,8 @@ def of_process(
         lane.queued_seconds = clock.queued_seconds(window.begin, window.ended)
         lane.wakes = clock.wakes(window.begin, window.ended)
         lane.sites = sites.find(kept, classifier)
+        if main and states and unseen:
+            held_up.count_unseen(lane, unseen)
         if main:
             lane.counters = dict(process.counters)
             lane.read_mb, lane.written_mb = monitor.moved(process.pid, window.begin, window.ended)

@@ -19,6 +19,7 @@ from headrace.diagnose.injected.ticker import LOOK, SUFFIX, next_due
 from headrace.diagnose.record import system_calls
 from headrace.diagnose.record.processes import PROC
 
+GIVE_UP = 25  # looks in succession that cannot be taken, after which the process has ended or is another program
 SEARCH_EVERY = 0.1  # s between searches for processes that ask for ticks
 MOST_AT_ONCE = 8  # processes ticked in a period; of more, each is ticked in its turn
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
@@ -46,6 +47,7 @@ class TickSender:
         """folder: of the samplers' spool files."""
         self._folder, self._ended = folder, threading.Event()
         self._asking: dict[str, _Asking] = {}  # by name of file
+        self._failed: dict[str, int] = {}  # looks in succession that could not be taken, by name of file
         self.states: States = {}
         self._next_search = 0.0
         self._cores: set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
@@ -78,7 +80,8 @@ class TickSender:
             turn = (turn + 1) % groups
             self._keep_away_from([process for _, process in asking])
             for file, process in asking[turn::groups]:
-                if not self._tick(process):
+                self._failed[file] = 0 if self._tick(process) else self._failed.get(file, 0) + 1
+                if self._failed[file] == GIVE_UP:
                     self._asking.pop(file, None)
                     (self._folder / file).unlink(missing_ok=True)
 
@@ -109,7 +112,7 @@ class TickSender:
             # read last: between this and the signal, the process could start another program
             if not _listens((folder / "status").read_text()):
                 return False
-        except OSError:
+        except (OSError, ValueError, IndexError):
             return False
         self.states.setdefault(process.pid, []).append((time.monotonic(), state))
         if state or process.look_only:

@@ -33,3 +33,13 @@ def test_without_the_kernels_clock_or_with_few_samples_of_a_state_nothing_change
     assert weighted(found=0.0, cpu=0.5 * SECONDS, queued=0.0) == pytest.approx((0.0, SECONDS))
     samples = [Sample(PERIOD, PERIOD, ())] * 100
     assert blocking.weighted(samples, [(PERIOD, "a pipe")], ThreadClock(), 0.0, SECONDS) == samples
+
+
+@pytest.mark.parametrize(("blocked", "cpu", "lost"), [(5, 0.2, 0.75), (5, 0.9, 0.0), (100, 0.2, 0.0)])
+def test_blocked_time_without_samples_is_known_from_the_kernel(blocked: int, cpu: float, lost: float) -> None:
+    """Looks that could not be taken: samples show 5 of 100 ticks blocked, the kernel four fifths of the time."""
+    samples = [Sample((1 + tick) * SECONDS / 100, SECONDS / 100, (), tick < blocked) for tick in range(100)]
+    states = [(tick * PERIOD, "a socket" if tick % 4 else "") for tick in range(TICKS)]
+    clock = ThreadClock("main", [0.0, SECONDS], [0.0, cpu * SECONDS], [0.0, 0.0], [0.0, 100.0])
+    found = blocking.unseen(samples, states, clock, 0.0, SECONDS)
+    assert found.get("a socket", 0.0) == pytest.approx(lost * SECONDS)

@@ -46,3 +46,12 @@ def test_it_is_at_most_what_the_others_compute() -> None:
     main, other = threads(0.2, on_core=0.0)
     held_up.count([main, other])
     assert main.waits[held_up.LOCK] == pytest.approx(0.2 * SECONDS)
+
+
+def test_blocked_time_that_no_sample_shows_is_waiting_that_is_not_sure() -> None:
+    main, _ = threads(0.0, on_core=1.0)
+    held_up.count_unseen(main, {"a socket": 0.4 * SECONDS, "a timer": 0.1 * SECONDS})
+    assert main.total == pytest.approx(SECONDS)
+    assert main.share(Role.WAIT) == pytest.approx(0.6) and main.share(Role.BACKWARD) == pytest.approx(0.4)
+    assert main.guessed[Role.WAIT] == pytest.approx(0.5 * SECONDS) and main.waits["a socket"] == 0.4 * SECONDS
+    assert main.lines[0].seconds == pytest.approx(0.4 * SECONDS)
