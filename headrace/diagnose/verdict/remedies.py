@@ -44,8 +44,8 @@ def remedies(facts: Facts) -> list[Remedy]:
     """All remedies that can gain something: those of the largest predicted gain first, those without one last."""
     found = [remedy for rule in RULES if (remedy := rule(facts)) is not None and remedy.bound >= LEAST_GAIN]
     found = [remedy for remedy in found if remedy.gain is None or remedy.gain >= LEAST_GAIN]
-    if (paced := waiting.faster(facts)) is not None:  # what else is saved is waited for
-        return [paced, *(replace(remedy, gain=None) for remedy in found)]
+    if (first := waiting.faster(facts)) is not None:  # what else is saved is waited for
+        return [first, *(replace(remedy, gain=None) for remedy in found)]
     return sorted(found, key=lambda remedy: (-(remedy.gain or 0.0), -remedy.saved * WORTH[remedy.effort]))
 
 

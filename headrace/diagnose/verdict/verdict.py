@@ -146,7 +146,7 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     if facts.share(Role.OTHER) > UNKNOWN and name == Role.OTHER.label:
         return f"{share} of the time goes into code whose role is not known{at(facts.site(Role.OTHER))}."
     caveats = loop_lines.caveats(facts)
-    if waiting.setter(facts):
+    if waiting.bottleneck(facts):
         return f"{waiting.sentence(facts)}.{caveats}"
     if len(parts := _largest(facts)) > 1:
         where = f"The largest parts of the time go into {enumeration(parts, ', and ')}"

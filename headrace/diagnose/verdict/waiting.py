@@ -1,4 +1,4 @@
-"""A training thread that waits, and what others do meanwhile: one that works without a pause sets the pace."""
+"""A training thread that waits, and what others do meanwhile: one that works without a pause is the bottleneck."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WAITED = 0.1  # share of the time for which the training thread must wait, and a
 MOSTLY = 0.5  # share of its work from which on it is said what a lane works at
 
 
-def setter(facts: Facts) -> Lane | None:
-    """The lane that sets the pace; None without one."""
+def bottleneck(facts: Facts) -> Lane | None:
+    """The lane that is the bottleneck; None without one."""
     main, seconds = facts.profile.training_thread, max(facts.profile.seconds, 1e-9)
     if facts.spent(Role.WAIT) - facts.env_wait < WAITED * facts.total:
         return None
@@ -29,14 +29,14 @@ def setter(facts: Facts) -> Lane | None:
 
 
 def sentence(facts: Facts) -> str:
-    """Sentence, without its end, on a script that waits most of the time, or for what sets the pace."""
+    """Sentence, without its end, on a script that waits most of the time, or for its bottleneck."""
     seconds = facts.spent(Role.WAIT) - facts.env_wait
     what = next(iter(facts.profile.training_thread.waits), "")
     for_what = f", for {what} for the most part" if what else ""
     where = loop_lines.mostly(facts, Role.WAIT.label)
     waits = f"The script waits for other processes or threads {facts.percent(seconds)} of the time{where}{for_what}"
-    if (lane := setter(facts)) is not None:
-        return f"{waits}; {lane.name} sets the pace: it works all the time{_work(lane)}"
+    if (lane := bottleneck(facts)) is not None:
+        return f"{waits}; {lane.name} is the bottleneck: it works all the time{_work(lane)}"
     return f"{waits}{_meanwhile(facts)}"
 
 
@@ -61,8 +61,8 @@ def _work(lane: Lane) -> str:
 
 
 def faster(facts: Facts) -> Remedy | None:
-    """Less work for what sets the pace, or more processes for it."""
-    lane = setter(facts)
+    """Less work for the bottleneck, or more processes for it."""
+    lane = bottleneck(facts)
     if lane is None:
         return None
     why = (
@@ -71,4 +71,4 @@ def faster(facts: Facts) -> Remedy | None:
     )
     most = facts.total - min(facts.profile.training_thread.cpu_seconds, facts.total)
     title = f"Give {lane.name} less to do, or share its work among processes"
-    return remedy(facts, title, why, HALF_AN_HOUR, snippet(facts, "pace"), most=most)
+    return remedy(facts, title, why, HALF_AN_HOUR, snippet(facts, "bottleneck"), most=most)

@@ -1,4 +1,4 @@
-"""A thread or process that works without a pause while the training thread waits for it sets the pace."""
+"""A thread or process that works without a pause while the training thread waits for it is the bottleneck."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def made(*, busy: float = 0.97, waits: float = 0.25, kind: Kind = Kind.THREAD, w
 
 
 @pytest.mark.parametrize(("kind", "waited"), [(Kind.THREAD, "a lock"), (Kind.WORKER, "a pipe")])
-def test_what_works_all_the_time_sets_the_pace_of_a_thread_that_waits_for_it(kind: Kind, waited: str) -> None:
+def test_what_works_all_the_time_is_the_bottleneck_of_a_thread_that_waits_for_it(kind: Kind, waited: str) -> None:
     verdict = judge(made(kind=kind, waited=waited))
     assert verdict.headline.startswith("The script waits for other processes or threads 25 % of the time")
-    assert "sets the pace: it works all the time, mostly at train.py:7 (reading files)" in verdict.headline
+    assert "is the bottleneck: it works all the time, mostly at train.py:7 (reading files)" in verdict.headline
     first, *others = verdict.remedies
     assert first.title == "Give producer less to do, or share its work among processes" and 1.9 < first.bound < 2.3
     assert all(remedy.gain is None for remedy in (first, *others))  # what else is saved is waited for
@@ -38,4 +38,4 @@ def test_what_works_all_the_time_sets_the_pace_of_a_thread_that_waits_for_it(kin
 )
 def test_otherwise_the_largest_part_is_named(options: dict[str, object]) -> None:
     verdict = judge(made(**options))  # type: ignore[arg-type]
-    assert "learning" in verdict.headline and "pace" not in verdict.headline
+    assert "learning" in verdict.headline and "bottleneck" not in verdict.headline
