@@ -49,11 +49,11 @@ class Examination:
         self._attributes = [vars(part) for part in parts]
         self._tensors = [own[kind] for own in self._attributes for kind in ("_parameters", "_buffers")]
         self._members = self._tensors + [own["_modules"] for own in self._attributes]
-        settings = [
+        settings = [  # but for tensors, which are looked up where they count
             (own, name, value)
             for own in self._attributes
             for name, value in own.items()
-            if isinstance(value, _SETTINGS) and name not in _of_all_modules()
+            if not isinstance(value, Tensor) and name not in _of_all_modules()
         ]
         self._owners, self._names = [own for own, _, _ in settings], [name for _, name, _ in settings]
         self._settings = [value for _, _, value in settings]
@@ -85,6 +85,14 @@ class Examination:
         if any(type(x) is not float for *_, before, after in found for x in (before, after)):
             return None
         return [(space, name) for space, name, *_ in found]
+
+    def changed_attribute(self, later: Examination) -> tuple[dict[str, Any], str] | None:
+        """The first attribute, with the dict that it is in, which a later examination has another object for; None
+        where attributes are the same."""
+        if len(self._settings) != len(later._settings):
+            return None
+        own = zip(self._owners, self._names, self._settings, later._settings, strict=True)
+        return next(((space, name) for space, name, before, after in own if before is not after), None)
 
     def _facts(self) -> tuple[Any, ...]:
         return self._kind, self._names, self._sizes, self._lie, self.altered, self.own_gradients

@@ -41,7 +41,7 @@ from headrace.training.plan import TrainPlan, nameless_settings, saved_settings
 from headrace.training.ranks import COMPARED_EVERY, Collected, Leader, Ranks, iteration
 from headrace.training.shards import room_of
 from headrace.training.torchrun import torchrun_ranks
-from headrace.training.warm_up import prepare
+from headrace.training.warm_up import prepare, warm_up_collector
 from headrace.tuning.auto import settled
 
 
@@ -103,7 +103,7 @@ class Trainer:
             self._all: Collected | None = None  # by all ranks, in the last iteration
             with self._torch_settings():
                 replay = prepare(parts)
-                self.collector.warm_up()
+                warm_up_collector(self.collector, self.policy)
                 self.resources = "\n".join(filter(None, (self.env.plan(), replay)))  # to say before the start
                 if ranks is not None and (self._leads or self.follows):
                     ranks.join(room_of(self.algorithm))

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
+from torch import nn
 
 from headrace.core import rng
 from headrace.data.rollout import Rollout
-from headrace.parallel.collector import output_columns
+from headrace.parallel.collector import Collector, output_columns
+from headrace.policies.examination import of_users
 from headrace.training.build import Parts
 
 WARM_UP_STEPS = 2
 WARM_UP_ROWS = 4  # rows or sequences, where rollouts have as many: losses of fewer are not compiled
+
+
+@contextmanager
+def left_alone(policy: nn.Module) -> Iterator[None]:
+    """Put back afterwards what calls in this block change of a network with classes of the user's: buffers, attributes,
+    and what these hold."""
+    if not any(of_users(type(part)) for part in policy.modules()):
+        yield
+        return
+    from headrace.kernels.rows.tracing.side_effects import Kept
+
+    kept = Kept([("policy", policy)])
+    owners = [(part._buffers, dict(part._buffers)) for part in policy.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in policy.buffers()]
+    try:
+        yield
+    finally:
+        kept.restore()
+        for now, before in owners:
+            now.update(before)
+        with torch.no_grad():
+            for buffer, numbers in buffers:
+                buffer.copy_(numbers)
+
+
+def warm_up_collector(collector: Collector, policy: nn.Module) -> None:
+    """Let a collector compile what it needs; the policy is left alone."""
+    with left_alone(policy):
+        collector.warm_up()
 
 
 @torch.no_grad()
@@ -41,7 +75,8 @@ def prepare(parts: Parts) -> str:
 
     Returns a line about memory, or an empty one. Raises ValueError for data that do not fit.
     """
-    warm_up(parts)
+    with left_alone(parts.algorithm.policy):
+        warm_up(parts)
     line = parts.algorithm.prepare(parts.collector.rollout)
     if parts.config.replay is not None:
         from headrace.training.from_data import first_rows

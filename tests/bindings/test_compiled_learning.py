@@ -327,7 +327,7 @@ def test_a_loss_that_changes_all_the_time_is_not_traced_for_ever(monkeypatch, ca
         policy.count = count
         learned(algorithm, *others)
     (said,) = said_of_learning(capsys)
-    assert "it is traced again at each call, because of a module" in said
+    assert "it is traced again at each call, because of policy.count" in said
 
 
 def test_each_optimizer_takes_its_own_steps():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -29,7 +30,8 @@ DEVICES = ("cpu", "cuda")  # whose losses are compiled
 FEWEST = 3  # rows: of fewer, a loss may compute something else, as where it takes no deviation of one
 LOOK_AGAIN = 100  # the call at which a compiled loss is compared with the plain one again
 ROWS = 16  # numbers of rows at which it is: minibatches of ever new lengths would be compared for ever
-TRIES, CALLS = 32, 50  # programs of a module that are made whatever its calls are; further ones for so many calls each
+TRIES, CALLS = 8, 50  # programs of a module that are made whatever its calls are; further ones for so many calls each
+_BY_NAMES = "it takes arguments as **kwargs"
 _compared: set[str] = set()  # keys of programs that this process has compared
 
 
@@ -42,7 +44,8 @@ class CompiledLoss:
     """
 
     def __init__(self, plain: Callable[..., Any], by_weights: bool | None = None) -> None:
-        self.plain, self.by_weights = plain, by_weights
+        self._given, self._alone = plain, _names_alone(plain)
+        self.plain, self.by_weights = _in_order(plain, self._alone), by_weights
         self._lock = threading.Lock()
         self._programs: list[Program] = []  # the one that was used last is the first
         self._refused: list[tuple[Conditions, str]] = []
@@ -52,13 +55,13 @@ class CompiledLoss:
         self._last = threading.local()
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        arguments = self._arguments(given, named)
-        program = self.find(arguments)
+        arguments, others = self._arguments(given, named)
+        program = _BY_NAMES if others else self.find(arguments)
         if isinstance(program, str):
             if program not in self._said:
                 self._said.add(program)
                 tell(f"{self.name} is not compiled: {program}. It runs in plain PyTorch.")
-            return run_plain(self.plain, arguments)
+            return run_plain(partial(self.plain, **others), arguments)
         values = program.values(arguments)
         if len(values[program.columns[0]]) < FEWEST:
             return run_plain(self.plain, arguments)
@@ -66,19 +69,20 @@ class CompiledLoss:
 
     def why_not(self, *given: Any, **named: Any) -> str | None:
         """Why the loss is not compiled for these arguments, as a sentence with file and line; None where it is."""
-        found = self.find(self._arguments(given, named))
+        arguments, others = self._arguments(given, named)
+        found = _BY_NAMES if others else self.find(arguments)
         return found if isinstance(found, str) else None
 
-    def _arguments(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All arguments in the order of the plain function's. Raises TypeError for those that it does not take, or
-        takes by name alone."""
-        if not named:
-            return given
-        bound = inspect.signature(self.plain).bind(*given, **named)
-        if bound.kwargs:
-            names = ", ".join(bound.kwargs)
-            raise TypeError(f"{self.name} takes {names} by name alone, and what is compiled has arguments in an order")
-        return bound.args
+    def _arguments(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """All arguments in the order of the plain function's, and those that it takes as **kwargs. Raises TypeError for
+        those that it does not take."""
+        if not named and not self._alone:
+            return given, {}
+        bound = inspect.signature(self._given).bind(*given, **named)
+        bound.apply_defaults()
+        alone = {name: bound.kwargs[name] for name in self._alone}
+        others = {name: value for name, value in bound.kwargs.items() if name not in alone}
+        return (*bound.args, *alone.values()), others
 
     @property
     def name(self) -> str:
@@ -287,6 +291,35 @@ class CompiledLoss:
             with self._lock:
                 return self._differed(program, reason)
         return program
+
+
+def _in_order(plain: Callable[..., Any], alone: Sequence[str]) -> Callable[..., Any]:
+    """A function that takes the arguments `alone`, which the plain one takes by name alone, after the others."""
+    if not alone:
+        return plain
+
+    @wraps(plain)
+    def in_order(*given: Any, **named: Any) -> Any:
+        last = len(given) - len(alone)
+        return plain(*given[:last], **dict(zip(alone, given[last:], strict=True)), **named)
+
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    names = [each for each in inspect.signature(plain).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    if all(each.kind is not each.VAR_POSITIONAL for each in names):  # for messages
+        own = [each.replace(kind=kind, default=empty) for each in names]
+        in_order.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    return in_order
+
+
+def _names_alone(plain: Callable[..., Any]) -> list[str]:
+    """The arguments that a function takes by name alone; of a functools.partial, what it is given has its place."""
+    if isinstance(plain, partial):
+        return []
+    try:
+        parameters = inspect.signature(plain).parameters
+    except (TypeError, ValueError):
+        return []
+    return [name for name, own in parameters.items() if own.kind is own.KEYWORD_ONLY]
 
 
 def count_again(programs: Sequence[Program]) -> bool:

@@ -119,7 +119,17 @@ class Conditions:
         """Name, for messages, the difference that keeps a call from being the same."""
         if not self.reach.is_current():
             return self.reach.change()
-        return self.given.change(arguments) or "a module, or where its parameters lie, or the number of rows"
+        attributes = (self._changed_attribute(place) for place in range(len(self.examined)))
+        known = self.given.change(arguments) or next(filter(None, attributes), None)
+        return known or "a module, or where its parameters lie, or the number of rows"
+
+    def _changed_attribute(self, place: int) -> str | None:
+        """The name of an attribute of a module that is another object than it was."""
+        (label, module), (_, seen) = self.given.modules[place], self.examined[place]
+        if (changed := seen.changed_attribute(examine(module))) is None:
+            return None
+        paths = {id(vars(part)): path for path, part in module.named_modules()}
+        return attribute_name(label, paths.get(id(changed[0]), ""), changed[1])
 
     def altered(self) -> str | None:
         """Say why calls of the modules are not what their classes say; None where they are."""

@@ -31,8 +31,8 @@ def roots(function: Callable[..., object]) -> list[tuple[str, Any, Find]]:
         named = [(k, value, lambda _, k=k: function.keywords[k]) for k, value in function.keywords.items()]  # type: ignore[misc]
         return [x for x in (*given_, *named) if not isinstance(x[1], Tensor)] + roots(function.func)
     plain, found = plain_function(function), list[tuple[str, Any, Find]]()
-    if plain is not inspect.unwrap(function):
-        owner = getattr(function, "__self__", function)
+    if plain is not (behind := inspect.unwrap(function)):
+        owner = getattr(behind, "__self__", function)
         found.append(("self", owner, lambda _: owner))
     if not inspect.isfunction(plain):
         return found

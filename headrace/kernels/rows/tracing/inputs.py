@@ -97,7 +97,7 @@ class Given:
     def settle(self) -> None:
         """Remember what inputs look like, for change() and lines()."""
         pairs = zip(self.sources, self.values, strict=True)
-        own = [(s, v) for s, v in pairs if not (s.of_module or s.number)]
+        own = [(s, v) for s, v in pairs if not (s.registered or s.number)]
         self._own = [(s, _tail(s, v), v.dtype, v.requires_grad) for s, v in own]
         self._parts = [part for _, module in self.modules for part in module.modules()]
         self._training = [*map(_training, self._parts)]

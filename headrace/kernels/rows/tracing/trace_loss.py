@@ -185,10 +185,14 @@ def _trace(
         except Exception as error:
             raise of_error(error) from None
         finally:
+            drew = not rows and not _same_draws(states[1:])
             changed = watch.restore()
             torch.set_rng_state(states[0])
             np.random.set_state(states[1])
             random.setstate(states[2])
+        if drew:
+            text = "draws random numbers of Python's or NumPy's: give them as a column of the minibatch"
+            raise NotRows(text, for_good=True)
         if changed:
             raise NotRows(f"changes {changed} when it is called", for_good=True)
         if graphs[1:] and work.spec != spec:
@@ -201,6 +205,13 @@ def _trace(
     # a buffer that is what was given was not written to
     made = [result for result in made if result.written is None or result.node.op != "placeholder"]
     return Traced(graphs, found.sources, made, spec)
+
+
+def _same_draws(states: tuple[Any, Any]) -> bool:
+    """Whether NumPy's and Python's own generators are where they were."""
+    (name, keys, *rest), python = states
+    now: Any = np.random.get_state()
+    return random.getstate() == python and now[0] == name and np.array_equal(now[1], keys) and [*now[2:]] == rest
 
 
 class _Work:
@@ -290,7 +301,8 @@ class _Work:
         sources = {id(own): source for source, own in zip(self.found.sources, self.found.values, strict=True)}
         buffers = [id(own) for s, own in zip(self.found.sources, self.found.values, strict=True) if is_buffer(s, own)]
         for key, version in versions.items():
-            if used.tensors[key]._version != version and key not in buffers:
+            # what has no gradients is called at each step of an environment, and would have to write each time
+            if used.tensors[key]._version != version and (key not in buffers or not self.gradients):
                 raise NotRows(f"writes to {sources[key].name}")
         return [(sources[key], used.tensors[key]) for key in buffers]
 
