@@ -114,6 +114,11 @@ def flat_action(space: Space) -> Space:
     return (FlatBox if all(isinstance(part, Box) for _, part in parts) else FlatAction)(space, parts)
 
 
+def whole(space: Space) -> Space:
+    """The environment's own space of one that flat_action() gives."""
+    return space.whole if isinstance(space, _Parts) else space
+
+
 def is_hybrid(space: Space) -> bool:
     """True for a FlatAction of one Discrete space and Boxes."""
     flat = [part.flat for part in space.parts] if isinstance(space, FlatAction) else []

@@ -56,7 +56,7 @@ def _change(model: Any, name: str, value: Any) -> None:
     before, was = model.translation, model.arguments
     object.__setattr__(model, "arguments", was | {name: value})
     try:
-        now = model._translate((model.observation_space, model.action_space), model.n_envs if model.env else 1)
+        now = model._translate((model.observation_space, model.policy.action_space), model.n_envs if model.env else 1)
         found = {field.name: getattr(now.config, field.name) for field in fields(now.config)}
         changes = {key: x for key, x in found.items() if x != getattr(before.config, key)}
         changes.pop("learning_rate", None)

@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from headrace.core.types import EnvArgument, Json, Settings
+from headrace.data.flat_action import flat_action
 from headrace.data.spaces import drawable
 from headrace.envs import sources
 from headrace.envs.construct import entry_of, make
@@ -99,9 +100,9 @@ def in_turn(envs: Sequence[gymnasium.Env]) -> Callable[[], gymnasium.Env]:
 
 
 def spaces_of(env: Any) -> tuple[Space, Space]:
-    """The spaces of observations and actions of an env argument."""
+    """The spaces of observations and actions of an env argument, as policies are made for them."""
     known = env if hasattr(env, "action_space") else given(env).vec_env
-    return known.observation_space, known.action_space
+    return known.observation_space, flat_action(known.action_space)
 
 
 def plain_id(env: gymnasium.Env) -> str | None:

@@ -23,6 +23,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from torch import nn
 
 from headrace.core.types import Json
+from headrace.data.flat_action import flat_action
 from headrace.data.spaces import is_image
 from headrace.sb3 import schedules
 from headrace.sb3.foreign_weights import Weights, exported, kind_of, net_arch, quantiles_of
@@ -65,8 +66,8 @@ def parse(members: dict[str, bytes]) -> tuple[Any, ...]:
     arguments = _arguments(data)
     arguments["policy_kwargs"] = {"net_arch": net_arch(algorithm, weights), **_policy_kwargs(data)}
     arguments["policy_kwargs"] |= quantiles_of(algorithm, weights, data)
-    spaces = [_space(data.get(name)) for name in ("observation_space", "action_space")]
-    pair = None if None in spaces else tuple(spaces)
+    seen, acts = (_space(data.get(name)) for name in ("observation_space", "action_space"))
+    pair = None if seen is None or acts is None else (seen, flat_action(acts))
     steps, num_envs = int(data.get("num_timesteps", 0)), int(data.get("n_envs", 1))
     rate = data.get("exploration_rate")
     return algorithm, "MlpPolicy", arguments, num_envs, steps, pair, None, weights, rate
@@ -141,6 +142,8 @@ def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
         raise ValueError(
             f'format="sb3" is for MlpPolicy without gSDE and with vectors as observations, not for {what}: leave it out'
         )
+    if why := _why_no_action(model.action_space):
+        raise ValueError(f'format="sb3" is not for actions {model.action_space}: {why}')
     state = without_replay(model.algorithm)
     weights = exported(kind, state["policy"], getattr(model.policy, "quantiles", 1))
     members = {"data": json.dumps(_data(model, left_out), indent=4).encode(), "policy.pth": _saved(weights)}
@@ -153,6 +156,16 @@ def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
         members[f"{name}.pth"] = _saved(_adam(model, parameters))
     members["pytorch_variables.pth"] = _saved(variables)
     return members | {"_stable_baselines3_version": VERSION.encode()}
+
+
+def _why_no_action(space: Space) -> str:
+    """Why Stable-Baselines3 does not act in a space, or not as here; an empty text where it does."""
+    if isinstance(space, Box):
+        return "" if np.isfinite([space.low, space.high]).all() else "Stable-Baselines3 asks for finite bounds"
+    if isinstance(space, Discrete | MultiDiscrete) and np.any(space.start):
+        return "Stable-Baselines3 counts choices from 0, so that it would act by others"
+    one = isinstance(space, Discrete | MultiDiscrete | MultiBinary) and len(space.shape or ()) < 2
+    return "" if one else "Stable-Baselines3 has none of several parts or dimensions but Boxes"
 
 
 def _optimized(kind: str, weights: Weights, variables: Weights) -> dict[str, list[torch.Tensor]]:

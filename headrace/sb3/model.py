@@ -22,6 +22,7 @@ from headrace.algorithms.base import Algorithm
 from headrace.core.device import resolve
 from headrace.core.rng import word
 from headrace.core.types import Json
+from headrace.data.flat_action import whole
 from headrace.policies.base import Policy
 from headrace.sb3 import parameters, zip_files
 from headrace.sb3.assignment import assign, check_unread
@@ -180,7 +181,7 @@ class Model:
                 setattr(optimizer, name, value)
         self.policy: Policy = algorithm.policy
         self.device = next(self.policy.parameters()).device
-        self.observation_space, self.action_space = self.policy.observation_space, self.policy.action_space
+        self.observation_space, self.action_space = self.policy.observation_space, whole(self.policy.action_space)
 
     def get_env(self) -> Any:
         """A VecEnv of the environments that the model trains in, the one that was given, or one of the env that was;
@@ -369,8 +370,7 @@ class Model:
         force_reset: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """A model of a file of save(), or of Stable-Baselines3's save(), whose pickled parts are not read; by its path,
-        or open.
+        """A model of an open file, or its path, of save(), also Stable-Baselines3's, whose pickled parts are not read.
 
         env: to go on learning; predict() needs none. custom_objects, kwargs: arguments of the constructor, in place of
         those saved. print_system_info: print the versions that load it. Raises FileNotFoundError, and ValueError for a

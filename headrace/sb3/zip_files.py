@@ -135,7 +135,7 @@ def write(file: File, model: Any, state: Json, left_out: Collection[str] = (), f
         "arguments": _plain_arguments(arguments),
         "n_envs": model.n_envs,
         "num_timesteps": model.num_timesteps,
-        "spaces": [to_json(model.observation_space), to_json(model.action_space)],
+        "spaces": [to_json(model.observation_space), to_json(model.policy.action_space)],
     }
     buffer, tensors = io.BytesIO(), io.BytesIO()
     torch.save(state, tensors)

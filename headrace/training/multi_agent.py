@@ -13,7 +13,7 @@ from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, i
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
 from headrace.core.terminal import tell
 from headrace.core.types import StateDict
-from headrace.data.flat_action import FlatAction
+from headrace.data.flat_action import FlatAction, whole
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Space
 from headrace.envs.base import Env
@@ -153,7 +153,7 @@ def check_actions(name: str, env: Env) -> None:
         fit = [other for other, own in classes.items() if is_offline(own) == offline and _suits(own, spaces)]
         raise ValueError(
             f"{name} supports {' or '.join(_KINDS.get(kind, kind.__name__) for kind in kinds)} actions, and those of "
-            f"{env.name} are {getattr(wrong, 'whole', wrong)}: use {', '.join(fit) or 'another action space'}"
+            f"{env.name} are {whole(wrong)}: use {', '.join(fit) or 'another action space'}"
         )
 
 

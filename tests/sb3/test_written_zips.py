@@ -8,13 +8,16 @@ import json
 import os
 import pickle
 import pickletools
+import re
 import subprocess
 import sys
 import zipfile
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
 from torch import nn
 
 from headrace import sb3
@@ -124,6 +127,54 @@ def test_what_has_no_counterpart_there_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match='format must be "headrace" or "sb3", got \'zip\''):
         smooth.save(tmp_path / "x", format="zip")
     assert not list(tmp_path.iterdir())
+
+
+class Acting(gymnasium.Env):
+    """Of an action space, for one step at a time."""
+
+    observation_space = Box(-1.0, 1.0, (3,))
+
+    def __init__(self, space):
+        self.action_space = space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return np.zeros(3, np.float32), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        (Discrete(3, start=1), "counts choices from 0"),
+        (MultiDiscrete([2, 2], start=[0, 5]), "counts choices from 0"),
+        (Box(-np.inf, np.inf, (2,)), "asks for finite bounds"),
+        (MultiDiscrete(np.array([[2, 3], [2, 2]])), "none of several parts or dimensions but Boxes"),
+        (Tuple((Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (1,)))), "none of several parts or dimensions but Boxes"),
+    ],
+)
+def test_actions_that_it_does_not_have_are_refused_by_name(space, why, tmp_path):
+    model = sb3.PPO("MlpPolicy", Acting(space), n_steps=16, batch_size=16, device="cpu")
+    with pytest.raises(ValueError, match=f"not for actions {re.escape(str(space))}: .*{why}"):
+        model.save(tmp_path / "x", format="sb3")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_box_of_several_dimensions_is_written_as_the_environment_has_it(tmp_path):
+    space = Box(-2.0, 2.0, (2, 2))
+    model = sb3.PPO("MlpPolicy", Acting(space), n_steps=16, batch_size=16, device="cpu")
+    model.save(tmp_path / "x", format="sb3")
+    assert model.action_space == space
+    data, _ = members(tmp_path / "x.zip" if (tmp_path / "x.zip").exists() else tmp_path / "x")
+    code = base64.b64decode(data["action_space"][":serialized:"])
+    assert pickle.loads(code) == space
+    assert not [x for _, x, _ in pickletools.genops(code) if isinstance(x, str) and "headrace" in x]
+    assert sb3.PPO.load(tmp_path / "x").predict(np.zeros(3))[0].shape == (2, 2)
+    again = sb3.PPO.load(tmp_path / "x", env=Acting(space)).learn(16)
+    assert again.action_space == space and again.predict(np.zeros(3))[0].shape == (2, 2)
 
 
 PROGRAM = """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
-from headrace.data.flat_action import FlatAction, is_hybrid
+from headrace.data.flat_action import FlatAction, is_hybrid, whole
 from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Box, Discrete, Space, action_column
 from headrace.policies.actor_q import action_bounds
@@ -193,7 +193,7 @@ def _parts(space: Space) -> tuple[Discrete, int, tuple[Tensor, Tensor]]:
     if not (isinstance(space, FlatAction) and is_hybrid(space)):
         raise TypeError(
             "actions must be a Dict or Tuple of one Discrete space and Boxes, got "
-            f"{getattr(space, 'whole', space)}: use ppo for other ones"
+            f"{whole(space)}: use ppo for other ones"
         )
     action_column(space)  # refuses numbers that float32 does not hold
     (choice,) = (part for part in space.parts if isinstance(part.flat, Discrete))
