@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,12 +167,13 @@ def _play(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, se
 def read_episodes(folder: str | Path) -> Iterator[Episode]:
     """The episodes in a folder of Minari's format, one by one. A dataset of Minari's own has them in its folder data/.
 
-    Raises FileNotFoundError where there are none, ValueError for formats that are not read, ImportError without h5py.
+    Raises FileNotFoundError where there are none, ValueError for formats that are not read and for damaged files,
+    ImportError without h5py.
     """
     folder = Path(folder)
     if not (folder / METADATA).exists():
         raise FileNotFoundError(f"{folder} has no {METADATA}: name the folder of a dataset of Minari that has it")
-    metadata = json.loads(check_file(folder / METADATA).read_text())
+    metadata = _metadata(folder)
     if (kind := metadata.get("data_format", "hdf5")) != "hdf5":
         raise ValueError(
             f"{folder} is of the format {kind!r}, and hdf5 is read: write it again with data_format='hdf5'"
@@ -179,18 +181,40 @@ def read_episodes(folder: str | Path) -> Iterator[Episode]:
     require("h5py", "reading episodes needs h5py: pip install 'headrace[data]'")
     import h5py
 
-    with h5py.File(check_file(folder / DATA), "r") as file:
-        for number in range(int(metadata["total_episodes"])):
+    with _whole(folder / METADATA):
+        total = int(metadata["total_episodes"])
+    with _whole(folder / DATA), h5py.File(check_file(folder / DATA), "r") as file:
+        for number in range(total):
             group = file[f"episode_{number}"]
-            columns = (np.asarray(group[name]) for name in COLUMNS)
+            columns = [np.asarray(group[name]) for name in COLUMNS]
             yield Episode(_stored(group["observations"], folder), _stored(group["actions"], folder), *columns)
 
 
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Raise ValueError, naming the file, where it is damaged."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, KeyError, json.JSONDecodeError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is damaged, or not of Minari's format: {what}") from error
+
+
+def _metadata(folder: Path) -> Json:
+    """What metadata.json has. Raises ValueError where it is damaged."""
+    with _whole(folder / METADATA):
+        found: Json = json.loads(check_file(folder / METADATA).read_text())
+    return found
+
+
 def recorded_spaces(folder: str | Path) -> tuple[gymnasium.Space, gymnasium.Space]:
-    """The spaces of observations and of actions of a folder of Minari's format."""
-    metadata = json.loads(check_file(Path(folder) / METADATA).read_text())
-    found = (_space(json.loads(metadata[f"{name}_space"])) for name in ("observation", "action"))
-    return next(found), next(found)
+    """The spaces of observations and of actions of a folder of Minari's format. Raises ValueError for damaged files."""
+    metadata = _metadata(Path(folder))
+    with _whole(Path(folder) / METADATA):
+        found = [_space(json.loads(metadata[f"{name}_space"])) for name in ("observation", "action")]
+    return found[0], found[1]
 
 
 def _space(described: Json) -> gymnasium.Space:

@@ -177,6 +177,29 @@ class Reusing(gymnasium.Env):
         return self.seen, 0.0, bool(self.seen[0] == 3), False, {}
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("metadata.json", "{", r"metadata.json is damaged, or not of Minari's format: Expecting property name"),
+        ("metadata.json", "{}", r"metadata.json is damaged, or not of Minari's format: it has no '"),
+        ("main_data.hdf5", "x", r"main_data.hdf5 is damaged, or not of Minari's format: .*file signature not found"),
+        ("main_data.hdf5", None, r"main_data.hdf5 is damaged, or not of Minari's format: it has no .*episode_0"),
+    ],
+)
+def test_damaged_files_are_named(name, content, said, tmp_path, capsys):
+    env = EpisodeRecorder(gymnasium.make("CartPole-v1"), tmp_path / "data")
+    played(env, 20)
+    env.close()
+    if content is None:
+        h5py.File(tmp_path / "data" / name, "w").close()
+    else:
+        (tmp_path / "data" / name).write_text(content)
+    with pytest.raises(ValueError, match=said):
+        list(read_episodes(tmp_path / "data"))
+    assert main(["train", "bc", "CartPole-v1", "--replay", str(tmp_path / "data"), "--total-steps", "10"]) == 2
+    assert f"{name} is damaged" in capsys.readouterr().err
+
+
 def test_arrays_that_are_written_into_again_are_recorded_as_they_were(tmp_path):
     env, action = EpisodeRecorder(Reusing(), tmp_path / "reused"), np.zeros(1, np.float32)
     env.reset()
