@@ -24,9 +24,8 @@ class Algorithm(Protocol):
     """
 
     name: ClassVar[str]  # "ppo"
-    actions: ClassVar[
-        tuple[type[Space], ...]
-    ]  # kinds of action spaces; `suits(space)`, where not all of them, tells which
+    # kinds of action spaces; where it takes some of a kind alone, `suits(space)` says which
+    actions: ClassVar[tuple[type[Space], ...]]
     max_lag: ClassVar[int | None]  # updates by which the policy that collected may be older than the one that learns;
     # None: any number. 0 where it is left out
     policy: Policy
