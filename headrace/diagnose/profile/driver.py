@@ -72,7 +72,12 @@ def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
     if learning and all(lane.pid != root for lane in learning):
         return learning[0]
     acting = max(lanes, key=lambda lane: lane.spent(Role.INFERENCE, *LEARNING))
-    elsewhere = not learning and acting.pid != root and acting.share(Role.INFERENCE, *LEARNING) > GOING_ON
+    elsewhere = (
+        not learning
+        and not main.spent(*GRADIENTS)
+        and acting.pid != root
+        and acting.share(Role.INFERENCE, *LEARNING) > GOING_ON
+    )
     return acting if elsewhere else main
 
 

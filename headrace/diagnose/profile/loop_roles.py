@@ -261,6 +261,9 @@ class LoopRoles:
 
     def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
         """The role of code of which no class and no library tells what it is."""
+        if inside := self._loop.in_context(node) & self._loop.networks:  # as no_grad() around a network
+            acts = any(each is network or each in cycle for each in inside for network, cycle in self._playing.items())
+            return Finding(Role.INFERENCE if acts else Role.FORWARD, False)
         if plays:
             role = self._playing_role(node)  # where an environment is known, another may be of its wrappers
             return Finding(role, role is Role.ENVIRONMENT and not self._stepping)
@@ -279,7 +282,10 @@ class LoopRoles:
             return None
         if self._loop.changes_parameters(node):
             return Finding(Role.OPTIMIZER, False)
-        return Finding(Role.REMADE if self._loop.gives_network(node) else Role.SIDE, False)
+        if self._loop.gives_network(node):
+            return Finding(Role.REMADE, False)
+        written = {C_FUNCTIONS.get(name) for name in self._loop.names_in(node)}  # in the text of what is called
+        return Finding(next((role for role in (Role.SAVING, Role.LOGGING) if role in written), Role.SIDE), False)
 
     @cached_property
     def _mostly_networks(self) -> set[Node]:

@@ -291,10 +291,23 @@ class TrainingLoop(OwnLoop):
         """Tell whether a call sets or moves the parameters of a network in place, as those of a target network."""
         if not isinstance(node.tree, ast.Call):
             return False
-        inside = [node.tree, *(each for key in node.callees for each in ast.walk(self.flow.functions[key]))]
-        names = {call_name(each) for each in inside if isinstance(each, ast.Call)}
+        names = self.names_in(node)
         in_place = any(name.endswith("_") and not name.endswith("__") for name in names)
         return "load_state_dict" in names or (in_place and (not node.callees or "parameters" in names))
+
+    def names_in(self, node: Node) -> set[str]:
+        """Names of what a call, and the functions of the script that it calls, call."""
+        trees = (node.tree, *(self.flow.functions[key] for key in node.callees))
+        return {call_name(each) for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Call)}
+
+    def in_context(self, node: Node) -> set[Node]:
+        """The nodes in the body of a `with` statement, for the statement and what it enters; none for others."""
+        statements = (each.tree for each in self.nodes if isinstance(each.tree, ast.With) and each.file == node.file)
+        for tree in statements:
+            if tree is node.tree or any(item.context_expr is node.tree for item in tree.items):
+                last = tree.end_lineno or 0
+                return {each for each in self._by_place[node.file] if tree.body[0].lineno <= each.start[0] <= last}
+        return set()
 
     def gives_network(self, node: Node) -> bool:
         """Tell whether the statement around a node assigns a network, as a copy of one."""

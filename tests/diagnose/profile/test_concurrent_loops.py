@@ -305,3 +305,29 @@ def test_without_networks_what_gives_its_own_next_input_is_likely_the_environmen
     classifier.learn_from([Sample(float(n), 0.1, flying if n % 9 else mixing) for n in range(90)])
     assert classifier.classify(flying)[0] is Role.ENVIRONMENT and classifier.is_guessed(flying)
     assert classifier.classify(mixing)[0] is Role.OTHER
+
+
+@pytest.mark.parametrize(
+    ("ends", "role"), [("print(rank(rows))", Role.LOGGING), ("film.save(k)", Role.SAVING), ("rank(rows)", Role.SIDE)]
+)
+def test_side_work_of_a_function_that_writes_logs_or_saves(ends: str, role: Role, tmp_path: Path) -> None:
+    text = f"def look(k):\n    rows = sort(k)\n    {ends}\n\n"
+    script = Script(tmp_path, f"{text}while True:\n    s = world.put(net(s))\n    look(s)\n    B = s\n    {LEARN}")
+    update: Stack = (Place(BACKWARD, 1), script.at("L.backward()"))
+    side: Stack = (script.at("sort(k)", "look"), script.at("look(s)"))
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(float(n), 0.1, stack) for n, stack in enumerate((side, update))])
+    assert classifier.classify(side)[0] is role and classifier.is_guessed(side)
+
+
+@pytest.mark.parametrize(
+    ("body", "role"), [("u = net(s)", Role.INFERENCE), ("y = old(B)", Role.FORWARD), ("pass", Role.SIDE)]
+)
+def test_entering_a_context_belongs_to_the_network_inside(body: str, role: Role, tmp_path: Path) -> None:
+    text = f"while True:\n    s = world.put(net(s))\n    B = s\n    with torch.no_grad():\n        {body}\n"
+    script = Script(tmp_path, f"{text}    s = world.put(u)\n    L = f(net(B), y); L.backward(); opt.step()")
+    update: Stack = (Place(BACKWARD, 1), script.at("L.backward()"))
+    context: Stack = (script.at("torch.no_grad()"),)
+    classifier = Classifier(Hints(), cuda=False)
+    classifier.learn_from([Sample(float(n), 0.1, stack) for n, stack in enumerate((context, update))])
+    assert classifier.classify(context)[0] is role

@@ -39,6 +39,8 @@ def test_a_thread_that_learns_and_mostly_waits_is_found_behind_a_main_thread_tha
 def test_a_main_thread_that_learns_alone_trains_however_long_it_waits():
     main, acts = lane(100, WAIT=0.97, BACKWARD=0.03), lane(100, Kind.THREAD, "actor", INFERENCE=0.4, WAIT=0.6)
     assert driver.training_thread([main, acts], 100) is main
+    main, acts = lane(100, WAIT=0.99, BACKWARD=0.01), lane(101, Kind.WORKER, INFERENCE=0.1, ENVIRONMENT=0.9)
+    assert driver.training_thread([main, acts], 100) is main
 
 
 def test_a_process_that_hardly_computes_gradients_is_no_second_trainer():
