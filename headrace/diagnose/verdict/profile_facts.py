@@ -276,6 +276,12 @@ class Facts:
         """Share of the lanes' time for which they were ready to run but had no core."""
         return sum(lane.queued_seconds for lane in lanes) / max(sum(lane.total for lane in lanes), 1e-9)
 
+    @property
+    def idle_machine(self) -> float:
+        """Time of what computes with a core of its own, as a share of the time that it took here, 0 .. 1."""
+        computing = max(self.total - self.spent(Role.WAIT, Role.IDLE), 1e-9)
+        return max(1 - self.profile.training_thread.queued_seconds / computing, 0.0)
+
     @cached_property
     def compiled_env(self) -> bool:
         """Tell whether Headrace steps a compiled environment, for which there is no faster version."""

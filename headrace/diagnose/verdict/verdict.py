@@ -23,6 +23,7 @@ TELLING = 2.0  # ... and as this, where no gain is predicted
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
 SOME_WORK = 0.1  # share of a thread's time from which on it may do a part of the training
+RESTING = (Role.WAIT.label, Role.IDLE.label)
 TOGETHER = 3  # parts at most that a headline names together, where it is not known which is the largest
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
 
@@ -173,8 +174,14 @@ def _largest(facts: Facts) -> list[str]:
 
 
 def _nearly_largest(facts: Facts) -> list[tuple[str, float]]:
+    """The largest part and those that may be as large: within the sampling error, or on a machine that is not busy.
+
+    What computes takes longer there than alone, and what sleeps or waits for a clock does not.
+    """
     known = [(name, seconds) for name, seconds in groups(facts) if name != Role.OTHER.label]
-    return [(name, seconds) for name, seconds in known if facts.overlap(known[0][1], seconds)]
+    largest = 0.0 if known[0][0] in RESTING else known[0][1] * facts.idle_machine
+    rests = [name for name, seconds in known if name in RESTING and seconds > max(largest, SOME_WORK * facts.total)]
+    return [(name, seconds) for name, seconds in known if name in rests or facts.overlap(known[0][1], seconds)]
 
 
 def _headline_of_few_samples(facts: Facts) -> str:

@@ -33,3 +33,13 @@ def test_of_environments_that_are_stepped_before_a_training_it_is_not_said_that_
     counters = {"training_began": 0.0, "before_updates": 1.0}
     headline = judge(Facts(profile(SAVING=0.9, ENVIRONMENT=0.1, counters=counters))).headline
     assert headline.startswith("Training had not begun after 60 s: nothing was learned.")
+
+
+@pytest.mark.parametrize(("queued", "together"), [(0.1, False), (0.45, True)])
+def test_waiting_is_named_where_computing_may_be_the_largest_part_because_the_machine_is_busy(
+    queued: float, together: bool
+) -> None:
+    made = profile(BACKWARD=0.6, WAIT=0.25, DATA=0.15)
+    made.training_thread.queued_seconds = queued * SECONDS
+    headline = judge(Facts(made)).headline
+    assert ("learning, 60 %, and waiting for others, 25 %" in headline) is together
