@@ -81,8 +81,8 @@ def of_process(
             lane.seconds, lane.waits = blocking.seconds(kept, classifier), blocking.waits(kept)
         guessed = [sample for sample in kept if classifier.is_guessed(sample.stack)]
         lane.guessed, lane.lines = blocking.seconds(guessed, classifier), sites.of_loop(kept, classifier)
-        lane.samples = _ticks(kept, process.period, clock.cpu_seconds(window.begin, window.ended) if main else 0.0)
         lane.cpu_seconds = clock.cpu_seconds(window.begin, window.ended)
+        lane.samples = _ticks(kept, process.period, lane.cpu_seconds) if main else len(kept)  # others have no ticks
         lane.queued_seconds = clock.queued_seconds(window.begin, window.ended)
         lane.wakes = clock.wakes(window.begin, window.ended)
         lane.sites = sites.find(kept, classifier)
