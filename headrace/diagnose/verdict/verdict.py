@@ -71,6 +71,8 @@ def _too_few(facts: Facts) -> bool:
 
 def _has_not_begun(facts: Facts) -> bool:
     """Tell whether a window ended before the training began, as while data are loaded."""
+    if facts.samples < FEWEST_SAMPLES and facts.share(*COMPUTING) > facts.share(Role.DATA):
+        return False  # it may just have
     workers = [lane for lane in facts.profile.workers if lane.samples]
     starting = bool(workers) and all(lane.share(Role.START_UP) > 0.5 for lane in workers)  # which the script waits for
     known = bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5

@@ -30,3 +30,10 @@ def test_few_samples_are_enough_where_few_activities_may_be_the_largest():
     assert judge(Facts(made)).headline == "Most of the time goes into policy inference: 96 %."
     made.training_thread.samples = 15
     assert judge(Facts(made)).headline.startswith("There are too few samples")
+
+
+def test_a_training_that_may_just_have_begun_has_too_few_samples():
+    made = profile(INFERENCE=0.3, DATA=0.7, counters={"training_began": 0.0})
+    assert judge(Facts(made)).headline.startswith("Training had not begun")
+    made.training_thread.samples = 6
+    assert judge(Facts(made)).headline.startswith("There are too few samples for a verdict: 6.")
