@@ -127,11 +127,7 @@ class LoopRoles:
     def _learned_from(self) -> set[Node]:
         """The nodes from which data reach a change of parameters."""
         cycles = set().union(*self._playing.values())
-        edges = self._loop.edges(True, cycles)
-        backwards: defaultdict[Node, set[Node]] = defaultdict(set)
-        for node, following in edges.items():
-            for each in following:
-                backwards[each].add(node)
+        backwards = _reversed(self._loop.edges(True, cycles))
         updating = self._loop.updating_nodes
         return updating.union(*(_reach(node, backwards, set()) for node in updating))
 
@@ -304,9 +300,9 @@ class LoopRoles:
     def _weakly_playing(self) -> set[Node]:
         """What takes a playing network's output and gives its next input by way of objects that calls may change."""
         found: set[Node] = set()
+        stop, edges = self._loop.updating_nodes, self._loop.all_edges
         for network in self._playing:
-            after = _reach(network, self._loop.all_edges, self._loop.updating_nodes)
-            found |= {n for n in after if network in _reach(n, self._loop.all_edges, self._loop.updating_nodes)}
+            found |= _reach(network, edges, stop) & _reach(network, _reversed(edges), stop)
         updating = {node.function for node in self._leading_to_updates}
         plays = {node.function for node in self._playing} - updating  # where nothing is stored, or drawn to learn from
         return {node for node in found if node.function in plays or self._is_asked_while_playing(node)}
@@ -351,6 +347,14 @@ def _reach(start: Node, edges: dict[Node, set[Node]], stop: set[Node]) -> set[No
                 if node not in stop:
                     left.append(node)
     return seen
+
+
+def _reversed(edges: dict[Node, set[Node]]) -> dict[Node, set[Node]]:
+    found: defaultdict[Node, set[Node]] = defaultdict(set)
+    for node, following in edges.items():
+        for each in following:
+            found[each].add(node)
+    return found
 
 
 def _is_conversion(call: ast.Call) -> bool:

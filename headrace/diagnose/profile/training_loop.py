@@ -318,8 +318,15 @@ class TrainingLoop(OwnLoop):
 
     def loop_around(self, node: Node) -> Loop | None:
         """The innermost loop around a node, within its function."""
-        tree = self.flow.functions.get(node.function) or self._trees[node.file]
-        return max(functions.loops_at(tree, node.start[0]), key=lambda loop: loop.lineno, default=None)
+        if node not in self._loop_of:
+            tree = self.flow.functions.get(node.function) or self._trees[node.file]
+            loops = functions.loops_at(tree, node.start[0])
+            self._loop_of[node] = max(loops, key=lambda loop: loop.lineno, default=None)
+        return self._loop_of[node]
+
+    @cached_property
+    def _loop_of(self) -> dict[Node, Loop | None]:
+        return {}
 
     @property
     def updates(self) -> bool:
