@@ -66,7 +66,7 @@ NOT_RUN = {  # what a command contains that is parsed alone -> why
     "--help": "prints and exits",
 }
 SMALLER = "import runpy\nimport headrace as hr\ntrain_, evaluate_ = hr.train, hr.evaluate\n" + (
-    "def fewer(options): return options | {'total_steps': 1} | ({} if 'replay' in options else {'num_steps': 8})\n"
+    "def fewer(options): return options | {'total_steps': 1} | ({} if 'replay' in options else {'num_steps': 16})\n"
     "hr.train = lambda *args, **options: train_(*args, **fewer(options))\n"
     "Training_ = hr.Training\n"
     "hr.Training = lambda *args, **options: Training_(*args, **options | {'total_steps': 1, 'num_steps': 8})\n"

@@ -39,9 +39,10 @@ from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.sequences import SequenceReplay
 from headrace.data.spaces import Space
 from headrace.policies.actor_q import ActorQ, check_networks
-from headrace.policies.base import Policy, check_policy
+from headrace.policies.base import Policy
 from headrace.policies.examination import Examination, examine
 from headrace.policies.flat_parameters import flatten
+from headrace.policies.own_parts import check_learnable
 
 if TYPE_CHECKING:  # a default, which typing's own have from Python 3.13 on
     from typing_extensions import TypeVar as _TypeVar
@@ -73,8 +74,8 @@ class OffPolicy(Generic[C]):
     )
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
-        check_policy(policy, type(self).__name__)
         self.config = config or self.config
+        check_learnable(policy, type(self).__name__, self.config)
         self.policy, self.seed, self.num_steps = policy, seed, self.config.num_steps
         self.optimizers: dict[str, Adam] = {}
         self._examined: Examination | None = None  # the policy, as the optimizers know it
@@ -200,8 +201,7 @@ class OffPolicy(Generic[C]):
         )
 
     def extra_bytes_per_step(self) -> int:
-        """Bytes of a step in the buffer besides its columns: recurrent state, stored once for each sequence; of
-        hindsight, where its episode begins and ends."""
+        """Bytes of a step in the buffer besides its columns: recurrent state, or where its episode begins and ends."""
         if self.config.hindsight:
             return 2 * torch.int64.itemsize
         of_priorities = BYTES * getattr(self.config, "prioritized", False)

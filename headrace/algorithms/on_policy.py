@@ -33,9 +33,10 @@ from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Columns, Rollout
 from headrace.data.spaces import Space
 from headrace.policies.actor_critic import ActorCritic, AsymmetricActorCritic
-from headrace.policies.base import Policy, check_policy
+from headrace.policies.base import Policy
 from headrace.policies.examination import Examination, examine
 from headrace.policies.heads import GaussianHead
+from headrace.policies.own_parts import check_learnable
 from headrace.policies.recurrent import RecurrentActorCritic
 
 Batch: TypeAlias = dict[str, Any]
@@ -89,8 +90,8 @@ class OnPolicy(Generic[C]):
     __setattr__ = staying("policy", "config", "num_steps")
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
-        check_policy(policy, type(self).__name__)
         self.config = config or self.config
+        check_learnable(policy, type(self).__name__, self.config)
         _check_members(policy, getattr(self.config, "critic_members", ()))
         self.policy, self.seed = policy, seed
         self.num_steps: int = self.config.num_steps

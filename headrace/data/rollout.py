@@ -107,11 +107,20 @@ class Group:
 
 
 def tree_map(function: Callable[..., Tensor], value: SomeTree, *others: Tree) -> SomeTree:
-    """`function` of a tensor, or of each tensor of a (nested) group; None stays None."""
+    """`function` of a tensor, or of each tensor of a (nested) group, dict, tuple, list or NamedTuple, in an object of
+    the same kind; None stays None."""
+    if value is None or isinstance(value, Tensor):
+        return value if value is None else function(value, *others)  # type: ignore[return-value]
     if isinstance(value, Group):
         members = {name: tree_map(function, member, *(getattr(o, name) for o in others)) for name, member in value}
         return Group(members)  # type: ignore[return-value]
-    return value if value is None else function(value, *others)  # type: ignore[return-value]
+    whole: Any = value
+    if isinstance(whole, dict):
+        return {name: tree_map(function, x, *(o[name] for o in others)) for name, x in whole.items()}  # type: ignore
+    if isinstance(whole, tuple | list):
+        parts = [tree_map(function, *each) for each in zip(whole, *others, strict=True)]
+        return getattr(type(whole), "_make", type(whole))(parts)
+    return function(value, *others)  # type: ignore[return-value]
 
 
 def flatten(value: SomeTree) -> SomeTree:

@@ -22,8 +22,8 @@ from headrace.policies.examination import examine
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.heads import SDE_STATE, action_head, state_dependent
 from headrace.policies.masks import is_masked, mask_of
-from headrace.policies.networks import MLP, Readout, VectorEncoder, initialize_as_torch, make_encoder
-from headrace.policies.normalization import ReturnNormalizer
+from headrace.policies.networks import MLP, Readout, VectorEncoder, initialize_as_torch, make_encoder, read_out
+from headrace.policies.normalization import ReturnNormalizer, update_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 
 
@@ -107,7 +107,7 @@ class ActorCritic(Policy):
         return self._distribution(self.actor(self.encoder(observation)), observation)
 
     def _distribution(self, features: Tensor, observation: Any) -> Any:
-        parameters = self.actor_out(features)
+        parameters = read_out(self.actor_out, features, self.head.num_parameters, "actor_out")
         if self.masked:
             return self.head(parameters, mask_of(self.observation_space, observation))
         return self.head(parameters, features) if self.use_sde else self.head(parameters)
@@ -169,7 +169,7 @@ class ActorCritic(Policy):
         if self.return_normalizer is None and type(self.encoder) is VectorEncoder and self.encoder.normalizer is None:
             return
         valid = rollout.valid[: rollout.num_steps].flatten()
-        self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+        update_encoder(self.encoder, flatten(rollout.observation[: rollout.num_steps]), valid)
         if self.return_normalizer is not None:
             self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
 
@@ -290,8 +290,8 @@ class AsymmetricActorCritic(Policy):
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         valid = rollout.valid[: rollout.num_steps].flatten()
         observation = flatten(rollout.observation[: rollout.num_steps])
-        self.encoder.update_statistics(self._of_actor(observation), valid)
-        self.critic_encoder.update_statistics(observation, valid)
+        update_encoder(self.encoder, self._of_actor(observation), valid)
+        update_encoder(self.critic_encoder, observation, valid)
         if self.return_normalizer is not None:
             self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)
 

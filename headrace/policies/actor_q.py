@@ -21,7 +21,8 @@ from headrace.policies.distributions import Tanh, box_muller, sample_squashed
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.heads import SDE_STATE, NoiseMatrix, noise
 from headrace.policies.masks import is_masked
-from headrace.policies.networks import MLP, NORMS, Readout, RenormMLP, make_encoder
+from headrace.policies.networks import MLP, NORMS, Readout, RenormMLP, make_encoder, read_out
+from headrace.policies.normalization import update_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 
@@ -159,7 +160,8 @@ class ActorQ(Policy):
         """The actor's output for encoded observations [B, F]: [K, B], or [2 K, B] of a stochastic actor. weight: of the
         rows, to learn from them with batch renormalisation."""
         features = self.actor(encoded) if weight is None else self.actor(encoded, weight)
-        output: Tensor = self.actor_out(features)
+        outputs = self.action_size * (1 if self.deterministic or self.use_sde else 2)
+        output = read_out(self.actor_out, features, outputs, "actor_out")
         return output if self.noise_matrix is None else self.noise_matrix(output, features)  # type: ignore[no-any-return]
 
     def sample(self, encoded: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
@@ -255,7 +257,7 @@ class ActorQ(Policy):
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         """Update the observations' statistics; returns are not used."""
         valid = rollout.valid[: rollout.num_steps].flatten()
-        self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+        update_encoder(self.encoder, flatten(rollout.observation[: rollout.num_steps]), valid)
 
 
 def check_networks(
@@ -273,8 +275,9 @@ def check_networks(
         own, wanted = ("stochastic", "deterministic") if deterministic else ("deterministic", "stochastic")
         reason = f"the actor of this policy is {own}, and the algorithm learns a {wanted} one"
         raise ValueError(f"{reason}: make the policy with deterministic={deterministic}")
-    if critics not in (None, policy.critics.number):
-        reason = f"this policy has {policy.critics.number} critics, and the algorithm learns {critics}"
+    number = getattr(policy.critics, "number", critics)  # critics of a user's own need not say it
+    if critics not in (None, number):
+        reason = f"this policy has {number} critics, and the algorithm learns {critics}"
         raise ValueError(f"{reason}: make the policy with critics={critics}")
     found = getattr(policy, "quantiles", 1), getattr(policy.critics, "has_renorm", False)
     if found != (quantiles, renorm):

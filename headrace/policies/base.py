@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headrace.core.fused import fused
 from headrace.core.text import shown
 from headrace.core.types import Json
-from headrace.data.rollout import Column, Columns, Rollout, flatten, tree_map
+from headrace.data.rollout import Column, Columns, Rollout, flatten, sequences, tree_map
 from headrace.data.spaces import Space, alike, from_json, is_image, leaves, to_json
 from headrace.policies.numpy_io import batch_size, to_action, to_batch
 from headrace.policies.unknown_members import delete, look_up
@@ -66,6 +66,9 @@ class Policy(nn.Module):
     Randomness is an argument: `random`, uniform draws in [0, 1) of shape [N, num_draws]. The same draws give the same
     actions on every device and inside a CUDA graph, and an exported policy needs no generator.
     Actions of Discrete and MultiDiscrete spaces are the numbers of the space: they count from its `start`.
+    A class of a user's own defines act() and value(), and forward() or log_prob_entropy_value(), and sets the two
+    spaces and num_draws. One that is recurrent also sets `recurrent` to the kind of its cell and `state_width`, takes
+    and returns states [N, state_width] in act(), and defines inputs(). A state is zeros as an episode begins.
     Policies with exploration besides their distribution have a tensor `exploration`, [N] or [1], which their algorithm
     writes: the probability of a random action (DQN), the standard deviation of noise in half ranges (DDPG, TD3).
     It belongs to the training: act() explores, and predict() and evaluations do not.
@@ -80,7 +83,7 @@ class Policy(nn.Module):
     recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
     use_expln: bool = False  # see heads.py
     use_sde: bool = False  # whether its noise is a function of the state: see heads.py
-    state_width: int = 0  # numbers in the recurrent state of an environment
+    state_width: int = 0  # numbers in the recurrent state of an environment; a recurrent policy has to set it
     wrapper_statistics: Sequence[Json] = ()  # of wrappers of the environments of its training: envs.gym.learned
     _arguments: dict[str, Any] | None = None  # of the constructor, for config()
 
@@ -96,7 +99,11 @@ class Policy(nn.Module):
         self._arguments = {name: list(x) if isinstance(x, tuple) else x for name, x in given.items()}
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        """Actions for N environments: sampled with `random` [N, num_draws], or the most likely ones for None."""
+        """Actions for N environments: sampled with `random` [N, num_draws], or the most likely ones for None.
+
+        rnn_state: [N, state_width] as the call before returned it, zeros at the start of an episode; None for a policy
+        that is not recurrent, and at the first step of predict().
+        """
         raise NotImplementedError
 
     def act_without_exploration(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
@@ -110,15 +117,24 @@ class Policy(nn.Module):
         return LogProbEntropyValue(distribution.log_prob(action), distribution.entropy(), value)
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Columns that inputs() needs besides the observation, such as the recurrent state [N, W] before each step."""
+        """Columns of the rollout that inputs() needs besides the observation: of a recurrent policy rnn_state, the
+        state [N, state_width] before each step, which is zeros as an episode begins."""
         return {} if self.recurrent == "none" else {"rnn_state": Column((self.state_width,))}
 
     def rows(self, column: Any) -> Any:
-        """A column [T, N, ...] as rows [T * N, ...], in the order of inputs()."""
-        return flatten(column)
+        """A column [T, N, ...] as rows [T * N, ...], in the order of inputs().
+
+        With a sequence_length above 1 the rows of a sequence, consecutive steps of one environment, follow each other.
+        """
+        return flatten(column) if self.sequence_length == 1 else sequences(column, self.sequence_length)
 
     def inputs(self, rollout: Rollout) -> Any:
-        """Inputs of log_prob_entropy_value() for each row of a rollout: observations."""
+        """Inputs of log_prob_entropy_value() for each row of a rollout, [T * N, ...]: observations.
+
+        Another class may return a dict, a tuple, a NamedTuple or a Group of tensors, nested ones too, each with all
+        rows as its first dimension, as rows() gives them. log_prob_entropy_value() is given the same kind of object,
+        with the rows of a minibatch. A recurrent policy returns observation, rnn_state and valid of each row.
+        """
         return self.rows(rollout.observation[: rollout.num_steps])
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
@@ -137,10 +153,16 @@ class Policy(nn.Module):
         return LogProbEntropyValue(*(x.view(parts).transpose(1, 2).flatten(0, 1) for x in evaluation))
 
     def bootstrap_value(self, rollout: Rollout) -> Tensor:
-        """Value of the observation after a rollout's last step, [N]; a recurrent policy has to define it."""
-        if self.state_width:
-            raise NotImplementedError(f"{type(self).__name__} is recurrent: it needs a bootstrap_value()")
-        return self.value(rollout.observation[-1])
+        """Value of the observation after a rollout's last step, [N]; of a recurrent policy with the state that act()
+        returns for the last step, from the state that was collected before it."""
+        if "rnn_state" not in rollout.columns:
+            return self.value(rollout.observation[-1])
+        last = rollout.num_steps - 1
+        before = tree_map(lambda column: column[last], rollout.rnn_state)
+        after = self.act(rollout.observation[last], before, None).rnn_state
+        valid = rollout.valid[last]
+        kept = tree_map(lambda x: x.masked_fill(~valid.view(-1, *[1] * (x.dim() - 1)), 0), after)
+        return self.value(rollout.observation[-1], kept)
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         """Update the normalisers' statistics with the valid rows of a rollout and the critic's targets, returns [T, N].

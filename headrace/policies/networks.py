@@ -28,7 +28,7 @@ from headrace.data.spaces import (
 from headrace.kernels.nn import activation_table
 from headrace.policies.convolutions import ImageEncoder
 from headrace.policies.distributions import box_muller
-from headrace.policies.normalization import BatchRenorm, ObservationNormalizer
+from headrace.policies.normalization import BatchRenorm, ObservationNormalizer, update_encoder
 from headrace.policies.unknown_members import explains_members
 
 ACTIVATIONS = activation_table.FUNCTIONS  # name -> function, in place where the gradient needs the output only
@@ -125,6 +125,22 @@ class Readout(Dense):
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.addmm(self.bias.unsqueeze(1), self.weight, features.t())
+
+
+def read_out(layer: Any, features: Tensor, outputs: int, name: str) -> Tensor:
+    """The result of a policy's last layer for features [N, F]: [outputs, N], or [outputs, M, N] of M quantiles.
+
+    name: of the attribute of the policy. Raises ValueError for a layer of a user's own that returns another shape.
+    """
+    found: Tensor = layer(features)
+    if (found.shape[0], found.shape[-1]) != (outputs, len(features)):
+        hint = f"{outputs} rows, one for each output, and a column for each row of features"
+        hint += "; transpose it, as by .t()" * (found.shape == (len(features), outputs))
+        raise ValueError(
+            f"{name} is a {type(layer).__name__} that returns {[*found.shape]} for features {[*features.shape]}: "
+            f"it has to return {hint}"
+        )
+    return found
 
 
 def initialize_as_torch(module: nn.Module, generator: torch.Generator) -> None:
@@ -289,7 +305,7 @@ class DictEncoder(nn.Module):
     def update_statistics(self, observation: Any, valid: Tensor) -> None:
         """Update the members' normalisers with the valid ones of R observations."""
         for name, member in zip(self.names, self.members, strict=True):
-            member.update_statistics(getattr(observation, name), valid)
+            update_encoder(member, getattr(observation, name), valid)
 
 
 def make_encoder(space: Space, normalize: bool, generator: torch.Generator, images: str = "auto") -> Any:

@@ -154,6 +154,32 @@ def normalizers(policy: nn.Module) -> list[ObservationNormalizer | ReturnNormali
     return [module for module in policy.modules() if isinstance(module, ObservationNormalizer | ReturnNormalizer)]
 
 
+def statistics_of(encoder: Any) -> Callable[[Any, Tensor], object] | None:
+    """The method of an encoder that updates its statistics; None for one that has none to update.
+
+    Of a Sequential it is that of the first module, which is given the observations. Raises TypeError for an encoder
+    that contains an ObservationNormalizer and has no method to update it.
+    """
+    first = encoder
+    while isinstance(first, nn.Sequential) and len(first) and not hasattr(first, "update_statistics"):
+        first = first[0]
+    update = getattr(first, "update_statistics", None)
+    reached = [] if update is None else [*map(id, first.modules())]
+    for name, part in encoder.named_modules():
+        if isinstance(part, ObservationNormalizer) and id(part) not in reached:
+            raise TypeError(
+                f"the encoder is a {type(encoder).__name__}, in which nothing updates the statistics of {name}: write "
+                "its update_statistics(self, observation, valid), which gives them the observations [R, ...]"
+            )
+    return update  # type: ignore[no-any-return]
+
+
+def update_encoder(encoder: Any, observation: Any, valid: Tensor) -> None:
+    """Update the statistics that an encoder has with the valid ones of observations [R, ...]. valid: bool [R]."""
+    if (update := statistics_of(encoder)) is not None:
+        update(observation, valid)
+
+
 class BatchRenorm(nn.Module):
     """Batch renormalisation of features [..., R, F] over their R rows. Ioffe 2017, arXiv:1702.03275, algorithm 1.
 

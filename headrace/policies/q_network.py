@@ -25,7 +25,9 @@ from headrace.policies.networks import (
     make_encoder,
     noisy_mlp,
     noisy_readout,
+    read_out,
 )
+from headrace.policies.normalization import update_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 
@@ -142,16 +144,20 @@ class QNetwork(Policy):
         def hidden(mlp: MLP, features: Tensor) -> Tensor:
             return mlp(features) if drawn is None else noisy_mlp(mlp, features, drawn)
 
-        def read(out: Readout | QuantileReadout, features: Tensor) -> Tensor:
-            last = out if isinstance(out, Readout) else out.of_all
-            found: Tensor = last(features) if drawn is None else noisy_readout(last, features, drawn)
+        def read(name: str, features: Tensor) -> Tensor:
+            out: Any = getattr(self, name)
+            if drawn is None and not isinstance(out, QuantileReadout):
+                outputs = int(self.action_space.n) if name == "out" else 1  # type: ignore[attr-defined]
+                return read_out(out, features, outputs, name)
+            last = out.of_all if isinstance(out, QuantileReadout) else out
+            found = last(features) if drawn is None else noisy_readout(last, features, drawn)
             return found if last is out else found.unflatten(0, (-1, self.quantiles))
 
         features = hidden(self.trunk, features)
         if self.branch is None or self.value_branch is None or self.value_out is None:
-            return read(self.out, features)
-        value = read(self.value_out, hidden(self.value_branch, features))
-        advantage = read(self.out, hidden(self.branch, features))
+            return read("out", features)
+        value = read("value_out", hidden(self.value_branch, features))
+        advantage = read("out", hidden(self.branch, features))
         return value + advantage - advantage.mean(0)
 
     def noise_draws(self, number: int) -> int:
@@ -206,7 +212,7 @@ class QNetwork(Policy):
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         if self.normalize_observation:
             valid = rollout.valid[: rollout.num_steps].flatten()
-            self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+            update_encoder(self.encoder, flatten(rollout.observation[: rollout.num_steps]), valid)
 
 
 def given(random: Tensor | None) -> tuple[Tensor, ...]:

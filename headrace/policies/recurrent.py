@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core import rng
-from headrace.data.rollout import Group, Rollout, flatten, sequences
+from headrace.data.rollout import Group, Rollout, flatten
 from headrace.data.spaces import Space
 from headrace.policies.base import Policy, PolicyOutput, inference_block
 from headrace.policies.heads import action_head
 from headrace.policies.masks import is_masked, mask_of
-from headrace.policies.networks import MLP, Readout, initialize_as_torch, make_encoder
-from headrace.policies.normalization import ReturnNormalizer
+from headrace.policies.networks import MLP, Readout, initialize_as_torch, make_encoder, read_out
+from headrace.policies.normalization import ReturnNormalizer, update_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import RNNCell
 
@@ -122,7 +122,7 @@ class RecurrentActorCritic(Policy):
 
     def _distribution(self, features: Tensor, observation: Any) -> Any:
         """The distribution from the RNN cells' outputs [K, R, size], for R observations."""
-        parameters = self.actor_out(features[0])
+        parameters = read_out(self.actor_out, features[0], self.head.num_parameters, "actor_out")
         return (
             self.head(parameters, mask_of(self.observation_space, observation))
             if self.masked
@@ -133,9 +133,6 @@ class RecurrentActorCritic(Policy):
         """The value from the RNN cells' outputs [K, R, size]."""
         value = self.critic_out(features[-1]).flatten()
         return value if self.return_normalizer is None else self.return_normalizer(value)
-
-    def rows(self, column: Any) -> Any:
-        return sequences(column, self.sequence_length)
 
     def inputs(self, rollout: Rollout) -> Any:
         seen, valid = (column[: rollout.num_steps] for column in (rollout.observation, rollout.valid))
@@ -151,6 +148,6 @@ class RecurrentActorCritic(Policy):
 
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         valid = rollout.valid[: rollout.num_steps].flatten()
-        self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+        update_encoder(self.encoder, flatten(rollout.observation[: rollout.num_steps]), valid)
         if self.return_normalizer is not None:
             self.return_normalizer.update(returns.flatten(), valid, self.critic_out.weight, self.critic_out.bias)

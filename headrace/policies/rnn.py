@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from headrace.core.fused import fused
 from headrace.data.rollout import flatten
+from headrace.policies.normalization import update_encoder
 from headrace.policies.unknown_members import explains_members
 
 GATES = {"gru": 3, "lstm": 4}
@@ -129,7 +130,7 @@ class RecurrentEncoder(nn.Module):
 
     def update_statistics(self, observation: Any, valid: Tensor) -> None:
         """Update the normalisers with the valid ones of R observations."""
-        self.encoder.update_statistics(observation, valid)
+        update_encoder(self.encoder, observation, valid)
 
 
 def make_recurrent(encoder: Any, recurrent: str, size: int, burn_in: int, generator: torch.Generator) -> Any:

@@ -22,6 +22,7 @@ from headrace.data.spaces import Box, Discrete, Space, unit_bounds
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.critics import Critics
 from headrace.policies.flat_parameters import flatten
+from headrace.policies.own_parts import features_of
 
 CRITICS = 2
 
@@ -46,7 +47,7 @@ class QCritics(nn.Module):
         self.encoder, self.start = policy.encoder, int(space.start) if isinstance(space, Discrete) else None
         self.size = int(space.n) if isinstance(space, Discrete) else int(space.shape[0])  # type: ignore[index]
         generator = rng.generator(rng.seed(seed, rng.Purpose.WEIGHTS, 1), rng.Purpose.WEIGHTS)
-        self.critics = Critics(CRITICS, policy.encoder.size, self.size, hidden, policy.activation, generator)
+        self.critics = Critics(CRITICS, features_of(policy, "IQL"), self.size, hidden, policy.activation, generator)
         low, high = unit_bounds(space) if isinstance(space, Box) else (-1.0, 1.0)
         for name, values in (("center", (low + high) / 2), ("half_range", (high - low) / 2)):
             self.register_buffer(name, torch.as_tensor(values, dtype=torch.float32), persistent=False)

@@ -16,7 +16,8 @@ from headrace.policies.critics import Critics
 from headrace.policies.distributions import Categorical
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import forbid, is_masked, mask_of, or_all, random_choice
-from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.networks import MLP, Readout, make_encoder, read_out
+from headrace.policies.normalization import update_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 
@@ -84,7 +85,7 @@ class DiscreteActorQ(Policy):
 
     def distribution_of(self, encoded: Tensor, observation: Any) -> Categorical:
         """The distribution over actions of encoded observations [N, F]; of forbidden ones the probability is 0."""
-        logits = self.actor_out(self.actor(encoded))
+        logits = read_out(self.actor_out, self.actor(encoded), self.num_actions, "actor_out")
         if self.masked:
             logits = forbid(logits, or_all(mask_of(self.observation_space, observation)))
         return Categorical(logits, self.start)
@@ -133,4 +134,4 @@ class DiscreteActorQ(Policy):
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         """Update the observations' statistics; returns are not used."""
         valid = rollout.valid[: rollout.num_steps].flatten()
-        self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+        update_encoder(self.encoder, flatten(rollout.observation[: rollout.num_steps]), valid)

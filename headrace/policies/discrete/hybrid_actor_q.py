@@ -19,7 +19,8 @@ from headrace.policies.critics import Critics
 from headrace.policies.distributions import Categorical, box_muller, sample_squashed
 from headrace.policies.flat_parameters import flatten as flatten_parameters
 from headrace.policies.masks import forbid, is_masked, mask_of, or_all, random_choice
-from headrace.policies.networks import MLP, Readout, make_encoder
+from headrace.policies.networks import MLP, Readout, make_encoder, read_out
+from headrace.policies.normalization import update_encoder
 from headrace.policies.numpy_io import batch_size, needs_padding, pad
 from headrace.policies.rnn import make_recurrent, step, width
 
@@ -93,7 +94,8 @@ class HybridActorQ(Policy):
     def actor_output(self, encoded: Tensor, observation: Any) -> tuple[Categorical, Tensor]:
         """The distribution over choices, and means and log deviations of each choice [D, 2 K, N], of encoded
         observations [N, F]. The probability of forbidden choices is 0."""
-        output = self.actor_out(self.actor(encoded))
+        size = self.num_actions * (1 + 2 * self.action_size)
+        output = read_out(self.actor_out, self.actor(encoded), size, "actor_out")
         logits = output[: self.num_actions]
         if self.masked:
             logits = forbid(logits, or_all(mask_of(self.observation_space, observation)))
@@ -118,7 +120,7 @@ class HybridActorQ(Policy):
     def all_values(self, encoded: Tensor, vector: Tensor) -> Tensor:
         """The values of all choices with one normalised vector [N, K], [C, N, D]."""
         found: Tensor = self.critics(encoded, vector)
-        return found.view(self.critics.number, -1, self.num_actions)
+        return found.view(len(found), -1, self.num_actions)
 
     def split_action(self, action: Tensor) -> tuple[Tensor, Tensor]:
         """Choices int64 [B], counted from 0, and normalised vectors [B, K], clipped to the bounds, of actions
@@ -179,7 +181,7 @@ class HybridActorQ(Policy):
     def update_statistics(self, rollout: Rollout, returns: Tensor) -> None:
         """Update the observations' statistics; returns are not used."""
         valid = rollout.valid[: rollout.num_steps].flatten()
-        self.encoder.update_statistics(flatten(rollout.observation[: rollout.num_steps]), valid)
+        update_encoder(self.encoder, flatten(rollout.observation[: rollout.num_steps]), valid)
 
 
 def _side_by_side(*columns: Tensor) -> Tensor:
