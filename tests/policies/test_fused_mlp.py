@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from headrace.policies import fused_layers, fused_mlp
+from headrace.policies import fused_mlp
 from headrace.policies.fused_mlp import FusedMLP
 
 PAYS = fused_mlp.pays
@@ -67,8 +67,8 @@ def calls(monkeypatch):
     """Names of compiled functions called."""
     names = []
     for name in ("evaluate", "differentiate"):
-        method = getattr(fused_layers.Batch, name)
-        monkeypatch.setattr(fused_layers.Batch, name, lambda *args, n=name, call=method: names.append(n) or call(*args))
+        method = getattr(fused_mlp.Batch, name)
+        monkeypatch.setattr(fused_mlp.Batch, name, lambda *args, n=name, call=method: names.append(n) or call(*args))
     return names
 
 
