@@ -29,7 +29,7 @@ def minibatches(columns: Mapping[str, Any], order: Tensor, number: int, unit: in
     shuffled = {name: tree_map(lambda column: _take(column, order), value) for name, value in columns.items()}
     for start in range(0, size * number, size):
         rows = slice(start, start + size)
-        yield {name: tree_map(lambda column: column[rows], value) for name, value in shuffled.items()}
+        yield {name: tree_map(lambda column, at=rows: column[at], value) for name, value in shuffled.items()}
 
 
 def _take(column: Tensor, order: Tensor) -> Tensor:
