@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from headrace.cli.setting_flags import named_code
-from headrace.cli.several.sweep_trials import PRUNED, Elsewhere, Here, Outcome, Report
+from headrace.cli.several.sweep_trials import NO_SELF_PLAY, PRUNED, Elsewhere, Here, Outcome, Report
 from headrace.cli.train import trained
 from headrace.core.cores import cores
 from headrace.core.packages import require
@@ -74,6 +74,8 @@ def main(arguments: list[str]) -> None:
     names = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in rest if word.startswith("--")}
     if both := names & space.keys():
         raise ValueError(f"--search has {', '.join(sorted(both))}: leave out the flag of that name")
+    if "self_play" in names:
+        raise ValueError(NO_SELF_PLAY)
     with named_code(rest):
         entry_of(options.env)  # raises here, and not in each trial, where there is none
     stem = f"{options.algorithm}-{options.env}".replace("/", "-").replace(":", "-")

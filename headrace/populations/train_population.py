@@ -22,6 +22,7 @@ from headrace.populations.population_member import Decision, Each, Interval, Out
 from headrace.populations.population_record import Record
 from headrace.runs.run import LAST, load, lock
 from headrace.runs.task_processes import Processes, no_question
+from headrace.training.multi_agent import NOT_COMPARED
 from headrace.training.plan import TrainPlan, saved_settings, settle
 
 if TYPE_CHECKING:
@@ -185,11 +186,7 @@ def _space(plan: TrainPlan, mutate: Mapping[str, str], options: Settings) -> Mut
     if plan.ready_env is not None:
         raise ValueError("a population makes environments for each member: give a name, or what makes one")
     if plan.config.self_play:
-        raise ValueError(
-            "self_play=True is nothing for a population: each member has opponents of its own, so the returns of two "
-            "members do not tell which is better. Train with other seeds or `headrace sweep`, and let policies play "
-            "each other"
-        )
+        raise ValueError(f"self_play=True is nothing for the members of a population: {NOT_COMPARED}")
     if not isinstance(plan.algorithm, str):
         raise ValueError("a population makes the algorithm for each member: give its name, such as 'ppo'")
     return exploring.mutations(mutate, plan.algorithm, plan.algorithm_config)

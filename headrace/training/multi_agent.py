@@ -29,6 +29,10 @@ REFUSED = (
     *("actors", "workers", "collection", "collect_device", "learners", "shards", "central_critic", "stagger"),
     *("log_info", "eval_freq"),
 )
+NOT_COMPARED = (  # trainings with self_play, by a population or a sweep
+    "each of them has opponents of its own, so that the returns of two do not tell which is better; train each on its "
+    "own, and let their policies play each other"
+)
 MakePolicy: TypeAlias = Callable[[tuple[Space, Space], int], Policy]  # of spaces and a seed
 
 

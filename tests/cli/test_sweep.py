@@ -52,6 +52,17 @@ def test_what_cannot_be_searched_is_named(word, wrong):
         parsed([word], "ppo")
 
 
+def test_trials_of_self_play_are_not_compared(tmp_path, capsys):
+    about = ["sweep", "ppo", "ConnectFourPlayers", "--search", "clip=0.1..0.2", "--folder", str(tmp_path / "s")]
+    few = ["--trials", "1", "--total-steps", "64", "--num-envs", "4", "--num-steps", "8"]
+    assert main([*about, *few, "--self-play"]) == 2
+    assert "nothing for the trials of a sweep: each of them has opponents of its own" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+    (tmp_path / "settings.toml").write_text("self_play = true")
+    main([*about, *few, "--config", str(tmp_path / "settings.toml")])
+    assert "nothing for the trials of a sweep" in "".join(capsys.readouterr())
+
+
 def test_a_sweep_prunes_goes_on_and_names_the_best(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     search = ["--search", "learning_rate=1e-6..1e-1", "--folder", "s"]

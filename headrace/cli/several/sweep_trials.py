@@ -16,8 +16,10 @@ from headrace.runs.task_processes import NotTogether, Processes
 from headrace.runs.task_threads import Threads
 from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
+from headrace.training.multi_agent import NOT_COMPARED
 
 REPORTS = 20  # points of a learning curve, by which trials are compared
+NO_SELF_PLAY = f"self_play=True is nothing for the trials of a sweep: {NOT_COMPARED}"
 PRUNED = "pruned"  # why such a run has ended
 Train = Callable[..., tuple[Run, Evaluation | None]]
 Report = Callable[[int, float], bool]  # of a point of the curve and the mean return there: whether to prune
@@ -41,6 +43,8 @@ def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome
 
     def each(training: Training, row: IterationResult) -> None:
         nonlocal reported
+        if training.trainer.config.self_play:  # of a file of settings
+            raise ValueError(NO_SELF_PLAY)
         point = int(training.trainer.progress() * REPORTS)
         if point > reported and row.mean_return is not None:
             reported = point
