@@ -8,8 +8,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headrace.core.text import shown
 from headrace.kernels.language import kinds
-from headrace.kernels.language.ir import EnvIR
+from headrace.kernels.language.ir import EnvIR, Param
 
 ParamValues: TypeAlias = Mapping[str, ArrayLike]  # name -> one number for all environments, or N of them
 
@@ -35,7 +36,7 @@ def repacked(ir: EnvIR, params: ParamValues, num_envs: int, per_env: bool) -> tu
 def pack_params(ir: EnvIR, params: ParamValues, num_envs: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """Parameters as arrays [P], or [P, N] where one has a value per environment: floats, integers, and which it is.
 
-    Raises ValueError for a name that Params does not have, or a wrong number of values.
+    Raises ValueError for a name that Params does not have, a wrong number of values, and what a parameter cannot hold.
     """
     known = {p.name for p in ir.params}
     for name in params:
@@ -44,7 +45,7 @@ def pack_params(ir: EnvIR, params: ParamValues, num_envs: int) -> tuple[np.ndarr
     per_env = any(np.ndim(value) for value in params.values())
     packs: dict[bool, list[np.ndarray]] = {True: [], False: []}
     for param in ir.params:
-        value = np.asarray(params.get(param.name, param.default))
+        value = _values(param, params.get(param.name, param.default))
         if value.ndim and value.shape != (num_envs,):
             raise ValueError(
                 f"parameter {param.name!r} has shape {value.shape}: give one number, or {num_envs} of them"
@@ -54,3 +55,19 @@ def pack_params(ir: EnvIR, params: ParamValues, num_envs: int) -> tuple[np.ndarr
     floats = np.array(packs[True], np.float32) if packs[True] else np.zeros(shape, np.float32)
     integers = np.array(packs[False], np.int64).astype(np.int32) if packs[False] else np.zeros(shape, np.int32)
     return floats, integers, per_env
+
+
+def _values(param: Param, given: ArrayLike) -> np.ndarray:
+    """A parameter's values. Raises ValueError for what is no number, NaN, and, of whole numbers, fractions and what 32
+    bits do not hold."""
+    value = np.asarray(given)
+    numbers = value.dtype.kind in "biuf"
+    if param.dtype == kinds.F32:
+        fits, takes = numbers and not np.isnan(value).any(), "numbers"
+    else:
+        low, high = (0, 2**32) if param.dtype == kinds.U32 else (-(2**31), 2**31)
+        fits = numbers and bool(((value == np.floor(value)) & (value >= low) & (value < high)).all())
+        takes = "whole numbers of 32 bits"
+    if not fits:
+        raise ValueError(f"parameter {param.name!r} takes {takes}, got {shown(given)}")
+    return value
