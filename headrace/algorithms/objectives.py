@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam, backward
-from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.algorithms.reduce import Reduce, loss_and_metrics, one_learner
 from headrace.core.fused import fused
 from headrace.data.replay import Batch
 from headrace.data.rollout import tree_map
@@ -77,7 +77,7 @@ def take_steps(
         for objective in objectives:
             if (since + g + 1) % objective.every:
                 continue
-            loss, found = objective.loss(networks, rows, config)
+            loss, found = loss_and_metrics(objective.loss(networks, rows, config))
             backward(loss, [p for optimizer in objective.optimizers for p in optimizer.parameters])
             rows |= {name: x.detach() for name, x in found.items() if x.dim()}
             measured = {name: x.detach().clone() for name, x in found.items() if not x.dim()}

@@ -22,7 +22,16 @@ from headrace import setting_schedules
 from headrace.algorithms.adam import BETA2, Adam
 from headrace.algorithms.base import INTRINSIC, intrinsic_of
 from headrace.algorithms.config_bases import MATRIX_STD, OnPolicyConfig
-from headrace.algorithms.reduce import Reduce, explained, mean_weights, merging, one_learner, shuffle_seed, size_of
+from headrace.algorithms.reduce import (
+    Reduce,
+    explained,
+    loss_and_metrics,
+    mean_weights,
+    merging,
+    one_learner,
+    shuffle_seed,
+    size_of,
+)
 from headrace.core import rng
 from headrace.core.device import known
 from headrace.core.fused import fused
@@ -363,7 +372,8 @@ def learn_minibatches(
     found: list[dict[str, Tensor]] = []
     for rows in order:
         for batch in minibatches(columns, rows, number, policy.sequence_length):
-            value, metrics = loss(policy, batch | {"weight": mean_weights(batch["valid"], reduce)}, config)
+            returned = loss(policy, batch | {"weight": mean_weights(batch["valid"], reduce)}, config)
+            value, metrics = loss_and_metrics(returned)
             value.backward()
             found.append({name: x.detach() for name, x in metrics.items()})
             if limit is None or skip is None:
@@ -383,6 +393,7 @@ def loss_gradient(
     loss: Loss, policy: Policy, columns: Mapping[str, Any], config: Any, reduce: Reduce = one_learner
 ) -> dict[str, Tensor]:
     """Add the gradient of a loss over all rows to the parameters' .grad. Returns this learner's part of the metrics."""
-    value, metrics = loss(policy, {**columns, "weight": mean_weights(columns["valid"], reduce)}, config)
+    returned = loss(policy, {**columns, "weight": mean_weights(columns["valid"], reduce)}, config)
+    value, metrics = loss_and_metrics(returned)
     value.backward()
     return {name: x.detach() for name, x in metrics.items()}

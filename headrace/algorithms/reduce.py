@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce as fold
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,39 @@ from headrace.policies.normalization import Moments, normalizers
 # and get the same bits. Where there are several, it has a `rank`, of this learner, a `size`, their number, and
 # `columns`, the number of each one's columns.
 Reduce = Callable[..., None]
+
+
+def loss_and_metrics(returned: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss and its metrics as tensors, of what an algorithm's loss returns: a scalar, or a scalar and a dict.
+
+    Metrics are tensors or numbers, as of `.item()`; those without dimensions are floats. Raises TypeError for all else.
+    """
+    loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+    if not isinstance(loss, Tensor) or loss.dim() or not isinstance(metrics, dict):
+        raise TypeError(f"a loss returns a scalar, or (scalar, metrics) with a dict of metrics, got {_kinds(returned)}")
+    return loss, {name: _metric(name, x, loss) for name, x in metrics.items()}
+
+
+def _metric(name: str, value: Any, loss: Tensor) -> Tensor:
+    """A metric as a tensor on the loss' device."""
+    if isinstance(value, Tensor):
+        return value if value.dim() or value.is_floating_point() else value.float()
+    try:
+        return torch.full((), float(value), device=loss.device)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"the metric {name!r} of the loss is {value!r}, of the class {type(value).__name__}: give a number or a "
+            "tensor, or leave it out"
+        ) from None
+
+
+def _kinds(returned: Any) -> str:
+    """What a loss has returned, in words."""
+    if isinstance(returned, Tensor):
+        return f"a tensor of shape {[*returned.shape]}"
+    if isinstance(returned, tuple):
+        return f"({', '.join(map(_kinds, returned))})"
+    return f"an object of the class {type(returned).__name__}"
 
 
 def one_learner(*tensors: Tensor) -> None:

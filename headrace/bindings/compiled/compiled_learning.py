@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Batch, Limit, Loss
-from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.algorithms.reduce import Reduce, loss_and_metrics, one_learner
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_learning
 from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
@@ -43,12 +43,18 @@ def _compiled(loss: Loss, unit: int, by_weights: bool) -> CompiledLoss:
         rows: Batch = {**batch}
         if unit > 1:
             rows = {name: tree_map(lambda x: x.flatten(0, 1), part) for name, part in batch.items()}
-        return loss(policy, {**rows, "weight": rows["valid"] * of_a_row}, config)
+        return computed(loss(policy, {**rows, "weight": rows["valid"] * of_a_row}, config))
 
     named: Any = weighted
     named.__signature__ = inspect.signature(weighted)  # rather than the loss', whose variables are inputs too
     named.__wrapped__, named.__qualname__ = loss, getattr(loss, "__qualname__", "loss")
     return CompiledLoss(weighted, by_weights)
+
+
+def computed(returned: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """What a loss returns, with each metric as a tensor that the program computes, a setting too."""
+    loss, metrics = loss_and_metrics(returned)
+    return loss, {name: x if x.dim() else x * 1.0 for name, x in metrics.items()}
 
 
 def _units(columns: Mapping[str, Any], unit: int) -> dict[str, Any]:
@@ -97,7 +103,7 @@ def loss_gradient(
     reduce(count)
     program = compiled(loss, policy.sequence_length, len(columns["valid"])).last  # which serves_gradient() has found
     given = (policy, _units(columns, policy.sequence_length), config, 1 / count.clamp(min=1))
-    return dict(program.run(program.values(given))[1])
+    return loss_and_metrics(program.run(program.values(given)))[1]
 
 
 def serves(

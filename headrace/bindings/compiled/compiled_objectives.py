@@ -16,6 +16,7 @@ from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, OffPoli
 from headrace.algorithms.reduce import Reduce, one_learner
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_learning
+from headrace.bindings.compiled.compiled_learning import computed
 from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
 from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.bindings.compiled.loss_tries import Tries
@@ -38,7 +39,7 @@ class CompiledObjective(CompiledLoss):
     """A loss with the gradients of the parameters that its optimizers learn."""
 
     def __init__(self, objective: Objective, unit: int) -> None:
-        super().__init__(objective.loss if unit == 1 else _of_sequences(objective.loss, unit))
+        super().__init__(_of_sequences(objective.loss, unit))
         self._optimizers = [ref(optimizer) for optimizer in objective.optimizers]
         self._columns: WeakKeyDictionary[Program, Rows] = WeakKeyDictionary()
 
@@ -63,11 +64,13 @@ _learners: Bound[ObjectiveLearner] = Bound()
 
 
 def _of_sequences(loss: OffPolicyLoss, unit: int) -> OffPolicyLoss:
-    """A loss of rows as one of sequences of so many rows."""
+    """A loss of rows as one of sequences of so many rows, whose metrics are tensors."""
 
     def of_sequences(networks: Any, batch: Rows, config: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        if unit == 1:
+            return computed(loss(networks, batch, config))
         rows = {name: x if name in SEEN else x.flatten(0, 1) for name, x in batch.items()}
-        value, found = loss(networks, rows, config)
+        value, found = computed(loss(networks, rows, config))
         return value, {name: x.unflatten(0, (-1, unit)) if x.dim() else x for name, x in found.items()}
 
     named: Any = of_sequences
