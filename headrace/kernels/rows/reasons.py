@@ -57,6 +57,12 @@ def stack_here() -> str:
     return ""
 
 
+def place_of_code(function: object) -> str:
+    """The line at which a function of the user's begins."""
+    code = getattr(function, "__code__", None)
+    return shown(code.co_filename, code.co_firstlineno) if code is not None and is_users(code.co_filename) else ""
+
+
 def place_in(stack: str | None) -> str:
     """The innermost place of the user's in a stack as text, outermost first."""
     found = [(file, line) for file, line in _FRAME.findall(stack or "") if is_users(file)]

@@ -25,6 +25,12 @@ class Unsupported(Exception):
     """What cannot be a row program. The text goes on a sentence that begins with the user's file and line."""
 
 
+def called(name: str) -> str:
+    """The name of an operation in a sentence: of one that computes a gradient, that of the user's."""
+    own = name.removesuffix("_backward")
+    return name if own == name else f"the gradient of {own}"
+
+
 def rule(
     *names: str, chosen: bool = False
 ) -> Callable[[Callable[[Lowering, Node], Lowered]], Callable[[Lowering, Node], Lowered]]:
@@ -81,7 +87,7 @@ class Lowering:
         """The result of a node, by its rule."""
         name = operation_name(node)
         if name not in RULES:
-            raise Unsupported(f"uses {name}, which is not compiled")
+            raise Unsupported(f"uses {called(name)}, which is not compiled")
         found = {mark for one in (node, *node.all_input_nodes) for mark in marks(one)}
         if found:
             if name not in CHOSEN:

@@ -106,8 +106,9 @@ def reduced(lowering: Lowering, name: str, x: Tensor, dims: Sequence[int], keep:
         raise Unsupported(f"takes {name} over rows")
     function = _FUNCTIONS.get(name, name)
     if function.startswith("arg"):
+        x = cast(lowering, x, F32) if x.dtype == BOOL else x
         if x.dtype != F32:
-            raise Unsupported("takes the place of the largest of integers")
+            raise Unsupported("takes the place of the largest of integers, as by argmax or in the gradient of cumprod")
         if len(dims) != 1:
             x, dims = reshaped(x, (_product(x.sizes),)), [0]
         x = merged(lowering, x, dims[0])

@@ -212,7 +212,9 @@ def getitem(lowering: Lowering, node: Node) -> Lowered:
     assert isinstance(found, list)
     one = found[node.args[1]]  # type: ignore[index]
     if one is None:
-        raise Unsupported("uses a result of an operation that is not compiled")
+        name = operation_name(node.args[0])  # type: ignore[arg-type]
+        instead = f": a{name}() is compiled" if name in ("max", "min") else ""
+        raise Unsupported(f"takes {name} over the rows of the minibatch with places, as its gradient does{instead}")
     return one
 
 

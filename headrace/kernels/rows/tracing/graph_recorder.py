@@ -27,6 +27,7 @@ from headrace.kernels.rows.tracing.symbols import CHOOSES, CPU, DEVICE, READS, M
 
 SIZE = "makes a tensor whose size depends on the data, by {}; rows that a boolean index chooses are compiled"
 FOREIGN = "uses a tensor that is not the loss' to see: give it, or the object that holds it, as an argument"
+PLACE = "place of headrace"  # among the metadata of torch's nodes of gradients
 LONGEST = 50_000  # operations of a graph: of more, a loop in Python asks for what no program should be
 Rules = Mapping[Any, Callable[..., Any]]
 
@@ -81,7 +82,9 @@ class Recorder(TorchDispatchMode):
         if self._inside:
             return self._operation(func, args, kwargs or {})
         self._inside, Marked.shown = True, False
-        if self.finds_places:
+        if (of_gradient := torch._C._current_autograd_node()) is not None:
+            self.place = of_gradient.metadata.get(PLACE, "")  # type: ignore[attr-defined]
+        elif self.finds_places:
             self.place = stack_here()
         try:
             return self._operation(func, args, kwargs or {})
@@ -217,6 +220,15 @@ def places() -> Iterator[None]:
         yield
     finally:
         recorder.finds_places, recorder.place = False, ""
+
+
+def note_place(found: Any) -> None:
+    """Note with what a function returned the user's line that called it, for the operations of its gradient."""
+    recorder = _get_current_dispatch_mode()
+    if isinstance(recorder, Recorder) and recorder.finds_places:
+        for x in _flat(found):
+            if isinstance(x, Tensor) and x.grad_fn is not None:
+                x.grad_fn.metadata.setdefault(PLACE, stack_here())  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
 from headrace.kernels.rows.reasons import NotRows, place_in, stack_here
+from headrace.kernels.rows.tracing.graph_recorder import note_place
 
 _here = threading.local()
 
@@ -56,6 +57,7 @@ class AsTraced(TorchFunctionMode):
             if name in ("__format__", "__repr__") and id(args[0]) in self.numbers:
                 raise NotRows("writes a number of a tensor as text", place_in(stack_here()))
             found = function(*args, **(kwargs or {}))
+            note_place(found)
             tensors = [x for x in args if isinstance(x, Tensor)] if self.numbers else []
             if not tensors or not isinstance(found, Tensor) or any(id(x) not in self.numbers for x in tensors):
                 return found

@@ -21,10 +21,11 @@ from torch.fx import Graph, Node
 from torch.utils._pytree import tree_flatten, tree_map
 
 from headrace.core.fused import traced
-from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_error, place_in
+from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_error, place_in, place_of_code
 from headrace.kernels.rows.row_program import Count
 from headrace.kernels.rows.tracing.asked import Asked
 from headrace.kernels.rows.tracing.by_rows import MARKS, PRIMES, of_rows
+from headrace.kernels.rows.tracing.captured import plain_function
 from headrace.kernels.rows.tracing.decompositions import table, writing
 from headrace.kernels.rows.tracing.graph_recorder import places, record, replay
 from headrace.kernels.rows.tracing.inputs import CONSTANT, DTYPES, Given, Source, argument_names
@@ -192,9 +193,9 @@ def _trace(
             random.setstate(states[2])
         if drew:
             text = "draws random numbers of Python's or NumPy's: give them as a column of the minibatch"
-            raise NotRows(text, for_good=True)
+            raise NotRows(text, _begins(function), for_good=True)
         if changed:
-            raise NotRows(f"changes {changed} when it is called", for_good=True)
+            raise NotRows(f"changes {changed} when it is called", _begins(function), for_good=True)
         if graphs[1:] and work.spec != spec:
             raise NotRows("returns a number that depends on the count of rows; torch.tensor() of it can be compiled")
         results, spec = work.results, work.spec
@@ -267,16 +268,19 @@ class _Work:
                 returned = self.function(*used.arguments)
             self.asked = asking.names
             if changed := copies.restore():
-                raise NotRows(f"changes {changed} when it is called", for_good=True)
+                raise NotRows(f"changes {changed} when it is called", _begins(self.function), for_good=True)
         written, learned = self._written(used, versions), used.learned
         if not self.gradients:
             leaves, spec = tree_flatten(returned)
             self.spec = spec, [METRIC] * len(leaves)
             self.results = [(f"output {i}", None, None) for i in range(len(leaves))]
             return leaves
+        if isinstance(returned, tuple) and len(returned) != 2:
+            text = f"returns {len(returned)} values: a loss returns a scalar, or (scalar, metrics)"
+            raise NotRows(f"{text} with all metrics in one dict, list or tuple", _begins(self.function))
         loss, rest = returned if isinstance(returned, tuple) else (returned, ())
         if not isinstance(loss, Tensor) or loss.dim():
-            raise NotRows("returns no scalar loss")
+            raise NotRows("returns no scalar loss", _begins(self.function))
         leaves, self.spec = tree_flatten(rest)
         grads = torch.autograd.grad(loss, [value for _, value in learned], allow_unused=True)
         pairs = [(source, g) for (source, _), g in zip(learned, grads, strict=True) if g is not None]
@@ -305,6 +309,11 @@ class _Work:
             if used.tensors[key]._version != version and (key not in buffers or not self.gradients):
                 raise NotRows(f"writes to {sources[key].name}")
         return [(sources[key], used.tensors[key]) for key in buffers]
+
+
+def _begins(function: Callable[..., Any]) -> str:
+    """The line at which a loss begins, for what is known of the whole alone."""
+    return place_of_code(plain_function(getattr(function, "func", function)))
 
 
 def _shape(source: Source, value: Tensor, rows: int) -> Tensor:
