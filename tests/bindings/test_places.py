@@ -83,6 +83,7 @@ def test_an_object_that_is_called_has_the_line_of_its_method() -> None:
     assert why is not None and why.startswith(f"test_places.py:{Counting.__call__.__code__.co_firstlineno} changes ")
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="torch computed these gradients by other operations")
 @pytest.mark.parametrize("zeros", [(), (2,), (0, 5)])
 def test_products_along_a_dimension_have_gradients(zeros: tuple[int, ...]) -> None:
     net = nn.Linear(4, 6)
