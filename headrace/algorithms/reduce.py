@@ -50,7 +50,7 @@ def _metric(name: str, value: Any, loss: Tensor) -> Tensor:
 
 
 def _kinds(returned: Any) -> str:
-    """What a loss has returned, in words."""
+    """Describe what a loss has returned, in words."""
     if isinstance(returned, Tensor):
         return f"a tensor of shape {[*returned.shape]}"
     if isinstance(returned, tuple):

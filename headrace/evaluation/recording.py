@@ -203,7 +203,7 @@ def _whole(path: Path) -> Iterator[None]:
 
 
 def _metadata(folder: Path) -> Json:
-    """What metadata.json has. Raises ValueError where it is damaged."""
+    """Read metadata.json. Raises ValueError where it is damaged."""
     with _whole(folder / METADATA):
         found: Json = json.loads(check_file(folder / METADATA).read_text())
     return found

@@ -46,7 +46,7 @@ class Collector(Protocol):
         """Compile whatever has to be compiled, and leave everything as it was."""
 
     def metrics(self) -> dict[str, float]:
-        """What the environments log of the last rollout: Env.metrics()."""
+        """Numbers that the environments log of the last rollout: Env.metrics()."""
 
     def state_dict(self) -> StateDict:
         """What load_state_dict() goes on from; "env" in it is empty where the environments cannot be saved."""

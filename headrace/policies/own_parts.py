@@ -1,4 +1,4 @@
-"""What algorithms need of a policy's parts, checked before a training: users replace them by modules of their own."""
+"""Checks of what algorithms need of a policy's parts, before a training: users replace them by modules of their own."""
 
 from __future__ import annotations
 

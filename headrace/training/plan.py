@@ -300,8 +300,8 @@ def options_of(config: TrainConfig) -> Json:
 
 
 def _by_thread(source: Source | None, ready_env: Env | None, config: TrainConfig, given: Settings) -> bool:
-    """Whether a thread can step the environments while the policy learns: those that come as one vector, whose steps
-    release Python's lock."""
+    """Tell whether a thread can step the environments while the policy learns: those that come as one vector, whose
+    steps release Python's lock."""
     if ready_env is not None:
         return ready_env.backend == "vector"
     if source is None or config.learners > 1 or config.backend not in ("auto", "vector"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from helpers.stepping import stepped
 from helpers.three_moves import ThreeMoves, three_moves_aec
@@ -23,28 +22,13 @@ SMALL |= {"self_play": True, "opponents": 1, "total_steps": 200, "progress": "no
 
 def out_before_the_other():
     """An AECEnv: `first` is out after its second move, and `second` moves twice more, each worth 1 to it."""
-    from pettingzoo import AECEnv
 
-    class Out(AECEnv):
+    class Out(type(three_moves_aec())):
         metadata = {"name": "out", "is_parallelizable": False}  # noqa: RUF012
-        render_mode = None
-        possible_agents = list(ThreeMoves.agents)  # noqa: RUF012
-
-        def observation_space(self, agent):
-            return ThreeMoves.observation_space
-
-        def action_space(self, agent):
-            return ThreeMoves.action_space
 
         def reset(self, seed=None, options=None):
-            self.agents, self.moves, self.agent_selection = list(self.possible_agents), 0, "first"
-            self.rewards = dict.fromkeys(self.agents, 0.0)
-            self._cumulative_rewards = dict(self.rewards)
-            self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
-            self.infos = {agent: {} for agent in self.agents}
-
-        def observe(self, agent):
-            return np.array([self.moves, self.possible_agents.index(agent)], np.float32)
+            super().reset(seed, options)
+            self.terminations = dict(self.terminations)  # which are one dict with truncations there
 
         def step(self, action):
             mover = self.agent_selection

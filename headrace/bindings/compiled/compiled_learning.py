@@ -52,7 +52,7 @@ def _compiled(loss: Loss, unit: int, by_weights: bool) -> CompiledLoss:
 
 
 def computed(returned: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """What a loss returns, with each metric as a tensor that the program computes, a setting too."""
+    """The result of a loss, with each metric as a tensor that the program computes, a setting too."""
     loss, metrics = loss_and_metrics(returned)
     return loss, {name: x if x.dim() else x * 1.0 for name, x in metrics.items()}
 

@@ -1,4 +1,4 @@
-"""What the syntax trees of functions tell: their keys, parameters, variables and loops."""
+"""Facts from the syntax trees of functions: their keys, parameters, variables and loops."""
 
 from __future__ import annotations
 

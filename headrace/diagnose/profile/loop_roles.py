@@ -90,7 +90,7 @@ class LoopRoles:
 
     @cached_property
     def _planning(self) -> set[Node]:
-        """What lies between an output of a network and an environment of a known class: it chooses actions."""
+        """Nodes between an output of a network and an environment of a known class: they choose actions."""
         stop = self._stepping | self._loop.updating_nodes
         found = set().union(*(_reach(node, self._loop.all_edges, stop) for node in self._playing))
         return found - self._stepping if found & self._stepping else set()
@@ -298,7 +298,7 @@ class LoopRoles:
 
     @cached_property
     def _weakly_playing(self) -> set[Node]:
-        """What takes a playing network's output and gives its next input by way of objects that calls may change."""
+        """Nodes between a playing network's output and its next input, by way of objects that calls may change."""
         found: set[Node] = set()
         stop, edges = self._loop.updating_nodes, self._loop.all_edges
         for network in self._playing:

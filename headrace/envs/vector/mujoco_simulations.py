@@ -126,7 +126,7 @@ class Simulations:
             raise ValueError(f"the action of environment {i} of {self.name} is {actions[i].tolist()}")
 
     def _unstable(self) -> np.ndarray:
-        """Which simulations MuJoCo has reset; raise what it said of the first one that it could not step."""
+        """Return which simulations MuJoCo has reset; raise what it said of the first one that it could not step."""
         unstable: np.ndarray = self._ends == UNSTABLE
         if failed := np.flatnonzero(self._ends > 0).tolist():
             text = self._guards.text(int(self._ends[failed[0]]) - 1)

@@ -18,7 +18,6 @@ def _step(part, worker, given):
     """Step one simulation, and copy fields of its mjData: float64, one after the other."""
     functions, models, datas, controls, actions, fields, sizes, copied, resets, due, repeats, guard, slots, ends = given
     i = U(due[part])
-    ends[i] = 0
     slot = slots + U(worker) * SLOT
     for j in range(_0, U(actions.shape[1])):
         put_double(controls[i] + _8 * j, actions[i, j])
@@ -52,7 +51,7 @@ def step(worker, state, count, arguments):
     of its mjModel, its mjData and its controls; actions [N, A] and what is copied [N, K], float64; for each field its
     addresses, [k, N], and its number of entries; which columns have counts of resets in their upper halves; int64 `due`
     [N]; how often mj_step is called; of mujoco_errors the function that guards calls, and the slot of the first thread;
-    and int64 [N], which gets how each step ended: 0, UNSTABLE, or the number of the thread, from 1 on, in which MuJoCo
+    and int64 [N], 0, which gets how each step ended: UNSTABLE, or the number of the thread, from 1 on, in which MuJoCo
     failed.
     """
     _run(worker, state, count, arguments)

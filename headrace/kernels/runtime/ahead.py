@@ -37,7 +37,7 @@ _processes: list[subprocess.Popen[bytes]] = []  # which end by themselves
 
 @cache
 def known() -> dict[str, Any]:
-    """What the file holds: "trainings", kind -> names of entry points; "entries", name -> (types, announcement); and
+    """The file's content: "trainings", kind -> names of entry points; "entries", name -> (types, announcement); and
     "modules"."""
     return json.loads(FILE.read_text())  # type: ignore[no-any-return]
 

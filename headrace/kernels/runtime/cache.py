@@ -83,7 +83,7 @@ def file_name(name: str, text: str, function: str, types: str) -> str:
 
 
 def is_kept(file: str) -> bool:
-    """Whether a file of machine code is in one of the folders."""
+    """Tell whether a file of machine code is in one of the folders."""
     return any((place / file).exists() for place in (*folders(), folder()))
 
 

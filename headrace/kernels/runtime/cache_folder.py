@@ -191,7 +191,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds this lock now."""
+    """Tell whether a process holds this lock now."""
     try:
         import fcntl
 

@@ -209,7 +209,7 @@ def _trace(
 
 
 def _same_draws(states: tuple[Any, Any]) -> bool:
-    """Whether NumPy's and Python's own generators are where they were."""
+    """Tell whether NumPy's and Python's own generators are where they were."""
     (name, keys, *rest), python = states
     now: Any = np.random.get_state()
     return random.getstate() == python and now[0] == name and np.array_equal(now[1], keys) and [*now[2:]] == rest
