@@ -174,7 +174,7 @@ def _check_learning_rate(config: Any) -> None:
         if config.target_kl:
             raise ValueError(
                 f"schedule='adaptive' holds the KL divergence at desired_kl, {config.desired_kl:g}, and target_kl="
-                f"{config.target_kl:g} stops learning at it: leave one of them out"
+                f"{config.target_kl:g} stops learning at it: give target_kl=0, or another schedule"
             )
         return
     found = None if callable(schedule) else curve("learning_rate", schedule, start)

@@ -198,13 +198,19 @@ def algorithm_classes(name: str) -> AlgorithmClasses:
     return AlgorithmClasses(getattr(module, class_name), getattr(module, f"{class_name}Config"))
 
 
+def algorithms_with(setting: str) -> list[str]:
+    """Names of the algorithms that have a setting of their own by this name."""
+    return [name for name in ALGORITHMS if setting in algorithm_classes(name).config.__dataclass_fields__]
+
+
 def _unknown(name: str) -> Misnamed:
     """The error for the name of no algorithm."""
     if (close := ELSEWHERE.get(name.lower().replace("-", "_"))) is not None:
         instead, settings = close
-        how = " with" * bool(settings) + ",".join(f" {setting}={value}" for setting, value in settings.items())
+        parts = (setting if value == ON else f"{setting}={value}" for setting, value in settings.items())
+        how = f" with {', '.join(parts)}" if settings else ""
         flags = tuple(word for name, x in settings.items() for word in (f"--{name.replace('_', '-')}", x) if word != ON)
-        return Misnamed(f"there is no algorithm {name!r}; what comes closest is {instead}{how}", name, instead, flags)
+        return Misnamed(f"there is no algorithm {name!r}; the closest is {instead}{how}", name, instead, flags)
     known = f"(there is {', '.join(ALGORITHMS)}; one of your own is file.py:Class or package.module:Class)"
     instead = name.lower() if name.lower() in ALGORITHMS else ""
     return Misnamed(f"there is no algorithm {name!r}{did_you_mean(name, ALGORITHMS)} {known}", name, instead)

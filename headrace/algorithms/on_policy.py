@@ -284,10 +284,8 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
     policy: AnyActorCritic
     if members := named.get("critic_members", ()):
         if recurrent != "none" or settings.pop("shared", False):
-            other = "shared" if recurrent == "none" else f"recurrent={recurrent!r}"
-            raise ValueError(
-                f"critic_members is for an actor and a critic of their own, not for {other}: leave one out"
-            )
+            other = "shared=True" if recurrent == "none" else f"recurrent={recurrent!r}"
+            raise ValueError(f"critic_members={members} does not go with {other}: leave one of them out")
         policy = AsymmetricActorCritic(observation_space, action_space, members, seed=seed, **settings)
     elif recurrent == "none":
         policy = ActorCritic(observation_space, action_space, seed=seed, **settings)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,20 +188,13 @@ def learn_critic(
     shared = [parameter for parameter in policy.shared_parameters() if parameter.requires_grad]
     # a compiled loss is one of the same parameters at each call
     learn: Any = learn_minibatches.plain if shared else learn_minibatches  # type: ignore[attr-defined]
-    with _frozen(shared):  # the critic must not move the actor beyond its KL bound
+    for parameter in shared:  # the critic must not move the actor beyond its KL bound
+        parameter.requires_grad_(False)
+    try:
         found = learn(loss or critic_loss, policy, optimizer, columns, order, number, config, reduce)
+    finally:
+        for parameter in shared:
+            parameter.requires_grad_(True)
     mean: Tensor = found["value_loss"].mean()
     reduce(mean)
     return mean
-
-
-@contextmanager
-def _frozen(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Inside, these parameters have no gradients."""
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)

@@ -34,5 +34,5 @@ DIGESTS = {
     "sac.learn": Digest("a3d219cf583ef665", "eee25f37266b18e5"),
     "td3.learn": Digest("f0733dcd98cb2731", "b003cefbd5230e66"),
     "tqc.learn": Digest("58200ac526a34123", "08aaaeac8617d975"),
-    "trpo.learn_critic": Digest("bed1aa2e0da2ad99", "9316b8b6cac6e83f"),
+    "trpo.learn_critic": Digest("50328b63538ad107", "39fe49afe7d37dbf"),
 }

@@ -17,7 +17,8 @@ from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
 from headrace.core.fused import kernel_of, register
 from headrace.data.rollout import Rollout
-from headrace.envs.compiled.env import MOVER, CompiledEnv
+from headrace.envs.compiled.env import CompiledEnv
+from headrace.kernels.language.ir import MOVER
 from headrace.kernels.learning import self_play_arguments as given
 from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned, rounded
 from headrace.kernels.runtime.entry_points import entry

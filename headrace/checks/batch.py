@@ -13,6 +13,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Space
 from torch import Tensor
 
+from headrace.checks import turns
 from headrace.checks.finding import Finding, another_seed, findings_of
 from headrace.checks.random_rollout import StepTimes, same
 from headrace.data.rollout import Column, Group, Rollout, Value
@@ -53,13 +54,29 @@ def check(build: Callable[[], Env], steps: int, seconds: float, seed: int) -> tu
         other, _ = recorded(env, len(seen) * ROWS, float("inf"), seed + 1, action_seed=seed)
         findings = [*_values(env.observation_space, seen), _endings(seen), *_seeding(seen, again, other)]
         findings += [Finding("info", "note", *one) for one in unread]
+        if env.takes_turns and not env.nested:
+            findings.append(_turns(env, len(seen) * ROWS, seed))
         return findings, StepTimes.of([second / env.num_envs for second in spent[1:]], spent[:1])
 
 
+def _turns(env: Env, steps: int, seed: int) -> Finding:
+    """What turns.check() finds, by the actions of recorded() and others."""
+    actions, others = (env.rollout(ROWS, env.columns()).action for _ in range(2))
+    for column, own in ((actions, seed), (others, seed + 1)):
+        fill(env.action_space, column, own)
+    return turns.check(env, lambda before: recorded(env, steps, float("inf"), seed, before=before)[0], actions, others)
+
+
 def recorded(
-    env: Env, steps: int, seconds: float, seed: int, action_seed: int | None = None
+    env: Env,
+    steps: int,
+    seconds: float,
+    seed: int,
+    action_seed: int | None = None,
+    before: Callable[[Rollout, int], None] = lambda rollout, t: None,
 ) -> tuple[list[Recorded], list[float]]:
-    """The columns of each rollout by random actions; seconds of the reset, and of each step."""
+    """The columns of each rollout by random actions; seconds of the reset, and of each step. before: called before step
+    t of a rollout."""
     rollout = env.rollout(ROWS, {**env.columns(), "value": Column()})  # as a training's: infos are looked at
     fill(env.action_space, rollout.action, seed if action_seed is None else action_seed)
     began = perf_counter()
@@ -70,6 +87,7 @@ def recorded(
         if seen:
             rollout.continue_from(rollout)
         for t in range(ROWS):
+            before(rollout, t)
             started = perf_counter()
             env.step(rollout, t)
             spent.append(perf_counter() - started)

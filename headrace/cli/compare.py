@@ -36,7 +36,7 @@ class Compare:
     # a YAML file of rl_zoo3: the arguments of its entry ENV
     zoo: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     # environment steps of each training; without it, those of the entry, or 100,000
-    steps: Annotated[int | None, tyro.conf.arg(metavar="STEPS", help_behavior_hint="")] = None
+    total_steps: Annotated[int | None, tyro.conf.arg(metavar="STEPS", help_behavior_hint="")] = None
     seeds: str = "0"  # a training of each library for each: 0-4 for five, or 1,5,7
     episodes: int = 20  # of each policy after its training
     folder: Path = Path("compared")  # where the runs are written
@@ -52,9 +52,10 @@ def main(arguments: list[str]) -> None:
 
     if options.library != "sb3":
         raise ValueError(f"compare has one other library, sb3, got {options.library!r}")
-    if (options.steps is not None and options.steps < 1) or options.episodes < 1:
-        raise ValueError(f"--steps and --episodes must be 1 or more, got {options.steps} and {options.episodes}")
-    task = side_by_side.task(options.algorithm, options.env, options.arguments, options.steps, options.zoo)
+    steps = options.total_steps
+    if (steps is not None and steps < 1) or options.episodes < 1:
+        raise ValueError(f"--total-steps and --episodes must be 1 or more, got {steps} and {options.episodes}")
+    task = side_by_side.task(options.algorithm, options.env, options.arguments, steps, options.zoo)
     folder, results = free(str(options.folder)), list[side_by_side.Result]()
     for seed in seeds.parsed(options.seeds):
         for train in (side_by_side.train_ours, side_by_side.train_theirs):

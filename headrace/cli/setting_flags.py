@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import field, fields, make_dataclass
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from headrace.algorithms.base import ALGORITHMS, PURPOSES, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, PURPOSES, algorithm_classes, algorithms_with
 from headrace.cli import pairs
 from headrace.core.setting_types import name_here, no_setting
 from headrace.core.trust import code_of, run_of
@@ -89,13 +89,16 @@ def given_settings(args: Sequence[str]) -> set[str]:
     return flags | {flag.removeprefix("no_") for flag in flags}
 
 
-def typed_arguments(arguments: Sequence[str], config_class: type) -> list[str]:
-    """Arguments as the parser reads them: see _typed(). Raises ValueError for a flag that other libraries have for a
-    setting, with its name here."""
+def typed_arguments(arguments: Sequence[str], config_class: type, own: Collection[str]) -> list[str]:
+    """Arguments as the parser reads them: see _typed(). own: flags that are no settings.
+
+    Raises ValueError for a flag that other libraries have for a setting, with its name here, and for a setting of other
+    algorithms, with their names."""
     known = {setting.name for config in (TrainConfig, config_class) for setting in fields(config)}
-    for flag in sorted(given_settings(arguments) - known):
-        if name_here(flag, known):
-            raise ValueError(no_setting(flag, known, flags=True))
+    for flag in sorted(given_settings(arguments) - known - {*own}):
+        owners = algorithms_with(flag)
+        if owners or name_here(flag, known):
+            raise ValueError(no_setting(flag, known, flags=True, owners=owners))
     optional = takes_none(TrainConfig) | takes_none(config_class)
     return [_typed(before, argument, optional) for before, argument in pairwise(["", *arguments])]
 
@@ -133,7 +136,7 @@ def parsed(
     kind, config_class = algorithm_classes(named["algorithm"] or next(iter(ALGORITHMS)))
     registered = settings_for(named["env"], kind.name, file) if named["env"] else {}
     arguments_class = parser(named, *merge_settings(config_class, registered, file, {}), flags)
-    args = typed_arguments(["--help"] if asks_for_help else arguments, config_class)
+    args = typed_arguments(["--help"] if asks_for_help else arguments, config_class, flags)
     found = tyro.cli(
         arguments_class, prog=f"headrace {command}", description=description, args=args, registry=pairs.registry()
     )

@@ -142,7 +142,7 @@ def _read(arguments: list[str], resume: Path | None, config: Path | None) -> tup
     arguments_class = parser(named, *merge_settings(config_class, registered, saved | file, {}), FLAGS)
     if asks_for_help:
         arguments = ["--help"]  # the help omits positional arguments that are given
-    args = typed_arguments(arguments, config_class)
+    args = typed_arguments(arguments, config_class, FLAGS)
     rules = pairs.registry()
     parsed = tyro.cli(arguments_class, prog="headrace train", description=DESCRIPTION, args=args, registry=rules)
     if parsed.together:

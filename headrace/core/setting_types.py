@@ -10,7 +10,7 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, Literal
@@ -62,30 +62,23 @@ INSTEAD: dict[str, tuple[str, str, Any]] = {  # the same names -> what there is 
     **dict.fromkeys(("use_gpu", "gpu", "cuda", "num_gpus", "use_cuda"), (DEVICE, "device", "cuda")),
     **dict.fromkeys(("cpu", "use_cpu", "no_cuda", "no_gpu"), (DEVICE, "device", "cpu")),
     **dict.fromkeys(("wandb", "use_wandb"), ("rows are sent by {}", "track", "wandb")),
-    "critic_members": (
-        "critics that see more than their actors are those of ppo, a2c, appo, impala, reinforce and trpo",
-        "",
-        "",
-    ),
-    "intrinsic": (
-        "bonuses are for ppo, a2c, appo, impala, reinforce, trpo and algorithms that collect into a replay buffer; "
-        "docs/intrinsic.md says why pqn has none",
-        "",
-        "",
-    ),
     "policy_kwargs": ("settings of the network have names of their own, such as {}", "hidden", (64, 64)),
     "render": ("a policy is shown by `headrace play RUN`, once it is trained", "", ""),
     "render_mode": ("it is an argument of the environment: {}", "env_kwargs", {"render_mode": "human"}),
 }
 
 
-def no_setting(name: str, known: Collection[str], flags: bool = False) -> str:
-    """A message for a name that is no setting: Headrace's name for it, or the known names closest to it. flags: as they
-    are written on the command line."""
+def no_setting(name: str, known: Collection[str], flags: bool = False, owners: Sequence[str] = ()) -> str:
+    """A message for a name that is no setting: Headrace's name for it, the algorithms that have it, or the known names
+    closest to it.
+
+    flags: as they are written on the command line. owners: names of these algorithms.
+    """
+    of_others = f"; it is one of {', '.join(owners)}" if owners else ""
     of_env = (
         f"; is it an argument of the environment? give env_kwargs={{{name!r}: ...}}" if "env_kwargs" in known else ""
     )
-    known_as = name_here(name, known, flags) or did_you_mean(name, known) or of_env
+    known_as = name_here(name, known, flags) or of_others or did_you_mean(name, known) or of_env
     return f"there is no setting {_flag(name) if flags else repr(name)}{known_as}"
 
 

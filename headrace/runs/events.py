@@ -3,6 +3,7 @@ for ever where a full disk has ended that."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -62,7 +63,12 @@ class EventFile:
         if self._settings is not None:
             from tensorboardX.summary import hparams
 
-            plain = {name: x if isinstance(x, bool | int | float) else str(x) for name, x in self._settings.items()}
+            plain = {name: x if _is_number(x) else str(x) for name, x in self._settings.items()}
             for summary in hparams(plain, dict.fromkeys(COMPARED)):
                 writer.write_event(Event(wall_time=time.time(), summary=summary))
         return writer
+
+
+def _is_number(value: object) -> bool:
+    """Whether tensorboardX writes a setting as a number: of an infinite one it warns."""
+    return isinstance(value, bool | int | float) and math.isfinite(value)

@@ -41,7 +41,15 @@ def optimizer_of(algorithm: str, kwargs: Mapping[str, Any]) -> Json:
             f"optimizer_class={name!r}, optimizer_kwargs={text}: the optimizer is Adam, by its eps and betas"
         )
     betas = dict(zip(("beta1", "beta2"), own.pop("betas", ()), strict=False))
-    return {**betas, **own}
+    return betas if algorithm == "qrdqn" else {**betas, **own}  # whose eps is of_sums()
+
+
+def of_sums(given: Mapping[str, Any], settings: Json) -> Json:
+    """What the gradients of QRDQN are compared with: they are sums over quantiles there, and means here. Without
+    optimizer_class its Adam has an epsilon of 0.01 / batch_size."""
+    kwargs, number = given["policy_kwargs"] or {}, settings["quantiles"]
+    own = (kwargs.get("optimizer_kwargs") or {}) if "optimizer_class" in kwargs else {"eps": 0.01 / given["batch_size"]}
+    return {"adam_eps": own.get("eps", 1e-8) / number, "max_grad_norm": settings["max_grad_norm"] / number}
 
 
 def without_replay(algorithm: Algorithm) -> dict[str, Any]:

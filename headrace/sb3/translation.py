@@ -22,7 +22,7 @@ from headrace.data.flat_dict import FlatDict
 from headrace.data.minibatches import count
 from headrace.data.spaces import is_image
 from headrace.kernels.nn.activation_table import name_of
-from headrace.sb3.parameters import optimizer_of
+from headrace.sb3.parameters import of_sums, optimizer_of
 from headrace.training.config import TrainConfig, default_of
 
 Schedule = Callable[[float], float]  # of the remaining fraction of the training, 1 .. 0
@@ -205,6 +205,7 @@ def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_en
             )
         settings |= {"double": False} if algorithm == "dqn" else {}
         settings |= {"schedule": "constant", "max_grad_norm": given["max_grad_norm"] or math.inf}
+        settings |= of_sums(given, settings) if algorithm == "qrdqn" else {}
     if "ent_coef" in given:
         settings.pop("entropy_coef")
         settings |= _temperature(given["ent_coef"])

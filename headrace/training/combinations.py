@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace import setting_schedules
-from headrace.algorithms.base import Algorithm
+from headrace.algorithms.base import Algorithm, algorithms_with
 from headrace.algorithms.config_bases import EpsilonGreedyConfig
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
@@ -76,16 +76,11 @@ def with_central(own: Any, name: str) -> Any:
     if own is None:
         return None
     if not hasattr(own, "critic_members"):
-        raise ValueError(
-            f"central_critic is for an actor and a critic that learn from rollouts, not for {name}: use ppo"
-        )
-    if own.critic_members not in ((), (CENTRAL,)):
-        names = ", ".join(own.critic_members)
-        raise ValueError(f"central_critic gives the critic {CENTRAL}, and critic_members is {names}: leave one out")
-    for other, off in (("recurrent", "none"), ("shared", False), ("use_sde", False)):
-        if (value := getattr(own, other, off)) != off:
-            apart = "central_critic is for an actor and a critic of their own"
-            raise ValueError(f"{apart}, not for {other}={value!r}: leave one of them out")
+        raise ValueError(f"central_critic is for {', '.join(algorithms_with('critic_members'))}, not for {name}")
+    free = {"critic_members": ((), (CENTRAL,)), "recurrent": ("none",), "shared": (False,), "use_sde": (False,)}
+    for other, values in free.items():
+        if (value := getattr(own, other, values[0])) not in values:
+            raise ValueError(f"central_critic does not go with {other}={value!r}: leave one of them out")
     return replace(own, critic_members=(CENTRAL,))
 
 

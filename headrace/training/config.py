@@ -205,7 +205,9 @@ def merge_settings(
     for given in (env_defaults if algorithm_config else {}, file, options):
         for name in given:
             if name not in known | own:
-                raise TypeError(no_setting(name, known | own))
+                from headrace.algorithms.base import algorithms_with  # which loads torch
+
+                raise TypeError(no_setting(name, known | own, owners=algorithms_with(name)))
     values = {name: value for given in (env_defaults, file, options) for name, value in given.items()}
     return _fill(TrainConfig, values), algorithm_config and _fill(algorithm_config, values)
 

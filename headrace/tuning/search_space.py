@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.algorithms.base import algorithm_classes
+from headrace.algorithms.base import algorithm_classes, algorithms_with
 from headrace.core.setting_types import no_setting
 from headrace.training.config import TrainConfig
 
@@ -59,7 +59,7 @@ def parsed(words: Sequence[str], algorithm: str, flag: str = "--search") -> Spac
         if not (equals and text):
             raise ValueError(f"{flag} takes NAME=LOW..HIGH or NAME=A,B,C, got {word!r}")
         if name not in hints:
-            raise ValueError(no_setting(name, hints))
+            raise ValueError(no_setting(name, hints, owners=algorithms_with(name)))
         if name in space:
             raise ValueError(f"{flag} names {name} twice")
         space[name] = _range(name, text, hints[name]) if ".." in text else _choice(name, text)

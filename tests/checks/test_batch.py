@@ -6,12 +6,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from helpers.three_moves import three_moves_aec
 
 from headrace.checks import batch
 from headrace.checks.batch import check
 from headrace.checks.environment import check as check_environment
 from headrace.envs import make
 from headrace.envs.gym.inline import InlineEnv
+from headrace.kernels.language.errors import EnvError
 
 
 class Walk(gymnasium.Env):
@@ -84,6 +86,70 @@ def test_an_adapter_without_masked_steps_is_found():
             rollout.valid[t + 1] = True
 
     assert outcomes(lambda: Forgetful(Walk, 3, "test"))["endings"][0] == "wrong"
+
+
+def taking_turns(mover="1 - s.mover", read="s.mover", kind="i32"):
+    """A game of two agents: who moves next, and whose action a step reads."""
+    source = f"""
+from typing import NamedTuple
+from gymnasium.spaces import Box, Discrete
+from headrace import KernelEnv
+from headrace.kernels.language.ops import f32, i32
+
+class Game(KernelEnv):
+    observation_space, action_space, num_agents, max_steps = Box(-999.0, 999.0, (2,)), Discrete(4), 2, 6
+
+    class State(NamedTuple):
+        mover: {kind}
+        sum: i32
+
+    def reset(s, p, key):
+        return Game.State(0, 0)
+
+    def step(s, p, action, key):
+        who = {read}
+        chosen = action[0] if who == 0 else action[1]
+        return Game.State({mover}, s.sum * 3 % 97 + chosen), (0.0, 0.0), False
+
+    def observe(s, p, agent):
+        return s.sum, agent
+"""
+    return source
+
+
+@pytest.mark.parametrize(
+    ("game", "outcome", "words"),
+    [
+        ({}, "ok", "each agent moves, and a step reads the action of the one that moves"),
+        ({"read": "1 - s.mover"}, "wrong", "a step reads the action of an agent that does not move"),
+        ({"read": "1 if s.sum > 5 else s.mover"}, "wrong", "a step reads the action of an agent that does not move"),
+        ({"mover": "s.mover + 1", "read": "s.mover % 2"}, "wrong", "agent 2 moves, and agents are 0 to 1"),
+        ({"mover": "-1"}, "wrong", "agent -1 moves, and agents are 0 to 1"),
+        ({"mover": "0"}, "note", "agent_1 did not move in any step"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_agents_that_take_turns(game, outcome, words, backend, tmp_path):
+    file = tmp_path / "game.py"
+    file.write_text(taking_turns(**game))
+    found = outcomes(lambda: make(f"{file}:Game", 3, backend=backend), 48)
+    assert found["turns"] == (outcome, words)
+    assert {name: one for name, (one, _) in found.items() if name not in ("turns", "another seed", "observations")} == {
+        "rewards": "ok",
+        "endings": "ok",
+        "seeding": "ok",
+    }
+
+
+def test_a_mover_that_is_no_integer_is_refused(tmp_path):
+    (tmp_path / "game.py").write_text(taking_turns(kind="f32", mover="1.0 - s.mover", read="i32(s.mover)"))
+    with pytest.raises(EnvError, match=r"State\.mover, the agent that moves next, is no i32"):
+        make(f"{tmp_path / 'game.py'}:Game", 1, backend="torch")
+
+
+def test_a_game_of_pettingzoo_takes_turns():
+    pytest.importorskip("pettingzoo")
+    assert outcomes(lambda: make(three_moves_aec, 3))["turns"][0] == "ok"
 
 
 def test_pettingzoos_checkers_are_run_too():

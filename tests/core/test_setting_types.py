@@ -80,16 +80,8 @@ def test_a_config_of_ones_own_may_have_fields_of_any_type():
 
 def test_names_of_other_libraries_lead_to_settings():
     known = {name for algorithm in ("ppo", "sac", "td3", "dqn") for name in _settings(algorithm)}
-    of_some = {"critic_members", "intrinsic"}  # algorithms, and refused with their names by the others
     assert {*OTHER_NAMES.values(), *(setting for _, setting, _ in INSTEAD.values() if setting)} <= known
-    assert (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo") == of_some
-    assert "critic_members" not in _settings("sac") and "intrinsic" not in _settings("pqn")
-    with pytest.raises(TypeError, match=r"no setting 'critic_members'.* are those of ppo, a2c"):
-        hr.Trainer("sac", "Pendulum-v1", critic_members=("angle",))
-    with pytest.raises(
-        TypeError, match=r"no setting 'intrinsic'; bonuses are for ppo.* docs/intrinsic.md says why pqn"
-    ):
-        hr.Trainer("pqn", "CartPole-v1", intrinsic="rnd")
+    assert (set(OTHER_NAMES) | set(INSTEAD)) & _settings("ppo") == set()
     hints = {"total_timesteps": "'total_steps'", "n_steps": "'num_steps'", "callback": "own-loop"}
     hints |= {
         "lstm": "recurrent='lstm'",
@@ -99,6 +91,33 @@ def test_names_of_other_libraries_lead_to_settings():
     for name, hint in hints.items():
         with pytest.raises(TypeError, match=f"no setting '{name}'; .*{hint}"):
             hr.Trainer("ppo", "CartPole-v1", **{name: 5})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "value", "owners"),
+    [
+        ("ppo", "prioritized", True, "dqn, c51"),
+        ("qrdqn", "double", True, "dqn, c51"),
+        ("sac", "critic_members", ("angle",), "ppo, a2c, appo, impala, reinforce, trpo"),
+        ("dqn", "clip", 0.1, "ppo, appo"),
+    ],
+)
+def test_a_setting_of_other_algorithms_is_refused_with_their_names(algorithm, setting, value, owners, capsys):
+    with pytest.raises(TypeError) as refused:
+        hr.Trainer(algorithm, "CartPole-v1", **{setting: value})
+    start, _, named = str(refused.value).partition("; it is one of ")
+    assert start == f"there is no setting {setting!r}" and set(named.split(", ")) == set(owners.split(", "))
+    for name in named.split(", "):
+        assert setting in _settings(name)
+    for flag in (f"--{setting.replace('_', '-')}", f"--no-{setting.replace('_', '-')}"):
+        assert main(["train", algorithm, "CartPole-v1", flag]) == 2
+        said = capsys.readouterr().err
+        assert f"--{setting.replace('_', '-')}; it is one of {named}" in said
+
+
+def test_a_setting_that_nothing_has_is_refused_with_names_like_it():
+    with pytest.raises(TypeError, match="no setting 'minibatch_sise'; did you mean 'minibatch_size'"):
+        hr.Trainer("ppo", "CartPole-v1", minibatch_sise=5)
 
 
 def _settings(algorithm):

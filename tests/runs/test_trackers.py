@@ -51,6 +51,17 @@ def test_tensorboard_has_what_stable_baselines3_writes():
     assert settings["learning_rate"].number_value > 0 and settings["env"].string_value == "Pendulum-v1"
 
 
+def test_tensorboard_has_settings_that_are_infinite_without_a_warning(tmp_path, capsys):
+    from headrace.runs.events import EventFile
+
+    file = EventFile(tmp_path, settings={"max_grad_norm": float("inf"), "clip": 0.2, "shared": True, "hidden": (8,)})
+    file.write([(0.0, 1, {"a": 1.0})])
+    file.close()
+    _, settings = events(tmp_path)
+    assert settings["max_grad_norm"].string_value == "inf" and settings["clip"].number_value == 0.2
+    assert settings["shared"].bool_value and settings["hidden"].string_value == "(8,)" and not capsys.readouterr().err
+
+
 def test_a_tracker_gets_each_row_by_environment_steps(monkeypatch):
     got = []
     given = SimpleNamespace(row=lambda steps, scalars: got.append((steps, scalars)), close=lambda: got.append("closed"))

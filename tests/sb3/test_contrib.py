@@ -176,6 +176,22 @@ def test_files_of_ddpg_and_trpo_act_as_those_that_they_are_like():
     assert (model.algorithm.config.cg_steps, model.algorithm.config.max_kl) == (12, 0.02)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "eps"),
+    [
+        ({}, 0.01 / 40),
+        ({"optimizer_kwargs": {"eps": 1e-3}}, 0.01 / 40),  # which are replaced there without optimizer_class
+        ({"optimizer_class": torch.optim.Adam, "optimizer_kwargs": {"eps": 1e-3}}, 1e-3),
+        ({"optimizer_class": torch.optim.Adam}, 1e-8),
+    ],
+)
+def test_a_qrdqn_has_the_epsilon_and_the_clipping_of_gradients_that_are_sums(kwargs, eps):
+    kwargs = {"n_quantiles": 10, "net_arch": [8], **kwargs}
+    model = QRDQN("MlpPolicy", "CartPole-v1", batch_size=40, max_grad_norm=5.0, policy_kwargs=kwargs)
+    (optimizer,) = optimizers(model.algorithm)
+    assert optimizer.eps == pytest.approx(eps / 10) and model.algorithm.config.max_grad_norm == 0.5
+
+
 def test_quantiles_of_a_qrdqn_are_those_of_the_file():
     generator = torch.Generator().manual_seed(0)
 

@@ -70,7 +70,10 @@ def test_the_table_has_means_of_each_library():
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["rllib", "ppo", "CartPole-v1"], "compare has one other library, sb3"), (["--steps", "0"], "must be 1 or more")],
+    [
+        (["rllib", "ppo", "CartPole-v1"], "compare has one other library, sb3"),
+        (["--total-steps", "0"], "must be 1 or more"),
+    ],
 )
 def test_wrong_words_are_refused(words, message, capsys):
     words = words if len(words) > 2 else ["sb3", "ppo", "CartPole-v1", *words]
@@ -86,8 +89,10 @@ def test_both_train(algorithm, tmp_path, capsys):
     file.write_text("Pendulum-v1: {n_timesteps: 450, learning_rate: lin_0.001, policy_kwargs: 'dict(net_arch=[16])'}\n")
     own += ["normalize=true"] if algorithm == "ppo" else []
     words = ["compare", "sb3", algorithm, "Pendulum-v1", "--zoo", str(file), "--episodes", "1", "--arguments", *own]
+    words += ["--total-steps", "300"]
     assert main([*words, "--folder", str(tmp_path / "runs"), "--output", str(tmp_path / "x.svg")]) == 0
     said = capsys.readouterr().out
     rows = {row[0]: row for row in map(str.split, said.splitlines()) if row[1:2] == ["0"]}
     assert all(np.isfinite(float(rows[name][2])) and float(rows[name][3]) < 0 for name in rows) and len(rows) == 2
+    assert all(300 <= int(row[4]) < 450 for row in rows.values())
     assert (tmp_path / "x.svg").stat().st_size > 10_000

@@ -54,7 +54,7 @@ def test_values_are_those_of_the_text(text, wanted):
         (PPOConfig, {"schedules": {"clip": "falling"}}, "schedule of clip is 'falling': give constant, linear"),
         (PPOConfig, {"schedule": "warmup:1.5+linear"}, "warmup takes a fraction"),
         (PPOConfig, {"schedule": "linear:0.1:0.0"}, "it begins at learning_rate, 0.0003; give its end"),
-        (PPOConfig, {"schedule": "adaptive", "target_kl": 0.01}, "leave one of them out"),
+        (PPOConfig, {"schedule": "adaptive", "target_kl": 0.01}, "give target_kl=0, or another schedule"),
         (SACConfig, {"schedules": {"extrinsic_coef": "linear:0.5"}}, "extrinsic_coef is None: give both values"),
         (SACConfig, {"schedules": {"target_entropy": "warmup:0.1"}}, "target_entropy is None: give both values"),
         (SACConfig, {"schedules": {"extrinsic_coef": "linear:1:-1"}}, "extrinsic_coef must be 0 or more, got -1.0"),

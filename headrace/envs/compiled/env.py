@@ -12,10 +12,10 @@ from headrace.core.types import Settings, StateDict
 from headrace.data.rollout import Rollout
 from headrace.envs.base import Env
 from headrace.envs.compiled.kernel_env import KernelEnv
+from headrace.kernels.language.ir import MOVER
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.base import CompiledTarget
 
-MOVER = "mover"  # field of State in environments whose agents take turns
 TARGETS = {"cpu": "CpuEnvs", "cuda": "CudaEnvs", "torch": "TorchEnvs"}  # in headrace.kernels.targets.BACKEND.env
 
 
@@ -52,7 +52,7 @@ class CompiledEnv(Env):
         self.name = name or cls.gymnasium_id or cls.__name__
         self.backend, self.max_steps = backend, self.ir.max_steps
         self.agents, self.groups, self.factory = self.ir.agents, self.ir.groups, cls
-        self.takes_turns = any(field.name == MOVER for field in self.ir.state)
+        self.takes_turns = len(self.agents) > 1 and any(field.name == MOVER for field in self.ir.state)
         self.num_envs = num_envs * self.num_agents
         self.observation_space, self.action_space = self.ir.observation_space, self.ir.action_space
         target = getattr(import_module(f"headrace.kernels.targets.{backend}.env"), TARGETS[backend])

@@ -44,6 +44,7 @@ from headrace.kernels.language.declarations import Declarations
 
 # The word `purpose` of an entity's key: the purpose of the draws, the phase's number + 1, the entity's number
 PHASE_BITS, ENTITY_BITS = 8, 16
+MOVER = "mover"  # field of State in environments whose agents take turns
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from headrace.core.source_text import parse
 from headrace.kernels.language import kinds
 from headrace.kernels.language.declarations import EnvClass, read_declarations
 from headrace.kernels.language.errors import EnvError
-from headrace.kernels.language.ir import EnvIR, Field, Param
+from headrace.kernels.language.ir import MOVER, EnvIR, Field, Param
 from headrace.kernels.language.lower import lower
 from headrace.kernels.language.scope import PythonObject
 
@@ -32,7 +32,7 @@ def read(cls: type, prints: bool = False) -> EnvIR:
         _require(of, name)
     found = read_declarations(of)
     _require(of, "pixel" if found.frames else "observe")
-    state, params = _state(of), _params(of)
+    state, params = _state(of, found.num_agents), _params(of)
     _entity_field(of, found.entities, state)
     lowered = lower(cls, state, params, found, prints)
     taken = 0 if found.frames else len(lowered.functions[-1].node.args.args) - len(lowered.observe_over)
@@ -94,7 +94,7 @@ def _hints(of: EnvClass, owner: type, name: str) -> dict[str, PythonObject]:
         raise EnvError(of.file, of.line, wrong, f"Use {kinds.DTYPES}") from error
 
 
-def _state(of: EnvClass) -> tuple[Field, ...]:
+def _state(of: EnvClass, num_agents: int) -> tuple[Field, ...]:
     owner = of.cls.State  # type: ignore[attr-defined]
     if not hasattr(owner, "_fields") or not owner._fields:
         of.fail(f"{of.cls.__name__}.State is not a NamedTuple with fields", f"Write `{_EXAMPLES['State']}`")
@@ -104,6 +104,8 @@ def _state(of: EnvClass) -> tuple[Field, ...]:
         found = kinds.of_annotation(hints.get(name))
         if found is None:
             _at(of, "State", name).fail(f"State.{name} is annotated {_shown(hints.get(name))}", f"Use {kinds.DTYPES}")
+        if name == MOVER and num_agents > 1 and found != (kinds.I32, None):
+            _at(of, "State", name).fail("State.mover, the agent that moves next, is no i32", "Write `mover: i32`")
         fields.append(Field(name, *found))
     return tuple(fields)
 

@@ -221,10 +221,20 @@ def test_stacked_frames_of_a_life_are_not_those_of_an_earlier_one():
     ("algorithm", "env", "options", "wrong"),
     [
         ("ppo", "CartPole-v1", {}, "central_critic is for several agents, and CartPole-v1 has one: leave it out"),
-        ("dqn", returning, {"hidden": (8,)}, "learn from rollouts, not for dqn: use ppo"),
-        ("ppo", returning, {"recurrent": "gru"}, "not for recurrent='gru': leave one of them out"),
-        ("ppo", returning, {"shared": True}, "not for shared=True"),
-        ("ppo", returning, {"critic_members": ("x",)}, "critic_members is x: leave one out"),
+        (
+            "dqn",
+            returning,
+            {"hidden": (8,)},
+            "central_critic is for ppo, a2c, appo, impala, reinforce, trpo, not for dqn",
+        ),
+        (
+            "ppo",
+            returning,
+            {"recurrent": "gru"},
+            "central_critic does not go with recurrent='gru': leave one of them out",
+        ),
+        ("ppo", returning, {"shared": True}, "central_critic does not go with shared=True"),
+        ("ppo", returning, {"critic_members": ("x",)}, r"critic_members=\('x',\): leave one of them out"),
         ("ppo", returning, {"agent_info": [0, 1, 0, 1]}, "central_critic does not go with agent_info"),
     ],
 )

@@ -2,13 +2,16 @@
 
 REPLACE=models replaces PPO, A2C, SAC, TD3 and DQN; REPLACE=vec_env replaces DummyVecEnv, in test_vec_envs.py.
 SITE_PACKAGES: folders that have Stable-Baselines3 and what its tests import, searched behind this Python's own.
+LEFT_OUT: a file for the number of tests that are left out for each reason, and of those that are not.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tomllib
+from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -43,17 +46,21 @@ def pytest_configure() -> None:
         vec_env.DummyVecEnv = env_util.DummyVecEnv = VecEnv
 
 
-def excluded() -> list[str]:
-    """The patterns of tests that do not apply."""
+def reasons() -> dict[str, str]:
+    """The patterns of tests that do not apply, and the reason of each."""
     lists = tomllib.loads(Path(__file__).with_name("exclusions.toml").read_text())
-    return [pattern for one in lists[LISTS[REPLACE]] for pattern in one["tests"]]
+    return {pattern: one["reason"] for one in lists[LISTS[REPLACE]] for pattern in one["tests"]}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what does not apply."""
-    patterns = excluded()
+    of_pattern = reasons()
     names = {item: f"{item.path.name}::{item.nodeid.partition('::')[2]}" for item in items}
-    left_out = [item for item in items if any(fnmatch(names[item], pattern) for pattern in patterns)]
+    found = {item: next((why for one, why in of_pattern.items() if fnmatch(names[item], one)), "") for item in items}
+    left_out = [item for item in items if found[item]]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = [item for item in items if not found[item]]
+    if report := os.environ.get("LEFT_OUT"):
+        counts = Counter(found[item] for item in left_out)
+        Path(report).write_text(json.dumps({"selected": len(items), "left_out": counts}))
