@@ -37,7 +37,7 @@ class Measured(NamedTuple):
     returns: tuple[float, ...]
     seconds: float  # of the CPU, the median of a training
     date: str
-    page: str  # of docs/ that has the row, too
+    page: str  # of docs/ that has the row, too, "" for from_sb3.md
     peer: str = ""  # with the returns and seconds of its trainings
     of_peer: tuple[float, ...] = ()
     seconds_of_peer: float = 0.0
@@ -100,7 +100,7 @@ ROWS = (
     Asked(MODELS, "HerReplayBuffer", "dqn", "Bits-v0", 20_000, HER, "DQN"),
     Asked(CURVES, "compare sb3", "a2c", CARTPOLE, 50_000, {"n_envs": 8, "n_steps": 16, "learning_rate": 2e-3}, "A2C"),
 )
-OFFLINE, DQN, SB3 = "offline.md", "dqn.md", "from_sb3.md"
+OFFLINE, DQN, HERE = "offline.md", "dqn.md", ""
 ON_CARTPOLE = "--replay runs/dqn/CartPole-v1_1 --learning-rate 1e-3"
 ON_PENDULUM = "--replay runs/sac/Pendulum-v1_1 --learning-rate 1e-3"
 MEASURED = (
@@ -160,7 +160,7 @@ MEASURED = (
         (-518, -160, -553, -282, -150),
         15,
         "2026-11-29",
-        SB3,
+        HERE,
         "TQC",
         (-136, -324, -158, -145, -155),
         78,
@@ -174,7 +174,7 @@ MEASURED = (
         (-160, -149, -175, -145, -149),
         20,
         "2026-11-29",
-        SB3,
+        HERE,
         "CrossQ",
         (-137, -143, -160, -144, -143),
         54,
