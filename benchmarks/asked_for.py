@@ -4,7 +4,7 @@
     python benchmarks/asked_for.py --write       # the table of docs/from_sb3.md
 
 Rows of ROWS with a peer are trained by both libraries, with the same arguments, environment, steps and seeds, as
-`headrace compare` does. Each last policy plays 100 episodes. A training is appended to results/asked_for.jsonl when it
+`headrace compare` does. Each last policy plays 30 episodes. A training is appended to results/asked_for.jsonl when it
 has ended, and a further call goes on with those that are missing. Seconds are of the CPU while training, with one
 thread, so that other programs change them little. Needs sb3-contrib: pip install sb3-contrib.
 """
@@ -71,7 +71,7 @@ def train_all(options: argparse.Namespace) -> None:
 
 def trained(asked: Asked, library: str, seed: int, options: argparse.Namespace) -> Row:
     """One training: steps, the mean return of its last policy, seconds."""
-    steps, episodes = (asked.steps // 10, 10) if options.quick else (asked.steps, 100)
+    steps, episodes = (asked.steps // 10, 10) if options.quick else (asked.steps, 30)
     began, used = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         found = training_of(asked, library)(asked, steps, seed, Path(folder), episodes)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from common import Neighbours, Row, finish, last_rows, parser, table
@@ -24,7 +25,6 @@ from common import Neighbours, Row, finish, last_rows, parser, table
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / "tests/sb3/upstream"
 PAGE = ROOT / "docs/from_sb3.md"
-BEGIN, END = "<!-- table: benchmarks/sb3_tests.py -->", "<!-- end of the table -->"
 LIMIT = 280  # s of a file
 COLUMNS = ("file", "tests", "passed", "failed", "not offered", "theirs", "skipped", "unfinished")
 
@@ -37,7 +37,7 @@ def main() -> None:
     flags.add_argument("--write", action="store_true", help="write the table of docs/from_sb3.md, and run nothing")
     options = flags.parse_args()
     if options.write:
-        write(last_rows(options.results / "sb3_tests.jsonl", "file"))
+        write_table("sb3_tests", last_rows(options.results / "sb3_tests.jsonl", "file"), COLUMNS[:6])
         return
     files = options.only or sorted(path.name for path in (options.sources / "tests").glob("test_*.py"))
     for name in files[:1] if options.quick else files:
@@ -82,16 +82,15 @@ def counted(sources: Path, name: str) -> Row:
     return row | {"failures": [line.split(" ")[0] for line in ran if " FAILED" in line or " ERROR" in line]}
 
 
-def write(rows: dict[str, Row]) -> None:
-    """The table of the page, of the last row of each file."""
-    columns = COLUMNS[:6]
+def write_table(program: str, rows: dict[str, Row], columns: Sequence[str]) -> None:
+    """Put the table of the last row of each file into the page, between the marks of a program."""
     lines = [f"| {' | '.join(columns)} |", f"|---|{'--:|' * (len(columns) - 1)}"]
-    for _, row in sorted(rows.items()):
-        lines.append(f"| {' | '.join(str(row[column]) for column in columns)} |")
     total = {column: sum(row[column] for row in rows.values()) for column in columns[1:]}
-    lines.append(f"| all | {' | '.join(map(str, total.values()))} |")
-    before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text("".join((before, BEGIN, "\n\n", "\n".join(lines), "\n\n", END, rest.split(END)[1])))
+    for row in (*(rows[name] for name in sorted(rows)), {columns[0]: "all", **total}):
+        lines.append(f"| {' | '.join(str(row[column]) for column in columns)} |")
+    begin, end = f"<!-- table: benchmarks/{program}.py -->", f"<!-- end of {program}.py -->"
+    before, rest = PAGE.read_text().split(begin)
+    PAGE.write_text("".join((before, begin, "\n\n", "\n".join(lines), "\n\n", end, rest.split(end)[1])))
 
 
 if __name__ == "__main__":

@@ -440,6 +440,7 @@ class DDPGOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -478,6 +479,7 @@ class TD3Options(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -522,6 +524,7 @@ class SACOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -568,6 +571,7 @@ class TQCOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -614,6 +618,7 @@ class CrossQOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -658,6 +663,7 @@ class DQNOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -722,6 +728,7 @@ class QRDQNOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -762,6 +769,7 @@ class C51Options(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -808,6 +816,7 @@ class DiscreteSACOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -842,6 +851,7 @@ class HybridSACOptions(Options, total=False):
     gamma: float
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     hidden: Sequence[int]
     activation: str
     normalize_observation: bool
@@ -1014,6 +1024,7 @@ class EveryOptions(Options, total=False):
     gradient_steps: int
     n_steps: int
     hindsight: int
+    hindsight_goals: Literal["future", "final", "episode"]
     burn_in: int
     noise_autocorrelation: float
     critic_init_scale: float

@@ -114,7 +114,8 @@ class OffPolicyConfig:
     schedules: dict[str, Schedule] = field(default_factory=dict)  # of other numbers, such as clip=linear:0.2:0.05
     gamma: float = 0.99  # discount factor
     n_steps: int = 1  # steps of an n-step return, before bootstrapping
-    hindsight: int = 0  # goals achieved later that are learned for each desired one (HER), usually 4; 0: none
+    hindsight: int = 0  # achieved goals that are learned for each desired one (HER), usually 4; 0: none
+    hindsight_goals: Literal["future", "final", "episode"] = "future"  # achieved later, at last, or any of the episode
     hidden: tuple[int, ...] = (256, 256)  # sizes of the hidden layers
     activation: str = "relu"  # of the hidden layers, by its name in torch.nn.functional
     normalize_observation: bool = True  # observations to mean 0 and variance 1, by running statistics

@@ -213,7 +213,7 @@ class OffPolicy(Generic[C]):
         if config.hindsight:
             if self.goals is None:
                 raise ValueError(f"hindsight needs goals: set `goals` of this {type(self).__name__} to Goals(...)")
-            return GoalReplay(rollout, capacity, self.goals, config.hindsight)
+            return GoalReplay(rollout, capacity, self.goals, config.hindsight, config.hindsight_goals)
         if getattr(config, "prioritized", False):
             return PrioritizedReplay(rollout, capacity, config.n_steps, alpha=config.priority_alpha)  # type: ignore[attr-defined]
         if self.policy.recurrent == "none":

@@ -35,7 +35,7 @@ MADE_WITH = (
     *("burn_in", "hidden", "critic_hidden", "activation", "shared", "distribution", "layer_norm", "dueling", "images"),
     *("normalize_observation", "normalize_return", "quantiles", "noise_autocorrelation", "critic_init_scale"),
     *("ortho_init", "use_sde", "sde_sample_freq", "use_expln", "noisy", "num_atoms", "v_min", "v_max"),
-    *("state_std", "norm", "weight_decay", "exploration_max"),
+    *("state_std", "norm", "weight_decay", "exploration_max", "hindsight_goals"),
     *("intrinsic", "intrinsic_hidden", "intrinsic_features", "skills"),
 )
 

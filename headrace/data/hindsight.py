@@ -1,6 +1,6 @@
-"""Hindsight experience replay: goals that were reached later in an episode in place of the one that was desired.
+"""Hindsight experience replay: goals that were reached in an episode in place of the one that was desired.
 
-Andrychowicz et al. 2017, arXiv:1707.01495, section 3.2, strategy "future": drawn uniformly from the rows that follow.
+Andrychowicz et al. 2017, arXiv:1707.01495, section 3.2 and 4.5: strategies "future", "final" and "episode".
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ class Goals:
 
 
 class GoalReplay(Replay):
-    """A Replay that replaces the desired goal of k of k + 1 transitions by one achieved later in their episode.
+    """A Replay that replaces the desired goal of k of k + 1 transitions by one that was achieved in their episode.
 
-    like, capacity: as the Replay's, with vector observations. hindsight: k. A row keeps its goal where its episode
-    began before the oldest row that is left. append() raises ValueError for rows of asynchronous actors, of which
-    several rollouts of an environment may come at once.
+    like, capacity: as the Replay's, with vector observations. hindsight: k. which: "future", drawn uniformly from those
+    achieved later; "episode", from all; "final", the last one, once the episode has ended. A row keeps its goal where
+    its episode began before the oldest row that is left. append() raises ValueError for rows of asynchronous actors, of
+    which several rollouts of an environment may come at once.
     """
 
     draws = DRAWS + 2  # whether the goal is replaced, and by which one
 
-    def __init__(self, like: Rollout, capacity: int, goals: Goals, hindsight: int) -> None:
+    def __init__(self, like: Rollout, capacity: int, goals: Goals, hindsight: int, which: str = "future") -> None:
         super().__init__(like, capacity)
-        self.goals, self.fraction = goals, hindsight / (hindsight + 1)
+        self.goals, self.fraction, self.which = goals, hindsight / (hindsight + 1), which
         shape, device = (self.length * self.num_envs,), like.device
         self._began = torch.full(shape, -1, dtype=torch.int64, device=device)  # step at which a row's episode began
         self._last = torch.full(shape, -1, dtype=torch.int64, device=device)  # at its first row: its last step so far
@@ -91,14 +92,17 @@ class GoalReplay(Replay):
         return batch._replace(reward=reward, discount=discount)
 
     def _later(self, rows: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
-        """Whether a row's goal is replaced, and a goal that was achieved after it in its episode."""
+        """Whether a row's goal is replaced, and a goal that was achieved in its episode."""
         env = rows % self.num_envs
         newest = self.written[env] - 1
         time = newest - (newest - rows // self.num_envs) % self.length
         began, oldest = self._began[rows], self.oldest()[env]
         last = self._last[self._row(began.clamp(min=0), env)]
         whole = (began >= 0) & ((began > oldest) | (oldest == 0)) & (last >= time)
-        later = time + ((last - time + 1) * random[..., 1]).long().clamp(min=0)
+        if self.which == "final":
+            whole = whole & (last < newest)
+        first = {"future": time, "episode": began, "final": last}[self.which]
+        later = first + ((last - first + 1) * random[..., 1]).long().clamp(min=0)
         later = torch.where(whole, torch.minimum(later, last), time)
         goal = take(self.ring.observation, self._row(later + 1, env))[..., self.goals.achieved]
         return whole & (random[..., 0] < self.fraction), goal

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Any, TypeAlias
@@ -308,6 +310,19 @@ class DictEncoder(nn.Module):
             update_encoder(member, getattr(observation, name), valid)
 
 
+_other: ContextVar[Callable[[Space, torch.Generator], Any] | None] = ContextVar("other", default=None)
+
+
+@contextmanager
+def encoders_by(make: Callable[[Space, torch.Generator], Any]) -> Iterator[None]:
+    """Inside, make_encoder() returns what this function does: a module with a `size`."""
+    token = _other.set(make)
+    try:
+        yield
+    finally:
+        _other.reset(token)
+
+
 def make_encoder(space: Space, normalize: bool, generator: torch.Generator, images: str = "auto") -> Any:
     """The encoder of an observation space: N observations -> float32 [N, encoder.size].
 
@@ -315,6 +330,8 @@ def make_encoder(space: Space, normalize: bool, generator: torch.Generator, imag
     images: the network for Boxes of uint8 with two dimensions or more; see convolutions.ImageEncoder.
     Raises TypeError for other spaces.
     """
+    if (other := _other.get()) is not None:
+        return other(space, generator)
     if isinstance(space, Dict | Tuple):
         return DictEncoder(space, normalize, generator, images)
     if isinstance(space, Discrete | MultiDiscrete):

@@ -6,6 +6,7 @@ from headrace.sb3.contrib import TQC as TQC
 from headrace.sb3.contrib import TRPO as TRPO
 from headrace.sb3.contrib import CrossQ as CrossQ
 from headrace.sb3.contrib import RecurrentPPO as RecurrentPPO
+from headrace.sb3.extractors import BaseFeaturesExtractor as BaseFeaturesExtractor
 from headrace.sb3.models import A2C as A2C
 from headrace.sb3.models import DQN as DQN
 from headrace.sb3.models import PPO as PPO

@@ -20,8 +20,8 @@ from headrace.envs import sources
 from headrace.envs.construct import entry_of, make
 from headrace.envs.gym.inline import InlineEnv
 from headrace.envs.vector_env.compiled_vector import CompiledVectorEnv
+from headrace.sb3.steps import Watched, success_of
 from headrace.sb3.vec_env import VecEnv
-from headrace.sb3.watched import Watched, success_of
 from headrace.training.config import MAKE_SETTINGS
 
 # wrappers that gymnasium.make(id) puts around an environment, and those that only record

@@ -207,6 +207,8 @@ def _data(model: Any, left_out: Collection[str]) -> Json:
     by_name = base64.b64encode(f"c{module}\n{name}\n.".encode()).decode()  # GLOBAL and STOP of pickle's protocol 0
     found["policy_class"] = {":type:": "<class 'abc.ABCMeta'>", SERIALIZED: by_name, "__module__": module}
     kwargs = dict(model.arguments["policy_kwargs"] or {})
+    if kwargs.get("features_extractor_class") is not None or kwargs.get("features_extractor_kwargs"):
+        raise ValueError('format="sb3" has the networks of an MlpPolicy, and no features extractor')
     found["policy_kwargs"] = _pickled({"n_critics": 1, **kwargs} if kind == "ddpg" else kwargs)
     for name in ("observation_space", "action_space"):
         found[name] = _pickled(getattr(model, name))

@@ -11,9 +11,8 @@ from typing import Any
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Rollout, each_column
 from headrace.sb3.callback_calls import COST, Callbacks
-from headrace.sb3.steps import SteppedEnv, Steps
+from headrace.sb3.steps import SteppedEnv, Steps, successes
 from headrace.sb3.translation import ON_POLICY
-from headrace.sb3.watched import successes
 from headrace.training.episodes import Episodes
 from headrace.training.limits import Limits
 from headrace.training.trainer import Trainer

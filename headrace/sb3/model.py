@@ -28,6 +28,7 @@ from headrace.sb3 import parameters, zip_files
 from headrace.sb3.assignment import assign, check_unread
 from headrace.sb3.callback_calls import Callbacks
 from headrace.sb3.env_argument import Given, changed_since, given, spaces_of
+from headrace.sb3.extractors import extracted
 from headrace.sb3.learning import Learning, LearnLimits, stepping
 from headrace.sb3.logger import Logger, new_folder
 from headrace.sb3.members import INSTEAD, member, missing
@@ -60,8 +61,7 @@ class Model:
     log_interval: ClassVar[int] = 1  # of learn(): rollouts, or with a replay buffer episodes, between two tables
 
     def __init__(self, policy: Any, env: Any, arguments: Mapping[str, Any]) -> None:
-        hidden = ("self", "policy", "env", "__class__")
-        self.arguments = {name: value for name, value in arguments.items() if name not in hidden}
+        self.arguments = {k: x for k, x in arguments.items() if k not in ("self", "policy", "env", "__class__")}
         self.arguments.setdefault("stats_window_size", 100)  # which DDPG has not
         self.arguments["device"] = present(self.arguments["device"])
         self.policy_argument = policy
@@ -164,7 +164,7 @@ class Model:
             num_envs=found.num_envs,
         )
         try:
-            return Trainer(trained_as(self.algorithm_name), env, **own)
+            return extracted(self, Trainer, trained_as(self.algorithm_name), env, **own)
         except (ValueError, TypeError) as error:
             raise ArgumentError(str(error)) from error
 
@@ -386,7 +386,7 @@ class Model:
         spaces = saved.spaces() if env is None or saved.state is not None else spaces_of(env)
         model.translation = model._translate(spaces, 1)
         where = resolve("cpu" if str(device) == "auto" else str(model.arguments["device"]))
-        model._take(saved.make(model.translation.config, spaces, model.seed, where), saved.n_envs)
+        model._take(extracted(model, saved.make, model.translation.config, spaces, model.seed, where), saved.n_envs)
         model.num_timesteps = saved.num_timesteps
         if env is not None:
             model.set_env(env, force_reset)

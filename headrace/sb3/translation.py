@@ -237,13 +237,10 @@ def _replay(given: Mapping[str, Any]) -> Json:
             f"replay_buffer_class: {text} has no counterpart: the replay buffer is Headrace's own; leave it out"
         )
     number, strategy = kwargs.pop("n_sampled_goal", 4), kwargs.pop("goal_selection_strategy", "future")
-    if str(getattr(strategy, "name", strategy)).lower() != "future":
-        raise ValueError(
-            f"goal_selection_strategy={strategy!r}: goals are those of later steps of an episode, 'future'"
-        )
+    goals = str(getattr(strategy, "name", strategy)).lower()
     if kwargs.keys() - {"copy_info_dict", "online_sampling", "max_episode_length"}:
         raise ValueError(f"replay_buffer_kwargs has {', '.join(kwargs)}, without counterpart: leave it out")
-    return {"hindsight": number}
+    return {"hindsight": number, "hindsight_goals": goals}
 
 
 def _steps_of(train_freq: Any) -> int:
@@ -305,6 +302,10 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
         raise ArgumentError(f"MultiInputPolicy is for a Dict, and observations are {spaces[0]}: use MlpPolicy")
     hidden, activation = NETWORKS[algorithm]
     kwargs = dict(given["policy_kwargs"] or {})
+    kwargs |= {"features_extractor_kwargs": kwargs.get("features_extractor_kwargs") or None}
+    own = name != "MlpPolicy" and kwargs["features_extractor_kwargs"]
+    if kwargs.pop("features_extractor_class", None) is not None or own:  # see extractors
+        kwargs = {key: x for key, x in kwargs.items() if key not in ("features_extractor_kwargs", "normalize_images")}
     settings: Json = {"hidden": hidden, "activation": activation}
     settings |= {"critic_hidden": CRITIC_HIDDEN[algorithm]} if algorithm in CRITIC_HIDDEN else {}
     if name == "CnnPolicy":

@@ -71,6 +71,8 @@ class Saved:
         policy = kind.make_policy(config, *spaces, seed)
         if self.state is None:
             policy.load_state_dict(self.policy_for(policy))
+        elif any("encoder.extractor." in name for name in self.state["policy"].keys() - policy.state_dict().keys()):
+            raise ValueError("the file is of a features_extractor_class of its own: give load() policy_kwargs again")
         algorithm: Algorithm = kind(policy.to(device), config, seed)
         if self.state is not None:
             algorithm.load_state_dict(self.state)

@@ -38,7 +38,7 @@ SIZES = ("num_envs", "num_steps", "learners")
 # of MADE_WITH those that take effect, since checkpoints do not have what is made by them
 TAKE_EFFECT = (
     *("num_steps", "train_freq", "buffer_size", "n_steps", "hindsight", "adam_eps", "adam_beta2", "weight_decay"),
-    *("burn_in", "exploration_max", "exploration_spread", "priority_alpha"),
+    *("hindsight_goals", "burn_in", "exploration_max", "exploration_spread", "priority_alpha"),
 )
 
 # with actors, where sums depend on these settings, too

@@ -41,9 +41,9 @@ def rollouts(number, replay, lengths=(5, 7, 3)):
     return columns
 
 
-def replay_of(length=40, hindsight=4):
+def replay_of(length=40, hindsight=4, which="future"):
     columns = env_columns(SPACE) | {"action": action_column(Discrete(2))}
-    return GoalReplay(Rollout(STEPS, ENVS, columns), length * ENVS, GOALS, hindsight)
+    return GoalReplay(Rollout(STEPS, ENVS, columns), length * ENVS, GOALS, hindsight, which)
 
 
 @pytest.mark.parametrize("number", [5, 33])
@@ -74,6 +74,30 @@ def test_goals_are_later_ones_of_the_same_episode(number):
     first = kept & (batch.rows % ENVS == 1) & (achieved % 1000 == 0) & (last - now == 7)
     found = torch.bincount((goal - achieved)[first].long(), minlength=8)[1:8].float()
     assert found.sum() > 300 and (found / found.sum() - 1 / 7).abs().max() < 0.05  # each of the seven as likely
+
+
+@pytest.mark.parametrize("which", ["episode", "final"])
+def test_goals_are_any_or_the_last_of_the_episode(which):
+    replay = replay_of(which=which)
+    rollouts(33, replay)
+    batch = replay.sample(torch.rand(20_000, replay.draws, generator=torch.Generator().manual_seed(0)), 0.9)
+    now, achieved, goal = batch.observation.unbind(-1)
+    length = torch.tensor([5, 7, 3])[batch.rows % ENVS]
+    began, newest = now - achieved % 1000, replay.written[0].item() - 1
+    ended = began + length <= newest
+    new, whole = goal >= 0, (began > replay.oldest()[0].item()) & (batch.weight > 0)
+    kept = new & whole
+    assert torch.equal(new & (batch.weight > 0), kept) and torch.equal(goal[kept] // 1000, achieved[kept] // 1000)
+    assert torch.equal(batch.reward[kept], (batch.next_observation[:, 1] == goal)[kept].float() - 1)
+    step = goal % 1000
+    if which == "final":
+        assert torch.equal(step[kept], length[kept].float()) and not (kept & ~ended).any()
+        assert kept.sum() / (whole & ended).sum() == pytest.approx(0.8, abs=0.02)
+    else:
+        seven = kept & ended & (batch.rows % ENVS == 1)
+        for at in (0, 6):  # of rows of any step, each goal of the episode is as likely
+            found = torch.bincount(step[seven & (achieved % 1000 == at)].long(), minlength=8)[1:].float()
+            assert found.sum() > 300 and (found / found.sum() - 1 / 7).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("number", [3, 33])

@@ -115,8 +115,12 @@ def test_hindsight_by_its_replay_buffer(tmp_path):
         other = SAC.load(tmp_path / "model", env=Goals())
         other.load_replay_buffer(tmp_path / "replay")
     assert other.algorithm.config.hindsight == 3 and other.replay_buffer.size() == model.replay_buffer.size() > 20
-    with pytest.raises(ValueError, match="goals are those of later steps"):
-        SAC("MultiInputPolicy", Goals(), replay_buffer_kwargs=kwargs | {"goal_selection_strategy": "final"})
+    for strategy in ("final", "episode"):
+        own = {"replay_buffer_class": HerReplayBuffer, "replay_buffer_kwargs": {"goal_selection_strategy": strategy}}
+        model = SAC("MultiInputPolicy", Goals(), **own)
+        assert model.algorithm.config.hindsight_goals == strategy and model.algorithm.config.hindsight == 4
+    with pytest.raises(ValueError, match="hindsight_goals must be one of future, final, episode, got 'last'"):
+        SAC("MultiInputPolicy", Goals(), replay_buffer_kwargs=kwargs | {"goal_selection_strategy": "last"})
 
 
 @pytest.mark.parametrize(

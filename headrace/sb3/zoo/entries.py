@@ -106,6 +106,8 @@ def checked(entry: Json, algorithm: str, where: str) -> tuple[str, Json]:
 def translated(kind: str, own: Json, wrapping: Wrapping, spaces: tuple[Space, Space], where: str) -> Json:
     """The settings of an entry. spaces: of observations and actions. Raises ValueError, naming the entry."""
     num_envs, policy = int(own.get("n_envs", 1)), own.get("policy", "MlpPolicy")
+    if extractors := [name for name, x in (own.get("policy_kwargs") or {}).items() if x and "extractor" in name]:
+        raise ValueError(f"{where}: policy_kwargs has {', '.join(extractors)}, which models of headrace.sb3 alone have")
     parameters = signature(MODELS[kind].__init__).parameters.items()
     defaults = {name: x.default for name, x in parameters if x.default is not Parameter.empty}
     given, schedules = _scheduled({name: own[name] for name in own.keys() & defaults.keys()}, where)
