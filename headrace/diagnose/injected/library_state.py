@@ -68,24 +68,14 @@ def _attributes(value):
 
 
 def _of_learner(learner, sizes):
-    """Environment steps per second, if a learner counts them, and the seconds of its timers, if it has any.
-
-    Stable-Baselines3's model counts num_timesteps; Headrace's trainer counts steps, and times its parts.
-    """
+    """Environment steps per second, if a learner counts them: as num_timesteps in Stable-Baselines3, or as steps."""
     own = _attributes(learner)
     total = own.get("num_timesteps", own.get("steps"))
     if not isinstance(total, int):
         return {}
     now = time.monotonic()
     began, before = sizes.setdefault("steps", (now, total))
-    found = {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
-    timer = _attributes(own.get("timer"))
-    timed, elsewhere = timer.get("seconds"), timer.get("elsewhere")
-    if isinstance(timed, dict) and isinstance(own.get("seconds"), float):
-        found["timed"] = max(own["seconds"], sum(timed.values()))  # the latter includes the current iteration
-        found.update({f"timed {part}": seconds for part, seconds in timed.items()})
-        found.update({f"elsewhere {part}": seconds for part, seconds in (elsewhere or {}).items()})
-    return found
+    return {"env_rate": (total - before) / (now - began)} if now > began + 1.0 else {}
 
 
 def _positions(value):

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 PROFILE = "profile.json"
+LOCK = "Python's lock"  # what a thread waits for while another one of its process computes
 
 
 class Role(StrEnum):
@@ -181,7 +182,6 @@ class Profile:
     num_envs: environments in the vector environment, or 1
     env_rate: environment steps per second, of all environments, if the learner counts them
     env_processes: child processes that step environments
-    timed, `timed PART`: s of training by the trainer's own timers, in total and by part (Headrace)
     torch_threads, torch_interop_threads: torch.get_num_threads() and torch.get_num_interop_threads()
     cuda: 1 if torch has used a GPU, otherwise 0
     parameters: of the largest torch module whose forward pass was sampled

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.roles import Classifier
@@ -35,55 +35,59 @@ def overlap(intervals: Sequence[tuple[float, float]], begin: float, end: float) 
     return sum(max(min(last, end) - max(first, begin), 0.0) for first, last in intervals)
 
 
-def weighted(
-    samples: Sequence[Sample],
-    states: Sequence[tuple[float, str]],
-    clock: ThreadClock,
-    begin: float,
-    end: float,
-    still: float = 0.0,
-) -> list[Sample]:
-    """The samples with `seconds` that sum up to the blocked time of `clock`, and to what is left, between two moments.
+@dataclass(frozen=True)
+class Watched:
+    """Samples of a thread between two moments, and what the kernel knows of it meanwhile.
 
-    Each that was blocked is given what it waited for. states: in order of time, when the thread was looked at (s of
-    time.monotonic()) and what it was blocked in, "" while it was not. still: s in which the process did not run.
+    states: in order of time, when the thread was looked at (s of time.monotonic()) and what it was blocked in, "" while
+    it was not. still: s in which the process did not run.
     """
-    samples, blocked = with_states(samples, states), [sample.blocked for sample in samples]
-    total = sum(sample.seconds for sample in samples)
-    found = sum(sample.seconds for sample, state in zip(samples, blocked, strict=True) if state)
-    exact = _blocked_share(clock, begin, end, still) * total
-    if not clock.times or min(sum(blocked), len(blocked) - sum(blocked)) < FEWEST:
-        return list(samples)
-    waiting, working = _limited(exact / found), _limited((total - exact) / (total - found))
-    scale = total / (waiting * found + working * (total - found))
-    weights = (scale * (waiting if state else working) for state in blocked)
-    return [replace(each, seconds=each.seconds * weight) for each, weight in zip(samples, weights, strict=True)]
 
+    samples: Sequence[Sample]
+    states: Sequence[tuple[float, str]]
+    clock: ThreadClock
+    begin: float
+    end: float
+    still: float = 0.0
 
-def _blocked_share(clock: ThreadClock, begin: float, end: float, still: float) -> float:
-    whole = max(end - begin - still, 1e-9)
-    known = whole - clock.cpu_seconds(begin, end) - clock.queued_seconds(begin, end)
-    return min(max(known / whole, 0.0), 1.0)
+    def weighted(self) -> list[Sample]:
+        """The samples with `seconds` that sum up to the blocked time of the clock, and to what is left.
 
+        Each that was blocked is given what it waited for.
+        """
+        samples = with_states(self.samples, self.states)
+        found, working = sum(each.seconds for each in samples if each.blocked), len(samples) - self._blocked
+        if not self.clock.times or min(self._blocked, working) < FEWEST:
+            return samples
+        waits, works = _limited(self._exact / found), _limited((self._total - self._exact) / (self._total - found))
+        scale = self._total / (waits * found + works * (self._total - found))
+        return [replace(each, seconds=each.seconds * scale * (waits if each.blocked else works)) for each in samples]
 
-def unseen(
-    samples: Sequence[Sample],
-    states: Sequence[tuple[float, str]],
-    clock: ThreadClock,
-    begin: float,
-    end: float,
-    still: float = 0.0,
-) -> dict[str, float]:
-    """Object that was waited for -> seconds blocked that no sample shows, where samples are too few to be weighted.
+    def unseen(self) -> dict[str, float]:
+        """Object that was waited for -> seconds blocked that no sample shows, where these are too few to be weighted.
 
-    A thread that waits could not be looked at, as where it holds the interpreter's lock meanwhile.
-    """
-    inside = Counter(state for time, state in states if state and begin <= time <= end)
-    if not clock.times or not inside or sum(sample.blocked for sample in samples) >= FEWEST:
-        return {}
-    total = sum(sample.seconds for sample in samples)
-    lost = _blocked_share(clock, begin, end, still) * total - sum(each.seconds for each in samples if each.blocked)
-    return {what: lost * n / inside.total() for what, n in inside.most_common()} if lost > UNSEEN * total else {}
+        A thread that waits could not be looked at, as where it holds the interpreter's lock meanwhile.
+        """
+        inside = Counter(state for time, state in self.states if state and self.begin <= time <= self.end)
+        lost = self._exact - sum(each.seconds for each in self.samples if each.blocked)
+        if not self.clock.times or self._blocked >= FEWEST or lost <= UNSEEN * self._total:
+            return {}
+        return {what: lost * number / inside.total() for what, number in inside.most_common()}
+
+    @property
+    def _total(self) -> float:
+        return sum(each.seconds for each in self.samples)
+
+    @property
+    def _blocked(self) -> int:
+        return sum(each.blocked for each in self.samples)
+
+    @property
+    def _exact(self) -> float:
+        """Blocked seconds, as the clock has them."""
+        whole = max(self.end - self.begin - self.still, 1e-9)
+        ran = self.clock.cpu_seconds(self.begin, self.end) + self.clock.queued_seconds(self.begin, self.end)
+        return min(max(1 - ran / whole, 0.0), 1.0) * self._total
 
 
 def _limited(weight: float) -> float:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.diagnose.profile.profile import Kind, Lane, Role
+from headrace.diagnose.profile.profile import LOCK, Kind, Lane, Role
 
-LOCK = "Python's lock"  # what is waited for
 LEAST = 0.1  # share of the time for which other threads must compute
 RESTING = (Role.WAIT, Role.IDLE, Role.START_UP)
 
@@ -45,6 +44,8 @@ def count_unseen(lane: Lane, unseen: dict[str, float]) -> None:
     unseen: what was waited for -> seconds. As the samples are few, all other shares are taken to be as they show.
     """
     total, lost = lane.total, sum(unseen.values())
+    if not lost:
+        return
     for role in list(lane.seconds):
         _scale(lane, role, 1 - lost / total)
     for spent in (lane.seconds, lane.guessed):

@@ -74,8 +74,8 @@ def of_process(
                     span.role = Role.WAIT
         if main and states:
             stood = blocking.overlap(still, window.begin, window.ended)
-            unseen = blocking.unseen(kept, states, clock, window.begin, window.ended, stood)
-            kept = blocking.weighted(kept, states, clock, window.begin, window.ended, stood)
+            watched = blocking.Watched(kept, states, clock, window.begin, window.ended, stood)
+            kept = watched.weighted()
         lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans))
         if main and states:
             lane.seconds, lane.waits = blocking.seconds(kept, classifier), blocking.waits(kept)
@@ -86,8 +86,8 @@ def of_process(
         lane.queued_seconds = clock.queued_seconds(window.begin, window.ended)
         lane.wakes = clock.wakes(window.begin, window.ended)
         lane.sites = sites.find(kept, classifier)
-        if main and states and unseen:
-            held_up.count_unseen(lane, unseen)
+        if main and states:
+            held_up.count_unseen(lane, watched.unseen())
         if main:
             lane.counters = dict(process.counters)
             lane.read_mb, lane.written_mb = monitor.moved(process.pid, window.begin, window.ended)

@@ -289,24 +289,9 @@ class Facts:
         return self.uses("headrace") and not foreign
 
     @property
-    def timed(self) -> dict[str, float]:
-        """Part -> share of the training time by the trainer's own timers; {} without timers."""
-        return self._shares("timed ")
-
-    @property
-    def timed_elsewhere(self) -> dict[str, float]:
-        """Part -> share of the time of other processes, by the same timers: of actors."""
-        return self._shares("elsewhere ")
-
-    def _shares(self, prefix: str) -> dict[str, float]:
-        counters = self.profile.counters
-        whole = max(counters.get("timed", 0.0), 1e-9)
-        return {name[len(prefix) :]: spent / whole for name, spent in counters.items() if name.startswith(prefix)}
-
-    @property
     def actors(self) -> bool:
         """Tell whether the processes that step environments act, too: the learner waits for them once a rollout."""
-        return "waiting for fragments" in self.timed
+        return any(lane.share(Role.INFERENCE) > NOTICEABLE for lane in self.env_workers)
 
     def on_cpu(self, *roles: Role, lanes: Sequence[Lane] = ()) -> float:
         """Share of the lanes' time in these roles that they were on a core; 1 if there is none.

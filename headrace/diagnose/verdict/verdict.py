@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, place, times
 from headrace.diagnose.profile.profile import LEARNING, Ending, Lane, Profile, Role
-from headrace.diagnose.verdict import gpu_notes, interpreter_lock, loop_lines, waiting
+from headrace.diagnose.verdict import gpu_notes, loop_lines, waiting
 from headrace.diagnose.verdict.env_remedies import slowest
 from headrace.diagnose.verdict.loop_lines import UNKNOWN
 from headrace.diagnose.verdict.profile_facts import FEW_UNSURE, NOTICEABLE, Facts, binned
@@ -16,12 +16,10 @@ from headrace.diagnose.verdict.remedy import UNBOUNDED, Remedy
 LITTLE_GAIN = 1.15  # below, a gain is not worth a headline
 ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict, unless few activities may be the largest
 FEWEST_SAMPLES = 20  # ... and with fewer, in any case
-FEWEST_BESIDES_TIMERS = 50  # the same where timers of Headrace need no samples
 FEW_PHASES = 5  # of learning; with fewer, the shares depend on where the window began
 MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 TELLING = 2.0  # ... and as this, where no gain is predicted
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
-PARTS = {"env": "environments", "inference": "policy inference"}  # of Headrace's timers -> names in reports
 SOME_WORK = 0.1  # share of a thread's time from which on it may do a part of the training
 RESTING = (Role.WAIT.label, Role.IDLE.label)
 TOGETHER = 3  # parts at most that a headline names together, where it is not known which is the largest
@@ -64,8 +62,7 @@ def judge(facts: Facts) -> Verdict:
 
 def _too_few(facts: Facts) -> bool:
     """Tell whether there are too few samples to tell what takes the most time."""
-    fewest = FEWEST_BESIDES_TIMERS if facts.timed else FEWEST_SAMPLES
-    clear = facts.samples >= fewest and len(_nearly_largest(facts)) <= TOGETHER
+    clear = facts.samples >= FEWEST_SAMPLES and len(_nearly_largest(facts)) <= TOGETHER
     return facts.samples < ENOUGH_SAMPLES and not clear
 
 
@@ -187,9 +184,6 @@ def _nearly_largest(facts: Facts) -> list[tuple[str, float]]:
 
 
 def _headline_of_few_samples(facts: Facts) -> str:
-    if facts.timed:  # timers need no samples
-        part, share = max(facts.timed.items(), key=lambda item: item[1])
-        return f"Most of the time goes into {PARTS.get(part, part)}: {percent(share)}, by Headrace's own timers."
     start_up = " Start-up took most of the window." if facts.start_up > facts.total else ""
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.RUNNING)
     advice = "Try a longer --seconds." if stopped else "Let the script do more, such as more training steps."
@@ -261,17 +255,12 @@ def _notes(facts: Facts) -> list[str]:
         notes.append(_unknown(facts))
     if facts.ratio is not None:
         notes.append(_ratio(facts, facts.ratio))
-    if facts.timed:
-        parts = [f"{PARTS.get(part, part)} {percent(share)}" for part, share in facts.timed.items()]
-        notes.append(f"Headrace's own timers, over the whole training so far: {enumeration(parts)}.{_slots(facts)}")
     if lagging := slowest(facts):
         every = "rollout" if facts.actors else "step"
         notes.append(
             f"{capitalized(lagging[0].name)} is slower than the other processes, which wait for it at every {every}."
         )
-    if held_up := interpreter_lock.note(facts):
-        notes.append(held_up)
-    return notes + gpu_notes.notes(facts) + _core_notes(facts)
+    return notes + waiting.for_the_lock(facts) + gpu_notes.notes(facts) + _core_notes(facts)
 
 
 def _unknown(facts: Facts) -> str:
@@ -283,14 +272,6 @@ def _unknown(facts: Facts) -> str:
         f"{facts.percent(facts.spent(Role.OTHER))} of the time is in code whose role is not known; --hints FILE names "
         f"it. The lines that take the most of it: {'; '.join(lines) or 'none can be read'}."
     )
-
-
-def _slots(facts: Facts) -> str:
-    """Time that actors wait until the learner lets them collect."""
-    share = facts.timed_elsewhere.get("waiting for slots")
-    if share is None:
-        return ""
-    return f" Actors are waiting for slots, that is for the learner, {percent(share)} of the time."
 
 
 def _core_notes(facts: Facts) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.diagnose.profile.formatting import at, capitalized, percent
-from headrace.diagnose.profile.profile import Kind, Lane, Role
+from headrace.diagnose.profile.profile import LOCK, Kind, Lane, Role
 from headrace.diagnose.verdict import loop_lines
 from headrace.diagnose.verdict.profile_facts import TOLD, Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, Remedy, remedy
@@ -38,6 +38,17 @@ def sentence(facts: Facts) -> str:
     if (lane := bottleneck(facts)) is not None:
         return f"{waits}; {lane.name} is the bottleneck: it works all the time{_work(lane)}"
     return f"{waits}{_meanwhile(facts)}"
+
+
+def for_the_lock(facts: Facts) -> list[str]:
+    """Sentence on a thread that holds the interpreter's lock while the training thread needs it; [] without one."""
+    main, seconds = facts.profile.training_thread, max(facts.profile.seconds, 1e-9)
+    threads = [lane for lane in facts.profile.lanes[1:] if lane.pid == main.pid and lane.kind in (Kind.THREAD, Kind.MAIN)]
+    if main.waits.get(LOCK, 0.0) < WAITED * facts.total or not threads:
+        return []
+    holder = max(threads, key=lambda lane: lane.cpu_seconds)
+    said = f'The thread "{holder.name}" computes {percent(holder.cpu_seconds / seconds)} of the time'
+    return [f"{said} and holds {LOCK}: Python runs one thread at a time. Move its work to a process."]
 
 
 def _meanwhile(facts: Facts) -> str:

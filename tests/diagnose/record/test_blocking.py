@@ -18,7 +18,7 @@ def weighted(found: float, cpu: float, queued: float) -> tuple[float, float]:
     samples = [Sample((1 + tick) * PERIOD, PERIOD, (), state) for tick, state in enumerate(blocked)]
     states = [(sample.end - 0.01 * PERIOD, "a pipe" if sample.blocked else "") for sample in samples]
     clock = ThreadClock("main", [0.0, SECONDS], [0.0, cpu], [0.0, queued], [0.0, 100.0])
-    kept = blocking.weighted(samples, states, clock, 0.0, SECONDS)
+    kept = blocking.Watched(samples, states, clock, 0.0, SECONDS).weighted()
     waiting = sum(sample.seconds for sample, state in zip(kept, blocked, strict=True) if state)
     assert blocking.waits(kept).get("a pipe", 0.0) == pytest.approx(waiting)
     return waiting, sum(sample.seconds for sample in kept) - waiting
@@ -32,7 +32,7 @@ def test_late_ticks_that_find_a_thread_asleep_too_often_count_less():
 def test_without_the_kernels_clock_or_with_few_samples_of_a_state_nothing_changes():
     assert weighted(found=0.0, cpu=0.5 * SECONDS, queued=0.0) == pytest.approx((0.0, SECONDS))
     samples = [Sample(PERIOD, PERIOD, ())] * 100
-    assert blocking.weighted(samples, [(PERIOD, "a pipe")], ThreadClock(), 0.0, SECONDS) == samples
+    assert blocking.Watched(samples, [(PERIOD, "a pipe")], ThreadClock(), 0.0, SECONDS).weighted() == samples
 
 
 @pytest.mark.parametrize(("blocked", "cpu", "lost"), [(5, 0.2, 0.75), (5, 0.9, 0.0), (100, 0.2, 0.0)])
@@ -41,5 +41,5 @@ def test_blocked_time_without_samples_is_known_from_the_kernel(blocked: int, cpu
     samples = [Sample((1 + tick) * SECONDS / 100, SECONDS / 100, (), tick < blocked) for tick in range(100)]
     states = [(tick * PERIOD, "a socket" if tick % 4 else "") for tick in range(TICKS)]
     clock = ThreadClock("main", [0.0, SECONDS], [0.0, cpu * SECONDS], [0.0, 0.0], [0.0, 100.0])
-    found = blocking.unseen(samples, states, clock, 0.0, SECONDS)
+    found = blocking.Watched(samples, states, clock, 0.0, SECONDS).unseen()
     assert found.get("a socket", 0.0) == pytest.approx(lost * SECONDS)

@@ -7,6 +7,7 @@ from helpers.profiles import facts, lane, profile, site, worker
 
 from headrace.diagnose.injected import cuda_kernels
 from headrace.diagnose.profile.profile import Ending, Exit, Kind, Profile, Role
+from headrace.diagnose.record import held_up
 from headrace.diagnose.report import table
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import ending, judge
@@ -244,32 +245,20 @@ def test_communication_is_not_part_of_the_time_of_a_step():
     assert abs(made.ratio - 10.0 / 25.0) < 1e-9
 
 
-def test_headraces_own_timers_are_reported_too():
-    made = profile(FORWARD=0.9, INFERENCE=0.1, counters={"timed": 10.0, "timed env": 0.5, "timed learning": 9.0})
+def test_learning_in_one_call_has_no_parts():
+    made = profile(FORWARD=0.9, INFERENCE=0.1)
     made.machine.versions["headrace"] = ""
-    verdict = judge(Facts(made))
-    assert "Headrace's own timers" in " ".join(verdict.notes)
-    assert "environments 5 % and learning 90 %" in " ".join(verdict.notes)
-    assert "forward" not in verdict.where  # learning is one fused call, without parts that a sampler could see
+    assert "forward" not in judge(Facts(made)).where  # no sampler could see them
 
 
-def test_actors_are_named_with_what_they_and_the_learner_wait_for():
-    counters = {"timed": 10.0, "timed waiting for fragments": 5.0, "timed gathering": 0.5, "timed publishing": 0.2}
-    counters |= {"timed learning": 4.0, "elsewhere waiting for slots": 3.0}
-    made = facts(worker(1, 0.2), worker(2, 0.2), worker(3, 0.6), WAIT=0.6, FORWARD=0.4, counters=counters)
+def test_processes_that_step_environments_and_act_are_actors():
+    actors = [lane(101 + n, Kind.WORKER, f"worker {n}", ENVIRONMENT=n, INFERENCE=0.1) for n in (0.2, 0.2, 0.6)]
+    made = facts(*actors, WAIT=0.6, FORWARD=0.4)
     verdict = judge(made)
     notes = " ".join(verdict.notes)
-    assert "waiting for fragments 50 %, gathering 5 %, publishing 2 % and learning 40 %." in notes
-    assert "Actors are waiting for slots, that is for the learner, 30 % of the time." in notes
     assert "which wait for it at every rollout" in notes and "Actors already step the environments." in notes
     assert "(60 % waiting for fragments of actors)" in verdict.where
     assert "waiting for fragments" in table.text(made, verdict) and "Sending steps" not in table.text(made, verdict)
-
-
-def test_headraces_own_timers_give_the_headline_of_a_short_training():
-    made = profile(FORWARD=0.9, INFERENCE=0.1, counters={"timed": 0.6, "timed env": 0.05, "timed learning": 0.45})
-    made.training_thread.samples = 28
-    assert judge(Facts(made)).headline == "Most of the time goes into learning: 75 %, by Headrace's own timers."
 
 
 def test_start_up_that_fills_the_window_gives_no_verdict():
@@ -333,16 +322,15 @@ def test_the_process_that_starts_the_training_is_no_environment():
     assert made.env_workers == []
 
 
-def test_a_thread_that_holds_the_interpreters_lock_is_named():
+@pytest.mark.parametrize(("share", "named"), [(0.4, True), (0.95, False)])
+def test_a_thread_that_holds_the_interpreters_lock_is_named(share: float, named: bool) -> None:
     hog = lane(100, Kind.THREAD, "prefetch", turns=1, DATA=1.0)
     made = facts(hog, FORWARD=1.0)
-    main = made.profile.training_thread
-    for share, named in ((0.4, True), (0.95, False)):
-        for span in main.spans:
-            span.on_cpu = share
-        main.cpu_seconds, hog.cpu_seconds = share * 50.0, 0.6 * 50.0
-        said = " ".join(judge(made).notes)
-        assert ('The thread "prefetch" computes 60 % of the time' in said) == named
+    hog.cpu_seconds = 0.6 * 50.0
+    for span in made.profile.training_thread.spans:
+        span.on_cpu = share
+    held_up.count(made.profile.lanes)
+    assert ('The thread "prefetch" computes 60 % of the time' in " ".join(judge(made).notes)) == named
 
 
 def test_a_script_that_ended_before_its_training_is_not_given_more_time():
