@@ -49,7 +49,7 @@ class Sampler:
         self._path = os.path.join(self._folder, f"{self._pid}-{int(self._began * 1e6)}.jsonl")
         self._stacks = Stacks()
         # (native id of thread, time, seconds that the sample covers, number of stack, flags, and of the main thread
-        # what variables_of() gives)
+        # what variables_of() gives, and s on a core since its last sample)
         self._samples = []
         self._records = []
         self._unwritten = b""
@@ -60,6 +60,7 @@ class Sampler:
         self._cost = 0.0  # s of CPU time that sampling took
         self._checked = self._began, self._cost
         self._last = self._threads_last = self._began
+        self._computed = 0.0  # s of CPU time of the main thread, at its last sample
         self._next_inspection = self._began + POLL_EVERY
         self._next_write = self._began + WRITE_EVERY
         self._main = threading.get_ident()
@@ -149,7 +150,9 @@ class Sampler:
         spent, self._last = due - self._last, due
         stack = self._stacks.number(frame)
         flags = BLOCKED * blocked + WITHOUT_GRADIENTS * (inside and library_state.without_gradients())
-        self._samples.append((self._pid, due, spent, stack, flags, variables_of(frame)))
+        computed = time.thread_time() if inside else self._computed
+        cpu, self._computed = round(computed - self._computed, 6), computed
+        self._samples.append((self._pid, due, spent, stack, flags, variables_of(frame), cpu))
         if now > self._next_inspection and inside:
             self._next_inspection = now + POLL_EVERY
             self._record_changes(stack, dict(library_state.of_torch(), **library_state.of_stack(frame, self._sizes)))

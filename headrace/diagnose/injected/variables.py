@@ -30,7 +30,8 @@ def attributes(value):
 
 
 NETWORK, OPTIMIZER, CODE, GENERATOR, COMPILED = "network", "optimizer", "code", "generator", "compiled"
-ARRAY, CONTAINER = "array", "container"  # of data: their methods compute, and play nothing
+ARRAY, CONTAINER, NUMBER = "array", "container", "number"  # of data: their methods compute, and play nothing
+_NUMBERS = (int, float, complex)
 _OF_DATA = {"torch": ARRAY, "numpy": ARRAY, "jaxlib": ARRAY, "builtins": CONTAINER, "collections": CONTAINER}
 _BASES = {
     "torch.nn.modules.module.Module": NETWORK,
@@ -84,7 +85,12 @@ def kind(value):
 
 
 def _kind_of_data(value):
-    """ARRAY or CONTAINER for values of the classes of array libraries and of Python; "" for others, and for None."""
+    """ARRAY, CONTAINER or NUMBER for values of the classes of array libraries and of Python; "" for others, and for None.
+
+    Numbers of NumPy are NUMBER, too.
+    """
+    if issubclass(type(value), _NUMBERS) or any(full_name(base) == "numpy.number" for base in type(value).__mro__):
+        return NUMBER
     return "" if value is None else _OF_DATA.get(str(_MODULE(type(value))).partition(".")[0], "")
 
 

@@ -30,10 +30,6 @@ WRITING = (Role.LOGGING, Role.SAVING)
 SET_UP = (Role.START_UP, Role.READING)
 WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
 NETWORKS = 1 / 3  # share of a node's time, above which what else is done there is taken for a part of learning
-CONVERSIONS = (
-    "item", "numpy", "tolist", "detach", "sample", "argmax", "float", "long", "astype", "squeeze", "cpu",
-    "block_until_ready",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -192,16 +188,7 @@ class LoopRoles:
             )
         if isinstance(function, ast.Attribute) and self._loop.is_of_data(function.value, node):
             return False
-        return self._loop.kind_of_call(node) == "" and not _is_conversion(node.tree) and not self._is_of_arrays(node)
-
-    def _is_of_arrays(self, node: Node) -> bool:
-        """Tell whether a method is of what a network, or a function of a library, has given."""
-        value = node.tree.func  # type: ignore[attr-defined]
-        while isinstance(value, ast.Attribute | ast.Subscript):
-            value = value.value
-        if isinstance(value, ast.BinOp | ast.UnaryOp | ast.Compare):
-            return True
-        return isinstance(value, ast.Call) and self._loop.kind_of_call(Node(value, node.file, node.function)) != ""
+        return self._loop.kind_of_call(node) == ""
 
     def finding(self, stack: Stack) -> Finding | None:
         """The role of a stack within the loop; None outside, and where nothing is known."""
@@ -267,6 +254,8 @@ class LoopRoles:
             return Finding(Role.FORWARD, False) if node in self._mostly_networks else None
         if (waited_for := self._waited_for(node)) is not None:
             return Finding(waited_for, True)
+        if node in self._beginning or self._rewards(node):
+            return Finding(Role.ENVIRONMENT, False)
         if learned:
             return Finding(self._playing_role(node) if node in self._weakly_playing else Role.DATA, False)
         # what is computed to be written alone is a part of the writing
@@ -282,6 +271,23 @@ class LoopRoles:
             return Finding(Role.REMADE, False)
         written = {C_FUNCTIONS.get(name) for name in self._loop.names_in(node)}  # in the text of what is called
         return Finding(next((role for role in (Role.SAVING, Role.LOGGING) if role in written), Role.SIDE), False)
+
+    @cached_property
+    def _beginning(self) -> set[Node]:
+        """Nodes that give a playing network its input, and are not on its cycle: they begin episodes."""
+        stop = self._loop.networks | self._loop.updating_nodes
+        playing = self._strong & self._playing.keys()
+        return set().union(*(_reach(node, _reversed(self._loop.value_edges), stop) for node in playing))
+
+    def _rewards(self, node: Node) -> bool:
+        """Tell whether a call judges what was played, while it is played: a number comes of it, or an array."""
+        if not self._may_be_environment(node) or variables.CONTAINER in self._loop.gives(node):
+            return False
+        given = self._loop.gives(node) & {variables.NUMBER, *([variables.ARRAY] if node.callees else [])}
+        loop = self._loop.loop_around(node)
+        cycles = (cycle for network, cycle in self._playing.items() if self._loop.loop_around(network) is loop)
+        takes = any(node in self._loop.value_edges[each] for cycle in cycles for each in cycle)
+        return bool(given) and takes
 
     @cached_property
     def _mostly_networks(self) -> set[Node]:
@@ -314,7 +320,10 @@ class LoopRoles:
 
     def _waited_for(self, node: Node) -> Role | None:
         """The role of the network whose result a call converts, and may wait for, as JAX computes in the background."""
-        if not isinstance(node.tree, ast.Call) or not _is_conversion(node.tree):
+        if not isinstance(node.tree, ast.Call) or node.callees or not isinstance(node.tree.func, ast.Attribute):
+            return None
+        value = node.tree.func.value
+        if isinstance(value, ast.Name) and self._loop.kind_of_value(value, node) == variables.CONTAINER:
             return None
         for role, nodes in ((Role.FORWARD, self._loop.updating_nodes), (Role.INFERENCE, self._loop.networks)):
             if any(node in self._given_to(each) for each in nodes):
@@ -355,8 +364,3 @@ def _reversed(edges: dict[Node, set[Node]]) -> dict[Node, set[Node]]:
         for each in following:
             found[each].add(node)
     return found
-
-
-def _is_conversion(call: ast.Call) -> bool:
-    """Tell whether a method converts its object, and does nothing else."""
-    return isinstance(call.func, ast.Attribute) and call.func.attr in CONVERSIONS

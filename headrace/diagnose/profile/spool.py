@@ -61,6 +61,7 @@ class Sample:
     without_gradients: bool = False  # whether torch recorded no gradients; not known of a blocked thread
     waits_for: str = ""  # what it waited for, see record.system_calls
     variables: int = 0  # changes when those of the script's functions refer to other objects
+    cpu: float = 0.0  # s on a core since the last sample that the thread took of itself
 
 
 @dataclass
@@ -137,8 +138,8 @@ def _add(process: Process, stacks: dict[int, Stack], kind: str, values: Record) 
     if kind == "samples":
         for thread, end, seconds, stack, *more in values[0]:
             if stack in stacks:
-                flags, variables = (*more, 0, 0)[:2]
-                state = bool(flags & BLOCKED), bool(flags & WITHOUT_GRADIENTS), "", variables
+                flags, variables, cpu = (*more, 0, 0, 0.0)[:3]
+                state = bool(flags & BLOCKED), bool(flags & WITHOUT_GRADIENTS), "", variables, cpu
                 process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack], *state))
     elif kind in ("counters", "gpu", "versions"):
         getattr(process, kind).update(values[0])

@@ -29,6 +29,7 @@ Statement = tuple[str, int, str]  # file, line and text
 MANY = 20  # turns of a loop in which no update is seen, from which on it is taken for one that trains
 LONGEST = 72  # characters of a statement's text
 WRAPPERS = ("torch", "functools", "contextlib", "jax")  # whose decorators may be between two functions of the script
+DATA = (variables.ARRAY, variables.CONTAINER, variables.NUMBER)
 WITHOUT_DATA = (  # methods of networks that hand on no data of the loop
     "parameters", "named_parameters", "state_dict", "load_state_dict", "eval", "train", "zero_grad", "to", "modules",
     "requires_grad_", "cuda", "cpu", "share_memory", "buffers", "children",
@@ -158,7 +159,7 @@ class TrainingLoop(OwnLoop):
 
     def _kinds_in(self, flow: DataFlow) -> dict[Token, str]:
         every = self._every_kind(flow).items()
-        return {token: kind for token, kind in every if kind not in (variables.ARRAY, variables.CONTAINER)}
+        return {token: kind for token, kind in every if kind not in DATA}
 
     def _every_kind(self, flow: DataFlow) -> dict[Token, str]:
         found = {}
@@ -169,18 +170,36 @@ class TrainingLoop(OwnLoop):
         return found
 
     def is_of_data(self, expression: ast.expr, node: Node) -> bool:
-        """Tell whether an expression is an array, a part of one, or a container."""
+        """Tell whether an expression is an array, a part of one, a number or a container, or is computed of them."""
+        if isinstance(expression, ast.Constant | ast.BinOp | ast.UnaryOp | ast.Compare):
+            return True
+        if isinstance(expression, ast.Call):  # what a network, or a function of a library, has given
+            call = Node(expression, node.file, node.function)
+            return self.kind_of_call(call) != "" or self.is_of_data(expression.func, node)
         whole = expression
         while isinstance(whole, ast.Subscript):
             whole = whole.value
-        named = isinstance(whole, ast.Attribute)
-        token = ("", f".{whole.attr}") if named else self.flow.token(getattr(whole, "id", ""), node.function)  # type: ignore[attr-defined]
-        kind = variables.CONTAINER if isinstance(whole, ast.Constant) else self._data.get(token)
-        return kind == variables.ARRAY or (kind == variables.CONTAINER and whole is expression)
+        kind = self.kind_of_value(whole, node)
+        method = isinstance(whole, ast.Attribute) and self.is_of_data(whole.value, node)
+        return kind == variables.ARRAY or (kind in DATA and whole is expression) or method
+
+    def kind_of_value(self, expression: ast.expr, node: Node) -> str:
+        """The kind of a variable or an attribute, of data, too; "" for others."""
+        named = isinstance(expression, ast.Attribute)
+        name = "" if named else getattr(expression, "id", "")
+        token = ("", f".{expression.attr}") if named else self.flow.token(name, node.function)  # type: ignore[attr-defined]
+        return self._data.get(token, "")
 
     @cached_property
     def _data(self) -> dict[Token, str]:
         return self._every_kind(self.flow)
+
+    def gives(self, node: Node) -> set[str]:
+        """Kinds of data in the variables to which the statement around a call assigns what the call gives."""
+        trees = ((each, each.tree) for each in self.value_edges[node] | {node} if isinstance(each.tree, ast.stmt))
+        targets = ((each, getattr(tree, "targets", None) or [getattr(tree, "target", None)]) for each, tree in trees)
+        parts = ((each, part) for each, some in targets for part in some if isinstance(part, ast.Name | ast.Attribute))
+        return {self.kind_of_value(part, each) for each, part in parts}
 
     @cached_property
     def nodes(self) -> list[Node]:

@@ -19,6 +19,7 @@ from headrace.diagnose.record.processes import ThreadClock
 
 UNSEEN = 0.1  # share of the time, from which on blocked time without samples is counted apart
 FEWEST = 20  # samples of a state; with fewer, its share says too little
+BUSY = 0.2  # share of the time without a core, from which on the machine is busy
 MOST = 4.0  # times, at most, that a sample is weighted more or less
 
 
@@ -55,7 +56,7 @@ class Watched:
 
         Each that was blocked is given what it waited for.
         """
-        samples = with_states(self.samples, self.states)
+        samples = with_states(self._by_cpu(), self.states)
         found, working = sum(each.seconds for each in samples if each.blocked), len(samples) - self._blocked
         if not self.clock.times or min(self._blocked, working) < FEWEST:
             return samples
@@ -73,6 +74,18 @@ class Watched:
         if not self.clock.times or self._blocked >= FEWEST or lost <= UNSEEN * self._total:
             return {}
         return {what: lost * number / inside.total() for what, number in inside.most_common()}
+
+    def _by_cpu(self) -> Sequence[Sample]:
+        """The samples; on a busy machine, those that computed count by their time on a core.
+
+        When a thread without a core gets one again depends on other programs, and not on what it does.
+        """
+        working = [each for each in self.samples if not each.blocked]
+        cpu, queued = sum(each.cpu for each in working), self.clock.queued_seconds(self.begin, self.end)
+        if queued < BUSY * self._total or not cpu:
+            return self.samples
+        scale = sum(each.seconds for each in working) / cpu
+        return [each if each.blocked else replace(each, seconds=each.cpu * scale) for each in self.samples]
 
     @property
     def _total(self) -> float:

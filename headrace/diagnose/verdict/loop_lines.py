@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from headrace.diagnose.profile.formatting import percent, place
 from headrace.diagnose.profile.profile import LEARNING, Role, Site
 from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts
 
 UNKNOWN = 0.2  # share of the time in code of unknown or guessed role, above which the headline says so
 SHOWN, LEAST = 5, 0.03  # statements, and the share of the time from which on one is shown
+SPREAD = 0.3  # share of the time that a statement takes at least, to stand out
 WAITS = 0.2  # share of a statement's time from which on it is said what it waits for
 ACTIVITIES = {"environments": (Role.ENVIRONMENT,), "learning": LEARNING}
 
 
 def mostly(facts: Facts, activity: str) -> str:
-    """The statement of the loop that most of an activity is in, where that is known."""
+    """The statement of the loop that takes the most of an activity, where that is known."""
+    site = _longest(facts, activity)
+    if site is None:
+        return ""
+    where = f"{place(site)} `{site.text}`"
+    if is_spread(facts, activity):
+        return f", in several statements, of which {where} takes the most, {facts.percent(site.seconds)}"
+    return f", mostly at {where}"
+
+
+def is_spread(facts: Facts, activity: str) -> bool:
+    """Tell whether no statement of the loop takes much of the time, though an activity may."""
+    site = _longest(facts, activity)
+    return site is not None and site.seconds < SPREAD * facts.total
+
+
+def _longest(facts: Facts, activity: str) -> Site | None:
     roles = ACTIVITIES.get(activity, ())
-    site = _longest(
+    lines = (
         site for site in facts.profile.training_thread.lines if site.role in roles or site.role.label == activity
     )
-    return f", mostly at {place(site)} `{site.text}`" if site else ""
+    return max(lines, key=lambda site: site.seconds, default=None)
 
 
 def meanwhile(facts: Facts) -> str:
@@ -29,10 +44,6 @@ def meanwhile(facts: Facts) -> str:
     sites = [site for site in (*thread.lines, *thread.sites) if site.own and site.seconds > 0.5 * thread.total]
     site = next(iter(sites), None)
     return f" Most of the time went into {place(site)} `{site.text}`." if site else ""
-
-
-def _longest(sites: Iterable[Site]) -> Site | None:
-    return max(sites, key=lambda site: site.seconds, default=None)
 
 
 def caveats(facts: Facts) -> str:

@@ -155,8 +155,9 @@ def _headline(facts: Facts, found: list[Remedy]) -> str:
     elif name == Role.WAIT.label:
         return f"{waiting.sentence(facts)}.{caveats}"
     else:
-        most = "Most of the time goes" if seconds > 0.5 * facts.total else "The largest part of the time goes"
-        where = f"{most} into {name}: {share}{loop_lines.mostly(facts, name)}"
+        most = seconds > 0.5 * facts.total and not loop_lines.is_spread(facts, name)
+        goes = "Most of the time goes" if most else "The largest part of the time goes"
+        where = f"{goes} into {name}: {share}{loop_lines.mostly(facts, name)}"
     known = facts.unsure < FEW_UNSURE and facts.profile.counters.get("updates_seen", 1.0)
     little = (
         bool(known)
