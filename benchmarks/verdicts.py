@@ -31,7 +31,7 @@ from verdicts_scripts import FOLDER, HALVES, SETS, kinds_of, scripts
 
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.record import run_script
-from headrace.diagnose.verdict import cold_start, round_trip
+from headrace.diagnose.verdict import round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import Verdict, groups, judge
 
@@ -145,7 +145,7 @@ def examine(script: Path, truth: Row, options: Namespace) -> Row:
     seconds = SKIP + window + SLOW_STARTS.get(library, 0.0) - skip
     late = 0.0 if kinds == ["start-up"] else START_UPS.get(library, START_UP)
     profile = run_script.measure([str(script)], python=options.python, seconds=seconds, skip=skip, start_up=late)
-    facts = Facts(profile, round_trip.measure(), cold_start.measure())
+    facts = Facts(profile, round_trip.measure())
     verdict = judge(facts)
     seen, first = kind(verdict), verdict.remedies[0] if verdict.remedies else None
     predicted = [remedy for remedy in verdict.remedies if remedy.gain]

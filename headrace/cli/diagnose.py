@@ -42,7 +42,8 @@ class Diagnose:
     script: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT [ARGUMENTS]")] = ()
     seconds: float = 60.0  # of wall time to measure; the script is then stopped
     skip: float = 10.0  # seconds to wait before, while the script starts up
-    start_up: float = 60.0  # seconds for which the script runs longer at most, where training begins late
+    # seconds for which the script runs longer at most, where training begins late or other programs use the cores
+    start_up: float = 60.0
     rate: float = run_script.RATE  # samples per second of the main thread
     grace: float = run_script.GRACE  # seconds that the script has to end after it was interrupted, as for a checkpoint
     output: Path | None = None  # folder for the report; by default a new one, diagnosis/SCRIPT_1, _2, ...

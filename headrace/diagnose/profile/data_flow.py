@@ -124,6 +124,13 @@ class DataFlow:
             scope = self._around[scope]
         return scope, name
 
+    def place(self, expression: ast.AST, scope: str) -> Token:
+        """The token of a variable or an attribute; ("", "") for other expressions, and for a method's object."""
+        if isinstance(expression, ast.Attribute):
+            return "", f".{expression.attr}"
+        named = isinstance(expression, ast.Name) and expression.id not in ("self", "cls")
+        return self.token(expression.id, scope) if named else ("", "")  # type: ignore[attr-defined]
+
     def resolve(self, call: ast.Call, file: str) -> tuple[str, ...]:
         """The keys of the script's functions that a call calls; () where that is not known."""
         return self._called.get(position_of(call, file)) or self._only(call.func)

@@ -215,7 +215,7 @@ class LoopRoles:
         some = known and any(each in self._learned_from for each in self._loop.networks)
         if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
             return Finding(Role.EVALUATION, bool(self._sources))
-        if not self._loop.has_networks and role in (None, Role.DATA):
+        if not self._loop.has_networks and not self._loop.taught and role in (None, Role.DATA):
             recurs = node in self._environments and node in _reach(node, self._loop.value_edges, set())
             return Finding(Role.ENVIRONMENT, False) if recurs else None
         if has_network(stack) or eager or (role is Role.FORWARD and node in self._mostly_networks):
@@ -251,7 +251,7 @@ class LoopRoles:
             role = self._playing_role(node)  # where an environment is known, another may be of its wrappers
             return Finding(role, role is Role.ENVIRONMENT and not self._stepping)
         if node in self._loop.updating_nodes or (node in self._loop.networks and learned):
-            return Finding(Role.FORWARD, False) if node in self._mostly_networks else None
+            return Finding(Role.FORWARD, False) if node in self._mostly_networks | self._loop.taught else None
         if (waited_for := self._waited_for(node)) is not None:
             return Finding(waited_for, True)
         if node in self._beginning or self._rewards(node):

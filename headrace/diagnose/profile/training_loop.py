@@ -185,10 +185,7 @@ class TrainingLoop(OwnLoop):
 
     def kind_of_value(self, expression: ast.expr, node: Node) -> str:
         """The kind of a variable or an attribute, of data, too; "" for others."""
-        named = isinstance(expression, ast.Attribute)
-        name = "" if named else getattr(expression, "id", "")
-        token = ("", f".{expression.attr}") if named else self.flow.token(name, node.function)  # type: ignore[attr-defined]
-        return self._data.get(token, "")
+        return self._data.get(self.flow.place(expression, node.function), "")
 
     @cached_property
     def _data(self) -> dict[Token, str]:
@@ -282,13 +279,9 @@ class TrainingLoop(OwnLoop):
         return ""
 
     def _kind(self, expression: ast.expr, node: Node) -> str:
-        if isinstance(expression, ast.Name):
-            return self.kinds.get(self.flow.token(expression.id, node.function), "")
-        if isinstance(expression, ast.Attribute):
-            return self.kinds.get(("", f".{expression.attr}"), "") or (
-                variables.CODE if self._kind(expression.value, node) == variables.CODE else ""
-            )
-        return ""
+        found = self.kinds.get(self.flow.place(expression, node.function), "")
+        of_module = isinstance(expression, ast.Attribute) and self._kind(expression.value, node) == variables.CODE
+        return found or (variables.CODE if of_module else "")
 
     @cached_property
     def updating_nodes(self) -> set[Node]:
@@ -300,7 +293,28 @@ class TrainingLoop(OwnLoop):
                 learns = any(key not in self.transparent and self._learns(key) for key in node.callees)
                 if optimizer or name == "backward" or learns:
                     found.add(node)
-        return found
+        return found | {node for node in self.taught if self._gives_nothing(node)}
+
+    @cached_property
+    def taught(self) -> set[Node]:
+        """Where no network of a known class is seen, the calls of methods of an object that takes its place.
+
+        One method takes data of the loop and gives nothing, as what is learned stays in the object; another takes data
+        and gives something.
+        """
+        if self.has_networks:
+            return set()
+        methods: defaultdict[Token, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            if _is_method(node.tree) and node.callees:
+                owner = self.flow.place(node.tree.func.value, node.function)  # type: ignore[attr-defined]
+                taken = {token for token in node.uses - {owner} if self._data.get(token) != variables.NUMBER}
+                methods[owner] += [node] if taken and owner[1] else []
+        some = (each for each in methods.values() if len({self._gives_nothing(node) for node in each}) > 1)
+        return {node for each in some for node in each}
+
+    def _gives_nothing(self, node: Node) -> bool:
+        return all(isinstance(user.tree, ast.Expr) for user in self.value_edges[node])
 
     def _learns(self, key: str) -> bool:
         """Tell whether a function of the script updates parameters, by its text."""
@@ -356,7 +370,7 @@ class TrainingLoop(OwnLoop):
     def networks(self) -> set[Node]:
         found = {node for stack, node in self.ends.items() if has_network(stack)}
         found |= {node for node in self.nodes if self.kind_of_call(node) in (variables.NETWORK, variables.COMPILED)}
-        return found - self.updating_nodes
+        return (found | self.taught) - self.updating_nodes
 
     def edges(self, changes: bool, without: set[Node]) -> dict[Node, set[Node]]:
         """Node -> nodes that use what it gives. changes: what it changes, too, but of those of `without`."""

@@ -49,8 +49,8 @@ def measure(
 ) -> Profile:
     """Run a script or command for skip + seconds of wall time; return the profile of the time after `skip`.
 
-    start_up: s for which the script runs longer at most, where training begins after `skip`, so that `seconds` of
-    training are measured.
+    start_up: s for which the script runs longer at most, where training begins after `skip` or the script has no core
+    for a part of the time, so that `seconds` of training are measured.
     words: see diagnose.record.command. python: the interpreter of scripts. rate: samples of the main thread per second.
     hints: a TOML file, see diagnose.profile.role_patterns. The script shares this process's
     output. When the time is over it gets SIGINT as from Ctrl-C, `grace` s later SIGTERM, then SIGKILL.
@@ -69,7 +69,7 @@ def measure(
                 return build_profile.training_began(run.recording(skip), known)
 
             with guardian.guarded(run.monitor.root):
-                run.until(skip + seconds, Late(seconds, start_up, began))
+                run.until(skip + seconds, Late(seconds, start_up, began, run.queued))
         finally:
             run.ticks.stop()
         run.outside.finish()
@@ -89,18 +89,19 @@ def _check(seconds: float, skip: float, rate: float, start_up: float) -> None:
 
 @dataclass(frozen=True)
 class Late:
-    """Extra time of a script whose training begins late."""
+    """Extra time of a script whose training begins late, or that waits for a core on a busy machine."""
 
     seconds: float  # of training to measure
     most: float  # s
     began: Callable[[], float | None]  # when training began, in s of time.monotonic(); None if it has not
+    queued: Callable[[float], float]  # s since a moment, for which the script was ready to run but had no core
 
     def end(self, planned: float, latest: float) -> float:
         """Time at which the measurement ends, or at which to look again; `planned` where it ends as planned."""
         if planned >= latest:
             return planned
         began = self.began()
-        wanted = time.monotonic() + LOOK_EVERY if began is None else began + self.seconds
+        wanted = time.monotonic() + LOOK_EVERY if began is None else began + self.seconds + self.queued(began)
         return min(max(wanted, planned), latest)
 
 
@@ -119,6 +120,10 @@ class _Script:
         self.outside = OutsideRecorder(self.monitor, folder)
         self.ticks = TickSender(folder)
         self.gpu = GpuMonitor()
+
+    def queued(self, since: float) -> float:
+        """Seconds since a moment for which the script's main thread was ready to run but had no core."""
+        return self.monitor.clock(self.monitor.root, self.monitor.root).queued_seconds(since, time.monotonic())
 
     def recording(self, skip: float) -> build_profile.Recording:
         """The recording so far; the first `skip` seconds are not counted."""

@@ -10,7 +10,7 @@ from headrace.diagnose.profile.profile import Profile
 from headrace.diagnose.record.trials import Trials
 from headrace.diagnose.report import html, markdown, table, trace
 from headrace.diagnose.report.answer import answer, summary
-from headrace.diagnose.verdict import cold_start, round_trip
+from headrace.diagnose.verdict import round_trip
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import judge
 
@@ -34,7 +34,7 @@ def write(
     markdown_file: Path | None = None,
 ) -> Facts:
     """Judge a profile, write all files of the diagnosis, and print the report and the paths of the files."""
-    facts = Facts(profile, round_trip.measure(), cold_start.measure())
+    facts = Facts(profile, round_trip.measure())
     verdict = judge(facts)
     found = answer(facts, verdict, tried)
     printed = STANDARD_OUTPUT not in (json_file, markdown_file)

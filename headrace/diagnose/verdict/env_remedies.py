@@ -23,6 +23,7 @@ MORE_ENVS = 8  # number of environments that is proposed instead of a few
 LEAST_WARM = 0.33  # ... where the worker's wake-ups were counted
 FEW_ENVS = 4  # up to this many, batched inference is proposed
 WARM_CACHES = 0.5  # time of a step in a loop, as a share of its time in a worker that wakes up with cold caches
+COLD_STEP = 250e-6  # s that a step takes longer after a pause
 LEAST_STAYS = 0.5  # share of what the environments are expected to take in one process, that they take at least
 ACTING = (Role.ENVIRONMENT, Role.INFERENCE)
 SENDING = r"async|send|call"  # in the names of functions that send steps and other calls to workers
@@ -120,9 +121,9 @@ def _warm(facts: Facts, lane: Lane, work: float) -> float:
     computing = work - asleep
     if lane.cpu_seconds and facts.env_on_cpu > 0.5:
         computing = min(computing, lane.cpu_seconds)
-    if not facts.wake_up or not lane.wakes:
+    if not lane.wakes:
         return asleep + WARM_CACHES * computing
-    return asleep + max(computing - facts.wake_up * lane.wakes, LEAST_WARM * computing)
+    return asleep + max(computing - COLD_STEP * lane.wakes, LEAST_WARM * computing)
 
 
 def straggler(facts: Facts) -> Remedy | None:

@@ -34,7 +34,6 @@ class Facts:
 
     profile: Profile
     round_trip: float = 60e-6  # s to send a step to another process and receive the result; see round_trip.py
-    wake_up: float = 0.0  # s that a little work takes longer after a pause; see cold_start.py
 
     @cached_property
     def seconds(self) -> dict[Role, float]:

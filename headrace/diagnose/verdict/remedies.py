@@ -71,10 +71,10 @@ def _less_often(facts: Facts, role: Role) -> Remedy | None:
     why = f"{facts.percent(spent)} of the time {what}{at(facts.site(role))}."
     most, likely = spent + COLD_AFTER_FILES * (facts.total - spent), spent * (1 - 1 / RARER)
     sampled, waited = spent, spent * max(1 - facts.on_cpu(role) - facts.queued([facts.profile.training_thread]), 0.0)
-    if facts.wake_up and waited > WAITED * facts.total:  # for a disk
+    if facts.knows_waiting and waited > WAITED * facts.total:  # for a disk
         most, likely = saved_waiting(facts, spent, waited)
         likely -= spent / RARER
-        sampled = spent - waited if facts.knows_waiting else spent
+        sampled = spent - waited
     known = None if facts.guessed(role) > GUESSED else likely
     return remedy(
         facts, title, why, MINUTES, snippet(facts, role.value), most=most, likely=known, measured=sampled, saves=[role]

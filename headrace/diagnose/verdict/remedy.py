@@ -18,16 +18,13 @@ DAY = "a day"
 # faster with a fraction of one. The expected and the largest saving where wake-ups were not counted:
 COLD_CACHES, COLD_CACHES_AT_MOST = 0.15, 0.25
 # Where they were: the share of the rest that is saved after pauses of next to nothing, and what is added to it for
-# pauses of LONG_PAUSE or more; and what one wake-up costs, as a multiple of cold_start.measure(), whose code is smaller
-# than a training loop's. Expected and largest, fitted to five scripts of the open half of benchmarks/verdicts.py, three
-# of them on two days: after long pauses 24 to 62 % of the rest were saved, 48 % in the mean.
+# pauses of LONG_PAUSE or more; and what one wake-up costs at most. Expected and largest, fitted to five scripts of the
+# open half of benchmarks/verdicts.py, three of them on two days: after long pauses 24 to 62 % of the rest were saved,
+# 48 % in the mean.
 SHORT, SHORT_AT_MOST = 0.3, 0.45
 LONG, LONG_AT_MOST = 0.2, 0.25
 LONG_PAUSE = 2e-3  # s
-COSTS, COSTS_AT_MOST = 3.5, 5.0
-# s, as cold_start.measure() gives it on an idle machine, where it varies between 170 and 300 us: for the largest saving
-# it counts at least as much, because a measurement on a busy machine can be too small.
-USUAL_WAKE_UP = 250e-6
+WAKE_UP, WAKE_UP_AT_MOST = 0.9e-3, 1.25e-3  # s
 
 
 @dataclass(frozen=True)
@@ -50,13 +47,12 @@ def saved_waiting(facts: Facts, spent: float, waited: float | None = None) -> tu
     """
     waited = spent if waited is None else waited
     rest, wakes = facts.total - spent, facts.wakes(waited)
-    if not wakes or not facts.wake_up:
+    if not wakes:
         return spent + COLD_CACHES_AT_MOST * rest, spent + COLD_CACHES * rest
     work = min(rest, facts.profile.training_thread.cpu_seconds)  # more, if it had no core when it woke up
     length = min(waited / wakes / LONG_PAUSE, 1.0)
-    dearest = COSTS_AT_MOST * max(facts.wake_up, USUAL_WAKE_UP)
-    most = min(dearest * wakes, (SHORT_AT_MOST + LONG_AT_MOST * length) * work)
-    likely = min(COSTS * facts.wake_up * wakes, (SHORT + LONG * length) * work)
+    most = min(WAKE_UP_AT_MOST * wakes, (SHORT_AT_MOST + LONG_AT_MOST * length) * work)
+    likely = min(WAKE_UP * wakes, (SHORT + LONG * length) * work)
     return spent + most, spent + likely  # other waits stay
 
 

@@ -35,7 +35,7 @@ class Script:
         """The place of a call, by its text."""
         lines = self.text.splitlines()
         begins = (f"def {function}(", f"async def {function}(") if function != "<module>" else ""
-        first = next(number for number, line in enumerate(lines, 1) if line.startswith(begins))
+        first = next(number for number, line in enumerate(lines, 1) if line.lstrip().startswith(begins))
         line = next(number for number, line in enumerate(lines, 1) if call in line and number >= first)
         column = lines[line - 1].index(call)
         code = Code(str(self.path), function, "__main__", first, ())

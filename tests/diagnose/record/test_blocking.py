@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.diagnose.profile.spool import Sample
+from headrace.diagnose.profile.spool import Code, Place, Sample
 from headrace.diagnose.record import blocking
 from headrace.diagnose.record.processes import ThreadClock
 
@@ -43,3 +43,15 @@ def test_blocked_time_without_samples_is_known_from_the_kernel(blocked: int, cpu
     clock = ThreadClock("main", [0.0, SECONDS], [0.0, cpu * SECONDS], [0.0, 0.0], [0.0, 100.0])
     found = blocking.Watched(samples, states, clock, 0.0, SECONDS).unseen()
     assert found.get("a socket", 0.0) == pytest.approx(lost * SECONDS)
+
+
+@pytest.mark.parametrize(("queued", "share"), [(0.6, 0.5), (0.1, 0.8)], ids=["busy", "idle"])
+def test_on_a_busy_machine_samples_count_by_their_time_on_a_core(queued: float, share: float) -> None:
+    """Two lines that compute as long as each other; other programs take the core at the first one more often."""
+    stacks = tuple((Place(Code("/me/train.py", "<module>", "__main__", 1, ()), line),) for line in (3, 5))
+    seconds = (0.8, 0.2)
+    samples = [Sample(1.0 + tick, seconds[tick % 2], stacks[tick % 2], cpu=0.1) for tick in range(100)]
+    clock = ThreadClock("main", [0.0, 50.0], [0.0, 10.0], [0.0, 50.0 * queued], [0.0, 0.0])
+    kept = blocking.Watched(samples, [], clock, 0.0, 50.0).weighted()
+    first = sum(each.seconds for each in kept if each.stack == stacks[0])
+    assert sum(each.seconds for each in kept) == pytest.approx(50.0) and first == pytest.approx(50.0 * share)

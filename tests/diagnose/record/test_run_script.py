@@ -16,7 +16,7 @@ from helpers.profiles import SEEN
 
 from headrace.diagnose.profile.profile import Ending, Kind, Profile, Role
 from headrace.diagnose.record import guardian, run_script
-from headrace.diagnose.record.run_script import measure
+from headrace.diagnose.record.run_script import Late, measure
 
 ROOT = Path(__file__).parents[3]
 WORK = (
@@ -251,3 +251,10 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
     profile = profile_of("until_seen()", tmp_path)
     profile.save(tmp_path)
     assert Profile.load(tmp_path) == profile
+
+
+def test_a_script_that_waits_for_a_core_runs_longer_by_that_time_up_to_the_limit() -> None:
+    def end(queued: float) -> float:
+        return Late(10.0, 60.0, lambda: 100.0, lambda since: queued).end(110.0, 170.0)
+
+    assert [end(queued) for queued in (0.0, 4.0, 400.0)] == [110.0, 114.0, 170.0]

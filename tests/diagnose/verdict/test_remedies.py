@@ -161,13 +161,14 @@ def test_a_remedy_without_a_prediction_goes_after_every_other():
 
 def test_short_work_after_a_pause_becomes_faster_by_what_waking_up_costs():
     made = profile(IDLE=0.7, FORWARD=0.3)
-    made.training_thread.wakes, made.training_thread.cpu_seconds = 10_000, 0.3 * SECONDS
-    little = named(remedies(Facts(made, wake_up=0.1e-3)), "sleeping")
-    assert little.gain == pytest.approx(SECONDS / (15 - 3.5), rel=1e-3)  # 3.5 s of waking up
-    much = named(remedies(Facts(made, wake_up=1e-3)), "sleeping")
+    made.training_thread.wakes, made.training_thread.cpu_seconds = 4000, 0.3 * SECONDS
+    little = named(remedies(Facts(made)), "sleeping")
+    assert little.gain == pytest.approx(SECONDS / (15 - 3.6), rel=1e-3)  # 3.6 s of waking up
+    made.training_thread.wakes = 10_000
+    much = named(remedies(Facts(made)), "sleeping")
     assert little.gain < much.gain == pytest.approx(SECONDS / (15 * (1 - 0.5)), rel=1e-3)
     made.training_thread.wakes = 1_000_000  # pauses too short for caches to become cold
-    assert named(remedies(Facts(made, wake_up=1e-3)), "sleeping").gain < 0.75 * much.gain
+    assert named(remedies(Facts(made)), "sleeping").gain < 0.75 * much.gain
 
 
 def test_a_busy_machine_loosens_the_bound():
@@ -220,7 +221,7 @@ def test_long_steps_gain_less_from_one_process_than_short_ones():
     def gain(wakes):
         busy = worker(1, 0.4)
         busy.wakes, busy.cpu_seconds = wakes, 0.4 * SECONDS
-        return named(remedies(Facts(profile(busy, WAIT=0.9, FORWARD=0.1), wake_up=0.2e-3)), "own process").gain
+        return named(remedies(Facts(profile(busy, WAIT=0.9, FORWARD=0.1))), "own process").gain
 
     assert gain(100) < 0.7 * gain(100_000)
 
@@ -243,7 +244,7 @@ def test_one_process_still_steps_sleeps_and_stacks():
 def test_what_the_kernel_knows_has_no_error_of_sampling():
     made = profile(IDLE=0.9, FORWARD=0.1)
     made.training_thread.wakes, made.training_thread.cpu_seconds, made.training_thread.samples = 10_000, 5.0, 400
-    found = named(remedies(Facts(made, wake_up=1e-3)), "sleeping")
+    found = named(remedies(Facts(made)), "sleeping")
     assert found.gain == pytest.approx(10 / (1 - 0.5)) and found.bound == pytest.approx(10 / (1 - 0.7))
 
 

@@ -187,7 +187,7 @@ def test_waiting_of_one_kind_does_not_save_that_of_another():
     made = profile(IDLE=0.6, WAIT=0.3, OTHER=0.1)
     lane = made.training_thread
     lane.cpu_seconds, lane.wakes = 0.1 * lane.total, 5000.0
-    (sleeping,) = [remedy for remedy in judge(Facts(made, wake_up=250e-6)).remedies if "sleeping" in remedy.title]
+    (sleeping,) = [remedy for remedy in judge(Facts(made)).remedies if "sleeping" in remedy.title]
     assert sleeping.bound < 1 / (1 - 0.6 - 0.1 * 0.65 - 0.05)
 
 
