@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Role, Span
+from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Role
 
 TRAINING = (Role.ENVIRONMENT, Role.INFERENCE, *LEARNING, Role.EVALUATION)  # roles of the training loop
 GRADIENTS = (Role.BACKWARD, Role.OPTIMIZER)
-RESTING = (Role.WAIT, Role.IDLE, Role.START_UP)
 LEAST = 0.1  # share of the most learning process's gradients from which on another process is a trainer, too
 AT_ALL = 0.02  # share of its time that a trainer spends on gradients at least
-IN_TURNS = 0.25  # share of its work that a trainer does at the same time as another, below which they take turns
 SOON = 2.0  # s after which a training that has begun is still going on
 GOING_ON = 0.05  # share of those seconds that belong to the training loop
 UPDATES, WITHIN = 3, 10.0  # or so many times that gradients were computed, within so many s: short updates, long waits
@@ -27,26 +25,6 @@ def trainers(lanes: Sequence[Lane]) -> list[Lane]:
     found = [max(each, key=lambda lane: lane.spent(*GRADIENTS)) for each in spent.values()]
     found.sort(key=lambda lane: -lane.spent(*GRADIENTS))
     return [lane for lane in found if lane.spent(*GRADIENTS) >= LEAST * found[0].spent(*GRADIENTS)]
-
-
-def take_turns(first: Lane, second: Lane) -> bool:
-    """Tell whether of two threads one hardly ever works while the other does."""
-    working = [[span for span in lane.spans if span.role not in RESTING] for lane in (first, second)]
-    busy = min(sum(span.end - span.start for span in spans) for spans in working)
-    return _overlap(*working) < IN_TURNS * busy
-
-
-def _overlap(first: Sequence[Span], second: Sequence[Span]) -> float:
-    """Seconds that belong to spans of both; each in order of time."""
-    total, index = 0.0, 0
-    for span in first:
-        while index < len(second) and second[index].end <= span.start:
-            index += 1
-        for other in second[index:]:
-            if other.start >= span.end:
-                break
-            total += min(span.end, other.end) - max(span.start, other.start)
-    return total
 
 
 def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:

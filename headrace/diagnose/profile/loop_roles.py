@@ -85,13 +85,6 @@ class LoopRoles:
         return {node for node in self._loop.nodes if node not in self._loop.networks and self._may_be_environment(node)}
 
     @cached_property
-    def _planning(self) -> set[Node]:
-        """Nodes between an output of a network and an environment of a known class: they choose actions."""
-        stop = self._stepping | self._loop.updating_nodes
-        found = set().union(*(_reach(node, self._loop.all_edges, stop) for node in self._playing))
-        return found - self._stepping if found & self._stepping else set()
-
-    @cached_property
     def _cycles(self) -> dict[Node, set[Node]]:
         """The same, of networks whose output comes back in whatever way: those that generate a sequence, too."""
         found: dict[Node, set[Node]] = {}
@@ -218,7 +211,7 @@ class LoopRoles:
         if not self._loop.has_networks and not self._loop.taught and role in (None, Role.DATA):
             recurs = node in self._environments and node in _reach(node, self._loop.value_edges, set())
             return Finding(Role.ENVIRONMENT, False) if recurs else None
-        if has_network(stack) or eager or (role is Role.FORWARD and node in self._mostly_networks):
+        if has_network(stack) or eager or role is Role.FORWARD:
             return self._of_network(stack, node, bool(plays), learned)
         if role in (Role.ENVIRONMENT, Role.WAIT, Role.IDLE, Role.LOGGING) and plays:
             return Finding(Role.ENVIRONMENT, True)
@@ -299,8 +292,7 @@ class LoopRoles:
         return {node for node, each in spent.items() if each[True] > NETWORKS * each.total()}
 
     def _playing_role(self, node: Node) -> Role:
-        environment = node in self._environments and node not in self._planning
-        return Role.ENVIRONMENT if environment else Role.INFERENCE
+        return Role.ENVIRONMENT if node in self._environments else Role.INFERENCE
 
     @cached_property
     def _weakly_playing(self) -> set[Node]:

@@ -190,7 +190,7 @@ class Profile:
     updates_seen: 1 if learning was sampled, or a call that updates parameters is in the training loop
     before_updates: 1 if the script's text updates parameters, and nothing that was seen leads to it
     training_began: 1 if the training loop was seen, otherwise 0
-    trainers: processes that compute gradients; in_turns: 1 if there are two that never work at the same time
+    trainers: processes that compute gradients
     """
 
     command: list[str]

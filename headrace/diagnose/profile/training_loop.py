@@ -113,9 +113,8 @@ class TrainingLoop(OwnLoop):
             elif not self.has_networks:  # all that calls something of the script in a loop
                 calling = [place for place in places[1:] if scope_of(place)[1]][:-1]  # without comprehensions
                 repeating |= {scope_of(place)[1] for place in calling if loops_at(place)}
-        plain = DataFlow(self._trees, (), self._called)
-        kinds = self._kinds_in(plain)
-        return self.roots | updating | repeating | {key for key in using if plain.effects(key)[1] - kinds.keys()}
+        changing = {key for key in using if self._plain.effects(key)[1] - self.kinds.keys()}
+        return self.roots | updating | repeating | changing
 
     @cached_property
     def has_networks(self) -> bool:
@@ -149,25 +148,27 @@ class TrainingLoop(OwnLoop):
         return {file: syntax_tree(file) for file in files}
 
     @cached_property
+    def _plain(self) -> DataFlow:
+        """The graph in which no function is followed."""
+        return DataFlow(self._trees, (), self._called)
+
+    @cached_property
     def flow(self) -> DataFlow:
         return DataFlow(self._trees, self.transparent | {self.scope}, self._called)
 
     @cached_property
     def kinds(self) -> dict[Token, str]:
         """Tokens of networks, optimizers, functions, ...: no data of the loop flow through them."""
-        return self._kinds_in(self.flow)
+        return {token: kind for token, kind in self._kinds.items() if kind not in DATA}
 
-    def _kinds_in(self, flow: DataFlow) -> dict[Token, str]:
-        every = self._every_kind(flow).items()
-        return {token: kind for token, kind in every if kind not in DATA}
-
-    def _every_kind(self, flow: DataFlow) -> dict[Token, str]:
-        found = {}
-        for places in self.inner.values():
-            for place in places:
-                for name, kind in place.kinds:
-                    found[("", name) if name.startswith(".") else flow.token(name, scope_of(place)[1])] = kind
-        return found
+    @cached_property
+    def _kinds(self) -> dict[Token, str]:
+        """The same, with those of data."""
+        named = ((place, name, kind) for places in self.inner.values() for place in places for name, kind in place.kinds)
+        return {
+            ("", name) if name.startswith(".") else self._plain.token(name, scope_of(place)[1]): kind
+            for place, name, kind in named
+        }
 
     def is_of_data(self, expression: ast.expr, node: Node) -> bool:
         """Tell whether an expression is an array, a part of one, a number or a container, or is computed of them."""
@@ -185,11 +186,7 @@ class TrainingLoop(OwnLoop):
 
     def kind_of_value(self, expression: ast.expr, node: Node) -> str:
         """The kind of a variable or an attribute, of data, too; "" for others."""
-        return self._data.get(self.flow.place(expression, node.function), "")
-
-    @cached_property
-    def _data(self) -> dict[Token, str]:
-        return self._every_kind(self.flow)
+        return self._kinds.get(self.flow.place(expression, node.function), "")
 
     def gives(self, node: Node) -> set[str]:
         """Kinds of data in the variables to which the statement around a call assigns what the call gives."""
@@ -308,7 +305,7 @@ class TrainingLoop(OwnLoop):
         for node in self.nodes:
             if _is_method(node.tree) and node.callees:
                 owner = self.flow.place(node.tree.func.value, node.function)  # type: ignore[attr-defined]
-                taken = {token for token in node.uses - {owner} if self._data.get(token) != variables.NUMBER}
+                taken = {token for token in node.uses - {owner} if self._kinds.get(token) != variables.NUMBER}
                 methods[owner] += [node] if taken and owner[1] else []
         some = (each for each in methods.values() if len({self._gives_nothing(node) for node in each}) > 1)
         return {node for each in some for node in each}

@@ -107,7 +107,6 @@ def build(recording: Recording, hints: Hints) -> Profile:
         counters["before_updates"] = float(began is None and loop is not None and loop.is_before_updates)
         counters["updates_seen"] = float(lanes[0].spent(*LEARNING) > 0 or (loop is not None and loop.updates))
     counters["trainers"] = len(learning)
-    counters["in_turns"] = float(len(learning) == 2 and driver.take_turns(*learning))
     return Profile(
         command=recording.command,
         started=window.started_at,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from statistics import median
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration
@@ -26,7 +25,6 @@ WARM_CACHES = 0.5  # time of a step in a loop, as a share of its time in a worke
 COLD_STEP = 250e-6  # s that a step takes longer after a pause
 LEAST_STAYS = 0.5  # share of what the environments are expected to take in one process, that they take at least
 ACTING = (Role.ENVIRONMENT, Role.INFERENCE)
-SENDING = r"async|send|call"  # in the names of functions that send steps and other calls to workers
 LAGGING = 1.4  # a straggler takes this many times as long as the other workers
 OTHER_DATA = (
     "More environments change the data that the policy learns from: shorten each rollout by the same factor, and "
@@ -88,20 +86,11 @@ def one_process(facts: Facts) -> Remedy | None:
         f"{facts.percent(waiting)} of the time, but their environments together take {facts.percent(busy)}: the rest "
         "is pickling, pipes and waking up."
     )
-    rest, stays = facts.total - waiting, min(alone + _stacking(facts), waiting)
+    rest, stays = facts.total - waiting, min(alone + facts.spent(Role.ENVIRONMENT), waiting)  # it stacks as before
     likely = waiting + COLD_CACHES * rest - stays
     title, change = "Step the environments in the script's own process", snippet(facts, "one_process")
     most = waiting - LEAST_STAYS * stays + COLD_CACHES_AT_MOST * rest
     return remedy(facts, title, why, MINUTES, change, most=most, likely=likely, measured=waiting)
-
-
-def _stacking(facts: Facts) -> float:
-    """Seconds in which the training thread stacks what the workers sent, and their infos: it does so without them, too.
-
-    That is its time in the vector environment, without the sending of actions, and of other messages.
-    """
-    spans = (span for span in facts.profile.training_thread.spans if span.role is Role.ENVIRONMENT)
-    return sum(span.end - span.start for span in spans if not re.search(SENDING, span.detail))
 
 
 def _computing_seconds(facts: Facts) -> list[float]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from headrace.diagnose.profile.profile import Site
 from headrace.diagnose.verdict.profile_facts import Facts
 
-SB3 = "stable_baselines3"
 TEXTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
@@ -16,16 +15,7 @@ def snippet(facts: Facts, name: str, **values: str | int) -> str:
     """A text of snippets.toml with its {values} filled in."""
     texts: dict[str, str] = TEXTS[name]
     text = next((text for library, text in texts.items() if facts.runs(library)), texts["otherwise"])
-    return text.format(algorithm=_algorithm(facts), **values)
-
-
-def _algorithm(facts: Facts) -> str:
-    """The class of Stable-Baselines3 that learns."""
-    for site in facts.profile.training_thread.sites:
-        owner, _, method = site.function.partition(".")
-        if method == "train" and Path(site.file).parts[-3:] == (SB3, owner.lower(), f"{owner.lower()}.py"):
-            return owner
-    return "PPO"
+    return text.format(**values)
 
 
 def instead(site: Site | None, code: str) -> str:

@@ -119,11 +119,14 @@ def _of_several(facts: Facts) -> Verdict:
     """Several processes that train: said as they are, without a figure that would hold for one of them only."""
     number = facts.counter("trainers") or 0
     learning = sorted(facts.profile.lanes, key=lambda lane: -lane.spent(*LEARNING))[:number]
-    parts = [f"{lane.name} (process {lane.pid}) {percent(lane.share(*LEARNING))} of its time" for lane in learning]
-    how = "and take turns: one waits while the other works" if facts.counter("in_turns") else "at the same time"
+    parts = [
+        f"{lane.name} (process {lane.pid}) {percent(lane.share(*LEARNING))} of its time, and it waits "
+        f"{percent(lane.share(Role.WAIT, Role.IDLE))}"
+        for lane in learning
+    ]
     return Verdict(
-        f"Several processes train, {number} of them, {how}.",
-        f"They spend on learning: {enumeration(parts)}.",
+        f"Several processes train, {number} of them.",
+        f"They spend on learning: {'; '.join(parts)}.",
         "No gain is predicted: what one of them saves is not what all of them save. Diagnose one of them alone.",
         _notes(facts),
         limitations=_limitations(facts),

@@ -50,12 +50,6 @@ def test_a_process_that_hardly_computes_gradients_is_no_second_trainer():
     assert driver.trainers([second, first]) == [first, second]
 
 
-def test_two_that_never_work_at_the_same_time_take_turns():
-    first = lane(100, BACKWARD=0.5, WAIT=0.5)
-    assert driver.take_turns(first, lane(101, Kind.WORKER, WAIT=0.5, BACKWARD=0.5))
-    assert not driver.take_turns(first, lane(101, Kind.WORKER, BACKWARD=0.5, WAIT=0.5))
-
-
 def test_training_begins_after_loading_and_not_with_a_single_reset():
     made = lane(100, DATA=1.0)
     assert driver.began(made) is None

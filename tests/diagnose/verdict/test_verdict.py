@@ -285,10 +285,11 @@ def test_workers_with_steps_too_short_to_be_sampled_are_counted():
 
 def test_several_trainers_get_no_figure():
     second = lane(101, Kind.WORKER, "worker 1", FORWARD=0.2, BACKWARD=0.3, WAIT=0.5)
-    made = facts(second, FORWARD=0.2, BACKWARD=0.3, WAIT=0.5, counters={"trainers": 2, "in_turns": 1})
+    made = facts(second, FORWARD=0.2, BACKWARD=0.3, WAIT=0.5, counters={"trainers": 2})
     verdict = judge(made)
-    assert verdict.headline.startswith("Several processes train, 2 of them, and take turns")
-    assert "main (process 100) 50 %" in verdict.where and "worker 1 (process 101) 50 %" in verdict.where
+    assert verdict.headline == "Several processes train, 2 of them."
+    assert "main (process 100) 50 % of its time, and it waits 50 %" in verdict.where
+    assert "worker 1 (process 101) 50 %" in verdict.where
     assert verdict.remedies == [] and "x" not in verdict.headline.replace("exp", "")
 
 
