@@ -5,6 +5,7 @@
     python benchmarks/verdicts.py --python PYTHON --gains 5             # what 20 first remedies gain
     python benchmarks/verdicts.py --python PYTHON --overhead 3          # what being diagnosed costs each script
     python benchmarks/verdicts.py ... --only sb3_ppo --label NAME       # goes on with what has no row of this label
+    python benchmarks/verdicts.py ... --label NAME --verdicts --gains 5 --overhead 1 --until 14:55   # all, one by one
 
 Each script is diagnosed for a few seconds, and its headline compared with the truth; the first remedy, too, where one
 was planted. The others compare the scripts' own steps per second, in turns. Each script appends a row of its own.
@@ -19,9 +20,12 @@ import itertools
 import os
 import re
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from argparse import Namespace
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -62,6 +66,12 @@ TABLES = {
     "ablations": verdicts_rates.ABLATED,
     "overhead": verdicts_rates.OVERHEAD,
 }
+EXPECTED = {  # s that a script takes at most, as far as none of the same run took longer
+    "verdicts": lambda options: 60.0,
+    "gains": lambda options: 60.0 + 25.0 * options.gains,
+    "ablations": lambda options: 60.0 * options.ablations,
+    "overhead": lambda options: 40.0 * options.overhead,
+}
 SLOW_STARTS = {"SBX": 5.0, "Tianshou": 8.0, "RLlib": 5.0}  # s that a library takes to compile or start, beyond SKIP
 # s for which a script runs longer at most, where training begins late; 0 where it was planted not to begin in time
 START_UP, START_UPS = 15.0, {"RLlib": 60.0}
@@ -78,23 +88,45 @@ def main() -> None:
     flags.add_argument("--overhead", type=int, default=0, metavar="TURNS", help="measure what being diagnosed costs")
     flags.add_argument("--seconds", type=float, default=5.0, help="of counted steps in a run of --overhead")
     flags.add_argument("--label", default="", help="a word kept with the rows; scripts that have one are not run again")
+    flags.add_argument("--verdicts", action="store_true", help="the verdicts, too, before what else is measured")
+    flags.add_argument("--until", type=_moment, metavar="HH:MM", help="begin no script that would end after that time")
     options = flags.parse_args()
     if options.quick:
         options.only = ["cleanrl_reinforce"]
-    measured = next((name for name in ("gains", "ablations", "overhead") if getattr(options, name)), "verdicts")
-    rows = _kept(options, measured)
-    done = {row["script"] for row in rows}
+    others = [name for name in ("gains", "ablations", "overhead") if getattr(options, name)]
     with tempfile.TemporaryDirectory() as temporary:
-        for which, half in itertools.product(options.set, options.half):
-            for script, truth in scripts(which, half, Path(temporary, which)):
-                if script.stem not in done and (not options.only or script.stem in options.only):
-                    neighbours = Neighbours()
-                    found = [{"set": which, "half": half} | row for row in _measure(measured, script, truth, options)]
-                    rows += found
-                    if found:
-                        more = {"label": options.label, "measured": measured, "skip": SKIP, "window": WINDOWS}
-                        finish("verdicts", found, options, neighbours, **more)
-                        print(table(found, TABLES[measured]), flush=True)
+        for measured in ["verdicts"] * (options.verdicts or not others) + others:
+            _report(measured, *_all_of(measured, Path(temporary), options))
+
+
+def _all_of(measured: str, temporary: Path, options: Namespace) -> tuple[list[Row], dict[str, str]]:
+    """The rows of all scripts, with those of an earlier run of the same label; and why scripts have none."""
+    rows, missing, longest = _kept(options, measured), {}, EXPECTED[measured](options)
+    done = {row["script"] for row in rows}
+    for which, half in itertools.product(options.set, options.half):
+        for script, truth in scripts(which, half, temporary / which):
+            applied = measured != "gains" or script.stem in verdicts_rates.APPLIED
+            if script.stem in done or not applied or (options.only and script.stem not in options.only):
+                continue
+            if options.until and time.time() + longest > options.until:
+                missing[script.stem] = "no time was left"
+                continue
+            neighbours, began = Neighbours(), time.time()
+            try:
+                found = [{"set": which, "half": half} | row for row in _measure(measured, script, truth, options)]
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                missing[script.stem] = str(error)
+                continue
+            if found:
+                more = {"label": options.label, "measured": measured, "skip": SKIP, "window": WINDOWS}
+                finish("verdicts", found, options, neighbours, **more)
+                print(table(found, TABLES[measured]), flush=True)
+                longest = max(longest, time.time() - began)
+            rows += found
+    return rows, missing
+
+
+def _report(measured: str, rows: list[Row], missing: dict[str, str]) -> None:
     print(table(rows, TABLES[measured]))
     if measured == "verdicts":
         print(table(counts(rows), ("scripts", "half", "number", *OUTCOMES, "falsehoods")))
@@ -102,6 +134,16 @@ def main() -> None:
         worst = max(rows, key=lambda row: row["overhead"])
         median = statistics.median(row["overhead"] for row in rows)
         print(f"median of {len(rows)} scripts {median:.1%}, worst {worst['overhead']:.1%} ({worst['script']})")
+    if missing:
+        print(f"{measured} NOT MEASURED, of {len(missing)} scripts:")
+        print("\n".join(f"    {script}: {why}" for script, why in missing.items()))
+
+
+def _moment(text: str) -> float:
+    """The next time of day HH:MM, in s since 1970."""
+    now = datetime.now()
+    found = datetime.combine(now.date(), datetime.strptime(text, "%H:%M").time())
+    return (found if found > now else found + timedelta(days=1)).timestamp()
 
 
 def _kept(options: Namespace, measured: str) -> list[Row]:
