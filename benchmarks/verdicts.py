@@ -74,7 +74,7 @@ EXPECTED = {  # s that a script takes at most, as far as none of the same run to
 }
 SLOW_STARTS = {"SBX": 5.0, "Tianshou": 8.0, "RLlib": 5.0}  # s that a library takes to compile or start, beyond SKIP
 # s for which a script runs longer at most, where training begins late; 0 where it was planted not to begin in time
-START_UP, START_UPS = 15.0, {"RLlib": 60.0}
+START_UP = 60.0
 
 
 def main() -> None:
@@ -185,7 +185,7 @@ def examine(script: Path, truth: Row, options: Namespace) -> Row:
     kinds, library = kinds_of(truth), truth["library"]
     skip, window = truth.get("skip", SKIP), WINDOWS["planted" if "first" in truth else "ablated"]
     seconds = SKIP + window + SLOW_STARTS.get(library, 0.0) - skip
-    late = 0.0 if kinds == ["start-up"] else START_UPS.get(library, START_UP)
+    late = 0.0 if kinds == ["start-up"] else START_UP
     profile = run_script.measure([str(script)], python=options.python, seconds=seconds, skip=skip, start_up=late)
     facts = Facts(profile, round_trip.measure())
     verdict = judge(facts)

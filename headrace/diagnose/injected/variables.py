@@ -85,10 +85,7 @@ def kind(value):
 
 
 def _kind_of_data(value):
-    """ARRAY, CONTAINER or NUMBER for values of the classes of array libraries and of Python; "" for others, and for None.
-
-    Numbers of NumPy are NUMBER, too.
-    """
+    """ARRAY, CONTAINER or NUMBER for values of the classes of array libraries and of Python; "" for others and None."""
     if issubclass(type(value), _NUMBERS) or any(full_name(base) == "numpy.number" for base in type(value).__mro__):
         return NUMBER
     return "" if value is None else _OF_DATA.get(str(_MODULE(type(value))).partition(".")[0], "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 
 Position = tuple[str, int, int | None, int | None, int | None]  # file, line, column, and those of the end
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -70,6 +71,7 @@ def inside(tree: ast.AST) -> Iterator[ast.AST]:
             yield from inside(child)
 
 
+@cache
 def loops_at(tree: ast.AST, line: int) -> list[Loop]:
     """The loops of a scope around a line, the outermost first."""
     return [node for node in inside(tree) if isinstance(node, Loop) and node.lineno <= line <= (node.end_lineno or 0)]

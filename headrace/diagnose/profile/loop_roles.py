@@ -158,12 +158,6 @@ class LoopRoles:
         return some & self._learned_from - fed
 
     @cached_property
-    def _sources(self) -> set[Node]:
-        """Nodes that play or read what is learned from: without one, a way to the update may have been missed."""
-        playing = set().union(*self._playing.values(), self._stepping, self._loading)
-        return playing & self._learned_from
-
-    @cached_property
     def _stepping(self) -> set[Node]:
         """The nodes in which environments of known classes are stepped."""
         return {node for stack, node in self._loop.ends.items() if self._loop.evidence(stack) is Role.ENVIRONMENT}
@@ -207,7 +201,7 @@ class LoopRoles:
         learned = node in self._learned_from or any(each in self._learned_from for each in plays)
         some = known and any(each in self._learned_from for each in self._loop.networks)
         if some and not learned and (plays or has_network(stack) or role is Role.ENVIRONMENT):
-            return Finding(Role.EVALUATION, bool(self._sources))
+            return Finding(Role.EVALUATION, True)
         if not self._loop.has_networks and not self._loop.taught and role in (None, Role.DATA):
             recurs = node in self._environments and node in _reach(node, self._loop.value_edges, set())
             return Finding(Role.ENVIRONMENT, False) if recurs else None
@@ -255,8 +249,7 @@ class LoopRoles:
         writes = next((each for each in (node, *self._given_to(node)) if each in self._writing), None)
         if writes:
             return Finding(self._writing[writes], True)
-        gives = _reach(node, self._loop.all_edges, set()) - {node}
-        if not known and (gives or not isinstance(node.tree, ast.Call)):
+        if not known:
             return None
         if self._loop.changes_parameters(node):
             return Finding(Role.OPTIMIZER, False)

@@ -235,10 +235,6 @@ def _in_task(stack: Stack) -> list[Place]:
     return _own_places(stack[:index])
 
 
-def index_of(stack: Stack, place: Place) -> int:
-    return next(index for index, each in enumerate(stack) if each is place)
-
-
 def _is_network(place: Place) -> bool:
     return place.code.method in FORWARD and MODULE in (place.code.ancestors or (f"{place.code.module}.Module",))
 

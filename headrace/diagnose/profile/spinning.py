@@ -14,7 +14,7 @@ Question = tuple[ast.expr, int, list[ast.stmt]]  # condition, last line, and wha
 
 
 def spins(stack: Stack) -> bool:
-    """Tell whether a stack is in a condition that is asked again at once, and in nothing that it calls but library code."""
+    """Tell whether a stack is in a condition that is asked again at once, and in nothing it calls but library code."""
     place = next((each for each in stack if each.code.module.partition(".")[0] not in ASKING), None)
     return place is not None and any(
         not pause and not isinstance(condition, ast.Constant) and condition.lineno <= place.line <= last

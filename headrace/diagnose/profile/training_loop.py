@@ -16,7 +16,6 @@ from headrace.diagnose.profile.loop_search import (
     UPDATES,
     OwnLoop,
     has_network,
-    index_of,
     loops_at,
     scope_of,
     updates_by_name,
@@ -30,10 +29,6 @@ MANY = 20  # turns of a loop in which no update is seen, from which on it is tak
 LONGEST = 72  # characters of a statement's text
 WRAPPERS = ("torch", "functools", "contextlib", "jax")  # whose decorators may be between two functions of the script
 DATA = (variables.ARRAY, variables.CONTAINER, variables.NUMBER)
-WITHOUT_DATA = (  # methods of networks that hand on no data of the loop
-    "parameters", "named_parameters", "state_dict", "load_state_dict", "eval", "train", "zero_grad", "to", "modules",
-    "requires_grad_", "cuda", "cpu", "share_memory", "buffers", "children",
-)  # fmt: skip
 
 
 class TrainingLoop(OwnLoop):
@@ -53,17 +48,15 @@ class TrainingLoop(OwnLoop):
             return None
         reads = sum(self.spent[stack] for stack in self.inner if self.evidence(stack) in (Role.READING, Role.DATA))
         often = len(self.turns) > MANY and reads < LEAST * sum(self.spent[stack] for stack in self.inner)
-        trains = bool(self.updating_nodes) or often
-        return self.turns[1] if trains else None
+        return self.turns[1] if self.updating_nodes or often else None
 
     @cached_property
     def _updates(self) -> list[float]:
         """Times at which samples show that an update within the loop began, in s of time.monotonic()."""
-        samples = [each for each in self.samples if each.stack in self.inner]
-        now = [self.evidence(each.stack) in UPDATES for each in samples]
-        return [
-            each.end for each, updates, updated in zip(samples, now, [False, *now], strict=False) if updates > updated
+        samples = [
+            (each.end, self.evidence(each.stack) in UPDATES) for each in self.samples if each.stack in self.inner
         ]
+        return [end for (_, before), (end, now) in pairwise([(0.0, False), *samples]) if now and not before]
 
     @cached_property
     def entered(self) -> float:
@@ -74,11 +67,8 @@ class TrainingLoop(OwnLoop):
     def is_before_updates(self) -> bool:
         """Tell whether the text of the script updates parameters, and nothing that has been seen so far leads to it."""
         led_to = any(updates_by_name(self.files, each[2]) for loops in self._loops.values() for each in loops)
-        return (
-            not self.updating
-            and not led_to
-            and any(updates_by_name(self.files, syntax_tree(each)) for each in self.files)
-        )
+        updates = any(updates_by_name(self.files, syntax_tree(each)) for each in self.files)
+        return updates and not self.updating and not led_to
 
     def statements(self, stack: Stack) -> list[Statement]:
         """The loop's own call or statement that a stack is in, and the one at which it leaves what is followed.
@@ -91,7 +81,7 @@ class TrainingLoop(OwnLoop):
         nodes = (self._node(place), self.ends.get(stack))
         line = place.code.file, place.line, text_at(place.code.file, place.line)[:LONGEST]
         return [
-            (node.file, place.line if index == 0 else node.start[0], _first_line(node.tree)) if node else line
+            (node.file, place.line if index == 0 else node.start[0], _text(node.tree)) if node else line
             for index, node in enumerate(nodes)
         ]
 
@@ -129,7 +119,7 @@ class TrainingLoop(OwnLoop):
         found: dict[Position, tuple[str, ...]] = {}
         for stack, places in self.inner.items():
             for outer, inner in pairwise(places):
-                between = stack[index_of(stack, inner) + 1 : index_of(stack, outer)]
+                between = stack[stack.index(inner) + 1 : stack.index(outer)]
                 direct = all(place.code.module.partition(".")[0] in WRAPPERS for place in between)
                 key = scope_of(inner)[1]
                 if direct and key and outer.column is not None:
@@ -164,11 +154,11 @@ class TrainingLoop(OwnLoop):
     @cached_property
     def _kinds(self) -> dict[Token, str]:
         """The same, with those of data."""
-        named = ((place, name, kind) for places in self.inner.values() for place in places for name, kind in place.kinds)
-        return {
-            ("", name) if name.startswith(".") else self._plain.token(name, scope_of(place)[1]): kind
-            for place, name, kind in named
-        }
+        found = {}
+        for place in {place for places in self.inner.values() for place in places}:
+            for name, kind in place.kinds:
+                found[("", name) if name.startswith(".") else self._plain.token(name, scope_of(place)[1])] = kind
+        return found
 
     def is_of_data(self, expression: ast.expr, node: Node) -> bool:
         """Tell whether an expression is an array, a part of one, a number or a container, or is computed of them."""
@@ -264,16 +254,19 @@ class TrainingLoop(OwnLoop):
         return {(id(node.tree), node.callees[0]): node for node in self.nodes if len(node.callees) == 1}
 
     def kind_of_call(self, node: Node) -> str:
-        """The kind of what a call calls, or of the object whose method it calls; "" for data."""
+        """The kind of what a call calls, or of the object whose method it calls; "" for data.
+
+        A method that is given nothing, as parameters(), hands on no data of the loop.
+        """
         if not isinstance(node.tree, ast.Call):
             return ""
         function = node.tree.func
         own = self._kind(function, node)
         if own and own != variables.CODE:
             return own
-        if isinstance(function, ast.Attribute) and function.attr not in WITHOUT_DATA:
-            return self._kind(function.value, node)
-        return ""
+        given = (*node.tree.args, *(word.value for word in node.tree.keywords))
+        takes = any(not isinstance(each, ast.Constant) for each in given)
+        return self._kind(function.value, node) if isinstance(function, ast.Attribute) and takes else ""
 
     def _kind(self, expression: ast.expr, node: Node) -> str:
         found = self.kinds.get(self.flow.place(expression, node.function), "")
@@ -307,8 +300,8 @@ class TrainingLoop(OwnLoop):
                 owner = self.flow.place(node.tree.func.value, node.function)  # type: ignore[attr-defined]
                 taken = {token for token in node.uses - {owner} if self._kinds.get(token) != variables.NUMBER}
                 methods[owner] += [node] if taken and owner[1] else []
-        some = (each for each in methods.values() if len({self._gives_nothing(node) for node in each}) > 1)
-        return {node for each in some for node in each}
+        both = (each for each in methods.values() if len({self._gives_nothing(node) for node in each}) > 1)
+        return set().union(*both)
 
     def _gives_nothing(self, node: Node) -> bool:
         return all(isinstance(user.tree, ast.Expr) for user in self.value_edges[node])
@@ -348,20 +341,8 @@ class TrainingLoop(OwnLoop):
 
     def loop_around(self, node: Node) -> Loop | None:
         """The innermost loop around a node, within its function."""
-        if node not in self._loop_of:
-            tree = self.flow.functions.get(node.function) or self._trees[node.file]
-            loops = functions.loops_at(tree, node.start[0])
-            self._loop_of[node] = max(loops, key=lambda loop: loop.lineno, default=None)
-        return self._loop_of[node]
-
-    @cached_property
-    def _loop_of(self) -> dict[Node, Loop | None]:
-        return {}
-
-    @property
-    def updates(self) -> bool:
-        """Tell whether a call that updates parameters is known, sampled or not."""
-        return self.tree is not None and bool(self.updating_nodes)
+        tree = self.flow.functions.get(node.function) or self._trees[node.file]
+        return max(functions.loops_at(tree, node.start[0]), key=lambda loop: loop.lineno, default=None)
 
     @cached_property
     def networks(self) -> set[Node]:
@@ -406,7 +387,7 @@ class TrainingLoop(OwnLoop):
         return self.edges(True, set())
 
 
-def _first_line(tree: ast.AST) -> str:
+def _text(tree: ast.AST) -> str:
     return ast.unparse(tree).partition("\n")[0][:LONGEST]
 
 

@@ -105,7 +105,9 @@ def build(recording: Recording, hints: Hints) -> Profile:
     if lanes:
         loop = classifiers[lanes[0].pid].loop
         counters["before_updates"] = float(began is None and loop is not None and loop.is_before_updates)
-        counters["updates_seen"] = float(lanes[0].spent(*LEARNING) > 0 or (loop is not None and loop.updates))
+        counters["updates_seen"] = float(
+            lanes[0].spent(*LEARNING) > 0 or (loop is not None and loop.tree is not None and bool(loop.updating_nodes))
+        )
     counters["trainers"] = len(learning)
     return Profile(
         command=recording.command,

@@ -32,9 +32,7 @@ def is_spread(facts: Facts, activity: str) -> bool:
 
 def _longest(facts: Facts, activity: str) -> Site | None:
     roles = ACTIVITIES.get(activity, ())
-    lines = (
-        site for site in facts.profile.training_thread.lines if site.role in roles or site.role.label == activity
-    )
+    lines = (site for site in facts.profile.training_thread.lines if site.role in roles or site.role.label == activity)
     return max(lines, key=lambda site: site.seconds, default=None)
 
 

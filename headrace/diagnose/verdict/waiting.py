@@ -43,7 +43,7 @@ def sentence(facts: Facts) -> str:
 def for_the_lock(facts: Facts) -> list[str]:
     """Sentence on a thread that holds the interpreter's lock while the training thread needs it; [] without one."""
     main, seconds = facts.profile.training_thread, max(facts.profile.seconds, 1e-9)
-    threads = [lane for lane in facts.profile.lanes[1:] if lane.pid == main.pid and lane.kind in (Kind.THREAD, Kind.MAIN)]
+    threads = [lane for lane in facts.profile.lanes[1:] if lane.pid == main.pid and lane.samples]
     if main.waits.get(LOCK, 0.0) < WAITED * facts.total or not threads:
         return []
     holder = max(threads, key=lambda lane: lane.cpu_seconds)

@@ -1,4 +1,4 @@
-"""Roles of what begins an episode, of what judges its steps, and of an object that acts and learns without a library."""
+"""Roles of what begins an episode and of what judges its steps, and learning without a library of networks."""
 
 from __future__ import annotations
 
