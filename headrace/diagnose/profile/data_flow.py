@@ -26,7 +26,6 @@ from headrace.diagnose.profile.functions import (
 
 Token = tuple[str, str]
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-IN_PLACE = ("copyto", "shuffle", "put", "place", "fill_diagonal")  # functions that change their first argument
 MAKES = "__init__"  # the function that a call of a class calls
 SENT = "yield"  # the variable, in tokens, through which a generator receives what is sent to it
 DEPTH = 3  # of calls, from one function of the script to the next, to which effects are followed
@@ -275,8 +274,6 @@ class DataFlow:
         made.uses |= set().union(*handed)
         if isinstance(call.func, ast.Attribute):
             made.changes |= self._object(call.func.value, around)
-            if call.func.attr in IN_PLACE and call.args:
-                made.changes |= handed[0]
         for key in set(made.callees).difference(followed):
             one = made if len(made.callees) == 1 else self._add(call, around, set(made.uses), result)
             one.callees = (key,)
@@ -290,8 +287,6 @@ class DataFlow:
             made.changes |= handed[0]
         elif name not in ("", "print") and isinstance(around.tree, ast.Expr) and around.tree.value is call:
             made.changes |= set().union(*handed)  # a function without a result changes what it is given
-        for word, tokens in zip(call.keywords, handed[len(call.args) :], strict=True):
-            made.changes |= tokens if word.arg == "out" else set()
         return result
 
     def _follow(self, call: ast.Call, key: str, handed: list[set[Token]], around: Node) -> None:

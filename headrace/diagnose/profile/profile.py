@@ -109,6 +109,9 @@ class Lane:
     samples: int = 0  # sampling ticks; 0 for native threads, of which only the CPU time is known
     counters: dict[str, float] = field(default_factory=dict)  # see Profile
     guessed: dict[Role, float] = field(default_factory=dict)  # of `seconds`, those whose role is likely and not sure
+    blocked: dict[Role, float] = field(
+        default_factory=dict
+    )  # of `seconds`, those in which a core would not have helped
     lines: list[Site] = field(default_factory=list)  # the statements of the script's training loop, the most time first
     waits: dict[str, float] = field(default_factory=dict)  # s blocked, by what was waited for: "a pipe", "a timer", ...
     read_mb: float = 0.0  # that the process read and wrote by system calls: files, pipes and sockets; main threads only
@@ -232,7 +235,7 @@ class Profile:
         data["exit"]["ending"] = Ending(data["exit"]["ending"])
         for lane in data["lanes"]:
             lane["kind"] = Kind(lane["kind"])
-            for name in ("seconds", "guessed"):
+            for name in ("seconds", "guessed", "blocked"):
                 lane[name] = {Role(role): seconds for role, seconds in lane.get(name, {}).items()}
             lane["spans"] = [Span(**span | {"role": Role(span["role"])}) for span in lane["spans"]]
             for name in ("sites", "lines"):

@@ -79,6 +79,7 @@ def of_process(
         lane = Lane(process.pid, thread, process.parent, name, kind, spans, seconds_by_role(spans))
         if main and states:
             lane.seconds, lane.waits = blocking.seconds(kept, classifier), blocking.waits(kept)
+        lane.blocked = blocking.seconds([sample for sample in kept if sample.waits_for], classifier)
         guessed = [sample for sample in kept if classifier.is_guessed(sample.stack)]
         lane.guessed, lane.lines = blocking.seconds(guessed, classifier), sites.of_loop(kept, classifier)
         lane.cpu_seconds = clock.cpu_seconds(window.begin, window.ended)

@@ -275,11 +275,16 @@ class Facts:
         """Share of the lanes' time for which they were ready to run but had no core."""
         return sum(lane.queued_seconds for lane in lanes) / max(sum(lane.total for lane in lanes), 1e-9)
 
-    @property
-    def idle_machine(self) -> float:
-        """Time of what computes with a core of its own, as a share of the time that it took here, 0 .. 1."""
-        computing = max(self.total - self.spent(Role.WAIT, Role.IDLE), 1e-9)
-        return max(1 - self.profile.training_thread.queued_seconds / computing, 0.0)
+    def idle_seconds(self, *roles: Role) -> float:
+        """Seconds of some roles as on an idle machine: less their part of the time in which the thread had no core.
+
+        A role has so much of it as of the time that is computed: what sleeps inside an environment needs no core.
+        """
+        thread, resting = self.profile.training_thread, (Role.WAIT, Role.IDLE)
+        computed = {role: seconds - thread.blocked.get(role, 0.0) for role, seconds in self.seconds.items()}
+        computed.update(dict.fromkeys(resting, 0.0))
+        part = sum(computed.get(role, 0.0) for role in roles) / max(sum(computed.values()), 1e-9)
+        return max(self.spent(*roles) - part * thread.queued_seconds, 0.0)
 
     @cached_property
     def compiled_env(self) -> bool:

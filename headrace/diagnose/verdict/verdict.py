@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.diagnose.profile.formatting import at, capitalized, count, duration, enumeration, percent, place, times
@@ -21,7 +22,6 @@ MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
 TELLING = 2.0  # ... and as this, where no gain is predicted
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
 SOME_WORK = 0.1  # share of a thread's time from which on it may do a part of the training
-RESTING = (Role.WAIT.label, Role.IDLE.label)
 TOGETHER = 3  # parts at most that a headline names together, where it is not known which is the largest
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
 
@@ -133,11 +133,12 @@ def _of_several(facts: Facts) -> Verdict:
     )
 
 
-def groups(facts: Facts) -> list[tuple[str, float]]:
-    """The names of activities in reports, and their seconds; the most first."""
-    waiting = facts.spent(Role.WAIT) - facts.env_wait
-    found = [("environments", facts.environment), ("learning", facts.learning), (Role.WAIT.label, waiting)]
-    found += [(role.label, facts.spent(role)) for role in SINGLE_ROLES]
+def groups(facts: Facts, spent: Callable[..., float] | None = None) -> list[tuple[str, float]]:
+    """The names of activities in reports, and their seconds; the most first. spent: facts.spent where not given."""
+    spent = spent or facts.spent
+    found = [("environments", spent(Role.ENVIRONMENT) + facts.env_wait), ("learning", spent(*LEARNING))]
+    found += [(Role.WAIT.label, spent(Role.WAIT) - facts.env_wait)]
+    found += [(role.label, spent(role)) for role in SINGLE_ROLES]
     return sorted(found, key=lambda item: -item[1])
 
 
@@ -177,14 +178,11 @@ def _largest(facts: Facts) -> list[str]:
 
 
 def _nearly_largest(facts: Facts) -> list[tuple[str, float]]:
-    """The largest part and those that may be as large: within the sampling error, or on a machine that is not busy.
-
-    What computes takes longer there than alone, and what sleeps or waits for a clock does not.
-    """
+    """The largest part and those that may be as large: within the sampling error, or on a machine that is not busy."""
     known = [(name, seconds) for name, seconds in groups(facts) if name != Role.OTHER.label]
-    largest = 0.0 if known[0][0] in RESTING else known[0][1] * facts.idle_machine
-    rests = [name for name, seconds in known if name in RESTING and seconds > max(largest, SOME_WORK * facts.total)]
-    return [(name, seconds) for name, seconds in known if name in rests or facts.overlap(known[0][1], seconds)]
+    (first, most), idle = known[0], dict(groups(facts, facts.idle_seconds))
+    larger = [name for name, seconds in known if idle[name] > idle[first] and seconds > SOME_WORK * facts.total]
+    return [(name, seconds) for name, seconds in known if name in larger or facts.overlap(most, seconds)]
 
 
 def _headline_of_few_samples(facts: Facts) -> str:

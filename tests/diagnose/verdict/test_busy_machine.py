@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.profiles import SECONDS, profile
 
+from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.verdict.profile_facts import Facts
 from headrace.diagnose.verdict.verdict import judge
 
@@ -43,3 +44,11 @@ def test_waiting_is_named_where_computing_may_be_the_largest_part_because_the_ma
     made.training_thread.queued_seconds = queued * SECONDS
     headline = judge(Facts(made)).headline
     assert ("learning, 60 %, and waiting for others, 25 %" in headline) is together
+
+
+@pytest.mark.parametrize(("asleep", "together"), [(0.3, True), (0.0, False)])
+def test_an_environment_that_sleeps_may_be_the_largest_part_on_an_idle_machine(asleep: float, together: bool) -> None:
+    made = profile(BACKWARD=0.6, ENVIRONMENT=0.4)
+    made.training_thread.blocked = {Role.ENVIRONMENT: asleep * SECONDS}
+    made.training_thread.queued_seconds = 0.45 * SECONDS
+    assert ("learning, 60 %, and environments, 40 %" in judge(Facts(made)).headline) is together
