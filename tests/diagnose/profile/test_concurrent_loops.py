@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.diagnose.injected.stacks import ENV_CLASS
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.profile.role_patterns import Hints
 from headrace.diagnose.profile.roles import Classifier
@@ -219,7 +220,7 @@ def test_what_is_between_the_network_and_a_known_environment_plans_and_a_method_
         place = script.at(call)
         return replace(place, kinds=(*place.kinds, ("keep", kind))) if kind else place
 
-    environment = Place(Code("/x/world.py", "World.step", "world", 1, ("gymnasium.core.Env",)), 1)
+    environment = Place(Code("/x/world.py", "World.step", "world", 1, ("gymnasium.core.Env", ENV_CLASS)), 1)
     found = script.roles(
         (at("cost(plans, u)"),),
         (environment, at("world.put(u)")),

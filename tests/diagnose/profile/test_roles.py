@@ -35,7 +35,7 @@ SCRIPT = textwrap.dedent("""
 """)
 FORWARD = Code("/x/site-packages/torch/nn/modules/module.py", "Module._call_impl", "torch.nn.modules.module", 1, ())
 LINEAR = Code("/x/site-packages/torch/nn/linear.py", "Linear.forward", "torch.nn.linear", 9, ())
-STEP = Code("/me/game.py", "Game.step", "game", 5, ("game.Game", "gymnasium.core.Env"))
+STEP = Code("/me/game.py", "Game.step", "game", 5, ("game.Game", "gymnasium.core.Env", ENV_CLASS))
 DUCK = Code("/me/game.py", "Duck.step", "game", 5, ("game.Duck", ENV_CLASS))
 RECV = Code(
     "/lib/connection.py",
