@@ -94,7 +94,7 @@ ROWS = (
     Asked(NETWORKS, "SAC with gSDE", "sac", PENDULUM, 5_000, OF_SAC | GSDE, "SAC"),
     Asked(NETWORKS, "networks apart", "ppo", "Matrix-v0", 50_000, OF_8_ENVS | {"policy_kwargs": APART}, "PPO"),
     Asked(MODELS, "QR-DQN", "qrdqn", CARTPOLE, 50_000, QRDQN, "QRDQN"),
-    Asked(MODELS, "RecurrentPPO", "recurrent_ppo", "CartPoleWithoutVelocities-v0", 50_000, RECURRENT, "RecurrentPPO"),
+    Asked(MODELS, "RecurrentPPO", "recurrent_ppo", "CartPoleWithoutVelocities-v0", 25_000, RECURRENT, "RecurrentPPO"),
     Asked(MODELS, "TRPO", "trpo", CARTPOLE, 50_000, {"n_envs": 4, "n_steps": 256}, "TRPO"),
     Asked(MODELS, "DDPG", "ddpg", PENDULUM, 5_000, OF_PENDULUM | {"noise_type": "normal", "noise_std": 0.1}, "DDPG"),
     Asked(MODELS, "HerReplayBuffer", "dqn", "Bits-v0", 20_000, HER, "DQN"),

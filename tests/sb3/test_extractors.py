@@ -9,6 +9,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from torch import nn
 
+from headrace.bindings.compiled.compiled_collecting import program_of
 from headrace.core.fused import plain_only
 from headrace.sb3 import A2C, DDPG, DQN, PPO, QRDQN, SAC, TD3, TQC, TRPO, BaseFeaturesExtractor, CrossQ, RecurrentPPO
 from headrace.sb3.zoo.entries import settings
@@ -165,3 +166,20 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "ppo.yml").write_text(entry)
     with pytest.raises(ValueError, match=r"policy_kwargs has features_extractor_kwargs, which models of headrace\.sb3"):
         settings(tmp_path / "ppo.yml", "ppo", "Pendulum-v1")
+
+
+class Linear(BaseFeaturesExtractor):
+    def __init__(self, observation_space, features_dim=6):
+        super().__init__(observation_space, features_dim)
+        self.linear = nn.Linear(observation_space.shape[0], features_dim)
+
+    def forward(self, observations):
+        return torch.tanh(self.linear(observations))
+
+
+def test_collecting_with_it_is_compiled():
+    kwargs = {"features_extractor_class": Linear}
+    model = PPO("MlpPolicy", "CartPole-v1", seed=0, n_steps=8, batch_size=8, policy_kwargs=kwargs)
+    with torch.no_grad():
+        found = program_of(model._trainer.collector)
+    assert found is not None and not isinstance(found, str), found

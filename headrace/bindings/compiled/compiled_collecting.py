@@ -223,7 +223,8 @@ def program_of(collector: InlineCollector) -> Program | str | None:
     policy, rollout = collector.policy, collector.rollout
     if rollout.device.type != "cpu" or not acts_as_written(collector):
         return None
-    own = kind_of(policy).__module__.startswith("headrace.")
+    kinds = (kind_of(policy), *map(type, list(policy.modules())[1:]))  # with the parts, which may be a user's
+    own = all(kind.__module__.startswith(("headrace.", "torch.")) for kind in kinds)
     if own and not isinstance(getattr(policy, "head", None), HybridHead):
         return None  # act() has kernels, with the bits of each way to collect
     if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
