@@ -87,7 +87,7 @@ def write_table(program: str, rows: dict[str, Row], columns: Sequence[str]) -> N
     lines = [f"| {' | '.join(columns)} |", f"|---|{'--:|' * (len(columns) - 1)}"]
     total = {column: sum(row[column] for row in rows.values()) for column in columns[1:]}
     for row in (*(rows[name] for name in sorted(rows)), {columns[0]: "all", **total}):
-        lines.append(f"| {' | '.join(str(row[column]) for column in columns)} |")
+        lines.append(f"| {' | '.join(str(row[column]).removesuffix('.py') for column in columns)} |")
     begin, end = f"<!-- table: benchmarks/{program}.py -->", f"<!-- end of {program}.py -->"
     before, rest = PAGE.read_text().split(begin)
     PAGE.write_text("".join((before, begin, "\n\n", "\n".join(lines), "\n\n", end, rest.split(end)[1])))
