@@ -19,6 +19,7 @@ from headrace.envs.gym.columns import action_caster
 from headrace.envs.sources import MUJOCO, EnvSpec, installs_named, mujoco_warns_once
 from headrace.envs.vector.adapter import Autoreset, Outcome
 from headrace.envs.vector.mujoco_infos import INFOS, Infos
+from headrace.envs.vector.mujoco_models import listed
 from headrace.envs.vector.mujoco_simulations import Simulations
 from headrace.envs.vector.mujoco_tasks import TASKS
 
@@ -49,11 +50,12 @@ class MujocoSource:
         _check(task, [*task.kwargs, *options])
         with mujoco_warns_once(task), installs_named(MUJOCO + task.id, task):
             made = gymnasium.make(task, **options)
-        self.env = cast(Any, made.unwrapped)
+            self.env = env = cast(Any, made.unwrapped)
+            model = listed(env.fullpath, env.model, env.frame_skip)
         self.name, self.num_envs = MUJOCO + task.id, num_envs
         self.max_steps: int | None = made.spec.max_episode_steps if made.spec is not None else None
         self.observation_space, self.action_space = made.observation_space, made.action_space
-        kind, model = type(self.env).__name__, self.env.model
+        kind = type(self.env).__name__
         self._task, self._infos = TASKS[kind], INFOS[kind]
         # what formulas read: in Gymnasium dt is a property, which asks MuJoCo for its factors each time
         self._made = SimpleNamespace(**vars(self.env), dt=self.env.dt)

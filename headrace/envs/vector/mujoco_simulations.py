@@ -16,6 +16,7 @@ import numpy as np
 
 from headrace.core.cores import cores
 from headrace.core.terminal import tell
+from headrace.envs.vector.mujoco_models import without_islands
 from headrace.kernels.physics.mujoco_errors import UNSTABLE, Guards
 from headrace.kernels.physics.mujoco_errors import functions as guarding
 from headrace.kernels.runtime.entry_points import entry
@@ -80,6 +81,8 @@ class Simulations:
 
     def take(self, models: Sequence[Any]) -> None:
         """Step by other models of the same sizes from now on: one for all, or one for each."""
+        for model in models:
+            without_islands(model)
         self.models = [models[i % len(models)] for i in range(len(self.datas))]
         self._model_addresses[:] = [model._address for model in self.models]
 
