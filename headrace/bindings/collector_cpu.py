@@ -138,7 +138,7 @@ def steps_of_rows(collector: InlineCollector, first_step: int) -> None:
         acts.begin(collector._random(first_step))
     for t, call in enumerate(acts.calls):
         with timer("inference"):
-            collector._check()
+            collector.check_stop()
             acts.work_queue.run(call, acts.threads)
         with timer("env"):
             env.step(rollout, t)

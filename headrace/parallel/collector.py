@@ -148,13 +148,14 @@ class InlineCollector:
         env, shape = self.env, (self.rollout.num_steps, self.env.num_envs, self.policy.num_draws)
         return rng.uniform(self.seed, rng.Purpose.ACTION, first_step, *shape, env.device, env.first_env)
 
-    def _check(self) -> None:
+    def check_stop(self) -> None:
+        """Raise Stopped where the training has been stopped."""
         if self.stop is not None and self.stop():
             raise Stopped
 
     def act(self, t: int, random: Tensor) -> None:
         """Fill row t with what the policy outputs; random [N, num_draws]."""
-        self._check()
+        self.check_stop()
         output = self.policy.act(self._observation[t], self.rnn_state, random)
         for name, target in self._outputs[t]:
             target.copy_(getattr(output, name))
@@ -165,7 +166,7 @@ class InlineCollector:
     def act_for(self, rows: int | Tensor, envs: slice | Tensor, random: Tensor) -> None:
         """Fill rows of some environments with what the policy outputs. rows, envs: a row and a slice, or a row for each
         of the environments [k]; random: [T, N, num_draws]."""
-        self._check()
+        self.check_stop()
         rollout = self.rollout
         observation = tree_map(lambda x: x[rows, envs], rollout.observation)
         before = tree_map(lambda x: x[envs], self.rnn_state)

@@ -15,6 +15,7 @@ from headrace.agent_groups.group_algorithm import Grouped
 from headrace.agent_groups.group_policy import check_spaces
 from headrace.algorithms.base import Algorithm, algorithm_classes, is_offline
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OffPolicyConfig, fits_utd_ratio
+from headrace.algorithms.reduce import one_learner, size_of
 from headrace.core.cores import cores
 from headrace.core.device import torch_threads
 from headrace.core.packages import require
@@ -33,7 +34,7 @@ from headrace.parallel.actor_env import ActorEnv, Executor, Job, MakePart
 from headrace.parallel.apart_collector import ApartCollector
 from headrace.parallel.collection_modes import make_collector
 from headrace.parallel.collector import Collector, InlineCollector
-from headrace.parallel.cuda.cuda_graphs import GraphedIteration
+from headrace.parallel.cuda.cuda_graphs import GraphedIteration, GraphedParts
 from headrace.parallel.gradient_actor import GradientActing
 from headrace.parallel.gradients import GradientActors
 from headrace.parallel.learning_collector import LearningCollector
@@ -384,13 +385,17 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
 
 def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> GraphedIteration | None:
     """What replays iterations from a CUDA graph; None where the device has none, or it cannot be trusted."""
+    here = env.device.type == "cuda" and isinstance(collector, InlineCollector)
+    if not (config.graphs and here) or isinstance(algorithm, Grouped):
+        return None
     # environments of other libraries may launch kernels that no graph records
-    compiled = env.device.type == "cuda" and env.backend in ("cuda", "torch")
-    if not (config.graphs and compiled and isinstance(collector, InlineCollector)) or isinstance(algorithm, Grouped):
+    compiled, alone = env.backend in ("cuda", "torch"), size_of(getattr(algorithm, "reduce", one_learner)) == 1
+    if not (compiled or alone):
         return None
     if isinstance(collector, LearningCollector):
         tell("train_freq makes no CUDA graph of an iteration: num_steps in its place learns as often, with one")
         return None
     from headrace.checks import parity
 
-    return GraphedIteration(collector, algorithm) if parity.graphs_trusted(env.device) else None
+    kind = GraphedIteration if compiled else GraphedParts
+    return kind(collector, algorithm) if parity.graphs_trusted(env.device) else None

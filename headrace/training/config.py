@@ -62,7 +62,7 @@ class TrainConfig:
     collect_device: str | None = None  # device of the policy that collects; None: where it learns, of actors the CPU
     eval_device: str | None = None  # device of evaluations during training; None: where it learns
     precision: Literal["float32", "tf32", "bfloat16", "auto"] = "float32"  # of hidden layers, see docs/gpu.md
-    graphs: bool = True  # on CUDA: run whole iterations as one CUDA graph, if they can be captured
+    graphs: bool = True  # on CUDA: run iterations as CUDA graphs, one or two, if they can be captured
     backend: str = "auto"  # of the environments: auto, or one listed by `headrace envs`
     # processes for uncompiled environments; auto: measure; None: none. Where it is not given, ids of Gymnasium for
     # which nothing is registered get those that the time of a step asks for

@@ -181,7 +181,7 @@ class Rows(_Acts):
 
     def act(self, collector: InlineCollector, t: int, random: Tensor | None = None) -> None:
         """Fill row t with what the policy outputs, from its draws among those that were given at the beginning."""
-        collector._check()
+        collector.check_stop()
         memory = self.placed.memory
         memory.words[self._places] = self._first + self._apart * t
         memory.run(self.threads)

@@ -85,7 +85,7 @@ def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
         acts = _Acts(program, collector, collector._random(first_step))
     for t in range(rollout.num_steps):
         with timer("inference"):
-            collector._check()
+            collector.check_stop()
             acts.act(collector, t)
         with timer("env"):
             collector.env.step(rollout, t)

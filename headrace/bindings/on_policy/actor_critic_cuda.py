@@ -202,7 +202,7 @@ def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
     number = rollout.num_envs
     for t in range(rollout.num_steps):
         with timer("inference"):
-            collector._check()
+            collector.check_stop()
             launches.act(architecture, inputs, (t * number, number, t * number), random, t, True, outputs)
         with timer("env"):
             env.step(rollout, t)

@@ -1,4 +1,5 @@
 """Whole iterations as one CUDA graph: T steps of policy and environments, and the update, launched by a single call.
+Where no graph can hold the environments' steps, acting is one graph and the update another.
 
 What varies between iterations lies on the device: the counters of the random draws, and the progress of the training.
 The host writes these three numbers, replays the graph, and reads the metrics at the end; it waits for nothing between.
@@ -18,9 +19,11 @@ from torch import Tensor
 
 from headrace.algorithms.base import Algorithm, past_warm_up
 from headrace.algorithms.reduce import all_agree, one_learner, size_of
+from headrace.core.fused import kernel_of
 from headrace.core.terminal import tell
+from headrace.core.types import StateDict
 from headrace.data.rollout import tree_map
-from headrace.parallel.collector import InlineCollector
+from headrace.parallel.collector import InlineCollector, mask_state, output_columns, steps
 from headrace.parallel.cuda.capturable import Capturable, NotCapturable
 from headrace.policies.examination import examine, modules_in
 
@@ -43,7 +46,7 @@ class GraphedIteration:
         self._progress: Any = torch.zeros((), dtype=torch.float64, device=device)  # as precise as the host's
         self._rnn_state: Any = None  # recurrent state between iterations, always in the same memory
         self._metrics: dict[str, Tensor] = {}
-        self._replay: Callable[[], None] | None = None
+        self._replays: list[Callable[[], None]] = []  # of graphs, one for each body
         self._captured: list[dict[str, Any]] = []  # what the graph has of the host, see _host_values()
         self.refused = ""  # why there is no graph, where there can be none
 
@@ -54,18 +57,26 @@ class GraphedIteration:
         """
         if self.refused or not self.collector.steps or not past_warm_up(self.algorithm):
             return None
-        if self._replay is None or not _unchanged(self._captured, self._host_values()):
+        if not self._replays or not _unchanged(self._captured, self._host_values()):
             self._make()
-        if self._replay is None:
+        if not self._replays:
             return None
         self._place_rnn_state()
         self._first_step.fill_(self.collector.steps)
         self._iteration.fill_(self.algorithm.iteration)
         self._progress.fill_(progress)
-        self._replay()
-        self.collector.steps += self.collector.rollout.num_steps
+        self._run()
         self.algorithm.iteration += 1
         return self._metrics
+
+    def _run(self) -> None:
+        """Collect and update."""
+        self._replays[0]()
+        self.collector.steps += self.collector.rollout.num_steps
+
+    def _bodies(self) -> list[Callable[[], None]]:
+        """What graphs are made of."""
+        return [self._body]
 
     def _body(self) -> None:
         """One iteration, which reads no number of the host that changes."""
@@ -84,8 +95,8 @@ class GraphedIteration:
 
     def _make(self) -> None:
         """Run once with all checks, undo it, then capture. There is no graph where the checks refuse."""
-        self._replay = None
-        before = self.algorithm.state_dict(), self.collector.state_dict()
+        self._replays = []
+        before = self._state()
         self._rnn_state = self.collector.rnn_state = tree_map(torch.clone, self.collector.rnn_state)
         try:
             self._warm_up()
@@ -94,22 +105,29 @@ class GraphedIteration:
         reduce = getattr(self.algorithm, "reduce", one_learner)
         if not all_agree(not self.refused, reduce):
             self._refuse("another learner's iteration cannot be captured")
-        self.algorithm.load_state_dict(before[0])
-        self.collector.load_state_dict(before[1])
+        self._load(*before)
         if self.refused:
             return
         self._place_rnn_state()
         capture = self._capture or partial(cuda_graph, alone=size_of(reduce) == 1)
         try:
-            self._replay = capture(self._body)
+            self._replays = [capture(body) for body in self._bodies()]
         except RuntimeError as error:  # torch's class for all of CUDA's errors
             self.refused = f"CUDA refused the capture ({str(error).splitlines()[0]})"
         if not all_agree(not self.refused, reduce):
-            self._replay = None
+            self._replays = []
             self._refuse("CUDA refused another learner's capture")
-            self.algorithm.load_state_dict(before[0])
-            self.collector.load_state_dict(before[1])
+            self._load(*before)
         self._captured = self._host_values()
+
+    def _state(self) -> tuple[StateDict, Any]:
+        """What a run of the bodies changes."""
+        return self.algorithm.state_dict(), self.collector.state_dict()
+
+    def _load(self, algorithm: StateDict, collector: Any) -> None:
+        """Undo a run of the bodies."""
+        self.algorithm.load_state_dict(algorithm)
+        self.collector.load_state_dict(collector)
 
     def _refuse(self, otherwise: str) -> None:
         """Say why there is no graph; `otherwise`, where the reason is not known here."""
@@ -132,14 +150,15 @@ class GraphedIteration:
         return [{**seen, "rollout": self.collector.rollout}, *map(_values, self._parts().values())]
 
     def close(self) -> None:
-        """Free the graph."""
-        self._replay = None
+        """Free the graphs."""
+        self._replays = []
 
     def _warm_up(self) -> None:
         parts = self._parts()
         numbers = {name: _numbers(part) for name, part in parts.items()}
         with _side_stream(self._first_step.device), Capturable() as strict:
-            self._body()
+            for body in self._bodies():
+                body()
         self._metrics = {}
         gc.collect()
         for name, part in parts.items():
@@ -151,6 +170,69 @@ class GraphedIteration:
                 f"an iteration keeps {left:,} bytes of new tensors, which a graph would overwrite: copy them into "
                 "tensors made before"
             )
+
+
+class GraphedParts(GraphedIteration):
+    """Replays acting from one graph and the update from another, where no graph can hold the environments' steps.
+
+    They are stepped between: by a library, or by processes. Where a kernel collects, there is no graph of acting.
+    """
+
+    def __init__(self, collector: InlineCollector, algorithm: Algorithm, capture: Capture | None = None) -> None:
+        super().__init__(collector, algorithm, capture)
+        rollout, policy = collector.rollout, collector.policy
+        self._row = torch.zeros(1, dtype=torch.int64, device=rollout.device)
+        self._random = torch.zeros(rollout.num_envs, policy.num_draws, device=rollout.device)
+
+    def _run(self) -> None:
+        if len(self._replays) > 1:
+            self.collector.act = self._act  # type: ignore[method-assign]
+        try:
+            self.collector.collect()
+        finally:
+            vars(self.collector).pop("act", None)
+        self._replays[0]()
+
+    def _act(self, t: int, random: Tensor) -> None:
+        """Fill row t, as InlineCollector.act() does."""
+        self.collector.check_stop()
+        self._row.fill_(t)
+        self._random.copy_(random)
+        self._replays[1]()
+
+    def _bodies(self) -> list[Callable[[], None]]:
+        return [self._body] if kernel_of(steps, self.collector, 0) is not None else [self._body, self._act_body]
+
+    def _body(self) -> None:
+        """The update from a rollout."""
+        with _counting_on_device(self.algorithm, self._iteration):
+            self._metrics = self.algorithm.update(self.collector.rollout, self._progress)
+
+    @torch.no_grad()
+    def _act_body(self) -> None:
+        """Acting for the row of a number on the device."""
+        rollout, row = self.collector.rollout, self._row
+        observation, valid = (tree_map(partial(_row_of, row), x) for x in (rollout.observation, rollout.valid))
+        output = self.collector.policy.act(observation, self._rnn_state, self._random)
+        for name in output_columns(rollout):
+            getattr(rollout, name).index_copy_(0, row, getattr(output, name).unsqueeze(0))
+        if "rnn_state" in rollout.columns:
+            tree_map(lambda column, x: column.index_copy_(0, row, x.unsqueeze(0)), rollout.rnn_state, self._rnn_state)
+        tree_map(lambda kept, new: kept.copy_(new), self._rnn_state, mask_state(output.rnn_state, valid))
+
+    def _state(self) -> tuple[StateDict, Any]:
+        return self.algorithm.state_dict(), tree_map(torch.clone, self.collector.rnn_state)
+
+    def _load(self, algorithm: StateDict, collector: Any) -> None:
+        self.algorithm.load_state_dict(algorithm)
+        self.collector.rnn_state = tree_map(torch.clone, collector)
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: part for name, part in super()._parts().items() if name != "environment"}
+
+
+def _row_of(row: Tensor, column: Tensor) -> Tensor:
+    return column.index_select(0, row)[0]
 
 
 def cuda_graph(body: Callable[[], None], alone: bool = True) -> Callable[[], None]:
