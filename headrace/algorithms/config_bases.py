@@ -305,6 +305,9 @@ def check_ranges(config: OnPolicyConfig | OffPolicyConfig) -> None:
             raise ValueError(f"num_atoms must be 1 or more, got {config.num_atoms}")
         if not config.v_min < config.v_max:
             raise ValueError(f"v_min must be below v_max, got {config.v_min:g} and {config.v_max:g}")
+    low, high = (getattr(config, name, 0.0) for name in ("exploration", "exploration_max"))
+    if 0 < high <= low:
+        raise ValueError(f"exploration_max must be above exploration, {low:g}, or 0 for one deviation, got {high:g}")
     if isinstance(config, ActorCriticConfig) and config.sequence_length and config.num_steps % config.sequence_length:
         length = config.sequence_length
         raise ValueError(f"sequence_length is {length}: let it divide num_steps, {config.num_steps}")

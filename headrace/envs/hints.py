@@ -82,6 +82,8 @@ def _of_module(name: str) -> tuple[str, str] | None:
 def _near(name: str) -> str:
     """Advice that is not certain."""
     others = {*names(), *gymnasium.registry} - {name}  # a version that Gymnasium dropped may have settings
+    if name.startswith(sources.MUJOCO):
+        others = {sources.MUJOCO + other for other in others if other.endswith("-v5")}
     if close := did_you_mean(name, sorted(others)) or near_modules(name):
         return close
     namespace, slash, _ = name.rpartition("/")

@@ -385,12 +385,11 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
 
 def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> GraphedIteration | None:
     """What replays iterations from a CUDA graph; None where the device has none, or it cannot be trusted."""
-    here = env.device.type == "cuda" and isinstance(collector, InlineCollector)
-    if not (config.graphs and here) or isinstance(algorithm, Grouped):
+    if not (config.graphs and env.device.type == "cuda" and isinstance(collector, InlineCollector)):
         return None
     # environments of other libraries may launch kernels that no graph records
     compiled, alone = env.backend in ("cuda", "torch"), size_of(getattr(algorithm, "reduce", one_learner)) == 1
-    if not (compiled or alone):
+    if isinstance(algorithm, Grouped) or not (compiled or alone):
         return None
     if isinstance(collector, LearningCollector):
         tell("train_freq makes no CUDA graph of an iteration: num_steps in its place learns as often, with one")

@@ -191,6 +191,7 @@ def test_each_episode_has_a_deviation_of_its_own():
         (lambda: sac.SACConfig(num_atoms=5, v_min=1, v_max=1), "v_min must be below v_max, got 1 and 1"),
         (lambda: td3.TD3Config(weight_decay=-1), "weight_decay must be 0 or more"),
         (lambda: td3.TD3Config(norm="batch"), "norm must be"),
+        (lambda: td3.TD3Config(exploration=0.3, exploration_max=0.3), "exploration_max must be above exploration, 0.3"),
         (lambda: CrossQConfig(norm="layer"), "batch renormalisation: leave norm='layer' out"),
         (lambda: ActorQ(OBSERVATIONS, ACTIONS, norm="batch"), "unknown norm 'batch'"),
         (lambda: ActorQ(OBSERVATIONS, ACTIONS, exploration_per_episode=True), "is for deterministic=True"),

@@ -20,7 +20,7 @@ from headrace.envs.sources import MUJOCO, EnvSpec, installs_named, mujoco_warns_
 from headrace.envs.vector.adapter import Autoreset, Outcome
 from headrace.envs.vector.mujoco_infos import INFOS, Infos
 from headrace.envs.vector.mujoco_models import listed
-from headrace.envs.vector.mujoco_simulations import Simulations
+from headrace.envs.vector.mujoco_simulations import Simulations, check_counts
 from headrace.envs.vector.mujoco_tasks import TASKS
 
 IDS = tuple(f"{name.removesuffix('Env')}-v5" for name in TASKS)
@@ -48,6 +48,7 @@ class MujocoSource:
 
     def __init__(self, task: EnvSpec, num_envs: int, num_threads: int | None = None, **options: Any) -> None:
         _check(task, [*task.kwargs, *options])
+        check_counts(MUJOCO + task.id, num_threads=num_threads, frame_skip=options.get("frame_skip"))
         with mujoco_warns_once(task), installs_named(MUJOCO + task.id, task):
             made = gymnasium.make(task, **options)
             self.env = env = cast(Any, made.unwrapped)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate
+from numbers import Integral
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
@@ -134,13 +135,22 @@ class Simulations:
         if failed := np.flatnonzero(self._ends > 0).tolist():
             text = self._guards.text(int(self._ends[failed[0]]) - 1)
             raise self._mujoco.FatalError(f"environment {failed[0]} of {self.name}: {text}")
-        self.unstable += int(unstable.sum())
+        before, self.unstable = self.unstable, self.unstable + int(unstable.sum())
+        if before.bit_length() == self.unstable.bit_length():
+            return unstable
         numbers = ", ".join(map(str, np.flatnonzero(unstable)))
         tell(
             f"{self.name}: MuJoCo found the simulation of environment {numbers} unstable and reset it, which ends "
             f"its episode ({self.unstable} so far)"
         )
         return unstable
+
+
+def check_counts(name: str, **counts: Any) -> None:
+    """Raise ValueError for an argument of an environment that has to be a whole number above 0, or None."""
+    for argument, value in counts.items():
+        if value is not None and not (isinstance(value, Integral) and value >= 1):
+            raise ValueError(f"{argument} of {name} is {value!r}: give a whole number of at least 1")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class MujocoTask:
         action_space                optional, of the actuators' controls; else a Box of their ranges
         max_steps                   steps until an episode is truncated; None for never
         class Params(NamedTuple)    optional: parameters with a default, f32, i32 or boolean
-        reset(s, p, key)            sets s.qpos, s.qvel and others of SETTABLE, which are the model's before; returns s
+        reset(s, p, key)            optional: sets s.qpos and others of SETTABLE, the model's before it; returns s
         observe(s, p)               the observation: as many numbers as its space has; or observe(s, p, out)
         reward(s, p, action)        after a step: a number
         ended(s, p)                 optional: whether the episode is terminated
@@ -53,6 +53,9 @@ class MujocoTask:
         from headrace.envs.vector.mujoco_task_env import MujocoTaskEnv
 
         return MujocoTaskEnv(cls, num_envs, params or {}, num_threads)
+
+    def reset(s: Any, p: Any, key: Any) -> Any:
+        return s
 
     def ended(s: Any, p: Any) -> Any:
         return False

@@ -21,7 +21,7 @@ from headrace.data.spaces import action_column, env_columns
 from headrace.envs.base import Env, Round
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.envs.gym.columns import action_caster
-from headrace.envs.vector.mujoco_simulations import SILENCE, Simulations
+from headrace.envs.vector.mujoco_simulations import SILENCE, Simulations, check_counts
 from headrace.kernels.language.ops import array, f32
 from headrace.kernels.language.read import read
 from headrace.kernels.targets.cpu.env import CpuEnvs
@@ -44,8 +44,7 @@ class MujocoTaskEnv(Env):
     backend, device = "vector", torch.device("cpu")
 
     def __init__(self, task: Task, num_envs: int, params: Settings, num_threads: int | None) -> None:
-        if num_envs < 1:
-            raise ValueError(f"num_envs is {num_envs}: give at least 1")
+        check_counts(task.__name__, num_envs=num_envs, num_threads=num_threads, frame_skip=task.frame_skip)
         require("mujoco", f'{task.__name__} needs MuJoCo: pip install "headrace[mujoco]"')
         self.name, self.num_envs, self._task, self.made_params = task.__name__, num_envs, task, dict(params)
         self._model = _model_of(task)

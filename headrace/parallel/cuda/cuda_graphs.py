@@ -21,7 +21,6 @@ from headrace.algorithms.base import Algorithm, past_warm_up
 from headrace.algorithms.reduce import all_agree, one_learner, size_of
 from headrace.core.fused import kernel_of
 from headrace.core.terminal import tell
-from headrace.core.types import StateDict
 from headrace.data.rollout import tree_map
 from headrace.parallel.collector import InlineCollector, mask_state, output_columns, steps
 from headrace.parallel.cuda.capturable import Capturable, NotCapturable
@@ -120,11 +119,11 @@ class GraphedIteration:
             self._load(*before)
         self._captured = self._host_values()
 
-    def _state(self) -> tuple[StateDict, Any]:
+    def _state(self) -> tuple[dict[str, Any], Any]:
         """What a run of the bodies changes."""
         return self.algorithm.state_dict(), self.collector.state_dict()
 
-    def _load(self, algorithm: StateDict, collector: Any) -> None:
+    def _load(self, algorithm: dict[str, Any], collector: Any) -> None:
         """Undo a run of the bodies."""
         self.algorithm.load_state_dict(algorithm)
         self.collector.load_state_dict(collector)
@@ -220,10 +219,10 @@ class GraphedParts(GraphedIteration):
             tree_map(lambda column, x: column.index_copy_(0, row, x.unsqueeze(0)), rollout.rnn_state, self._rnn_state)
         tree_map(lambda kept, new: kept.copy_(new), self._rnn_state, mask_state(output.rnn_state, valid))
 
-    def _state(self) -> tuple[StateDict, Any]:
+    def _state(self) -> tuple[dict[str, Any], Any]:
         return self.algorithm.state_dict(), tree_map(torch.clone, self.collector.rnn_state)
 
-    def _load(self, algorithm: StateDict, collector: Any) -> None:
+    def _load(self, algorithm: dict[str, Any], collector: Any) -> None:
         self.algorithm.load_state_dict(algorithm)
         self.collector.rnn_state = tree_map(torch.clone, collector)
 

@@ -142,6 +142,29 @@ def test_an_unstable_simulation_ends_its_episode(tmp_path, monkeypatch, capfd):
     assert "Ball: MuJoCo found the simulation of environment 1 unstable" in capfd.readouterr().err
 
 
+def test_a_line_comes_as_often_as_the_count_of_unstable_simulations_doubles(capfd):
+    def far_off(s, p, key):
+        s.qpos[0] = 1e30
+        return s
+
+    env = hr.make(_with(reset=far_off), 2)
+    rollout = env.rollout(18, env.columns())
+    env.reset(rollout, 0)
+    rollout.action.zero_()
+    for t in range(18):
+        env.step(rollout, t)
+    said = [line.split("(")[1] for line in capfd.readouterr().err.splitlines() if "unstable and reset" in line]
+    assert env.unstable == 18 and said == ["2 so far)", "4 so far)", "8 so far)", "16 so far)"]
+
+
+def test_without_a_reset_episodes_begin_in_the_model_s_own_state():
+    env = hr.make(_with(reset=hr.MujocoTask.reset), 2)
+    rollout = env.rollout(1, env.columns())
+    env.reset(rollout, 0)
+    data = mujoco.MjData(mujoco.MjModel.from_xml_string(Ball.xml))
+    assert env._simulations.fields["qpos"].tolist() == [data.qpos.tolist()] * 2
+
+
 def test_actions_that_are_no_numbers_are_errors():
     with pytest.raises(ValueError, match="the action of environment 0 of Ball is"):
         played(hr.make(Ball, 2), 1, action=float("nan"))
@@ -160,6 +183,7 @@ def _with(**members):
         ({"action_space": Box(-1, 1, (3,))}, "Mine has 1 actuators and the action space Box"),
         ({"reward": None}, "Mine has no reward: write"),
         ({"xml": None}, "Mine has no xml"),
+        ({"frame_skip": 0}, "frame_skip of Mine is 0: give a whole number of at least 1"),
     ],
 )
 def test_what_is_wrong_is_said(members, wrong):

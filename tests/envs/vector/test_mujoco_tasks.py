@@ -128,6 +128,10 @@ def test_single_environments_are_gymnasium_s():
         ("mujoco/CartPole-v1", {}, "and not this CartPole-v1"),
         ("mujoco/Hopper-v5", {"xml_file": "mine.xml"}, "takes no xml_file: leave mujoco/ out"),
         ("mujoco/Hopper-v5", {"render_mode": "rgb_array"}, "takes no render_mode: leave mujoco/ out"),
+        ("mujoco/Hoper-v5", {}, "did you mean 'mujoco/Hopper-v5'"),
+        ("mujoco/Hopper-v5", {"num_threads": 0}, "num_threads of mujoco/Hopper-v5 is 0: give a whole number"),
+        ("mujoco/Hopper-v5", {"frame_skip": 0}, "frame_skip of mujoco/Hopper-v5 is 0: give a whole number"),
+        ("mujoco/Hopper-v5", {"frame_skip": 2.5}, "frame_skip of mujoco/Hopper-v5 is 2.5: give a whole number"),
     ],
 )
 def test_what_gymnasium_has_to_step_is_refused(name, options, wrong):
