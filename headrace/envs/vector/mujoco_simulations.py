@@ -149,7 +149,7 @@ class Simulations:
 def check_counts(name: str, **counts: Any) -> None:
     """Raise ValueError for an argument of an environment that has to be a whole number above 0, or None."""
     for argument, value in counts.items():
-        if value is not None and not (isinstance(value, Integral) and value >= 1):
+        if value is not None and not (isinstance(value, Integral) and int(value) >= 1):
             raise ValueError(f"{argument} of {name} is {value!r}: give a whole number of at least 1")
 
 
