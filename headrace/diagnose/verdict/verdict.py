@@ -70,12 +70,10 @@ def _has_not_begun(facts: Facts) -> bool:
     """Tell whether a window ended before the training began, as while data are loaded."""
     if facts.samples < FEWEST_SAMPLES and facts.share(*COMPUTING) > facts.share(Role.DATA):
         return False  # it may just have
-    workers = [lane for lane in facts.profile.workers if lane.samples]
-    starting = bool(workers) and all(lane.share(Role.START_UP) > 0.5 for lane in workers)  # which the script waits for
-    known = bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5
     others = [lane for lane in facts.profile.lanes[1:] if lane.samples]
     nobody = bool(others) and not any(map(_works, others)) and facts.share(Role.IDLE) < 0.5
-    known = known and (starting or nobody or facts.share(Role.WAIT, Role.IDLE) < 0.5)
+    waits = facts.share(Role.WAIT, Role.IDLE) >= 0.5 and not nobody
+    known = (bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5) and not waits
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
     turns = facts.share(Role.REMADE) > 0.5 and not facts.counter(
         "before_updates"
