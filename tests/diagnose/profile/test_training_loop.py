@@ -197,9 +197,8 @@ def test_a_network_whose_output_is_judged_by_other_code_acts_and_one_that_gives_
     assert found == [Role.INFERENCE, Role.FORWARD, Role.FORWARD, Role.BACKWARD]
 
 
-GYM = Code(
-    "/x/site-packages/some/game.py", "Game.step", "game", 5, ("game.Game", "gymnasium.core.Env", stacks.ENV_CLASS)
-)
+BASES = ("game.Game", "gymnasium.core.Env", stacks.ENV_CLASS)
+GYM = Code("/x/site-packages/some/game.py", "Game.step", "game", 5, BASES)
 
 
 @pytest.mark.parametrize(("handed", "roles"), [("old_rows", "learned"), ("", "evaluated")])
