@@ -119,12 +119,15 @@ def symmetric(*mirrors: Mirror, augment: bool = True, mirror_coef: float = 0.0, 
     False leaves mirrored rows out. mirror_coef: weight of the mirror loss, the mean square by which the likeliest
     actions at mirrored observations differ from the mirrored ones, in their units; its metric is `symmetry_loss`. loss:
     that of the rows, such as ppo_loss.
-    Raises ValueError for mirrors of other shapes, TypeError for none and for recurrent policies.
+    Raises ValueError for mirrors of other shapes, TypeError for none, for recurrent policies, and
+    for a mirror loss of actions that are choices.
     """
     if not mirrors or not all(callable(mirror) for mirror in mirrors):
         raise TypeError(f"symmetric() takes functions (observation, action) -> both mirrored, and was given {mirrors}")
 
     def mirrored_too(policy: Policy, batch: Batch, config: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        if mirror_coef and not batch["action"].is_floating_point():
+            raise TypeError("mirror_coef is for actions of a Box, which are numbers: leave it out")
         total, metrics = loss(policy, batch, config)
         share = 1 / (1 + augment * len(mirrors))
         total, error = total * share, 0.0 * total

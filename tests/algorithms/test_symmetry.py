@@ -178,3 +178,9 @@ def test_what_cannot_be_mirrored_is_refused():
     policy = hr.RecurrentActorCritic(hr.Box(-8, 8, (3,)), hr.Box(-2, 2, (1,)), hidden=(8,), seed=0)
     with pytest.raises(TypeError, match="recurrent='none'"):
         symmetric(mirror, loss=lambda *_: (torch.zeros(()), {}))(policy, made()[1], CONFIG)
+
+
+def test_choices_have_no_mirror_loss():
+    policy, batch = made()
+    with pytest.raises(TypeError, match="mirror_coef is for actions of a Box"):
+        symmetric(mirror, mirror_coef=1.0)(policy, batch | {"action": batch["action"].long()}, CONFIG)
