@@ -98,6 +98,8 @@ def command(asked: Asked) -> str:
     if asked.masked:
         start = f"train {asked.algorithm} {asked.env} --info-mask"
     flags = [] if asked.peer else [flag(*item) for item in asked.given.items()]
+    if asked.resumed:
+        flags.append(f"; train --resume RUN --num-envs {2 * asked.given['num_envs']}")
     return " ".join((start, *flags))
 
 

@@ -65,7 +65,7 @@ def test_the_commands_of_the_rows_are_understood():
     from headrace.algorithms.base import ALGORITHMS, algorithm_classes
     from headrace.training.config import TrainConfig
 
-    known = TrainConfig.__dataclass_fields__.keys()
+    known = TrainConfig.__dataclass_fields__.keys() | {"resume"}
     for command in [asked_for_table.command(row) for row in ROWS] + [row.command for row in MEASURED]:
         words = command.split()
         algorithm = words[2] if words[0] == "compare" else words[1]
