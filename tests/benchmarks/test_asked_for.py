@@ -70,9 +70,8 @@ def test_the_commands_of_the_rows_are_understood():
         words = command.split()
         algorithm = words[2] if words[0] == "compare" else words[1]
         assert algorithm in ALGORITHMS or algorithm == "recurrent_ppo"
-        own = (
-            known | algorithm_classes("ppo" if algorithm == "recurrent_ppo" else algorithm).config.__dataclass_fields__
-        )
+        config = algorithm_classes("ppo" if algorithm == "recurrent_ppo" else algorithm).config
+        own = known | {*config.__dataclass_fields__}
         assert all(word[2:].replace("-", "_") in own for word in words if word.startswith("--")), command
     assert {row.part for row in (*ROWS, *MEASURED)} == {*PARTS}
 
