@@ -36,6 +36,9 @@ NOT_PYTHON = {  # files of the package that are read while it runs, or by type c
     "diagnose/report/report.css",
     "diagnose/verdict/snippets.toml",
     "envs/builtin/settings.toml",
+    "kernels/rows/lowered.json.gz",
+    "kernels/runtime/ahead.json",
+    "training/presets/fasttd3.toml",
 }
 
 

@@ -41,8 +41,8 @@ _texts: dict[int, tuple[CodeType, str]] = {}
 
 class Reach:
     """What a function reached. owners, spaces, names, values: the module or class of each name, and what it was.
-    functions: all that were found, those of other packages among them. unseen: modules that they import when they are
-    called, and that are not loaded so far: what is in these is not known."""
+    functions: all that were found, those of other packages among them. named: all names in their code. unseen: modules
+    that they import when they are called, and that are not loaded so far: what is in these is not known."""
 
     def __init__(self, walk: _Walk) -> None:
         found = [*zip(*walk.found.values(), strict=True)] or [()] * 4
@@ -56,7 +56,7 @@ class Reach:
         self._defaults = [x for function in self._defaulting for x in _defaults(function)]
         self._cells = walk.cells
         self._contents = [*map(_contents, walk.cells)]
-        self._changing, self.unseen = AllUnchanged(walk.changing), sorted(walk.unseen)
+        self._changing, self.unseen, self.named = AllUnchanged(walk.changing), sorted(walk.unseen), walk.named
         self.text = self._hash(_texts, bare_text)
 
     @functools.cached_property

@@ -68,6 +68,7 @@ class ActorCritic(Policy):
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.masked = is_masked(observation_space, action_space)
+        self.mask_space = observation_space if self.masked else None
         features = [self.encoder.size, *hidden][-1]
         self.use_sde, self.state_width = use_sde, SDE_STATE * use_sde
         if state_std and use_sde:
@@ -109,7 +110,7 @@ class ActorCritic(Policy):
     def _distribution(self, features: Tensor, observation: Any) -> Any:
         parameters = read_out(self.actor_out, features, self.head.num_parameters, "actor_out")
         if self.masked:
-            return self.head(parameters, mask_of(self.observation_space, observation))
+            return self.head(parameters, mask_of(self.mask_space, observation))
         return self.head(parameters, features) if self.use_sde else self.head(parameters)
 
     def actor_parameters(self) -> list[nn.Parameter]:
@@ -210,6 +211,7 @@ class AsymmetricActorCritic(Policy):
         self.encoder = make_encoder(self.observation_space, normalize_observation, generator, images)
         self.critic_encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.masked = is_masked(self.observation_space, action_space)
+        self.mask_space = self.observation_space if self.masked else None
         self.head = action_head(action_space, distribution, state_std)
         self.num_draws, self.block = self.head.num_draws, inference_block(observation_space)
         self.actor = MLP(self.encoder.size, hidden, activation, generator, layer_norm)
@@ -231,7 +233,7 @@ class AsymmetricActorCritic(Policy):
         """The distribution over actions, for observations of either space."""
         seen = self._of_actor(observation)
         parameters = self.actor_out(self.actor(self.encoder(seen)))
-        return self.head(parameters, mask_of(self.observation_space, seen)) if self.masked else self.head(parameters)
+        return self.head(parameters, mask_of(self.mask_space, seen)) if self.masked else self.head(parameters)
 
     def _value(self, observation: Any) -> Tensor:
         value = self.critic_out(self.critic(self.critic_encoder(observation))).flatten()

@@ -49,7 +49,7 @@ def is_masked(observation_space: Space, action_space: Space) -> bool:
     return True
 
 
-def mask_of(space: Space, observation: Any) -> Tensor:
+def mask_of(space: Space | None, observation: Any) -> Tensor:
     """Which choices N observations allow, bool [A, N]."""
     if isinstance(space, FlatDict):
         return (observation[:, space.features :] != 0).t()

@@ -78,6 +78,7 @@ class QNetwork(Policy):
         action_column(action_space)  # refuses numbers that do not fit into 32 bits, which would wrap around
         self.observation_space, self.action_space = observation_space, action_space
         self.masked = is_masked(observation_space, action_space)
+        self.mask_space = observation_space if self.masked else None
         if self.masked and recurrent != "none":
             raise ValueError(
                 f"Q-networks with an action mask are not recurrent, got recurrent={recurrent!r}: leave it out"
@@ -85,7 +86,8 @@ class QNetwork(Policy):
         self.hidden, self.activation, self.layer_norm = tuple(hidden), activation, layer_norm
         self.dueling, self.normalize_observation = dueling, normalize_observation
         self.recurrent, self.sequence_length = recurrent, 1 if recurrent == "none" else sequence_length
-        self.start, self.block = int(action_space.start), inference_block(observation_space, recurrent)
+        self.start, self.num_actions = int(action_space.start), int(action_space.n)
+        self.block = inference_block(observation_space, recurrent)
         generator = rng.generator(seed, rng.Purpose.WEIGHTS)
         encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.encoder = make_recurrent(encoder, recurrent, rnn_size, burn_in, generator)
@@ -106,7 +108,7 @@ class QNetwork(Policy):
                 return Readout(features, outputs, 1.0, generator)
             return QuantileReadout(features, outputs, quantiles, 1.0, generator)
 
-        self.out = readout(int(action_space.n))
+        self.out = readout(self.num_actions)
         self.value_out = readout(1) if dueling else None
         atoms = None if support is None else torch.linspace(support[0], support[1], quantiles).unsqueeze(1)
         self.register_buffer("atoms", atoms, persistent=False)
@@ -147,7 +149,7 @@ class QNetwork(Policy):
         def read(name: str, features: Tensor) -> Tensor:
             out: Any = getattr(self, name)
             if drawn is None and not isinstance(out, QuantileReadout):
-                outputs = int(self.action_space.n) if name == "out" else 1  # type: ignore[attr-defined]
+                outputs = self.num_actions if name == "out" else 1
                 return read_out(out, features, outputs, name)
             last = out.of_all if isinstance(out, QuantileReadout) else out
             found = last(features) if drawn is None else noisy_readout(last, features, drawn)
@@ -176,7 +178,7 @@ class QNetwork(Policy):
         """The largest of the values [A, N] of allowed actions, [N], and its action counted from 0, int64 [N]."""
         if not self.masked:
             return values.max(0)  # type: ignore[return-value]
-        return best_value(values, mask_of(self.observation_space, observation))
+        return best_value(values, mask_of(self.mask_space, observation))
 
     def action_value(self, observation: Any, action: Tensor, random: Tensor | None = None) -> Tensor:
         """The value of given actions, [N]. random: see forward()."""
@@ -199,9 +201,9 @@ class QNetwork(Policy):
         if random is not None:
             epsilon = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
             if self.masked:
-                explored = random_choice(mask_of(self.observation_space, observation)[:, :rows], random[:, 1])
+                explored = random_choice(mask_of(self.mask_space, observation)[:, :rows], random[:, 1])
             else:
-                explored = (random[:, 1] * int(self.action_space.n)).long()  # type: ignore[attr-defined]
+                explored = (random[:, 1] * self.num_actions).long()
             action = torch.where(random[:, 0] < epsilon, explored, action)
         return PolicyOutput((action + self.start).to(torch.int32), None, value, rnn_state)
 

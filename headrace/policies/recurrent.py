@@ -56,6 +56,7 @@ class RecurrentActorCritic(Policy):
         copies = 1 if shared else 2
         self.encoder = make_encoder(observation_space, normalize_observation, generator, images)
         self.masked = is_masked(observation_space, action_space)
+        self.mask_space = observation_space if self.masked else None
         self.head = action_head(action_space, distribution, state_std)
         self.num_draws, self.block = self.head.num_draws, inference_block(observation_space, recurrent)
         trunks = [MLP(self.encoder.size, hidden, activation, generator) for _ in range(copies)]
@@ -123,11 +124,7 @@ class RecurrentActorCritic(Policy):
     def _distribution(self, features: Tensor, observation: Any) -> Any:
         """The distribution from the RNN cells' outputs [K, R, size], for R observations."""
         parameters = read_out(self.actor_out, features[0], self.head.num_parameters, "actor_out")
-        return (
-            self.head(parameters, mask_of(self.observation_space, observation))
-            if self.masked
-            else self.head(parameters)
-        )
+        return self.head(parameters, mask_of(self.mask_space, observation)) if self.masked else self.head(parameters)
 
     def _value(self, features: Tensor) -> Tensor:
         """The value from the RNN cells' outputs [K, R, size]."""

@@ -14,8 +14,8 @@ from torch.distributions import Distribution, Normal
 
 import headrace as hr
 from headrace.kernels.rows.tracing import trace_loss
+from headrace.kernels.rows.tracing.as_traced import as_traced
 from headrace.kernels.rows.tracing.inputs import given
-from headrace.kernels.rows.tracing.switches import as_traced
 from headrace.kernels.rows.tracing.trace_loss import trace
 from tests.bindings.test_compiled_losses_kept import agrees
 

@@ -131,4 +131,4 @@ def largest_entropy(policy: DiscreteActorQ, observation: Tensor) -> Tensor | flo
     [B]."""
     if not policy.masked:
         return math.log(policy.num_actions)
-    return or_all(mask_of(policy.observation_space, observation)).sum(0).float().log()
+    return or_all(mask_of(policy.mask_space, observation)).sum(0).float().log()

@@ -77,7 +77,7 @@ def cql_loss(networks: Learned, batch: Rows, config: DiscreteCQLConfig) -> tuple
     values = policy(observation)  # [A, B]
     value = values.gather(0, (batch["action"] - policy.start).long().unsqueeze(0)).squeeze(0)
     if policy.masked:
-        values = forbid(values, or_all(mask_of(policy.observation_space, observation)))
+        values = forbid(values, or_all(mask_of(policy.mask_space, observation)))
     td_loss = 0.5 * (value - td_target).square() @ weight
     conservative = (values.logsumexp(0) - value) @ weight
     loss = td_loss + config.alpha * conservative

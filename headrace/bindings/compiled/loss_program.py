@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.compiled import loss_conditions
+from headrace.bindings.compiled import loss_conditions, lowered
 from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.bindings.compiled.loss_tries import Use
+from headrace.bindings.compiled.lowered import Lowered
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram
@@ -109,47 +110,34 @@ class Program:
             raise NotRows(reason)
         seen = first
         while True:
-            found = _recorded(seen, lambda seen=seen: self._made(seen, arguments, name), again)  # type: ignore[misc]
+            found = _recorded(seen, lambda seen=seen: self._made(seen, arguments, name, again), again)  # type: ignore[misc]
             if isinstance(found, Record):
                 return seen, found
             seen = seen.fixing(arguments, found.names)
 
-    def _made(self, seen: Conditions, arguments: tuple[Any, ...], name: str) -> Record:
-        """Trace the loss, and make machine code of it."""
-        from headrace.kernels.rows.lowering.loss import lower
+    def _made(self, seen: Conditions, arguments: tuple[Any, ...], name: str, again: bool) -> Record:
+        """Find the row program of the loss in the package, or trace the loss, and make machine code of it."""
         from headrace.kernels.rows.row_program import Outer, Product
-        from headrace.kernels.rows.tracing.trace_loss import trace
 
-        self.traced, found = True, seen.given
-        traced = trace(self.plain, arguments, found, seen.gradients, seen.reach.held())
-        seen.traced()
+        given, found = seen.given, None if again else lowered.find(seen.given, seen.reach, seen.gradients)
+        if isinstance(found, list) and given.moving.isdisjoint(found):
+            raise AsksSettings({*found})
+        if isinstance(found, Lowered):
+            given.leave_out()
+            given.read.update(found.read)
+        else:
+            self.traced, found = True, lowered_of(self.plain, seen, arguments, name)
         try:
-            lowered = lower(traced, name)
-            columns = [v for s, v in zip(found.sources, found.values, strict=True) if s.kind == "column"]
-            dtypes = [NUMPY[column.dtype] for column in columns]
-            planned, code = made(lowered, dtypes, len(columns[0]), found.device, seen.target.endswith("by weights"))
-            sizes = [[list(size) for size in traced.sizes(result.node)] for result in traced.outputs]
+            columns = [v for s, v in zip(given.sources, given.values, strict=True) if s.kind == "column"]
+            dtypes, by_weights = [NUMPY[column.dtype] for column in columns], seen.target.endswith("by weights")
+            planned, code = made(found.program, dtypes, len(columns[0]), given.device, by_weights)
         except NotRows:
             raise
         except Exception as error:
             raise of_compiler(error) from error
-        places = {source.name: i for i, source in enumerate(found.sources)}
-        outcomes = [
-            Outcome(
-                result.name,
-                places[result.learned.name] if result.learned else None,
-                places[result.written.name] if result.written else None,
-                result.is_metric,
-                str(result.dtype).removeprefix("torch."),
-                output.view.value.dtype,
-                output.view.value.rows,
-                own,
-            )
-            for result, output, own in zip(traced.outputs, planned.program.outputs, sizes, strict=True)
-        ]
         products = [value for value in planned.program.values() if isinstance(value, Product | Outer)]
         work = sum(2 * v.size * (v.source.shape[-1] if isinstance(v, Product) else 1) for v in products)
-        return Record(code.native, code.layout, outcomes, traced.spec, work)
+        return Record(code.native, code.layout, found.outcomes, found.returned, work)
 
     @property
     def cpu(self) -> CpuProgram:
@@ -283,8 +271,40 @@ class Program:
         return min(kernel_threads(), self.code.layout.parts_of(rows))
 
 
+def lowered_of(plain: Callable[..., Any], seen: Conditions, arguments: tuple[Any, ...], name: str) -> Lowered:
+    """Trace a loss, and make a row program of it."""
+    from headrace.kernels.rows.lowering.loss import lower
+    from headrace.kernels.rows.tracing.trace_loss import trace
+
+    given = seen.given
+    traced = trace(plain, arguments, given, seen.gradients, seen.reach.held())
+    seen.traced()
+    try:
+        program = lower(traced, name)
+        sizes = [[list(size) for size in traced.sizes(result.node)] for result in traced.outputs]
+    except NotRows:
+        raise
+    except Exception as error:
+        raise of_compiler(error) from error
+    places = {source.name: i for i, source in enumerate(given.sources)}
+    outcomes = [
+        Outcome(
+            result.name,
+            places[result.learned.name] if result.learned else None,
+            places[result.written.name] if result.written else None,
+            result.is_metric,
+            str(result.dtype).removeprefix("torch."),
+            output.view.value.dtype,
+            output.view.value.rows,
+            own,
+        )
+        for result, output, own in zip(traced.outputs, program.outputs, sizes, strict=True)
+    ]
+    return Lowered(program, outcomes, traced.spec, sorted(given.read & given.settings.keys()))
+
+
 def made(
-    lowered: Any, dtypes: list[str], rows: int, device: torch.device, by_weights: bool = False
+    program: Any, dtypes: list[str], rows: int, device: torch.device, by_weights: bool = False
 ) -> tuple[Any, CpuProgram | GpuProgram]:
     """The plan of a row program, and its code. by_weights: rows are so few that gradients are taken by weights on the
     CPU, if what is kept for that stays in the caches."""
@@ -293,9 +313,9 @@ def made(
     from headrace.kernels.rows.row_schedule import plan
     from headrace.kernels.rows.targets import cpu_program
 
-    planned = plan(lowered, not loss_conditions.on_gpu(device), by_weights)
+    planned = plan(program, not loss_conditions.on_gpu(device), by_weights)
     if by_weights and planned.kept > KEPT:
-        planned = plan(lowered)
+        planned = plan(program)
     if loss_conditions.on_gpu(device):
         return planned, gpu_program.compiled(planned, dtypes, rows, device)
     return planned, cpu_program.compiled(planned, dtypes)

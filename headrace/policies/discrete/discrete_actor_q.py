@@ -58,6 +58,7 @@ class DiscreteActorQ(Policy):
         action_column(action_space)  # refuses numbers that do not fit into 32 bits, which would wrap around
         self.observation_space, self.action_space = observation_space, action_space
         self.masked = is_masked(observation_space, action_space)
+        self.mask_space = observation_space if self.masked else None
         if self.masked and recurrent != "none":
             raise ValueError(f"actors with an action mask are not recurrent here, got recurrent={recurrent!r}")
         self.recurrent, self.sequence_length = recurrent, 1 if recurrent == "none" else sequence_length
@@ -87,7 +88,7 @@ class DiscreteActorQ(Policy):
         """The distribution over actions of encoded observations [N, F]; of forbidden ones the probability is 0."""
         logits = read_out(self.actor_out, self.actor(encoded), self.num_actions, "actor_out")
         if self.masked:
-            logits = forbid(logits, or_all(mask_of(self.observation_space, observation)))
+            logits = forbid(logits, or_all(mask_of(self.mask_space, observation)))
         return Categorical(logits, self.start)
 
     def distribution(self, observation: Any) -> Categorical:
@@ -111,7 +112,7 @@ class DiscreteActorQ(Policy):
             return PolicyOutput(found.mode(), None, None, rnn_state)
         action = found.sample(random[:, 1:])
         if self.masked:
-            explored = random_choice(or_all(mask_of(self.observation_space, observation)), random[:, 1])
+            explored = random_choice(or_all(mask_of(self.mask_space, observation)), random[:, 1])
         else:
             explored = (random[:, 1] * self.num_actions).long()
         explored = (explored + self.start).to(torch.int32)

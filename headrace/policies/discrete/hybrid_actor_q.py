@@ -61,6 +61,7 @@ class HybridActorQ(Policy):
         choice, self.place, (center, half_range) = _parts(action_space)
         self.observation_space, self.action_space = observation_space, action_space
         self.masked = is_masked(observation_space, action_space)
+        self.mask_space = observation_space if self.masked else None
         if self.masked and recurrent != "none":
             raise ValueError(f"actors with an action mask are not recurrent here, got recurrent={recurrent!r}")
         self.recurrent, self.sequence_length = recurrent, 1 if recurrent == "none" else sequence_length
@@ -98,7 +99,7 @@ class HybridActorQ(Policy):
         output = read_out(self.actor_out, self.actor(encoded), size, "actor_out")
         logits = output[: self.num_actions]
         if self.masked:
-            logits = forbid(logits, or_all(mask_of(self.observation_space, observation)))
+            logits = forbid(logits, or_all(mask_of(self.mask_space, observation)))
         normals = output[self.num_actions :]
         return Categorical(logits), normals.view(self.num_actions, 2 * self.action_size, -1)
 
@@ -154,7 +155,7 @@ class HybridActorQ(Policy):
     def _explored(self, observation: Any, random: Tensor) -> Tensor:
         """Actions [N, 1 + K] that are uniform among allowed choices and in the Boxes."""
         if self.masked:
-            choice = random_choice(or_all(mask_of(self.observation_space, observation)), random[:, 0])
+            choice = random_choice(or_all(mask_of(self.mask_space, observation)), random[:, 0])
         else:
             choice = (random[:, 0] * self.num_actions).long()
         return self._joined(choice, random[:, 1 : 1 + self.action_size] * 2 - 1)

@@ -198,12 +198,11 @@ def _written(found: Found, places: str) -> dict[str, Any]:
         return {"constants": sorted(found.names)}
     if found.native.file is None:
         raise _Unkept
-    spec, fixed = found.returned
     return {
         "code": found.native.file,
         "layout": asdict(found.layout),
         "outcomes": [asdict(outcome) for outcome in found.outcomes],
-        "returned": _tree(tree_unflatten(fixed, spec)),
+        "returned": returned_tree(found.returned),
         "work": found.work,
     }
 
@@ -219,14 +218,25 @@ def _read(table: dict[str, Any], places: str) -> Found | None:
     if native is None:
         return None
     layout = (GpuLayout if gpu else Layout)(**table["layout"])
-    fixed, spec = tree_flatten(_value(table["returned"]))
     outcomes = [Outcome(**outcome) for outcome in table["outcomes"]]
-    return Record(native, layout, outcomes, (spec, fixed), table["work"])
+    return Record(native, layout, outcomes, returned_from(table["returned"]), table["work"])
 
 
 def _ptx(file: str) -> Ptx | None:
     code = cache.kept_content(file)
     return None if code is None else Ptx(code, file)
+
+
+def returned_tree(returned: Returned) -> Any:
+    """How metrics are put together, as JSON."""
+    spec, fixed = returned
+    return _tree(tree_unflatten(fixed, spec))
+
+
+def returned_from(tree: Any) -> Returned:
+    """What returned_tree() was given."""
+    fixed, spec = tree_flatten(_value(tree))
+    return spec, fixed
 
 
 def _tree(value: Any) -> Any:

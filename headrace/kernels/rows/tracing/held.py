@@ -3,11 +3,14 @@ when they are read: a program does not depend on the others. Settings of torch's
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import is_dataclass
+from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from headrace.core.value_text import describe
 from headrace.kernels.rows.tracing.captured import Find
@@ -115,3 +118,23 @@ def state() -> tuple[object, ...]:
         torch.are_deterministic_algorithms_enabled(),
         __debug__,
     )
+
+
+def structure(label: str, module: nn.Module) -> Iterator[str]:
+    """The modules in one, as text: where one is in two places, and which tensors are not there."""
+    numbers: dict[nn.Module, int] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        number = numbers.setdefault(part, len(numbers))
+        missing = [name for kind in (part._parameters, part._buffers) for name, value in kind.items() if value is None]
+        kind = f"{type(part).__module__}.{type(part).__qualname__}"
+        yield f"{label}.{path}: {number} {kind} {part.training} {missing}"
+
+
+def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """The attributes of a module that not every module has."""
+    return [(name, value) for name, value in vars(module).items() if name not in _of_all_modules()]
+
+
+@cache
+def _of_all_modules() -> frozenset[str]:
+    return frozenset(vars(nn.Module()))

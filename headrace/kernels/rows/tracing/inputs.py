@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
-from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from headrace.core.closure import Reach, reach
+from headrace.core.closure import OWN, Reach, reach
 from headrace.core.value_text import AllUnchanged, Changing, describe
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.tracing.captured import Find, Space, captured, has_parts, holders, roots, within
-from headrace.kernels.rows.tracing.held import CONSTANT, Held, Same, Size, are_settings, is_same, parts_of, state
+from headrace.kernels.rows.tracing.held import (
+    CONSTANT,
+    Held,
+    Same,
+    Size,
+    are_settings,
+    is_same,
+    own_attributes,
+    parts_of,
+    state,
+    structure,
+)
 
 Shape: TypeAlias = tuple[int, ...]
 Kind: TypeAlias = Literal["column", "uniform"]
@@ -79,9 +89,10 @@ class Given:
         self._training: list[bool] = []
         self._changing: list[tuple[str, Changing]] = []
         self._unchanged = AllUnchanged(())
-        self._reaches: list[tuple[str, Reach]] = []
+        # of what is held: the attribute of a network of the package's that it is, else nothing; what it is called
+        self._reaches: list[tuple[str, str, Reach]] = []
+        self._lines: list[tuple[str, str]] = []
         self._state = state()
-        self._lines: list[str] = []
         self.classes: tuple[type, ...] = ()
 
     def check(self, name: str, value: Tensor) -> None:
@@ -103,34 +114,34 @@ class Given:
         self._training = [*map(_training, self._parts)]
         classes: dict[type, None] = dict.fromkeys(map(type, self._parts))
         kept = [
-            (full, value)
+            (full, value, None, name if type(part).__module__.startswith(f"{OWN}.") else "")
             for label, module in self.modules
             for path, part in module.named_modules()
-            for name, value in vars(part).items()
-            if name not in _of_all_modules() and not isinstance(value, Tensor)
+            for name, value in own_attributes(part)
+            if not isinstance(value, Tensor)
             if (full := attribute_name(label, path, name)) not in self.attributes
         ]
         inputs = {*map(id, self.values)}
-        for name, value, setting in [*((*pair, None) for pair in kept), *((n, v, s) for n, _, v, s in self.held)]:
+        for name, value, setting, attribute in [*kept, *((n, v, s, "") for n, _, v, s in self.held)]:
             if isinstance(value, nn.Module):
-                self._lines.append(f"{name} is a module")
+                self._note(f"{name} is a module", None, attribute)
             elif isinstance(value, Size):
                 classes[value.kind] = None
-                self._note(f"{name}: {value}", setting)
+                self._note(f"{name}: {value}", setting, attribute)
             elif isinstance(value, CONSTANT):
                 classes[type(value)] = None
-                self._note(f"{name} = {value!r}", setting)
+                self._note(f"{name} = {value!r}", setting, attribute)
             else:
                 found = describe(value, inputs=inputs)
                 self._changing += [(name, part) for part in found.changing]
-                self._reaches += [(name, reach(function)) for function in found.functions]
+                self._reaches += [(attribute, name, reach(function)) for function in found.functions]
                 classes |= dict.fromkeys(found.classes)
-                self._lines.append(f"{name} = {found.lines}")
+                self._note(f"{name} = {found.lines}", None, attribute)
         self.classes, self._unchanged = tuple(classes), AllUnchanged([part for _, part in self._changing])
 
-    def _note(self, line: str, setting: str | None) -> None:
+    def _note(self, line: str, setting: str | None, attribute: str) -> None:
         if setting is None:
-            self._lines.append(line)
+            self._lines.append((attribute, line))
         else:
             self.settings[setting] = f"{self.settings.get(setting, '')}\n{line}"
 
@@ -149,21 +160,24 @@ class Given:
         kept = [(s, v) for s, v in zip(self.sources, self.values, strict=True) if v.dtype in DTYPES]
         self.sources, self.values = [s for s, _ in kept], [v for _, v in kept]
 
-    def lines(self) -> list[str]:
+    def lines(self, named: Set[str] | None = None) -> list[str]:
         """All that a trace of these arguments reads, but for code and settings, as text that is the same in every
-        process."""
+        process. named: all names in the code; without attributes of the package's networks that are not among them,
+        and the same in every version of Python."""
         inputs = [
             f"{s.kind} {s.name} {s.learned} {s.of_module} {s.number} {v.dtype} {_tail(s, v)}"
             for s, v in zip(self.sources, self.values, strict=True)
         ]
         places = [f"{same.name} is {same.first}" for same in self.same]
-        code = [f"{name} {found.text}" for name, found in self._reaches]
-        modules = [line for label, module in self.modules for line in _structure(label, module)]
-        return [*map(str, self._state), f"{self.count}", *inputs, *places, *modules, *self._lines, *code]
+        modules = [line for label, module in self.modules for line in structure(label, module)]
+        held = [line for attribute, line in self._lines if not (attribute and named) or attribute in named]
+        reaches = [x for x in self._reaches if not (x[0] and named) or x[0] in named]
+        code = [f"{name} {found.digest if named else found.text}" for _, name, found in reaches]
+        return [*map(str, self._state), f"{self.count}", *inputs, *places, *modules, *held, *code]
 
     def unseen(self) -> list[str]:
         """Modules that code in the arguments would import, whose contents are not known."""
-        return [module for _, found in self._reaches for module in found.unseen]
+        return [module for *_, found in self._reaches for module in found.unseen]
 
     def change(self, arguments: tuple[Any, ...], seen: bool = False) -> str | None:
         """What keeps other arguments from having the same inputs, but for their numbers, and the same constants; None
@@ -184,7 +198,7 @@ class Given:
     def _change_outside(self) -> str | None:
         if not self._unchanged.hold():
             return next((name for name, part in self._changing if not part.holds()), "an object that is changing")
-        return next((name for name, found in self._reaches if not found.is_current()), None)
+        return next((name for _, name, found in self._reaches if not found.is_current()), None)
 
     def _change(self, arguments: tuple[Any, ...]) -> str | None:
         for name, one, other, _ in self.same:
@@ -218,16 +232,6 @@ class Given:
         return None
 
 
-def _structure(label: str, module: nn.Module) -> Iterator[str]:
-    """The modules in one, as text: where one is in two places, and which tensors are not there."""
-    numbers: dict[nn.Module, int] = {}
-    for path, part in module.named_modules(remove_duplicate=False):
-        number = numbers.setdefault(part, len(numbers))
-        missing = [name for kind in (part._parameters, part._buffers) for name, value in kind.items() if value is None]
-        kind = f"{type(part).__module__}.{type(part).__qualname__}"
-        yield f"{label}.{path}: {number} {kind} {part.training} {missing}"
-
-
 def attribute_name(label: str, path: str, name: str) -> str:
     """An attribute of a module within one, as a user would say it."""
     return f"{label}.{path}.{name}".replace("..", ".")
@@ -235,12 +239,6 @@ def attribute_name(label: str, path: str, name: str) -> str:
 
 def _tail(source: Source, value: Tensor) -> Shape:
     return tuple(value.shape[1:] if source.kind == "column" else value.shape)
-
-
-@cache
-def _of_all_modules() -> frozenset[str]:
-    """The attributes that every module has."""
-    return frozenset(vars(nn.Module()))
 
 
 def has_hook(tensor: Tensor) -> bool:
@@ -373,13 +371,12 @@ def _add_module(found: Given, seen: dict[int, tuple[str, Find]], name: str, modu
     ]
     registered = {id(value) for _, value, _ in tensors}
     for path, part in parts.items():
-        for label, value in vars(part).items():
-            if label not in _of_all_modules():
-                own = f"{path}.{label}".lstrip(".")
-                if type(value) is float and f"{name}.{own}" in found.varying:
-                    _add_attribute(found, f"{name}.{own}", part, label, value)
-                tensors += within(own, value, _attribute_of(parts, own))
-                found.spaces += holders(value)
+        for label, value in own_attributes(part):
+            own = f"{path}.{label}".lstrip(".")
+            if type(value) is float and f"{name}.{own}" in found.varying:
+                _add_attribute(found, f"{name}.{own}", part, label, value)
+            tensors += within(own, value, _attribute_of(parts, own))
+            found.spaces += holders(value)
     for own, value, find in tensors:
         if isinstance(value, nn.Module):
             found.held.append(Held(f"{name}.{own}", find, value))

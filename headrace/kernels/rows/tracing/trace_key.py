@@ -30,12 +30,12 @@ class Key:
     @property
     def digest(self) -> str:
         """The same in all processes whose traces are the same."""
-        return _digest([self.text, *(f"{name} {self.settings[name]}" for name in self.read)])
+        return digest_of([self.text, *(f"{name} {self.settings[name]}" for name in self.read)])
 
     @property
     def of_all(self) -> str:
         """The digest of a trace that reads all settings."""
-        return _digest([self.text, *(f"{name} {value}" for name, value in sorted(self.settings.items()))])
+        return digest_of([self.text, *(f"{name} {value}" for name, value in sorted(self.settings.items()))])
 
     def reading(self, names: Iterable[str]) -> Key:
         """This key, of a trace that reads these settings, and perhaps what is none."""
@@ -46,12 +46,30 @@ class Key:
 def key_of(found: Given, reached: Reach, gradients: bool, target: str) -> Key | None:
     """The key of a trace; None where the code would read what is not known, as by an import within a function. target:
     what machine code is made for."""
-    if reached.unseen or found.unseen() or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+    if _reads_more(found, reached):
         return None
-    return Key(_digest([str(gradients), target, *_made_by(), *found.lines(), reached.text]), found.settings)
+    return Key(digest_of([str(gradients), target, *_made_by(), *found.lines(), reached.text]), found.settings)
 
 
-def _digest(lines: Iterable[str]) -> str:
+def source_lines(found: Given, reached: Reach, gradients: bool) -> list[str] | None:
+    """All that a trace reads, but for settings, as text that is the same for every machine and version of PyTorch's;
+    None as of key_of(), and where source is not available."""
+    if _reads_more(found, reached):
+        return None
+    try:
+        return [str(gradients), reached.digest, *found.lines(reached.named)]
+    except OSError:
+        return None
+
+
+def _reads_more(found: Given, reached: Reach) -> bool:
+    """True where the code would read what is not known."""
+    modes = torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
+    return bool(reached.unseen or found.unseen() or modes)
+
+
+def digest_of(lines: Iterable[str]) -> str:
+    """A digest of lines."""
     return hashlib.sha256("\0".join(lines).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
@@ -59,6 +77,6 @@ def _digest(lines: Iterable[str]) -> str:
 def _made_by() -> tuple[str, ...]:
     """What turns a trace into machine code, besides the trace."""
     rows = Path(__file__).parents[1]
-    text = b"\0".join(path.read_bytes() for path in sorted(rows.rglob("*.py")))
+    text = b"\0".join(path.read_bytes() for kind in ("*.py", "*.gz") for path in sorted(rows.rglob(kind)))
     sources = hashlib.sha256(text).hexdigest()
     return sources, torch.__version__, version("llvmlite"), platform.python_version(), *processor()[:2]

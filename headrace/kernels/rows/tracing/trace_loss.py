@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from headrace.core.fused import traced
 from headrace.kernels.rows.reasons import AsksSettings, NotRows, of_error, place_in, place_of_code
 from headrace.kernels.rows.row_program import Count
+from headrace.kernels.rows.tracing.as_traced import as_traced
 from headrace.kernels.rows.tracing.asked import Asked
 from headrace.kernels.rows.tracing.by_rows import MARKS, PRIMES, of_rows
 from headrace.kernels.rows.tracing.captured import plain_function
@@ -34,7 +35,6 @@ from headrace.kernels.rows.tracing.nodes import leave_out, operation_name
 from headrace.kernels.rows.tracing.selections import Selections, name_counts
 from headrace.kernels.rows.tracing.side_effects import Kept, Watch
 from headrace.kernels.rows.tracing.stand_ins import METRIC, NUMBER, StandIns, is_buffer, replacing, standing_in
-from headrace.kernels.rows.tracing.switches import as_traced
 from headrace.kernels.rows.tracing.writes import replaced_writes
 
 LARGEST = 4096  # numbers of a tensor that a program's text contains
