@@ -117,7 +117,7 @@ def _tree(part: Any, places: dict[Value, int]) -> Tree:
         return part
     if not part:
         return []
-    if len({*map(repr, part)}) == 1 and not isinstance(part[0], int | View):  # numbers of a Constant
+    if not isinstance(part[0], int | View) and len({*map(repr, part)}) == 1:  # numbers of a Constant
         return ["times", len(part), _tree(part[0], places)]
     if part == (*map(float, range(len(part))),) and isinstance(part[0], float):
         return ["range", len(part)]
