@@ -35,6 +35,7 @@ from headrace.algorithms.reduce import (
 from headrace.core import rng
 from headrace.core.device import known
 from headrace.core.fused import fused
+from headrace.core import returns as of_returns
 from headrace.core.returns import double, explained_variance, gae
 from headrace.core.types import staying
 from headrace.data.flat_action import FlatAction
@@ -323,8 +324,9 @@ def _check_members(policy: Policy, wanted: tuple[str, ...]) -> None:
 
 
 def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
-    """Mean 0 and variance 1 over the valid rows of all learners; 0 where these are equal. Others count nothing, even
-    where they are infinite or NaN."""
+    """As returns.normalized(), over the valid rows of all learners."""
+    if size_of(reduce) == 1:
+        return of_returns.normalized(x, valid)
     wide = double(x)
     counted = valid.to(wide.device)
     count, total = counted.sum(dtype=wide.dtype), torch.where(counted, wide, 0.0).sum()
@@ -384,6 +386,12 @@ def learn_minibatches(
         if skip is not None and known(skip):
             break  # all further steps would be skipped
     return {name: torch.stack([metrics[name] for metrics in found]) for name in found[0]}
+
+
+def means(metrics: Mapping[str, Tensor], last: Mapping[str, int] | None = None) -> dict[str, Tensor]:
+    """The mean of each metric over all minibatches. last: of some metrics, over how many of the last ones."""
+    found = dict(zip(metrics, torch.stack([*metrics.values()]).mean(1).unbind(), strict=True))
+    return found | {name: metrics[name][-count:].mean() for name, count in (last or {}).items() if name in metrics}
 
 
 @fused("gradient", "headrace.bindings.compiled.compiled_learning")

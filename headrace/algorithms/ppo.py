@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, IntrinsicConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, learn_minibatches, normalized
+from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, learn_minibatches, means, normalized
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.fused import fused
 from headrace.data.rollout import Group, Rollout
@@ -217,7 +217,7 @@ def learn(
     limit = (KL, 1.5 * config.target_kl) if config.target_kl else None
     learn = _learn_adaptively if is_adaptive(config) else learn_minibatches
     found = learn(loss or ppo_loss, policy, optimizer, columns, permutation, number, config, reduce, limit)
-    metrics = {name: (x[-number:] if name == KL else x).mean() for name, x in found.items()}
+    metrics = means(found, {KL: number})
     reduce(*metrics.values())
     return metrics
 

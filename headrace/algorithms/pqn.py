@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, gae_targets, learn_minibatches
+from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, gae_targets, learn_minibatches, means
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
 from headrace.core.fused import fused
 from headrace.data.rollout import Column, Columns, Rollout, flatten
@@ -123,6 +123,6 @@ def learn(
     }
     number = number_of_minibatches(len(columns["returns"]), config.minibatch_size, 1, reduce)
     found = learn_minibatches(loss or pqn_loss, policy, optimizer, columns, order, number, config, reduce)
-    metrics = {name: x.mean() for name, x in found.items()}
+    metrics = means(found)
     reduce(*metrics.values())
     return metrics

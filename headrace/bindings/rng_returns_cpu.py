@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.arguments import draws_fit, gae_columns_fit, whole
+from headrace.bindings.arguments import draws_fit, fits, gae_columns_fit, whole
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
 from headrace.core.device import Device
@@ -108,7 +108,7 @@ def _shuffles_as_torch() -> bool:
     return torch.equal(shuffled(7, 2, 1_000), rng.shuffled.plain(7, 2, 1_000))  # type: ignore[attr-defined]
 
 
-ANNOUNCEMENT = "compiling the advantage (once, about 1 s) ..."
+ANNOUNCEMENT = "compiling advantages (once, about 1 s) ..."
 
 
 def _serves_gae(*call: Any) -> bool:
@@ -139,6 +139,41 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
     columns = [x.contiguous() for x in (prediction, target, valid)]
     _explained()(valid.numel(), *(x.data_ptr() for x in columns), fraction.data_ptr())
     return fraction
+
+
+def _normalizes(x: Tensor, valid: Tensor) -> bool:
+    return fits(x, torch.float32, *valid.shape) and fits(valid, torch.bool, *x.shape) and not x.requires_grad
+
+
+@register("returns.normalized", _normalizes, DIGESTS["returns.normalized"])
+def normalized(x: Tensor, valid: Tensor) -> Tensor:
+    """headrace.core.returns.normalized of float32 columns on the CPU, within rounding."""
+    x, valid = x.contiguous(), valid.contiguous()
+    found = torch.empty(x.shape)
+    _normalized()(x.numel(), x.data_ptr(), valid.data_ptr(), found.data_ptr())
+    return found
+
+
+def shares(valid: Tensor, order: Tensor, size: int) -> Tensor:
+    """1 / number of valid rows of each minibatch of so many rows. valid: float32 [R], order: int64 [epochs, R], both
+    contiguous on the CPU."""
+    found = torch.empty(len(order) * (order.shape[1] // size))
+    _share(*order.shape)(valid.data_ptr(), order.data_ptr(), size, found.data_ptr())
+    return found
+
+
+@functools.cache
+def _normalized() -> SharedCall:
+    numbers, valid = np.zeros(1, np.float32), np.zeros(1, np.bool_)
+    example = (0, numbers, valid, numbers)
+    return SharedCall(entry("learning.processing", "normalize", example, ANNOUNCEMENT), example)
+
+
+@functools.lru_cache(KEPT)
+def _share(epochs: int, rows: int) -> SharedCall:
+    numbers, order = np.zeros(1, np.float32), np.zeros((epochs, rows), np.int64)
+    example = (numbers, order, 0, numbers)
+    return SharedCall(entry("learning.processing", "share", example, ANNOUNCEMENT), example)
 
 
 @functools.cache

@@ -158,6 +158,18 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
     return fraction.to(error.device, torch.result_type(error, 1.0))
 
 
+@fused("returns.normalized", "headrace.bindings.rng_returns_cpu")
+def normalized(x: Tensor, valid: Tensor) -> Tensor:
+    """Mean 0 and variance 1 over the valid entries; 0 where these are equal. Others count nothing, even where they are
+    infinite or NaN."""
+    wide = double(x)
+    counted = valid.to(wide.device)
+    count = counted.sum().clamp(min=1)
+    centred = wide - torch.where(counted, wide, 0.0).sum() / count
+    squares = torch.where(counted, centred, 0.0).square().sum()
+    return (centred / ((squares / count).sqrt() + 1e-8)).to(x)
+
+
 def double(x: Tensor) -> Tensor:
     """x in float64, in which equal numbers of float32 are added without rounding, so that their mean is exactly each.
 

@@ -6,7 +6,7 @@ from headrace import envs
 from headrace.algorithms import a2c, ddpg, dqn, ppo, pqn, reinforce, sac, td3, tqc, trpo
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets, process_and_learn
-from headrace.core.returns import explained_variance, gae
+from headrace.core.returns import explained_variance, gae, normalized
 from headrace.core.rng import shuffled, uniform
 from headrace.data.priorities import add_up, descend
 from headrace.data.replay import Batch
@@ -90,6 +90,8 @@ def call(name):
         columns = [normal(STEPS, ENVS) * k for k in (1, 2, 3)]
         if name == "returns.gae":
             return gae, [*columns, flags(STEPS, ENVS), flags(STEPS, ENVS), 0.99, 0.95]
+        if name == "returns.normalized":
+            return normalized, [columns[0], ~flags(STEPS, ENVS)]
         return explained_variance, [*columns[:2], ~flags(STEPS, ENVS)]
     if name.startswith("rnn."):
         cell = RNNCell("gru", 1, 3, 16, torch.Generator().manual_seed(0))

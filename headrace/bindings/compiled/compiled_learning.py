@@ -13,13 +13,15 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Batch, Limit, Loss
-from headrace.algorithms.reduce import Reduce, loss_and_metrics, one_learner
+from headrace.algorithms.reduce import Reduce, loss_and_metrics, one_learner, size_of
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_learning
 from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
+from headrace.bindings.compiled.gradient_call import GradientCall
 from headrace.bindings.compiled.loss_learner import LossLearner
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.eligibility import why_not_adam
+from headrace.bindings.rng_returns_cpu import shares
 from headrace.core.fused import register
 from headrace.data.rollout import tree_map
 from headrace.kernels.rows.row_plan import BY_WEIGHTS
@@ -29,6 +31,7 @@ from headrace.policies.base import Policy
 LOSSES = 64  # whose programs are kept at most
 SHARE = "of_a_row"  # weight of a valid row, 1 / number of them
 _learners: Bound[LossLearner] = Bound()
+_gradients: Bound[GradientCall] = Bound()
 
 
 def compiled(loss: Loss, unit: int, size: int) -> CompiledLoss:
@@ -103,7 +106,14 @@ def loss_gradient(
     reduce(count)
     program = compiled(loss, policy.sequence_length, len(columns["valid"])).last  # which serves_gradient() has found
     given = (policy, _units(columns, policy.sequence_length), config, 1 / count.clamp(min=1))
-    return loss_and_metrics(program.run(program.values(given)))[1]
+    values = program.values(given)
+    if isinstance(program.code, CpuProgram):
+        gradients, rows = [values[i].grad for _, i in program.learned], program.rows(given)
+        lie = [None if x is None else x.data_ptr() for x in gradients]
+        call = _gradients.get(lambda: GradientCall(program, gradients, rows), policy, program, lie, rows)
+        if call.serves:
+            return call.run(values)
+    return loss_and_metrics(program.run(values))[1]
 
 
 def serves(
@@ -213,6 +223,8 @@ def _values(program: Program, policy: Policy, columns: Mapping[str, Any], config
 
 def _shares(valid: Tensor, order: Tensor, number: int, size: int, reduce: Reduce) -> Tensor:
     """The weight of a valid row in each minibatch, from the number of them that it has at all learners."""
+    if size_of(reduce) == 1 and all(x.device.type == "cpu" and x.is_contiguous() for x in (valid, order)):
+        return shares(valid, order, size)
     rows = valid[order[:, : size * number]].view(-1, size).sum(1)
     reduce(rows)
     return 1 / rows.clamp(min=1)

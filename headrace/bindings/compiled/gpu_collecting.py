@@ -54,7 +54,7 @@ class _Acts:
         program, rollout, given = self.program, self.rollout, self._given(collector, t)
         for i in program.columns:
             self.values[i] = program.sources[i].find(given)
-        kept = program.point_columns(self.memory.words, self.values)
+        kept = program.point(self.memory.words, self.values, program.columns)
         columns = [getattr(rollout, name)[t] for name in self.names]
         outputs = [program.output(i, rollout.num_envs) for i in range(len(program.results))]
         for i, column in enumerate(columns):

@@ -58,7 +58,7 @@ class Call:
         program, values = self.program, [*self._values]
         for i in program.columns:
             values[i] = program.sources[i].find(arguments)
-        self._values, self._kept = values, self._kept | program.point_columns(self.words, values)
+        self._values, self._kept = values, self._kept | program.point(self.words, values, program.columns)
 
     def run(self, number: int) -> None:
         """Compute all results of a minibatch; its metrics are the given ones."""

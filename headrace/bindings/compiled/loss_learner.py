@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from operator import is_
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,10 +16,11 @@ from headrace.algorithms.on_policy import Limit
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.bound import place
 from headrace.bindings.compiled.loss_program import Program
+from headrace.bindings.compiled.pointed import Pointed
 from headrace.core.looking import Moment, moment
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STEPS, Learning, Optimizer
-from headrace.kernels.rows.targets.cpu_program import Memory, Workers
+from headrace.kernels.rows.targets.cpu_program import Workers
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -50,12 +51,12 @@ class LossLearner:
         for row, i in zip(self._table, self._metrics, strict=True):
             self._found[i] = row.view(self._found[i].dtype)
         by_name = program.arranged(self._metrics)
-        self._names = [*by_name]
+        self._names, self._is_table = [*by_name], [*by_name.values()] == self._metrics and all(self._kinds[1])
         limited = None if limit is None else self._found[by_name[limit[0]]]
         self._measured = np.zeros(count, np.float32) if limited is None else limited.numpy()
         self._share = next(i for i, source in enumerate(program.sources) if source.name == share)
-        self._memory = Memory(program.cpu)
-        self._workers = Workers(program.cpu, self._memory.count)
+        self._pointed = Pointed(program, self._found)
+        self._workers = Workers(program.cpu, self._pointed.memory.count)
         self._arguments = optimizer_arguments(optimizer)
         self._writes = np.zeros((2 * len(program.written), 4), np.int64)
         learning = Learning(
@@ -71,8 +72,7 @@ class LossLearner:
         arguments = (0, queue_state(), learning)
         self._call = Call(entry("rows.targets.cpu_learning", "learn", arguments, ANNOUNCEMENT), arguments)
         self._queue = WorkQueue()
-        self._lie: list[int] = []  # the addresses that the slots were written for
-        self._last: tuple[Moment | None, Sequence[Tensor]] = (None, [])  # when, and the inputs that lay there
+        self._last: tuple[Moment | None, int, Sequence[Tensor]] = (None, 0, [])  # when, threads, what lay there
 
     def _moving(self) -> list[tuple[int, int]]:
         """The argument slots that have another address in each minibatch, and by how much it grows."""
@@ -117,6 +117,8 @@ class LossLearner:
     def metrics(self, done: int) -> dict[str, Tensor]:
         """The metrics of each of the minibatches that were learned, [minibatches] each."""
         rows = self._table[:, :done].clone()  # at once: of tensors this short each call takes longer than its work
+        if self._is_table:
+            return dict(zip(self._names, rows.unbind(), strict=True))
         known = zip(rows.unbind(), *self._kinds, strict=True)
         return dict(self._program.arranged(row if same else self._converted(row, i) for row, i, same in known))
 
@@ -137,43 +139,27 @@ class LossLearner:
 
     def _begin(self, values: Sequence[Tensor], order: Tensor, threads: int) -> dict[int, Tensor]:
         """Write what lies elsewhere than at the call before. Returns the inputs, which the call reads."""
-        program, kept = self._program, dict(enumerate(values))
-        if self._lies_still([*values, order], threads):
-            self._workers.take(self._memory.words, threads)
-            return kept
-        gradients: list[Any] = [values[i].grad for _, i in program.learned]
-        given = [*(values[i] for i in program.looked_up), *gradients, order]
-        lie = [threads, *(x.data_ptr() for x in given)]
-        if lie != self._lie:
-            kept = self._point(values, threads)
-            self._memory.words[slots.ORDER] = order.data_ptr()
-            own = all(x.data_ptr() == values[i].data_ptr() for i, x in kept.items())
-            self._lie = lie if own else []  # of what is copied, the numbers may be others next time
-        self._last = moment(), [*values, order]
-        self._workers.take(self._memory.words, threads)  # the call before has moved what grows
+        words, kept = self._pointed.memory.words, dict(enumerate(values))
+        if not self._lies_still([*values, order], threads):
+            for number, i in self._program.learned:
+                gradient = values[i].grad
+                assert gradient is not None, "which the optimizer made"
+                self._found[number] = gradient
+            kept = self._pointed.take(values, self._size, threads)
+            if self._pointed.wrote_all:
+                writes = self._program.writes(values, kept, self._found)
+                self._writes[: len(writes)] = writes
+            words[slots.ORDER] = order.data_ptr()
+            self._last = moment() if self._pointed.holds else None, threads, [*values, order]
+        self._workers.take(words, threads)  # the call before has moved what grows
         return kept
 
     def _lies_still(self, given: Sequence[Tensor], threads: int) -> bool:
         """True where these are the tensors of the call before, in the same moment, so that they lie where they lay."""
-        then, before = self._last
-        if then is None or then is not moment() or not self._lie or self._lie[0] != threads:
+        then, those, before = self._last
+        if then is None or then is not moment() or those != threads:
             return False
         return len(given) == len(before) and all(map(is_, given, before))
-
-    def _point(self, values: Sequence[Tensor], threads: int) -> dict[int, Tensor]:
-        """Write the addresses of inputs and outputs into argument slots. Returns the inputs that lie there."""
-        program, words = self._program, self._memory.words
-        self._memory.prepare(self._size, threads)
-        for number, i in program.learned:
-            gradient = values[i].grad
-            assert gradient is not None, "which the optimizer made"
-            self._found[number] = gradient
-        for number, output in enumerate(self._found):
-            program.point_output(words, number, output)
-        kept = program.point(words, values)
-        writes = program.writes(values, kept, self._found)
-        self._writes[: len(writes)] = writes
-        return kept
 
 
 def optimizer_arguments(optimizer: Adam) -> Optimizer:

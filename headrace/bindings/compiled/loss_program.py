@@ -88,6 +88,9 @@ class Program:
         self.uniforms = [i for i, source in enumerate(self.sources) if source.kind != "column"]
         self.device, self.work = self.given.device, record.work
         self.code = _loaded(record, self.device)
+        self._slots = {i: (slots.column(position), True) for position, i in enumerate(self.columns)}
+        for position, i in enumerate(self.uniforms):
+            self._slots[i] = slots.given(position, len(self.columns)), False
         self.sizes = [[(inner, power) for inner, power in o.sizes] for o in record.outcomes]
         self.with_rows = [o.rows for o in record.outcomes]
         inputs: dict[int | None, Source | None] = {None: None, **dict(enumerate(self.sources))}
@@ -222,23 +225,20 @@ class Program:
         del kept
         return outputs
 
-    def point(self, words: np.ndarray, values: Sequence[Tensor]) -> dict[int, Tensor]:
+    def point(
+        self, words: np.ndarray, values: Sequence[Tensor], only: Iterable[int] | None = None
+    ) -> dict[int, Tensor]:
         """Write the addresses of inputs into argument slots. Returns the tensors that lie there, by the numbers of the
-        inputs: keep them."""
-        (columns, _), kept = self.code.sizes, self.point_columns(words, values)
-        for position, i in enumerate(self.uniforms):
-            kept[i] = uniform = _in_memory(values[i])
-            words[slots.given(position, columns)] = uniform.data_ptr()
-        return kept
-
-    def point_columns(self, words: np.ndarray, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """As point(), of columns alone."""
+        inputs: keep them. only: numbers of inputs; None for all."""
         kept = dict[int, Tensor]()
-        for position, i in enumerate(self.columns):
-            column, row, number = _strides(values[i])
-            kept[i] = column
-            first = slots.column(position)
-            words[first : first + 3] = column.data_ptr(), row, number
+        for i in range(len(values)) if only is None else only:
+            slot, is_column = self._slots[i]
+            if is_column:
+                kept[i], row, number = _strides(values[i])
+                words[slot : slot + 3] = kept[i].data_ptr(), row, number
+            else:
+                kept[i] = uniform = _in_memory(values[i])
+                words[slot] = uniform.data_ptr()
         return kept
 
     def output(self, position: int, rows: int) -> Tensor:

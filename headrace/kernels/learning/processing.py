@@ -3,15 +3,15 @@ before a compiled loss learns it."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from headrace.kernels.learning.advantage import explained, gae
 from headrace.kernels.learning.permutations import permutations
-from headrace.kernels.learning.rollouts_rows import moments
 from headrace.kernels.nn.philox import mixed
-from headrace.kernels.runtime.jit import ENTRY, njit
+from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 
 F, U = np.float32, np.uint64
 
@@ -47,6 +47,41 @@ class Processing(NamedTuple):
     fraction: np.ndarray
 
 
+@njit(fastmath={"reassoc"}, **INNER)  # sums of float64, rounded to float32 at the end: their order is not seen
+def moments(x, valid):
+    """Mean, and 1 / (standard deviation + 1e-8), over valid entries."""
+    count, total, squares = 0.0, 0.0, 0.0
+    for r in range(U(len(x))):
+        count += 1.0 if valid[r] else 0.0
+        total += x[r] if valid[r] else 0.0
+    mean = total / max(count, 1.0)
+    for r in range(U(len(x))):
+        squares += (x[r] - mean) ** 2 if valid[r] else 0.0
+    return F(mean), F(1.0 / (math.sqrt(squares / max(count, 1.0)) + 1e-8))
+
+
+@njit(**ENTRY)
+def normalize(rows, x, valid, target):
+    """Write x with mean 0 and variance 1 over valid entries; all flat."""
+    given = x[: U(rows)]
+    mean, scale = moments(given, valid)
+    for r in range(U(rows)):
+        target[r] = (given[r] - mean) * scale
+
+
+@njit(**ENTRY)
+def share(valid, order, size, shares):
+    """Write 1 / number of valid rows of each minibatch of so many rows: shares [epochs * minibatches]. valid: float32
+    or bool [rows]. order: int64 [epochs, rows]."""
+    number = U(order.shape[1]) // U(size)
+    for epoch in range(U(order.shape[0])):
+        for batch in range(number):
+            count = 0
+            for r in range(batch * U(size), (batch + U(1)) * U(size)):
+                count += 1 if valid[U(order[epoch, r])] else 0
+            shares[epoch * number + batch] = F(1) / F(max(count, 1))
+
+
 @njit(**ENTRY)
 def process(given, number):
     """Write what `given` has room for. number: minibatches of an epoch."""
@@ -58,14 +93,6 @@ def process(given, number):
         given.counted[r] = F(1) if given.valid[r] else F(0)
     explained(rows, value, given.returns, given.valid, given.fraction)
     if given.normalize:
-        mean, scale = moments(given.advantage, given.valid)
-        for r in range(rows):
-            given.advantage[r] = (given.advantage[r] - mean) * scale
+        normalize(rows, given.advantage, given.valid, given.advantage)
     permutations(np.uint32(mixed(given.seed, given.purpose, given.counter)), given.words, given.order)
-    size = rows // U(number)
-    for batch in range(U(len(given.shares))):
-        epoch, first = batch // U(number), batch % U(number) * size
-        count = 0
-        for r in range(first, first + size):
-            count += given.valid[U(given.order[epoch, r])]
-        given.shares[batch] = F(1) / F(max(count, 1))
+    share(given.valid, given.order, rows // U(number), given.shares)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from headrace.kernels.learning.advantage import explained, gae
 from headrace.kernels.learning.permutations import permutations
+from headrace.kernels.learning.processing import moments
 from headrace.kernels.nn.philox import mixed
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
@@ -61,16 +60,3 @@ def _take(collected, rows):
                 rows.action[k, r] = F(np.int32(collected.choice[plane + r] - first))
             else:
                 rows.action[k, r] = collected.number[plane + r]
-
-
-@njit(fastmath={"reassoc"}, **INNER)  # sums of float64, rounded to float32 at the end: their order is not seen
-def moments(x, valid):
-    """Mean, and 1 / (standard deviation + 1e-8), over valid entries."""
-    count, total, squares = 0.0, 0.0, 0.0
-    for r in range(U(len(x))):
-        count += 1.0 if valid[r] else 0.0
-        total += x[r] if valid[r] else 0.0
-    mean = total / max(count, 1.0)
-    for r in range(U(len(x))):
-        squares += (x[r] - mean) ** 2 if valid[r] else 0.0
-    return F(mean), F(1.0 / (math.sqrt(squares / max(count, 1.0)) + 1e-8))

@@ -15,6 +15,7 @@ from headrace.kernels.rows.targets.llvm_text import Body
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few bits, so n * high is exact
 TO_INTEGER = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 EXP_LOWEST, EXP_HIGHEST = -87.33, 88.72283
+EXPM1_LOWEST = -17.5
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 LOG = (
     *(7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1),
@@ -96,10 +97,7 @@ def clamp(b: Body, x: str, low: float, high: float) -> str:
 
 def exp(b: Body, x: str) -> str:
     """e^x, by 2^n times a polynomial of the rest (Cephes' expf); 2^n by two factors, of which each is normal."""
-    shifted = b.fma(x, b.number(math.log2(math.e)), b.number(TO_INTEGER))
-    n = b.floats("fsub", shifted, b.number(TO_INTEGER))
-    rest = b.fma(n, b.number(-LN2_HIGH), x)
-    rest = b.fma(n, b.number(-LN2_LOW), rest)
+    shifted, rest = _reduced(b, x)
     square = b.floats("fmul", rest, rest)
     y = b.fma(polynomial(b, rest, EXP), square, b.floats("fadd", rest, b.number(1)))
     half = b.ints("ashr", b.ints("sub", bits(b, shifted), b.integer(0x4B400000)), b.integer(1))
@@ -109,6 +107,14 @@ def exp(b: Body, x: str) -> str:
         y = b.floats("fmul", y, power)
     y = select(b, compare(b, "ogt", x, b.number(EXP_HIGHEST)), b.number(math.inf), y)
     return select(b, compare(b, "olt", x, b.number(EXP_LOWEST)), b.number(0), y)
+
+
+def _reduced(b: Body, x: str) -> tuple[str, str]:
+    """n + TO_INTEGER and r, of x = n ln 2 + r with |r| at most ln 2 / 2."""
+    shifted = b.fma(x, b.number(math.log2(math.e)), b.number(TO_INTEGER))
+    n = b.floats("fsub", shifted, b.number(TO_INTEGER))
+    rest = b.fma(n, b.number(-LN2_HIGH), x)
+    return shifted, b.fma(n, b.number(-LN2_LOW), rest)
 
 
 def log(b: Body, x: str) -> str:
@@ -152,13 +158,16 @@ def negative(b: Body, x: str) -> str:
 
 
 def expm1(b: Body, x: str) -> str:
-    """e^x - 1, near 0 with all digits: (u - 1) times x / log(u), for u = e^x. Kahan."""
-    u = exp(b, x)
-    less = b.floats("fsub", u, b.number(1))
-    y = b.floats("fmul", less, b.floats("fdiv", x, log(b, u)))
-    y = select(b, compare(b, "oeq", less, b.number(0)), x, y)
-    plain = b.new(f"or {b.i1} {compare(b, 'oeq', u, b.number(math.inf))}, {compare(b, 'oeq', u, b.number(0))}")
-    return select(b, plain, less, y)
+    """e^x - 1, near 0 with all digits: 2^n (e^r - 1) + 2^n - 1 for x = n ln 2 + r. It is computed of 2^(n - 1), since
+    2^128 is no float32, and of x >= EXPM1_LOWEST, where it rounds to -1."""
+    low = select(b, compare(b, "olt", x, b.number(EXPM1_LOWEST)), b.number(EXPM1_LOWEST), x)
+    shifted, rest = _reduced(b, low)
+    y = b.fma(polynomial(b, rest, EXP), b.floats("fmul", rest, rest), rest)
+    exponent = b.ints("sub", bits(b, shifted), b.integer(0x4B400000 - 126))
+    half = from_bits(b, b.ints("shl", exponent, b.integer(23)))
+    y = b.fma(half, y, b.floats("fsub", half, b.number(0.5)))
+    y = b.floats("fadd", y, y)
+    return select(b, compare(b, "ogt", x, b.number(EXP_HIGHEST)), b.number(math.inf), y)
 
 
 def log1p(b: Body, x: str) -> str:
