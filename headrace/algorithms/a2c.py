@@ -10,7 +10,6 @@ from torch import Tensor
 from headrace.algorithms.config_bases import ActorCriticConfig, IntrinsicConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, loss_gradient, policy_gradient_columns
 from headrace.algorithms.reduce import Reduce, one_learner
-from headrace.core.fused import fused
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
 
@@ -54,7 +53,6 @@ class A2C(OnPolicy[A2CConfig]):
         return gradient(self.policy, rollout, targets, self.config, self.reduce, self.loss)
 
 
-@fused("a2c.gradient", "headrace.bindings.on_policy.policy_gradient", quiet=True)
 def gradient(
     policy: Policy,
     rollout: Rollout,

@@ -32,10 +32,10 @@ from headrace.algorithms.reduce import (
     shuffle_seed,
     size_of,
 )
+from headrace.core import returns as of_returns
 from headrace.core import rng
 from headrace.core.device import known
 from headrace.core.fused import fused
-from headrace.core import returns as of_returns
 from headrace.core.returns import double, explained_variance, gae
 from headrace.core.types import staying
 from headrace.data.flat_action import FlatAction
@@ -238,7 +238,7 @@ class OnPolicy(Generic[C]):
             self.intrinsic.load_state_dict(state["intrinsic"])
 
 
-@fused("on_policy.process_and_learn", "headrace.bindings.on_policy.compiled_update", quiet=True)
+@fused("on_policy.process_and_learn", "headrace.bindings.compiled.compiled_update", quiet=True)
 def process_and_learn(algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
     """The metrics of an update, between begin_update() and end_update(), and the returns [T, N] that were learned."""
     intrinsic: dict[str, Tensor] = {}
@@ -390,6 +390,8 @@ def learn_minibatches(
 
 def means(metrics: Mapping[str, Tensor], last: Mapping[str, int] | None = None) -> dict[str, Tensor]:
     """The mean of each metric over all minibatches. last: of some metrics, over how many of the last ones."""
+    if not metrics:
+        return {}
     found = dict(zip(metrics, torch.stack([*metrics.values()]).mean(1).unbind(), strict=True))
     return found | {name: metrics[name][-count:].mean() for name, count in (last or {}).items() if name in metrics}
 

@@ -183,7 +183,7 @@ class PPO(OnPolicy[PPOConfig]):
         return learn(self.policy, self.optimizer, rollout, targets, order, self.config, self.reduce, self.loss)
 
 
-@fused("ppo.learn", "headrace.bindings.on_policy.ppo", quiet=True)
+@fused("ppo.learn", quiet=True)  # by a GPU's kernels: headrace.bindings.actor_critic_cuda offers them
 def learn(
     policy: Policy,
     optimizer: Adam,

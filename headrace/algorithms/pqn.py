@@ -15,7 +15,6 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, gae_targets, learn_minibatches, means
 from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
-from headrace.core.fused import fused
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.q_network import QNetwork
@@ -99,7 +98,6 @@ class PQN(OnPolicy[PQNConfig]):
         self.policy.exploration.copy_(state["exploration"])
 
 
-@fused("pqn.learn", "headrace.bindings.on_policy.pqn", quiet=True)
 def learn(
     policy: QNetwork,
     optimizer: Adam,

@@ -11,7 +11,6 @@ from torch import Tensor
 from headrace.algorithms.config_bases import ActorCriticConfig, IntrinsicConfig, OnPolicyConfig
 from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, loss_gradient, policy_gradient_columns
 from headrace.algorithms.reduce import Reduce, one_learner
-from headrace.core.fused import fused
 from headrace.core.returns import discounted_returns
 from headrace.data.rollout import Rollout
 from headrace.policies.base import Policy
@@ -84,7 +83,6 @@ def _finished(ended: Tensor) -> Tensor:
     return ended.flip(0).cumsum(0).flip(0) > 0
 
 
-@fused("reinforce.gradient", "headrace.bindings.on_policy.policy_gradient", quiet=True)
 def gradient(
     policy: Policy,
     rollout: Rollout,

@@ -14,7 +14,6 @@ from headrace.algorithms.config_bases import ActorCriticConfig, IntrinsicConfig,
 from headrace.algorithms.on_policy import AnyActorCritic, Batch, Loss, OnPolicy, Targets, learn_minibatches, normalized
 from headrace.algorithms.reduce import Reduce, mean_weights, number_of_minibatches, one_learner
 from headrace.core.device import known
-from headrace.core.fused import fused
 from headrace.data.rollout import Rollout
 
 Surrogate = Callable[[], tuple[Tensor, Tensor]]  # gives the surrogate objective, and the KL divergence
@@ -166,7 +165,6 @@ def critic_loss(policy: AnyActorCritic, batch: Batch, config: TRPOConfig) -> tup
     return loss, {"value_loss": loss}
 
 
-@fused("trpo.learn_critic", "headrace.bindings.on_policy.trpo", quiet=True)
 def learn_critic(
     policy: AnyActorCritic,
     optimizer: Adam,

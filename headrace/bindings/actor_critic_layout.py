@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace.bindings.bound import place
 from headrace.kernels.nn import layer_table, layout
-from headrace.kernels.nn.layout import Head, Layer, Network, Normalizer, ScratchOffsets, network, ranges, rounded
+from headrace.kernels.nn.layout import Head, Layer, Network, Normalizer, ScratchOffsets, network
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import PolicyOutput
@@ -39,8 +39,6 @@ class Compiled(NamedTuple):
     network: Network
     head: Head
     offsets: ScratchOffsets
-    subnetworks: np.ndarray  # uint64 [1 or 2, 5]: see RolloutArguments
-    ranges: np.ndarray  # uint64 [*, 3]: see RolloutArguments
     scratch: int  # float32 one block needs
     start: np.ndarray
 
@@ -54,50 +52,20 @@ def compiled(policy: ActorCritic, flat: Tensor) -> Compiled:
     trunk = layers[actor].source if policy.shared else trunk_layers(policy.critic, layers, policy.activation, flat)
     critic = dense_layer(policy.critic_out, trunk, "identity", layers, flat)
     head, start = _head(policy.head, flat)
-    net = network(layers, rounded(len(head.sizes)))
-    components = len(head.sizes) * 64
-    actions, entropies = net.scratch, net.scratch + components
-    samples = entropies + components
-    columns = (layer_table.OUTPUT, layer_table.OUTPUT_GRAD)
-    outputs = (net.layers[layer, column] for layer in (actor, critic) for column in columns)
-    rows = max(5, 1 + policy.num_draws)  # of samples: rollouts_losses.OLD_LOG_PROB and on; log_prob and draws
-    mask, masked = samples + rows * 64, masked_choices(policy)
-    offsets = (net.inputs, net.transposed, *outputs, actions, entropies, samples, mask, masked)
-    subnetworks = _subnetworks(net, 0 if policy.shared else actor + 1)
-    runs = ranges(layers, subnetworks, head)
-    return Compiled(net, head, ScratchOffsets(*map(np.uint64, offsets)), subnetworks, runs, mask + masked * 64, start)
-
-
-def critic_alone(tables: Compiled) -> Compiled:
-    """The tables of a policy whose critic has layers of its own, with its critic alone."""
-    ranges_of_critic = tables.ranges[tables.ranges[:, 0] == 1]
-    ranges_of_critic[:, 0] = 0
-    return tables._replace(subnetworks=tables.subnetworks[1:], ranges=ranges_of_critic)
-
-
-def compiled_q(policy: QNetwork, flat: Tensor) -> Compiled:
-    """Tables for a Q-network that is not dueling, whose parameters are views of `flat`: its values lie where an actor's
-    logits do."""
-    layers: list[Layer] = []
-    trunk = trunk_layers(policy.trunk, layers, policy.activation, flat)
-    out = dense_layer(policy.out, trunk, "identity", layers, flat)
-    spread, constants = np.zeros((3, 1), np.float32), np.zeros(2, np.float32)
-    head = Head(layout.DISCRETE, np.array([layers[out].outputs], np.uint64), spread, constants, np.uint64(0))
-    net = network(layers, rounded(1))
-    values, grads = (net.layers[out, column] for column in (layer_table.OUTPUT, layer_table.OUTPUT_GRAD))
-    actions, samples = net.scratch, net.scratch + 64
-    end = samples + 5 * 64  # as rollouts_losses.OLD_LOG_PROB and on
-    offsets = (net.inputs, net.transposed, values, grads, values, grads, actions, actions, samples, end, 0)
-    subnetworks = np.array([[0, len(layers), 0, net.gradient, layout.ACTION_VALUES]], np.uint64)
-    places = ScratchOffsets(*map(np.uint64, offsets))
-    start = np.array([policy.start], np.int32)
-    return Compiled(net, head, places, subnetworks, ranges(layers, subnetworks, head), end, start)
-
-
-def value_units(policy: ActorCritic) -> tuple[float, float]:
-    """Center and scale of the values: value = center + scale * the critic's output."""
-    normalizer = policy.return_normalizer
-    return (0.0, 1.0) if normalizer is None else (normalizer.center.item(), normalizer.scale.item())
+    net, masked = network(layers), masked_choices(policy)
+    samples = net.scratch + len(head.sizes) * 64
+    mask = samples + (1 + policy.num_draws) * 64  # of samples: log_prob and draws
+    offsets = ScratchOffsets(
+        inputs=np.uint64(net.inputs),
+        logits=net.layers[actor, layer_table.OUTPUT],
+        probs=net.layers[actor, layer_table.OUTPUT_GRAD],
+        values=net.layers[critic, layer_table.OUTPUT],
+        actions=np.uint64(net.scratch),
+        samples=np.uint64(samples),
+        mask=np.uint64(mask),
+        masked=np.uint64(masked),
+    )
+    return Compiled(net, head, offsets, mask + masked * 64, start)
 
 
 def masked_choices(policy: ActorCritic | ActorQ | QNetwork) -> int:
@@ -105,24 +73,10 @@ def masked_choices(policy: ActorCritic | ActorQ | QNetwork) -> int:
     return policy.head.num_parameters if isinstance(policy, ActorCritic) and policy.masked else 0
 
 
-def _subnetworks(net: Network, split: int) -> np.ndarray:
-    """One tree for actor and critic, or, where the critic has layers `split` and on for itself, one each."""
-    count = len(net.layers)
-    if split == 0:
-        return np.array([[0, count, 0, net.gradient, layout.ACTOR | layout.CRITIC]], np.uint64)
-    first = int(net.layers[split, layer_table.WEIGHT_GRAD])
-    parts = [[0, split, 0, first, layout.ACTOR], [split, count, first, net.gradient - first, layout.CRITIC]]
-    return np.array(parts, np.uint64)
-
-
 def encoded(policy: ActorCritic | QNetwork, observation: Any) -> Encoded:
     """What the policy's layers read of R observations: flat, feature-major, the stride of its rows, and what the kernel
     is to do to it first."""
-    return laid_out(policy, encoded_rows(policy, observation))
-
-
-def laid_out(policy: ActorCritic | QNetwork, rows: Tensor) -> Encoded:
-    """encoded() of rows that encoded_rows() has given."""
+    rows = encoded_rows(policy, observation)
     features, count = rows.shape
     # the memory from the first to the last entry: a column's rows may have others between them
     memory = torch.as_strided(rows, ((features - 1) * rows.stride(0) + count,), (1,))
@@ -172,7 +126,7 @@ def dense_layer(layer: Any, source: int, activation: str, layers: list[Layer], f
 
 
 def _head(head: Any, flat: Tensor) -> tuple[Head, np.ndarray]:
-    spread, constants = np.zeros((3, head.num_parameters), np.float32), np.zeros(2, np.float32)
+    spread, constants = np.zeros((3, head.num_parameters), np.float32), np.zeros(1, np.float32)
     if isinstance(head, GaussianHead):
         spread[0], spread[1] = head.center[:, 0].numpy(), head.half_range[:, 0].numpy()
         sizes, start = [1] * head.num_parameters, [0] * head.num_parameters

@@ -9,7 +9,6 @@ kernels serve, and each start of a training takes 40 ms longer.
 from headrace.core.source_text import Digest
 
 DIGESTS = {
-    "a2c.gradient": Digest("4a84f2c717f691ac", "9e9f44d3c3818717"),
     "actor_critic.act": Digest("6bf2551aab747633", "524931d588009655"),
     "actor_critic.value": Digest("8d3ed0d751d1eea0", "47d1fd0c78be57a5"),
     "actor_q.act": Digest("2bc9dc3beec7c56a", "0b81fad90204c548"),
@@ -18,13 +17,11 @@ DIGESTS = {
     "dqn.learn": Digest("1acdc0c4e2181158", "d872a1b9d78495f8"),
     "off_policy.learn_from_replay": Digest("7c01f29ef58644be", "2cb589d13987e4a7"),
     "off_policy.steps": Digest("75ed0bc75e1b320e", "88d1a3e72b2d25e7"),
-    "on_policy.process_and_learn": Digest("89673ed4b83a1c21", "6a827ce7095e90d7"),
-    "ppo.learn": Digest("0efb4dd559eed637", "ad1dc7cb7406a878"),
-    "pqn.learn": Digest("bfb62875030b5647", "78798f2916d74d83"),
+    "on_policy.process_and_learn": Digest("c53ce5ece15a62ba", "36a3fcb7d3db903e"),
+    "ppo.learn": Digest("4f09592cb6b40718", "f8fbb16a519bb951"),
     "priorities.add_up": Digest("ca8b56526be5a2aa", "c2cbb83e8b5f2387"),
     "priorities.descend": Digest("05b6312bf11f1208", "24b21c70b049cefc"),
     "q_network.act": Digest("c92a6b2b6aabad94", "194b9b1a6897c52b"),
-    "reinforce.gradient": Digest("3fef5c57a8399b6a", "e0efe1a02aaf2d3d"),
     "returns.explained_variance": Digest("d2673cdbad7e0238", "be1b456fef1f7aa9"),
     "returns.gae": Digest("8ae7338c91edacc8", "3987b95b7f97ebe5"),
     "returns.normalized": Digest("6903c382d56301be", "f558e3b97a5ed9c5"),
@@ -35,5 +32,4 @@ DIGESTS = {
     "sac.learn": Digest("a3d219cf583ef665", "eee25f37266b18e5"),
     "td3.learn": Digest("f0733dcd98cb2731", "b003cefbd5230e66"),
     "tqc.learn": Digest("58200ac526a34123", "08aaaeac8617d975"),
-    "trpo.learn_critic": Digest("bed1aa2e0da2ad99", "9316b8b6cac6e83f"),
 }

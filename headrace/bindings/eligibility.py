@@ -190,20 +190,3 @@ def flat_buffer(parameters: list[nn.Parameter]) -> Tensor | None:
         if not lies or parameter.dtype != torch.float32:
             return None
     return torch.empty(0, device=storage.device).set_(storage, 0, (storage.nbytes() // 4,), (1,))
-
-
-def gradient_buffer(policy: Policy, flat: Tensor) -> Tensor | None:
-    """The one float32 buffer of which the gradients of all parameters are views, laid out as their buffer `flat`; None
-    where they are not."""
-    parameters = last_examined(policy).parameters
-    gradients = [parameter.grad for parameter in parameters]
-    if gradients[0] is None:
-        return None
-    shift = gradients[0].data_ptr() - parameters[0].data_ptr()
-    for gradient, parameter in zip(gradients, parameters, strict=True):
-        if gradient is None or gradient.data_ptr() - parameter.data_ptr() != shift or not gradient.is_contiguous():
-            return None
-    storage = gradients[0].untyped_storage()
-    if storage.data_ptr() - shift != flat.data_ptr() or storage.nbytes() != flat.nbytes:
-        return None
-    return torch.empty(0, device=storage.device).set_(storage, 0, (len(flat),), (1,))

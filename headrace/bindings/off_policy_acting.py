@@ -51,9 +51,15 @@ class Actor:
         layers, values = layers_of(parts, policy.activation, flat)
         net = network(layers)
         zero, outputs = np.uint64(0), net.layers[:, OUTPUT]
-        offsets = (
-            *(np.uint64(net.inputs), np.uint64(net.transposed), outputs[-1], zero),
-            *(zero if values is None else outputs[values], *[zero] * 3, np.uint64(net.scratch), zero, zero),
+        offsets = ScratchOffsets(
+            inputs=np.uint64(net.inputs),
+            logits=outputs[-1],
+            probs=zero,
+            values=zero if values is None else outputs[values],
+            actions=zero,
+            samples=np.uint64(net.scratch),
+            mask=zero,
+            masked=zero,
         )
         self.choices, self.work_queue = isinstance(policy, QNetwork), WorkQueue(alike=False)
         self.weights = sum(map(Tensor.numel, self.originals))
@@ -65,7 +71,7 @@ class Actor:
         self.size = 1 if self.choices else len(center)  # numbers of an action
         start = np.int64(policy.start if isinstance(policy, QNetwork) else 0)
         normalizer = normalizer_of(policy)
-        fields: Any = (kind, net.layers, ScratchOffsets(*offsets), flat.numpy(), normalizer)
+        fields: Any = (kind, net.layers, offsets, flat.numpy(), normalizer)
         number = np.uint64(layers[-1].outputs)
         last: Any = (center, half_range, start, number, policy.exploration.numpy(), random)
         self.arguments = ActorArguments(*fields, *last)

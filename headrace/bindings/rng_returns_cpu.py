@@ -16,7 +16,7 @@ from headrace.core.device import Device
 from headrace.core.fused import register
 from headrace.core.rng import MASK, word
 from headrace.kernels.language.ops import INNER, prelude
-from headrace.kernels.learning.rollouts_arguments import SHUFFLE_WORDS
+from headrace.kernels.learning.processing_arguments import SHUFFLE_WORDS
 from headrace.kernels.runtime import cache
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Argument, SharedCall, float_slot

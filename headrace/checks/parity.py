@@ -104,7 +104,7 @@ def offer_kernels(device: torch.device) -> None:
     name = f"random numbers and advantages {_digest(random_and_gae.text())}"
     if _agrees(device, name, partial(_numbers, device), what, instead):
         import_module("headrace.bindings.rng_returns_cuda")
-    import_module("headrace.bindings.on_policy.actor_critic_cuda").offer(networks_trusted)
+    import_module("headrace.bindings.actor_critic_cuda").offer(networks_trusted)
 
 
 def networks_trusted(policy: ActorCritic) -> bool:

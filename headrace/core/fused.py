@@ -52,10 +52,11 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def fused(name: str, binding: str, quiet: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def fused(name: str, binding: str | None = None, quiet: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let kernels registered under `name` replace this function. The plain function stays available as `.plain`.
 
-    binding: the module that registers them, imported at the first call. quiet: nothing is printed where they do not
+    binding: the module that registers them, imported at the first call; None where a check of the machine offers them.
+    quiet: nothing is printed where they do not
     serve, since the plain function's own calls are fast nevertheless, or say why they are not.
     """
 
@@ -77,7 +78,8 @@ def fused(name: str, binding: str, quiet: bool = False) -> Callable[[Callable[P,
         def serving(*args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:
             if not kernels_serve():
                 return None
-            _bind(binding)
+            if binding is not None:
+                _bind(binding)
             for kernel in candidates:
                 if _serves(None if quiet else name, plain, kernel, kernel.serves(*args, **kwargs)):
                     return kernel.call

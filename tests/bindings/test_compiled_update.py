@@ -10,7 +10,7 @@ from bindings.test_ppo_update import not_dense, of_doubles, own_permutation, own
 
 from headrace.algorithms import ppo
 from headrace.algorithms.on_policy import process_and_learn
-from headrace.bindings.on_policy import compiled_update
+from headrace.bindings.compiled import compiled_update
 from headrace.core import fused
 
 
@@ -110,9 +110,3 @@ def test_what_is_replaced_takes_effect(change):
     assert served(learner, rollout)
     change(learner, rollout)
     assert not served(learner, rollout)
-
-
-def test_networks_that_have_a_kernel_keep_it():
-    learner, rollout, _ = made(ppo.PPO, TWO, **SMALL)
-    learner.begin_update(0.0)
-    assert process_and_learn.serving(learner, rollout) is not compiled_update.process_and_learn

@@ -171,14 +171,14 @@ def test_simulated_kernels_of_random_numbers_and_advantages_are_registered_if_th
     right = random_and_gae.gae
     monkeypatch.setattr(random_and_gae, "gae", lambda *columns: right(*columns) + 1)
     parity.offer_kernels(torch.device("cpu"))
-    assert offered == ["headrace.bindings.on_policy.actor_critic_cuda"]
+    assert offered == ["headrace.bindings.actor_critic_cuda"]
     said = capsys.readouterr().err
     assert "random numbers or advantages differs from plain torch on this machine (advantage by" in said
     monkeypatch.setattr(random_and_gae, "gae", right)
     offered.clear()
     monkeypatch.setattr(random_and_gae, "text", lambda: "another kernel")  # the result was that of a text
     parity.offer_kernels(torch.device("cpu"))
-    assert offered == ["headrace.bindings.rng_returns_cuda", "headrace.bindings.on_policy.actor_critic_cuda"]
+    assert offered == ["headrace.bindings.rng_returns_cuda", "headrace.bindings.actor_critic_cuda"]
     assert capsys.readouterr().err == ""
 
 

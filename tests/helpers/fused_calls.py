@@ -3,7 +3,7 @@
 import torch
 
 from headrace import envs
-from headrace.algorithms import a2c, ddpg, dqn, ppo, pqn, reinforce, sac, td3, tqc, trpo
+from headrace.algorithms import a2c, ddpg, dqn, ppo, pqn, reinforce, sac, td3, tqc
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets, process_and_learn
 from headrace.core.returns import explained_variance, gae, normalized
@@ -103,15 +103,6 @@ def call(name):
     if name == "on_policy.process_and_learn":
         policy, _, rollout, _, _, config = on_policy(epochs=2)
         return process_and_learn, [ppo.PPO(policy, config), rollout]
-    if name.endswith(".gradient"):
-        module, kind = (a2c, a2c.A2C) if name == "a2c.gradient" else (reinforce, reinforce.Reinforce)
-        policy, _, rollout, targets, _, config = on_policy(kind=kind)
-        return module.gradient, [policy, rollout, targets, config]
-    if name in ("pqn.learn", "trpo.learn_critic"):
-        space, kind = (CHOICES, pqn.PQN) if name == "pqn.learn" else (BOX, trpo.TRPO)
-        policy, optimizer, rollout, targets, order, config = on_policy(space, kind)
-        function = pqn.learn if kind is pqn.PQN else trpo.learn_critic
-        return function, [policy, optimizer, rollout, targets.returns, order, config]
     if name.startswith("actor_critic."):
         policy, observation = on_policy()[0], normal(ENVS, 5)
         if name == "actor_critic.value":

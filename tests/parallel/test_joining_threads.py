@@ -9,10 +9,10 @@ import time
 from functools import partial
 
 import pytest
+from headrace.bindings.on_policy import rollout_learner
 from helpers.python_entry import PythonEntry
 from helpers.saved import SlowlyDrifting, limited
 
-from headrace.bindings.on_policy import rollout_learner
 from headrace.core import device
 from headrace.kernels.runtime import thread_pool
 from headrace.kernels.runtime.native import Call

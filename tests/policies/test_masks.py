@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from helpers.plainly import plainly
 
 import headrace as hr
 from headrace.algorithms import a2c
@@ -150,7 +151,7 @@ def test_kernels_learn_as_torch_where_a_mask_allows_nothing(name, closed):
             rollout.action[t], rollout.log_prob[t], rollout.value[t] = decision[:3]
     targets = Targets(*torch.randn(2, 8, 70, generator=generator), rollout.valid[:-1])
     gradients = []
-    for function in (a2c.gradient, a2c.gradient.plain):
+    for function in (a2c.gradient, plainly(a2c.gradient)):
         learner.optimizer.gradient.zero_()
         function(policy, rollout, targets, a2c.A2CConfig(entropy_coef=0.05))
         gradients.append(learner.optimizer.gradient.clone())

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Batch, Limit, Loss
 from headrace.algorithms.reduce import Reduce, loss_and_metrics, one_learner, size_of
+from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_learning
 from headrace.bindings.compiled.compiled_losses import DEVICES, FEWEST, CompiledLoss
@@ -130,10 +132,19 @@ def serves(
     """True if the loss is compiled for these minibatches, and the optimizer takes its gradients; else the reason."""
     if order.device.type not in DEVICES:
         return False
+    if order.device.type == "cpu" and not _fits(order, len(columns["valid"])):
+        return MISFIT
     if (reason := why_not_adam(optimizer, any_beta2=True)) is not None:
         return reason
     found = _program(loss, policy, columns, _size(order, number, policy.sequence_length), config, reduce)
     return found if isinstance(found, str) else _why_no_steps(found, optimizer) or True
+
+
+def _fits(order: Tensor, rows: int) -> bool:
+    """True if an order is int64 [epochs, R], in memory as it is, and has rows 0 to R - 1 alone."""
+    if order.dim() != 2 or not order.numel() or not fits(order, torch.int64, len(order), rows):
+        return False
+    return order.is_contiguous() and int(order.numpy().view(np.uint64).max()) < rows  # a negative number is a large one
 
 
 def _size(order: Tensor, number: int, unit: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from operator import is_
-from typing import cast
 
 import numpy as np
 import torch

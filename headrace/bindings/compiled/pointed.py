@@ -1,4 +1,4 @@
-"""The addresses that a program's calls are given, where most of its inputs and all outputs lie where they lay before."""
+"""Addresses that calls of a program are given, where most inputs and all outputs lie where they lay before."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headrace.kernels.rows.targets.cpu_program import Memory
 class Pointed:
     """A program's argument slots: an input's is written again only where it lies elsewhere than at the call before.
 
-    found: tensors for the outputs. wrote_all: True if take() wrote all slots. holds: True if it need not be called again for
-    the same tensors, of which none was copied.
+    found: tensors for the outputs. wrote_all: True if take() wrote all slots. holds: True if it need not be called
+    again for the same tensors, of which none was copied.
     """
 
     def __init__(self, program: Program, found: list[Tensor]) -> None:

@@ -4,7 +4,6 @@ before a compiled loss learns it."""
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,57 +15,25 @@ from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 F, U = np.float32, np.uint64
 
 
-class Processing(NamedTuple):
-    """A rollout of T steps of N environments, R = T * N, all flat; and what process() writes.
-
-    value: N entries more, those of the last observations. valid, terminated, truncated: bool. normalize: 1 to bring
-    advantages to mean 0 and variance 1 over valid rows. seed, purpose, counter: of the order of rows, see
-    headrace.core.rng.permutations; words: uint32 [2 * 624], memory for it.
-    advantage, returns, counted: float32 [R]; counted is 1 for a valid row. order: int64 [epochs, R]. shares: float32
-    [epochs * minibatches], 1 / number of valid rows. fraction: float32 [1], the explained variance.
-    """
-
-    reward: np.ndarray
-    value: np.ndarray
-    valid: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    envs: np.uint64
-    gamma: float
-    gae_lambda: float
-    normalize: np.uint64
-    seed: np.uint64
-    purpose: np.uint64
-    counter: np.uint64
-    words: np.ndarray
-    advantage: np.ndarray
-    returns: np.ndarray
-    counted: np.ndarray
-    order: np.ndarray
-    shares: np.ndarray
-    fraction: np.ndarray
-
-
 @njit(fastmath={"reassoc"}, **INNER)  # sums of float64, rounded to float32 at the end: their order is not seen
-def moments(x, valid):
+def _moments(rows, x, valid):
     """Mean, and 1 / (standard deviation + 1e-8), over valid entries."""
     count, total, squares = 0.0, 0.0, 0.0
-    for r in range(U(len(x))):
+    for r in range(rows):
         count += 1.0 if valid[r] else 0.0
         total += x[r] if valid[r] else 0.0
     mean = total / max(count, 1.0)
-    for r in range(U(len(x))):
+    for r in range(rows):
         squares += (x[r] - mean) ** 2 if valid[r] else 0.0
-    return F(mean), F(1.0 / (math.sqrt(squares / max(count, 1.0)) + 1e-8))
+    return mean, 1.0 / (math.sqrt(squares / max(count, 1.0)) + 1e-8)
 
 
 @njit(**ENTRY)
 def normalize(rows, x, valid, target):
-    """Write x with mean 0 and variance 1 over valid entries; all flat."""
-    given = x[: U(rows)]
-    mean, scale = moments(given, valid)
+    """Write x with mean 0 and variance 1 over valid entries; all flat, of so many rows."""
+    mean, scale = _moments(U(rows), x, valid)
     for r in range(U(rows)):
-        target[r] = (given[r] - mean) * scale
+        target[r] = F((x[r] - mean) * scale)
 
 
 @njit(**ENTRY)
@@ -84,7 +51,7 @@ def share(valid, order, size, shares):
 
 @njit(**ENTRY)
 def process(given, number):
-    """Write what `given` has room for. number: minibatches of an epoch."""
+    """Write what `given`, a processing_arguments.Processing, has room for. number: minibatches of an epoch."""
     rows, value, ends = U(len(given.counted)), given.value, (given.terminated, given.truncated)
     steps, factors = rows // given.envs, (given.gamma, given.gae_lambda)
     gae(steps, given.envs, given.reward, value, value, given.envs, *ends, given.advantage, *factors)

@@ -27,7 +27,6 @@ WIDTH = np.uint64(16)  # float32 of a vector
 WORKERS = 16  # threads at most: each has scratch of its own
 
 OBSERVATION = -1  # as a layer's source: the network's input
-ACTOR, CRITIC, ACTION_VALUES = 1, 2, 4  # flags of a sub-network's outputs: an actor's, a critic's, a Q-network's
 
 
 class Layer(NamedTuple):
@@ -57,19 +56,16 @@ class Network(NamedTuple):
 
 
 class ScratchOffsets(NamedTuple):
-    """Offsets in a block's scratch, uint64. inputs: rows of the observation. logits, values: outputs of the actor's and
-    the critic's last layer; grad_logits, grad_values: the loss's gradients there. samples: rows with one number for
+    """Offsets in a block's scratch, uint64. inputs: number of rows of the observation. logits, values: outputs of the
+    actor's and the critic's last layer. probs: probabilities of the actor's choices. samples: rows with one number for
     each sample. mask: rows of the action mask, which come after the observation's, 0 where a choice is forbidden.
     masked: their number, 0 without a mask."""
 
     inputs: np.uint64
-    transposed: np.uint64
     logits: np.uint64
-    grad_logits: np.uint64
+    probs: np.uint64
     values: np.uint64
-    grad_values: np.uint64
     actions: np.uint64
-    entropies: np.uint64
     samples: np.uint64
     mask: np.uint64
     masked: np.uint64
@@ -80,14 +76,14 @@ def rounded(count: int) -> int:
     return -(-count // int(WIDTH)) * int(WIDTH)
 
 
-def network(layers: Sequence[Layer], reserved: int = 0, input_grad: bool = False) -> Network:
-    """The table of layers, each given after the one it reads. reserved: float32 left free at the start of a gradient.
-    input_grad: compute the gradient at the observation too, as a block after it in scratch.
+def network(layers: Sequence[Layer], input_grad: bool = False) -> Network:
+    """The table of layers, each given after the one it reads. input_grad: compute the gradient at the observation too,
+    as a block after it in scratch.
 
     Raises ValueError where a layer's inputs are not its source's outputs.
     """
     inputs = next(layer.inputs for layer in layers if layer.source == OBSERVATION)
-    block, gradient = int(BLOCK), reserved
+    block, gradient = int(BLOCK), 0
     scratch = inputs * block * (2 if input_grad else 1)
     table = np.zeros((len(layers), len(COLUMNS)), np.uint64)
     for row, layer in zip(table, layers, strict=True):
@@ -138,30 +134,14 @@ CHOICES = (DISCRETE, BERNOULLI)  # kinds whose actions are whole numbers, and wh
 class Head(NamedTuple):
     """An action head. kind: DISCRETE, GAUSSIAN, SQUASHED or BERNOULLI. sizes: uint64, the options of each choice; for
     the others a 1 for each of K components. spread: float32 [3, K]: center, half range, 1 / standard deviation (of a
-    SQUASHED, before squashing). constants: float32 [2]: log-likelihood at the mean and entropy, without the terms of
-    squashing. log_std: offset in the parameters."""
+    SQUASHED, before squashing). constants: float32 [1]: the log-likelihood at the mean,
+    without the term of squashing. log_std: offset in the parameters."""
 
     kind: np.uint64
     sizes: np.ndarray
     spread: np.ndarray
     constants: np.ndarray
     log_std: np.uint64
-
-
-def ranges(layers: Sequence[Layer], subnetworks: np.ndarray, head: Head) -> np.ndarray:
-    """Contiguous ranges of parameters: uint64 [*, 3], index of the sub-network, offset, count."""
-    found = [] if head.kind in CHOICES else [(0, int(head.log_std), len(head.sizes))]
-    for owner, (first, end, *_) in enumerate(subnetworks.tolist()):
-        for layer in layers[first:end]:
-            found.append((owner, layer.weight, layer.inputs * layer.outputs))
-            found += [(owner, offset, layer.outputs) for offset in (layer.bias, *(layer.norm or ()))]
-    merged: list[list[int]] = []
-    for owner, offset, count in sorted(found):
-        if merged and merged[-1][0] == owner and merged[-1][1] + merged[-1][2] == offset:
-            merged[-1][2] += count
-        else:
-            merged.append([owner, offset, count])
-    return np.array(merged, np.uint64)
 
 
 class StackArguments(NamedTuple):

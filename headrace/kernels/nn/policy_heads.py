@@ -1,4 +1,4 @@
-"""Distributions over actions on sixteen samples of a block: log-likelihood, entropy, and their gradients.
+"""Distributions over actions on sixteen samples of a block: draws and their log-likelihood.
 
 A head turns the outputs of the actor's last layer, rows of a block, into a distribution:
 
@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from headrace.kernels.nn.layout import BERNOULLI, BLOCK, DISCRETE, SQUASHED, WIDTH
-from headrace.kernels.nn.simd import fma, load, select, splat, sqrt, store, total
+from headrace.kernels.nn.simd import fma, load, select, splat, sqrt, store
 from headrace.kernels.nn.vector_math import clamp, exp, log, sigmoid, sincos, tanh
 from headrace.kernels.runtime.jit import INLINE, INNER, njit
 
@@ -25,13 +25,9 @@ F = np.float32
 _0, _1 = np.uint64(0), np.uint64(1)
 _ZERO, _ONE, _HALF = F(0), F(1), F(0.5)
 _2 = np.uint64(2)
-_HALF_LOG_2PI, _LN_2 = 0.5 * math.log(2 * math.pi), F(math.log(2))
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _FORBIDDEN = F(-1e9)  # headrace.policies.masks.FORBIDDEN
 _MAX_TANH = F(1 - 1e-6)  # largest |tanh| of a SQUASHED action
-_NODES, _NODE_WEIGHTS = (
-    x.astype(F) for x in np.polynomial.hermite_e.hermegauss(16)
-)  # quadrature of SquashedGaussian.entropy
-_NODE_WEIGHTS /= _NODE_WEIGHTS.sum()
 
 
 @njit(**INLINE)
@@ -52,36 +48,22 @@ def refresh(head, parameters):
         unit = F(1) if head.kind == SQUASHED else head.spread[1, k]
         head.spread[2, k] = F(math.exp(-log_std)) / unit
     head.constants[0] = -log_volume - _HALF_LOG_2PI * len(head.sizes)
-    head.constants[1] = log_volume + (_HALF_LOG_2PI + 0.5) * len(head.sizes)
-
-
-@njit(**INNER)
-def _put_at_forbidden(offsets, scratch, rows, lanes, number):
-    """Write a number for the choices that the action mask forbids into `rows`, which have one for each choice."""
-    for k in range(_0, offsets.masked):
-        for i in range(_0, lanes, WIDTH):
-            at = rows + k * BLOCK + i
-            allowed = load(scratch, offsets.mask + k * BLOCK + i)
-            store(scratch, at, select(allowed == _ZERO, splat(number), load(scratch, at)))
 
 
 @njit(**INNER)
 def forbid(offsets, scratch, lanes):
     """Make the logits of choices that the action mask forbids so low that their probability is 0."""
-    _put_at_forbidden(offsets, scratch, offsets.logits, lanes, _FORBIDDEN)
-
-
-@njit(**INNER)
-def forbid_gradients(offsets, scratch):
-    """Make the loss's gradients at the logits of forbidden choices 0, also where the mask allows nothing or the action
-    taken is forbidden."""
-    _put_at_forbidden(offsets, scratch, offsets.grad_logits, BLOCK, _ZERO)
+    for k in range(_0, offsets.masked):
+        for i in range(_0, lanes, WIDTH):
+            at = offsets.logits + k * BLOCK + i
+            allowed = load(scratch, offsets.mask + k * BLOCK + i)
+            store(scratch, at, select(allowed == _ZERO, splat(_FORBIDDEN), load(scratch, at)))
 
 
 @njit(**INNER)
 def softmax(scratch, logits, probs, size, i):
     """log p_k = z_k - log(sum of e^z) and p_k of logits z, rows of a block: log p in place of the logits, p in rows of
-    probs. Returns the entropy, -sum of p_k log p_k."""
+    probs."""
     top = load(scratch, logits + i)
     for k in range(_1, size):
         z = load(scratch, logits + k * BLOCK + i)
@@ -92,60 +74,10 @@ def softmax(scratch, logits, probs, size, i):
         store(scratch, logits + k * BLOCK + i, z)
         total_prob = total_prob + exp(z)
     norm = log(total_prob)
-    entropy = splat(_ZERO)
     for k in range(_0, size):
         z = load(scratch, logits + k * BLOCK + i) - norm
-        p = exp(z)
         store(scratch, logits + k * BLOCK + i, z)
-        store(scratch, probs + k * BLOCK + i, p)
-        entropy = entropy - p * z
-    return entropy
-
-
-@njit(**INLINE)
-def _offsets(offsets):
-    """Offsets of blocks in scratch: outputs and probabilities with the rows of the actor's last layer, actions and
-    entropies with one for each component."""
-    return offsets.logits, offsets.grad_logits, offsets.actions, offsets.entropies
-
-
-@njit(**INNER)
-def log_prob_entropy(head, scratch, offsets, i):
-    """(log_prob, entropy) of the sixteen samples from lane i on.
-
-    DISCRETE: sums over choices of log p_action and of -sum of p_k log p_k. Others: sums over components of
-    -distance^2 / 2 - log(deviation) - log(2 pi) / 2, of a SQUASHED minus log(1 - tanh^2) too, and of log(deviation)
-    + log(2 pi e) / 2. offsets: layout.ScratchOffsets; probabilities go to its grad_logits.
-    """
-    outputs, probs, actions, entropies = _offsets(offsets)
-    log_prob, entropy = splat(_ZERO), splat(_ZERO)
-    if head.kind == DISCRETE:
-        first = _0
-        for c in range(_0, np.uint64(len(head.sizes))):
-            size, row = head.sizes[c], outputs + first * BLOCK
-            part = softmax(scratch, row, probs + first * BLOCK, size, i)
-            store(scratch, entropies + c * BLOCK + i, part)
-            entropy = entropy + part
-            action = load(scratch, actions + c * BLOCK + i)
-            for k in range(_0, size):
-                z = load(scratch, row + k * BLOCK + i)
-                log_prob = select(action == F(k), log_prob + z, log_prob)
-            first += size
-    elif head.kind == BERNOULLI:
-        for c in range(_0, np.uint64(len(head.sizes))):
-            z, action = load(scratch, outputs + c * BLOCK + i), load(scratch, actions + c * BLOCK + i)
-            part, prob = _bernoulli(z, action)
-            store(scratch, probs + c * BLOCK + i, prob)
-            log_prob, entropy = log_prob + part, entropy + _softplus(z) - z * prob
-    else:
-        for c in range(_0, np.uint64(len(head.sizes))):
-            distance, log_derivative = _distance(head, scratch, outputs, actions, c, i)
-            log_prob = fma(distance * distance, splat(-_HALF), log_prob - log_derivative)
-            if head.kind == SQUASHED:
-                entropy = entropy + _squashing(head, scratch, outputs, probs, entropies, c, i)
-        log_prob = log_prob + head.constants[_0]
-        entropy = entropy + head.constants[_1]
-    return log_prob, entropy
+        store(scratch, probs + k * BLOCK + i, exp(z))
 
 
 @njit(**INNER)
@@ -153,9 +85,10 @@ def sample(head, scratch, offsets, i, random, draws):
     """Write the actions of the sixteen samples from lane i on; returns their log_prob.
 
     random: offset of a block with one row for each draw, uniform in [0, 1). With no draws the most likely action is
-    taken. The others as in log_prob_entropy().
+    taken. Log-likelihoods are sums over choices of log p_action, or over components of -distance^2 / 2 -
+    log(deviation) - log(2 pi) / 2, of a SQUASHED minus log(1 - tanh^2) too.
     """
-    outputs, probs, actions, _ = _offsets(offsets)
+    outputs, probs, actions = offsets.logits, offsets.probs, offsets.actions
     log_prob = splat(_ZERO)
     if head.kind == DISCRETE:
         first = _0
@@ -257,72 +190,3 @@ def _distance(head, scratch, outputs, actions, c, i):
         above, below = log(squashed + _ONE), log(_ONE - squashed)
         return ((above - below) * _HALF - output) * precision, above + below
     return (action - fma(output, splat(half), splat(center))) * precision, splat(_ZERO)
-
-
-@njit(**INNER)
-def _squashing(head, scratch, outputs, probs, entropies, c, i):
-    """The term that tanh adds to the entropy of a component: E[log(1 - tanh(x)^2)], x ~ N(mean, deviation), by
-    Gauss-Hermite quadrature with nodes t_n, weights w_n: sum of w_n log(1 - tanh(x_n)^2), x_n = mean + deviation t_n,
-    where log(1 - tanh(x)^2) = 2 (log 2 - |x| - log(1 + e^(-2 |x|))).
-
-    Its gradients are stored for backward(): at the mean, -2 sum of w_n tanh(x_n), in row c of probs; at log_std,
-    -2 sum of w_n tanh(x_n) deviation t_n, in row c of entropies.
-    """
-    mean, deviation = load(scratch, outputs + c * BLOCK + i), _ONE / head.spread[_2, c]
-    entropy, by_mean, by_log_std = splat(_ZERO), splat(_ZERO), splat(_ZERO)
-    for n in range(_0, np.uint64(len(_NODES))):
-        step, weight = deviation * _NODES[n], _NODE_WEIGHTS[n]
-        x = mean + step
-        size = select(x < _ZERO, _ZERO - x, x)
-        e = exp(size * F(-2))
-        entropy = fma(splat(weight * F(2)), _LN_2 - size - log(e + _ONE), entropy)
-        tanh_size = (_ONE - e) / (e + _ONE)  # tanh of size
-        term = select(x < _ZERO, tanh_size, _ZERO - tanh_size) * (weight * F(2))
-        by_mean, by_log_std = by_mean + term, fma(term, splat(step), by_log_std)
-    store(scratch, probs + c * BLOCK + i, by_mean)
-    store(scratch, entropies + c * BLOCK + i, by_log_std)
-    return entropy
-
-
-@njit(**INNER)
-def backward(head, scratch, offsets, i, grad_log_prob, grad_entropy, gradient):
-    """The loss's gradient at the outputs, into the rows at offsets.grad_logits, which hold the probs of
-    log_prob_entropy() before.
-
-    grad_log_prob = dL/d log_prob, grad_entropy = dL/dH. Gradients at log_std are added to gradient[c].
-
-    DISCRETE    d log p_a / dz_k = [k = a] - p_k           dH/dz_k = -p_k (log p_k + H)
-    BERNOULLI   d log p_a / dz = a - p                     dH/dz = -z p (1 - p)
-    GAUSSIAN    d log_prob / d output = distance / deviation * half range, with deviation = half range e^log_std
-                d log_prob / d log_std = distance^2 - 1    dH / d log_std = 1
-    SQUASHED    as GAUSSIAN without the half range; dH has the gradients of _squashing() too
-    """
-    outputs, grads, actions, entropies = _offsets(offsets)
-    if head.kind == DISCRETE:
-        first = _0
-        for c in range(_0, np.uint64(len(head.sizes))):
-            action, entropy = load(scratch, actions + c * BLOCK + i), load(scratch, entropies + c * BLOCK + i)
-            for k in range(_0, head.sizes[c]):
-                j = (first + k) * BLOCK + i
-                z, p = load(scratch, outputs + j), load(scratch, grads + j)
-                taken = select(action == F(k), grad_log_prob, splat(_ZERO))
-                store(scratch, grads + j, taken - p * (grad_log_prob + grad_entropy * (z + entropy)))
-            first += head.sizes[c]
-    elif head.kind == BERNOULLI:
-        for c in range(_0, np.uint64(len(head.sizes))):
-            j = c * BLOCK + i
-            z, p = load(scratch, outputs + j), load(scratch, grads + j)
-            grad_logit = grad_log_prob * (load(scratch, actions + j) - p)
-            store(scratch, grads + j, grad_logit - grad_entropy * z * p * (_ONE - p))
-    else:
-        for c in range(_0, np.uint64(len(head.sizes))):
-            distance, _ = _distance(head, scratch, outputs, actions, c, i)
-            grad_log_std = fma(grad_log_prob, distance * distance - _ONE, grad_entropy)
-            if head.kind == SQUASHED:
-                grad_mean = grad_log_prob * distance * head.spread[_2, c]
-                grad_mean = fma(grad_entropy, load(scratch, grads + c * BLOCK + i), grad_mean)
-                grad_log_std = fma(grad_entropy, load(scratch, entropies + c * BLOCK + i), grad_log_std)
-            else:
-                grad_mean = grad_log_prob * distance * (head.spread[_1, c] * head.spread[_2, c])
-            store(scratch, grads + c * BLOCK + i, grad_mean)
-            gradient[c] += total(grad_log_std)

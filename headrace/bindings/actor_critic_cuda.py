@@ -20,7 +20,6 @@ from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import place
 from headrace.bindings.digests import DIGESTS
 from headrace.bindings.eligibility import verdict, why_not_adam, why_not_learn
-from headrace.bindings.on_policy.rollout_learner import columns_fit
 from headrace.core.fused import AsChosen, kernel_of, register
 from headrace.data.rollout import Rollout, flatten
 from headrace.kernels.cuda import launches
@@ -239,10 +238,20 @@ def _fit(policy: Any, rollout: Rollout, targets: Targets, order: Tensor) -> bool
     return (
         fits(targets.valid, torch.bool, *shape, device=on)
         and fits(rollout.observation, torch.float32, *rollout.observation.shape, device=on)
-        and columns_fit(policy, rollout, rollout.log_prob, targets.advantage, targets.returns, device=on)
+        and _columns_fit(policy, rollout, rollout.log_prob, targets.advantage, targets.returns)
         and order.dim() == 2
         and fits(order, torch.int64, len(order), rollout.reward.numel(), device=on)
     )
+
+
+def _columns_fit(policy: Any, rollout: Rollout, *columns: Tensor) -> bool:
+    """Whether the columns [T, N], and the actions of this policy, are what the kernel reads."""
+    shape, on = rollout.reward.shape, rollout.reward.device
+    gaussian = isinstance(policy.head, GaussianHead)
+    floats = all(fits(x, torch.float32, *shape, device=on) for x in (*columns, rollout.value[: rollout.num_steps]))
+    components = policy.head.num_parameters if gaussian else 1
+    kind = torch.float32 if gaussian else torch.int32
+    return floats and rollout.action.dtype == kind and rollout.action.numel() == rollout.reward.numel() * components
 
 
 def _too_wide(policy: Any, minibatch_size: int) -> bool:

@@ -1,9 +1,8 @@
-"""PPO's learning call by the CPU's kernels: equal to the plain one, whatever the threads, and gone where it must be."""
+"""PPO by programs made of its loss: equal to the plain one, whatever the threads, the network and what is replaced."""
 
 import copy
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -13,7 +12,6 @@ from headrace.algorithms import ppo
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.bindings.on_policy import ppo as binding
 from headrace.core import fused
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, action_column, env_columns
@@ -204,41 +202,64 @@ def learn_more(learner):
     learner.optimizer = Adam(learner.policy.parameters(), 3e-4)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (
-            lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)),
-            "the Adam of this package, not for Slower",
-        ),
-        (lambda p: setattr(p.optimizer, "beta1", 0.5), "not for 0.5, 0.999"),
-        (lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {"scale": 1})), "not for Mine"),
-        (lambda p: setattr(p.policy, "actor", torch.nn.Identity()), "its actor is of class Identity"),
-        (
-            lambda p: setattr(p.policy.encoder, "more", torch.nn.Linear(5, 5)),
-            "it has no place for the parameter encoder.more.weight, which is outside",
-        ),
-        (learn_more, "it has no place for the parameter encoder.more.weight, which is outside"),
-        (lambda p: p.policy.critic_out.bias.requires_grad_(False), "critic_out.bias is frozen"),
-        (lambda p: setattr(p.policy.actor_out.bias, "data", torch.zeros(3)), "not float32 views"),
-    ],
-)
-def test_what_it_does_not_know_runs_plain_and_says_so(change, reason):
+def own_images(learner):
+    learner.policy.actor = torch.nn.Sequential(learner.policy.actor, torch.nn.Softplus())
+
+
+CHANGES = {
+    "an optimizer of a subclass": lambda p: setattr(p, "optimizer", Slower(p.policy.parameters(), 3e-4)),
+    "another beta1": lambda p: setattr(p.optimizer, "beta1", 0.5),
+    "a policy of a subclass": lambda p: setattr(p.policy, "__class__", type("Mine", (type(p.policy),), {"scale": 1})),
+    "another actor": own_images,
+    "more parameters": learn_more,
+    "a frozen parameter": lambda p: p.policy.critic_out.bias.requires_grad_(False),
+    "a parameter that was replaced": lambda p: setattr(p.policy.actor_out.bias, "data", torch.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_replaced_is_learned_as_by_the_plain_call(name):
     learner, rollout = prepared(VECTOR, Discrete(3), {})
-    change(learner)
-    answer = binding.serves(learner.policy, learner.optimizer, rollout, None, None, None)
-    assert isinstance(answer, str) and reason in answer and not isinstance(answer, fused.AsChosen)
+    plain = copied(learner)
+    learner.update(rollout, 0.0)
+    with fused.plain_only():
+        plain.update(rollout, 0.0)
+    for each in (learner, plain):
+        torch.manual_seed(0)
+        CHANGES[name](each)
+    for _ in range(2):
+        learner.update(rollout, 0.0)
+        with fused.plain_only():
+            plain.update(rollout, 0.0)
+    found, expected = (dict(each.policy.named_parameters()) for each in (learner, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_network_of_images_is_not_said_to_lack_a_kernel():
-    for space in (Box(0, 255, (36, 36, 3), np.uint8), Dict({"image": Box(0, 255, (36, 36, 3), np.uint8), "x": VECTOR})):
-        learner, rollout = prepared(space, Discrete(3), {})
-        assert isinstance(binding.serves(learner.policy, learner.optimizer, rollout, None, None, None), fused.AsChosen)
+def test_wide_layers_are_learned():
+    learner, rollout = prepared(VECTOR, Discrete(3), {"hidden": (1500,), "epochs": 1})
+    plain = copied(learner)
+    learner.update(rollout, 0.0)
+    with fused.plain_only():
+        plain.update(rollout, 0.0)
+    torch.testing.assert_close(learner.optimizer.flat, plain.optimizer.flat, rtol=0, atol=1e-5)
 
 
-def test_wide_layers_are_left_to_torch():
-    learner, rollout = prepared(VECTOR, Discrete(3), {"hidden": (2000,)})
-    assert "2000" in binding.serves(learner.policy, learner.optimizer, rollout, None, None, None)
+@pytest.mark.parametrize("change", [lambda x: x + 1, lambda x: x - 1, lambda x: x[:, :20], torch.Tensor.int])
+def test_an_order_of_other_rows_than_there_are_is_an_error(change):
+    learner, rollout = prepared(VECTOR, Discrete(3), {})
+    targets = learner.process(rollout)
+    order = change(learner.permutation(rollout, 2))
+    config = dataclasses.replace(learner.config, minibatch_size=20)
+    plain = copied(learner)
+    arguments = rollout, targets, order, config
+    try:
+        expected = plain_learn(plain.policy, plain.optimizer, *arguments)
+    except (IndexError, RuntimeError) as error:
+        with pytest.raises(type(error)):
+            ppo.learn(learner.policy, learner.optimizer, *arguments)
+    else:
+        found = ppo.learn(learner.policy, learner.optimizer, *arguments)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_another_column_of_observations_is_read_where_it_lies():

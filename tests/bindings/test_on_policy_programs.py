@@ -1,4 +1,4 @@
-"""Learning calls of A2C, REINFORCE, PQN and TRPO's critic by the CPU's kernels: equal to the plain ones."""
+"""A2C, REINFORCE, PQN and TRPO's critic by programs made of their losses: equal to the plain ones."""
 
 import copy
 
@@ -81,24 +81,33 @@ def test_steps_equal_the_plain_ones(name, capsys):
     assert "runs in plain PyTorch" not in capsys.readouterr().err
 
 
-def test_what_the_kernels_do_not_know_they_leave_to_others(monkeypatch, capsys):
-    monkeypatch.setattr(fused, "_said", set())
+def test_shared_layers_stay_as_they_are_where_the_critic_alone_learns():
     _, _, rollout, targets, order, config = on_policy(BOX, trpo.TRPO)
     policy = ActorCritic(OBSERVATIONS, BOX, shared=True)
-    optimizer = Adam(policy.parameters(), 1e-3)
-    assert not fused.kernel_of(trpo.learn_critic, policy, optimizer, rollout, targets.returns, order, config)
-    assert not capsys.readouterr().err  # shared layers were asked for
+    optimizer, other = Adam(policy.parameters(), 1e-3), copy.deepcopy(policy)
+    plain = Adam(other.parameters(), 1e-3)
+    before = policy.actor.layers[0].weight.clone()
+    found = trpo.learn_critic(policy, optimizer, rollout, targets.returns, order, config)
+    expected = plainly(trpo.learn_critic)(other, plain, rollout, targets.returns, order, config)
+    torch.testing.assert_close((found, optimizer.flat), (expected, plain.flat), rtol=1e-4, atol=1e-6)
+    assert torch.equal(policy.actor.layers[0].weight, before)
+
+
+def test_gradients_that_were_taken_away_are_made_again():
     policy, optimizer, rollout, targets, _, config = on_policy(BOX, a2c.A2C)
+    a2c.gradient(policy, rollout, targets, config)
+    expected = optimizer.gradient.clone()
     policy.zero_grad()
-    assert not fused.kernel_of(a2c.gradient, policy, rollout, targets, config)
-    assert not capsys.readouterr().err  # it is compiled from its source
+    a2c.gradient(policy, rollout, targets, config)
+    found = torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_bits_do_not_depend_on_threads(monkeypatch):
     found = []
     for threads in ("1", "2", "3"):
         monkeypatch.setenv("HEADRACE_THREADS", threads)
-        monkeypatch.setattr("headrace.bindings.on_policy.rollout_learner.WORTH_HELP", 0)
+        monkeypatch.setattr("headrace.bindings.compiled.loss_program.WORTH_HELP", 0)
         policy, optimizer, rollout, targets, _, config = on_policy(BOX, a2c.A2C, num_steps=96)
         a2c.gradient(policy, rollout, targets, config)
         found.append(optimizer.gradient.clone())

@@ -1,9 +1,8 @@
 """PPO's whole update where its loss is compiled: advantages, returns and the order of rows in one call, all gradient
 steps in another.
 
-The plain function is headrace.algorithms.on_policy.process_and_learn. Networks and losses that a kernel was written for
-are asked first (headrace.bindings.on_policy.ppo_update). Where rollouts are short, what Python runs between the parts
-of an update takes longer than learning.
+The plain function is headrace.algorithms.on_policy.process_and_learn. Where rollouts are short, what Python runs
+between the parts of an update takes longer than learning.
 """
 
 from __future__ import annotations
@@ -19,24 +18,25 @@ from headrace.algorithms.on_policy import OnPolicy
 from headrace.algorithms.ppo import KL, PPO, ppo_loss
 from headrace.algorithms.reduce import number_of_minibatches, one_learner, size_of
 from headrace.bindings.actor_critic_layout import CLASSES
+from headrace.bindings.arguments import fits
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import compiled_learning
 from headrace.bindings.compiled.compiled_losses import count_again
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.on_policy.ppo_update import STEPS, targets_fit
+from headrace.bindings.rng_returns_cpu import shuffles
 from headrace.core import rng
 from headrace.core.fused import register
 from headrace.core.looking import Moment, moment
 from headrace.data.rollout import Rollout, named_tensors
-from headrace.kernels.learning.processing import Processing
-from headrace.kernels.learning.rollouts_arguments import SHUFFLE_WORDS
+from headrace.kernels.learning.processing_arguments import SHUFFLE_WORDS, Processing
 from headrace.kernels.rows.targets.cpu_program import CpuProgram
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.policies.base import Policy
 from headrace.setting_schedules import is_adaptive
 
+STEPS = ("process", "learn", "permutation", "_explained_variance")  # of an update, which an object may have of its own
 ANNOUNCEMENT = "compiling advantages and the order of rows (once, about 2 s) ..."
 
 
@@ -152,20 +152,26 @@ def serves(algorithm: OnPolicy[Any], rollout: Rollout) -> bool:
 
 def _made(algorithm: PPO, rollout: Rollout) -> _Update | None:
     """The update of a rollout; None where the call cannot read it as it lies."""
-    if not targets_fit(algorithm, rollout):
+    if not _fit(algorithm, rollout):
         return None
     made = _Update(algorithm, rollout)
     made.process(algorithm.iteration)  # the loss is compared with the plain one on these numbers
     return made
 
 
-@register(
-    "on_policy.process_and_learn",
-    serves,
-    DIGESTS["on_policy.process_and_learn"],
-    (*CLASSES, Adam, PPO),
-    first=False,
-)
+def _fit(algorithm: PPO, rollout: Rollout) -> bool:
+    """True if the call can read all that advantages, returns and the order of rows follow from."""
+    steps, envs = rollout.reward.shape
+    floats, flags = (rollout.reward, rollout.value), (rollout.terminated, rollout.truncated, rollout.valid)
+    return (
+        all(fits(x, torch.float32, n, envs) for x, n in zip(floats, (steps, steps + 1), strict=True))
+        and all(fits(x, torch.bool, n, envs) for x, n in zip(flags, (steps, steps, steps + 1), strict=True))
+        and all(x.is_contiguous() for x in (*floats, *flags))
+        and shuffles(algorithm.seed, algorithm.config.epochs, steps * envs)
+    )
+
+
+@register("on_policy.process_and_learn", serves, DIGESTS["on_policy.process_and_learn"], (*CLASSES, Adam, PPO))
 @torch.no_grad()
 def process_and_learn(algorithm: PPO, rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
     """headrace.algorithms.on_policy.process_and_learn of PPO, within rounding."""
