@@ -325,8 +325,11 @@ def _check_members(policy: Policy, wanted: tuple[str, ...]) -> None:
 
 def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
     """As returns.normalized(), over the valid rows of all learners."""
-    if size_of(reduce) == 1:
-        return of_returns.normalized(x, valid)
+    return of_returns.normalized(x, valid) if reduce is one_learner else _normalized_of_all(x, valid, reduce)
+
+
+def _normalized_of_all(x: Tensor, valid: Tensor, reduce: Reduce) -> Tensor:
+    """normalized() with the same bits for one learner, and for actors that compute parts of its gradient."""
     wide = double(x)
     counted = valid.to(wide.device)
     count, total = counted.sum(dtype=wide.dtype), torch.where(counted, wide, 0.0).sum()
@@ -344,7 +347,7 @@ def policy_gradient_columns(
     rows = policy.rows
     valid, advantage = rows(targets.valid), rows(targets.advantage)
     if config.normalize_advantage:  # type: ignore[attr-defined]
-        advantage = normalized(advantage, valid, reduce)
+        advantage = _normalized_of_all(advantage, valid, reduce)
     columns = {"action": rows(rollout.action), "advantage": advantage, "returns": rows(targets.returns)}
     return {"inputs": policy.inputs(rollout), "valid": valid.to(torch.float32), **columns}
 

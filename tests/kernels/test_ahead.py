@@ -25,7 +25,9 @@ from headrace.kernels.runtime.cache_folder import is_locked, locked
 from headrace.kernels.runtime.native import kind
 
 ALIKE = (  # algorithms whose trainings ask for the same, of which the first is run
-    ("ppo", "appo", "a2c", "impala", "trpo", "reinforce"),
+    ("ppo", "appo"),
+    ("a2c", "impala", "reinforce"),
+    ("trpo",),
     ("pqn",),
     ("dqn",),
     ("sac", "td3", "ddpg", "tqc"),

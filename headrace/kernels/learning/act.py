@@ -94,7 +94,7 @@ _run = single_task(_act_part)
 def act(worker, state, policy, observation, random, count, output, scratch):
     """Actions for `count` observations.
 
-    worker, state: as in kernels.learning.rollouts.learn. policy: layout.PolicyArguments. observation: (float32 flat,
+    worker, state: see kernels.runtime.thread_pool. policy: layout.PolicyArguments. observation: (float32 flat,
     stride of its rows), with the rows of an action mask last. random: (draws, float32 flat, stride of its rows),
     uniform in [0, 1); 0 draws for the most likely actions. output: (choice int32 flat, action float32 flat, stride of
     their rows, log_prob, value), of which choice or action is written. scratch: float32, one row for each worker.

@@ -106,7 +106,7 @@ _run_forward, _run_backward = single_task(_forward), single_task(_backward)
 def evaluate(worker, state, stack, parameters, samples, outputs, scratch, kept):
     """Outputs float32 [B * outputs] of a batch.
 
-    worker, state: as in headrace.kernels.learning.rollouts.learn. stack: layout.StackArguments. parameters: float32
+    worker, state: see kernels.runtime.thread_pool. stack: layout.StackArguments. parameters: float32
     [P]. samples: (float32, stride from a sample to the next, from a feature to the next). scratch: float32, a row for
     each worker. kept: float32, where stack.keep a row for each block, which differentiate() reads.
     """

@@ -190,7 +190,7 @@ def _parts(cells):
 def forward(worker, state, cells):
     """Fill gate, extra, before, cell and output of RNNArguments; of before and cell the first step is given.
 
-    worker, state: as in headrace.kernels.learning.rollouts.learn."""
+    worker, state: see kernels.runtime.thread_pool."""
     _run_forward(worker, state, _parts(cells), cells)
 
 

@@ -108,6 +108,6 @@ _run_step = single_task(_step_part)
 def forward(worker, state, cells):
     """Fill output and after of RNNStepArguments.
 
-    worker, state: as in headrace.kernels.learning.rollouts.learn."""
+    worker, state: see kernels.runtime.thread_pool."""
     parts = cells.copies * ((cells.envs + STEP_ROWS - _1) // STEP_ROWS)
     _run_step(worker, state, parts, cells)

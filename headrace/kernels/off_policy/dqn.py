@@ -189,7 +189,7 @@ def _step(arguments, state, g, settings, tau):
 def learn(worker, state, arguments, settings, update):
     """A gradient step on each minibatch. update: float32 [G], the tau of the target update after each, or 0.
 
-    worker, state: as in kernels.learning.rollouts.learn.
+    worker, state: see kernels.runtime.thread_pool.
     """
     if worker != 0:
         _serve(worker, state, arguments)

@@ -228,7 +228,7 @@ def _gradient_steps(arguments, state, settings, temperature, metrics):
 def learn(worker, state, arguments, settings, temperature, metrics):
     """A gradient step on each of the batches; metrics: float32 [G * METRICS], 0 where not measured.
 
-    worker, state: as in headrace.kernels.learning.rollouts.learn. temperature: Weights of its logarithm."""
+    worker, state: see kernels.runtime.thread_pool. temperature: Weights of its logarithm."""
     if _HAS_TILES and arguments.tiled:
         open_tiles()
     if worker == 0:

@@ -89,7 +89,7 @@ def run_steps(worker, state, columns, ring, batch, learning, steps):
     """Steps span[FIRST] .. span[LAST] - 1, or as much of them as span[FLAGS] say: see
     kernels.off_policy.off_policy_run_arguments.
 
-    worker, state: as in headrace.kernels.learning.rollouts.learn; worker threads take part in the learning calls."""
+    worker, state: see kernels.runtime.thread_pool; worker threads take part in the learning calls."""
     if worker == 0:
         take_threads(learning.state, state)
         for t in range(steps.span[slots.FIRST], steps.span[slots.LAST]):
