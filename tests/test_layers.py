@@ -52,7 +52,6 @@ FLOORS = (
     "parallel.cuda",
     "bindings",
     "bindings.compiled",
-    "bindings.on_policy",
     "evaluation",
     "checks",
     "runs.events",

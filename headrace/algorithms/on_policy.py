@@ -28,15 +28,15 @@ from headrace.algorithms.reduce import (
     loss_and_metrics,
     mean_weights,
     merging,
+    normalized_of_all,
     one_learner,
     shuffle_seed,
     size_of,
 )
-from headrace.core import returns as of_returns
 from headrace.core import rng
 from headrace.core.device import known
 from headrace.core.fused import fused
-from headrace.core.returns import double, explained_variance, gae
+from headrace.core.returns import explained_variance, gae
 from headrace.core.types import staying
 from headrace.data.flat_action import FlatAction
 from headrace.data.minibatches import minibatches
@@ -323,23 +323,6 @@ def _check_members(policy: Policy, wanted: tuple[str, ...]) -> None:
         )
 
 
-def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
-    """As returns.normalized(), over the valid rows of all learners."""
-    return of_returns.normalized(x, valid) if reduce is one_learner else _normalized_of_all(x, valid, reduce)
-
-
-def _normalized_of_all(x: Tensor, valid: Tensor, reduce: Reduce) -> Tensor:
-    """normalized() with the same bits for one learner, and for actors that compute parts of its gradient."""
-    wide = double(x)
-    counted = valid.to(wide.device)
-    count, total = counted.sum(dtype=wide.dtype), torch.where(counted, wide, 0.0).sum()
-    reduce(count, total)
-    centred = wide - total / count.clamp(min=1)
-    squares = torch.where(counted, centred, 0.0).square().sum()
-    reduce(squares)
-    return (centred / ((squares / count.clamp(min=1)).sqrt() + 1e-8)).to(x)
-
-
 def policy_gradient_columns(
     policy: Policy, rollout: Rollout, targets: Targets, config: OnPolicyConfig, reduce: Reduce
 ) -> dict[str, Any]:
@@ -347,7 +330,7 @@ def policy_gradient_columns(
     rows = policy.rows
     valid, advantage = rows(targets.valid), rows(targets.advantage)
     if config.normalize_advantage:  # type: ignore[attr-defined]
-        advantage = _normalized_of_all(advantage, valid, reduce)
+        advantage = normalized_of_all(advantage, valid, reduce)
     columns = {"action": rows(rollout.action), "advantage": advantage, "returns": rows(targets.returns)}
     return {"inputs": policy.inputs(rollout), "valid": valid.to(torch.float32), **columns}
 
@@ -389,14 +372,6 @@ def learn_minibatches(
         if skip is not None and known(skip):
             break  # all further steps would be skipped
     return {name: torch.stack([metrics[name] for metrics in found]) for name in found[0]}
-
-
-def means(metrics: Mapping[str, Tensor], last: Mapping[str, int] | None = None) -> dict[str, Tensor]:
-    """The mean of each metric over all minibatches. last: of some metrics, over how many of the last ones."""
-    if not metrics:
-        return {}
-    found = dict(zip(metrics, torch.stack([*metrics.values()]).mean(1).unbind(), strict=True))
-    return found | {name: metrics[name][-count:].mean() for name, count in (last or {}).items() if name in metrics}
 
 
 @fused("gradient", "headrace.bindings.compiled.compiled_learning")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, ClippedConfig, IntrinsicConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, learn_minibatches, means, normalized
-from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
+from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, learn_minibatches
+from headrace.algorithms.reduce import Reduce, means, normalized, number_of_minibatches, one_learner
 from headrace.core.fused import fused
 from headrace.data.rollout import Group, Rollout
 from headrace.policies.base import Policy

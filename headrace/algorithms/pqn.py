@@ -13,8 +13,8 @@ from torch import Tensor
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import EpsilonGreedyConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, gae_targets, learn_minibatches, means
-from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner
+from headrace.algorithms.on_policy import Batch, Loss, OnPolicy, Targets, gae_targets, learn_minibatches
+from headrace.algorithms.reduce import Reduce, means, number_of_minibatches, one_learner
 from headrace.data.rollout import Column, Columns, Rollout, flatten
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.q_network import QNetwork

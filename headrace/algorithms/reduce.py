@@ -7,7 +7,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce as fold
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.core import rng
+from headrace.core import returns, rng
 from headrace.data.minibatches import count
 from headrace.policies.normalization import Moments, normalizers
 
@@ -120,6 +120,34 @@ def shuffle_seed(seed: int, reduce: Reduce) -> int:
     return rng.seed(seed, rng.Purpose.SHUFFLE, rank_of(reduce)) if rank_of(reduce) else seed
 
 
+def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
+    """As returns.normalized(), over the valid rows of all learners."""
+    return returns.normalized(x, valid) if reduce is one_learner else normalized_of_all(x, valid, reduce)
+
+
+def normalized_of_all(x: Tensor, valid: Tensor, reduce: Reduce) -> Tensor:
+    """normalized() with the same bits for one learner, and for actors that compute parts of its gradient."""
+    wide = returns.double(x)
+    counted = valid.to(wide.device)
+    count, total = counted.sum(dtype=wide.dtype), torch.where(counted, wide, 0.0).sum()
+    reduce(count, total)
+    centred = wide - total / count.clamp(min=1)
+    squares = torch.where(counted, centred, 0.0).square().sum()
+    reduce(squares)
+    return (centred / ((squares / count.clamp(min=1)).sqrt() + 1e-8)).to(x)
+
+
+def means(metrics: Mapping[str, Tensor], last: Mapping[str, int] | None = None) -> dict[str, Tensor]:
+    """The mean of each metric over all minibatches. last: of some metrics, over how many of the last ones."""
+    if (
+        len({x.shape for x in metrics.values()}) == 1
+    ):  # at once: of tensors this short each call takes longer than its work
+        found = dict(zip(metrics, torch.stack([*metrics.values()]).mean(1).unbind(), strict=True))
+    else:
+        found = {name: x.mean() for name, x in metrics.items()}
+    return found | {name: metrics[name][-count:].mean() for name, count in (last or {}).items() if name in metrics}
+
+
 def merged(moments: Moments, reduce: Reduce) -> Moments:
     """Moments of the rows of all learners, merged in order of rank."""
     if size_of(reduce) == 1:
@@ -146,9 +174,9 @@ def merging(policy: nn.Module, reduce: Reduce) -> Iterator[None]:
             del normalizer.merged
 
 
-def explained(value: Tensor, returns: Tensor, valid: Tensor, reduce: Reduce) -> Tensor:
-    """core.returns.explained_variance() over the valid rows of all learners; value, returns, valid: [T, N]."""
-    valued = torch.stack((returns, returns - value), -1).flatten(0, 1)
+def explained(value: Tensor, target: Tensor, valid: Tensor, reduce: Reduce) -> Tensor:
+    """core.returns.explained_variance() over the valid rows of all learners; value, target, valid: [T, N]."""
+    valued = torch.stack((target, target - value), -1).flatten(0, 1)
     return explained_by(merged(Moments.of(valued, valid.flatten()), reduce)).to(value)
 
 

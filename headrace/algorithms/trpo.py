@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.config_bases import ActorCriticConfig, IntrinsicConfig, OnPolicyConfig
-from headrace.algorithms.on_policy import AnyActorCritic, Batch, Loss, OnPolicy, Targets, learn_minibatches, normalized
-from headrace.algorithms.reduce import Reduce, mean_weights, number_of_minibatches, one_learner
+from headrace.algorithms.on_policy import AnyActorCritic, Batch, Loss, OnPolicy, Targets, learn_minibatches
+from headrace.algorithms.reduce import Reduce, mean_weights, normalized, number_of_minibatches, one_learner
 from headrace.core.device import known
 from headrace.data.rollout import Rollout
 

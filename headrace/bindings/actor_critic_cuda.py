@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.adam import Adam
-from headrace.algorithms.on_policy import Loss, Targets, normalized
+from headrace.algorithms.on_policy import Loss, Targets
 from headrace.algorithms.ppo import METRICS, PPOConfig
-from headrace.algorithms.reduce import Reduce, number_of_minibatches, one_learner, size_of
+from headrace.algorithms.reduce import Reduce, normalized, number_of_minibatches, one_learner, size_of
 from headrace.bindings.actor_critic_layout import CLASSES, dense_layer, encoded_rows, trunk_layers
 from headrace.bindings.arguments import MISFIT, fits
 from headrace.bindings.bound import place

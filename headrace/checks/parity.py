@@ -110,7 +110,7 @@ def offer_kernels(device: torch.device) -> None:
 def networks_trusted(policy: ActorCritic) -> bool:
     """Whether the CUDA kernels that are made for a policy, with its head, activation and sizes, agree with plain torch
     on this machine; a message on stderr if they do not."""
-    from headrace.bindings.on_policy import actor_critic_cuda
+    from headrace.bindings import actor_critic_cuda
 
     name = f"networks {_digest(actor_critic_cuda.text(policy))}"
     what = f"the CUDA kernel of a policy with {type(policy.head).__name__} and layers of {policy.hidden}"
@@ -194,7 +194,7 @@ def _advantages(device: torch.device, fused_gae: Callable[..., Tensor] = gae) ->
 
 def _networks(policy: ActorCritic) -> Deviation:
     """The kernels for a policy, in the tiles of few and of many rows."""
-    from headrace.bindings.on_policy import actor_critic_cuda
+    from headrace.bindings import actor_critic_cuda
 
     device, plain = policy.device, deepcopy(policy).cpu().requires_grad_()
     found = []

@@ -10,7 +10,6 @@ from helpers.corridor import Corridor
 from helpers.on_policy_oracle import doubles, log_probs, rehearsed, rows_of, values, vtrace_by_loop
 
 from headrace import envs
-from headrace.algorithms import ppo
 from headrace.algorithms.appo import APPO, APPOConfig
 from headrace.algorithms.config_bases import narrowed
 from headrace.algorithms.on_policy import Targets
@@ -102,19 +101,15 @@ def test_an_update_of_a_policy_that_has_moved_is_ppos_on_the_papers_targets(chan
         assert metrics[name] == pytest.approx(expected[name].item(), rel=1e-3, abs=1e-5)
 
 
-def test_the_kernel_learns_the_same_from_a_rollout_of_an_earlier_policy():
+def test_the_program_learns_the_same_from_a_rollout_of_an_earlier_policy():
     learned = []
-    for kernels in (True, False):
+    for compiled in (True, False):
         appo, rollout = rehearsed(APPO, dataclasses.replace(SMALL, value_clip=0.2))
         moved(appo)
-        with contextlib.nullcontext() if kernels else fused.plain_only():
+        with contextlib.nullcontext() if compiled else fused.plain_only():
             appo.update(rollout, 0.0)
         learned.append(appo.optimizer.flat.clone())
     torch.testing.assert_close(*learned, rtol=0, atol=1e-5)
-    targets = appo.process(rollout)
-    order = appo.permutation(rollout, 2)
-    settings = narrowed(appo.config, PPOConfig)
-    assert fused.kernel_of(ppo.learn, appo.policy, appo.optimizer, rollout, targets, order, settings)
 
 
 def test_the_ratio_that_is_clipped_is_to_the_policy_that_collected():

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from headrace.algorithms.on_policy import normalized
-from headrace.algorithms.reduce import one_learner
+from headrace.algorithms.reduce import normalized, one_learner
 
 ROWS = 300
 

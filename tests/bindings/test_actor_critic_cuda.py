@@ -7,12 +7,12 @@ from copy import deepcopy
 
 import pytest
 import torch
-from headrace.bindings.on_policy import actor_critic_cuda
 from helpers import simulator
 from helpers.ptx import assert_lean, to_ptx
 
 from headrace.algorithms import ppo
 from headrace.algorithms.on_policy import Targets
+from headrace.bindings import actor_critic_cuda
 from headrace.core import fused
 from headrace.data.rollout import Column, Rollout
 from headrace.data.spaces import Box, Discrete, MultiDiscrete, action_column, env_columns

@@ -191,7 +191,7 @@ def test_simulated_kernels_of_networks_are_trusted_by_head_and_activation(space,
     monkeypatch.setattr(parity, "MANY_ENVS", 5)
     policy = ppo.PPO(ActorCritic(Box(-1, 1, (3,)), space, hidden=(5,), activation=activation, seed=1)).policy
     assert parity.networks_trusted(policy)
-    from headrace.bindings.on_policy import actor_critic_cuda
+    from headrace.bindings import actor_critic_cuda
 
     right = actor_critic_cuda.act
     wrong = lambda *call: right(*call)._replace(value=right(*call).value + 1)  # noqa: E731

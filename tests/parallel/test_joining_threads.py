@@ -9,11 +9,12 @@ import time
 from functools import partial
 
 import pytest
-from headrace.bindings.on_policy import rollout_learner
 from helpers.python_entry import PythonEntry
 from helpers.saved import SlowlyDrifting, limited
 
+from headrace.bindings.compiled import loss_program
 from headrace.core import device
+from headrace.kernels.rows.targets import cpu_program
 from headrace.kernels.runtime import thread_pool
 from headrace.kernels.runtime.native import Call
 from headrace.training.trainer import Trainer
@@ -48,10 +49,10 @@ def waits(monkeypatch) -> Waits:
         monkeypatch.delenv(name, raising=False)
     for module in (device, thread_pool):
         monkeypatch.setattr(module, "cores", lambda: 2)
-    monkeypatch.setattr(rollout_learner, "WORTH_HELP", 0)
+    monkeypatch.setattr(loss_program, "WORTH_HELP", 0)
     monkeypatch.setattr(thread_pool, "LONG", 0.0)
     monkeypatch.setattr(thread_pool, "BUSY", 0.0)
-    monkeypatch.setattr(rollout_learner, "PART", 4)  # so that there are two
+    monkeypatch.setattr(cpu_program, "LEAST", 4)  # so that there are two parts
     found = Waits()
     monkeypatch.setattr(thread_pool, "_until_free", found)
     return found

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
@@ -112,9 +113,9 @@ def loss_gradient(
     if isinstance(program.code, CpuProgram):
         gradients, rows = [values[i].grad for _, i in program.learned], program.rows(given)
         lie = [None if x is None else x.data_ptr() for x in gradients]
-        call = _gradients.get(lambda: GradientCall(program, gradients, rows), policy, program, lie, rows)
+        call = _gradients.get(lambda: GradientCall(program, gradients, rows), policy, ref(program), lie, rows)
         if call.serves:
-            return call.run(values)
+            return call.run(program, values)
     return loss_and_metrics(program.run(values))[1]
 
 

@@ -18,11 +18,12 @@ class GradientCall:
     """A program whose calls add to the gradients of what it learns. `serves` is False where these are not views of one
     float32 buffer, or a metric is no float32 scalar.
 
-    gradients: of the program's `learned`, in its order. rows: of all calls.
+    program: it is not kept here, and with it a policy, but given to each call. gradients: of its `learned`, in that
+    order. rows: of all calls.
     """
 
     def __init__(self, program: Program, gradients: Sequence[Any], rows: int) -> None:
-        self._program, self._rows = program, rows
+        self._rows = rows
         metrics = [i for i, result in enumerate(program.results) if result.is_metric]
         self._names = program.arranged(metrics)
         plain = all(program.results[i].dtype == torch.float32 and not program.with_rows[i] for i in metrics)
@@ -39,10 +40,10 @@ class GradientCall:
             found[i] = self._table[number]
         self._pointed = Pointed(program, found)
 
-    def run(self, values: Sequence[Tensor]) -> dict[str, Tensor]:
+    def run(self, program: Program, values: Sequence[Tensor]) -> dict[str, Tensor]:
         """Add the gradient of these inputs. Returns the metrics."""
-        program, threads = self._program, self._program.threads(self._rows)
-        kept = self._pointed.take(values, self._rows, threads)
+        threads = program.threads(self._rows)
+        kept = self._pointed.take(program, values, self._rows, threads)
         self._pointed.memory.run(threads)
         del kept
         self._into += self._own

@@ -144,7 +144,7 @@ class LossLearner:
                 gradient = values[i].grad
                 assert gradient is not None, "which the optimizer made"
                 self._found[number] = gradient
-            kept = self._pointed.take(values, self._size, threads)
+            kept = self._pointed.take(self._program, values, self._size, threads)
             if self._pointed.wrote_all:
                 writes = self._program.writes(values, kept, self._found)
                 self._writes[: len(writes)] = writes
