@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headrace.algorithms.config_bases import OnPolicyConfig
-from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets, mean_weights, normalized
+from headrace.algorithms.on_policy import OnPolicy, Targets, gae_targets
+from headrace.algorithms.reduce import mean_weights, normalized
 from headrace.data.rollout import Rollout
 
 
