@@ -13,7 +13,8 @@ from helpers.documents import ROOT, blocks
 
 import headrace as hr
 from headrace.algorithms import a2c
-from headrace.algorithms.ppo import PPO, PPOConfig, ppo_loss, symmetric
+from headrace.algorithms.ppo import PPO, PPOConfig, ppo_loss
+from headrace.algorithms.symmetry import symmetric
 from headrace.core import fused
 
 ROWS = 12
