@@ -46,6 +46,7 @@ FLOORS = (
     "envs",
     "envs.vector_env",
     *("algorithms", "algorithms.discrete", "algorithms.intrinsic", "algorithms.offline"),
+    "symmetry",
     "self_play",
     "parallel",
     "parallel.cluster",

@@ -14,8 +14,8 @@ from helpers.documents import ROOT, blocks
 import headrace as hr
 from headrace.algorithms import a2c
 from headrace.algorithms.ppo import PPO, PPOConfig, ppo_loss
-from headrace.algorithms.symmetry import symmetric
 from headrace.core import fused
+from headrace.symmetry import symmetric
 
 ROWS = 12
 SIGNS = torch.tensor([1.0, -1.0, -1.0])  # of Pendulum's cosine, sine and speed
