@@ -50,7 +50,6 @@ class CompiledLoss:
         self._programs: list[Program] = []  # the one that was used last is the first
         self._refused: list[tuple[Conditions, str]] = []
         self._said: set[str] = set()
-        self._never = ""  # why it is not compiled, whatever its arguments are
         self._tries: WeakKeyDictionary[object, Tries] = WeakKeyDictionary()  # of a module: others are counted apart
         self._last = threading.local()
 
@@ -106,7 +105,7 @@ class CompiledLoss:
         found = self._known(arguments, tries, few, rows)
         if found is None:
             with self._lock, users_code():
-                found = self._never or tries.given_up or self._make(few() if few else arguments, tries, rows)
+                found = tries.given_up or self._make(few() if few else arguments, tries, rows)
         if isinstance(found, str):
             return self._agreed(found, "", tries, reduce)
         self._last.found = found
@@ -120,8 +119,8 @@ class CompiledLoss:
         rows: int | None,
     ) -> Program | str | None:
         """The program that was made for such arguments, or why there is none; None where that is to be found out."""
-        if never := self._never or tries.given_up:
-            return never
+        if tries.given_up:
+            return tries.given_up
         for program in self._programs:
             if program.conditions.tries is tries and program.conditions.hold(arguments):
                 if why := tries.refused.get(program.digest):  # in the run that was resumed after a warm-up
@@ -154,15 +153,15 @@ class CompiledLoss:
                 reason = self._first_difference(program, arguments)
         except NotRows as error:
             if error.for_good:
-                self._never = str(error)
+                tries.given_up = str(error)
             elif first is not None:
                 self._refuse(first, str(error))
             else:
                 self._gives_up(tries, arguments)
             return str(error)
         except Exception as error:  # plain PyTorch is right, whatever the compiler does
-            self._never = tries.given_up = str(of_compiler(error))
-            return self._never
+            tries.given_up = str(of_compiler(error))
+            return tries.given_up
         if reason is not None:
             return self._differed(program, reason)
         program.use = tries.use(program.digest)
