@@ -1,8 +1,8 @@
 """Microseconds of a gradient step: kernels, and losses compiled from their PyTorch source.
 
-PPO, 2 x 64 units, minibatches of 2,048; SAC, 2 x 256 units, batches of 256. In turns in one process. The kernels' time
-is that of a whole step, with Adam (SAC: also Polyak averaging and drawing from the replay buffer, PPO: metrics); that
-of compiled losses is the gradient alone. For SAC it is the sum of critics and actor.
+SAC, 2 x 256 units, batches of 256. In turns in one process. The kernels' time is that of a whole step, with Adam,
+Polyak averaging and drawing from the replay buffer; that of compiled losses is the gradient alone, the sum of critics
+and actor.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     sys.path.insert(0, str(Path(__file__).parents[1]))
     neighbours, rows = Neighbours(), list[Row]()
-    for task, kernel, compiled in (("PPO", *ppo()), *(() if options.quick else (("SAC", *sac()),))):
-        rows.append({"task": task, "threads": options.threads} | measure(kernel, compiled, options))
+    rows.append({"task": "SAC", "threads": options.threads} | measure(*sac(), options))
     print(table(rows, COLUMNS))
     finish("compiled_and_kernels", rows, options, neighbours)
 
@@ -68,38 +67,6 @@ def program_of(loss: Any, arguments: tuple[Any, ...]) -> Any:
     if isinstance(found, str):
         raise ValueError(found)
     return found
-
-
-def ppo() -> tuple[Callable[[], object], Callable[[], object]]:
-    """A minibatch of PPO's: the kernel's, the compiled loss'."""
-    import generality
-    import torch
-    import torch.nn.functional as F
-    from gymnasium.spaces import Box, Discrete
-
-    from headrace.bindings.compiled.compiled_losses import CompiledLoss
-    from tests.bindings.losses import mlp
-
-    def loss(actor: Any, critic: Any, batch: dict[str, Any]) -> Any:
-        log_probs = F.log_softmax(actor(batch["obs"]), -1)
-        log_prob = log_probs.gather(1, batch["action"].unsqueeze(1)).squeeze(1)
-        entropy = -(log_probs.exp() * log_probs).sum(-1)
-        ratio = (log_prob - batch["log_prob"]).exp()
-        gain = torch.minimum(ratio * batch["advantage"], ratio.clamp(0.8, 1.2) * batch["advantage"])
-        error = (critic(batch["obs"]).squeeze(-1) - batch["returns"]).square()
-        weight = batch["weight"]
-        return -(gain @ weight) + 0.5 * (error @ weight) - 0.01 * (entropy @ weight)
-
-    torch.manual_seed(0)
-    rows = 2048
-    scalars = {name: torch.randn(rows) for name in ("advantage", "returns", "log_prob")}
-    batch = {"obs": torch.randn(rows, 4), "action": torch.randint(2, (rows,)), "weight": torch.full((rows,), 1 / rows)}
-    arguments = (mlp(4, 64, 64, 2), mlp(4, 64, 64, 1), batch | scalars)
-    settings = {"epochs": 2, "minibatch_size": rows}
-    case = generality.Case("ppo 4", "ppo", settings, Box(-1, 1, (4,)), Discrete(2), 64, 128)
-    program = program_of(CompiledLoss(loss), arguments)
-    values = program.values(arguments)
-    return generality.prepare(case)[0].learn, lambda: program.compute(values)
 
 
 def sac() -> tuple[Callable[[], object], Callable[[], object]]:
