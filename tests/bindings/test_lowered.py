@@ -48,13 +48,14 @@ def requests_of(name: str) -> list[Request]:
 
 
 def differing(request: Request, counts: Counter[str]) -> list[str]:
-    """The losses of which the file has another program than a fresh trace, or none. counts: comparisons by key, of
-    which there are ENOUGH."""
+    """The losses of which the file has another program than a fresh trace, or none at the sizes of the request; at
+    others there may be none. counts: comparisons by key, of which there are ENOUGH."""
     entries, found = lowered._entries(), list[str]()
     compared = {key: entries[key] for key, count in counts.items() if count >= ENOUGH and key in entries}
-    for one in (*asked(request, compared), *asked(varied(request, SEED), compared)):
+    for own, one in [(wanted, one) for wanted in (request, varied(request, SEED)) for one in asked(wanted, compared)]:
         counts[one.key] += 1
-        if entry_for(entries.get(one.key, ()), one.settings, one.numbers) != one.tree:
+        program = entry_for(entries.get(one.key, ()), one.settings, one.numbers)
+        if program != one.tree and (own is request or program is not None):
             found.append(f"{one.loss.name} {request}")
     return found
 
