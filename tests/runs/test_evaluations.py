@@ -242,10 +242,11 @@ def test_evaluations_on_another_device_are_the_same(monkeypatch):
             tensor.copy_(weights[name])
         devices.append(tensor.device)
 
-    here = trained(Line, False)
     monkeypatch.setattr(ActorCritic, "load_state_dict", load)
     devices = []
-    with strict_device() as device:
+    with strict_device() as device:  # within which both learn in the same way
+        here = trained(Line, False)
+        devices.clear()
         there = trained(Line, False, eval_device=str(device))
     assert evaluated(there.path) == evaluated(here.path) and best(there.path) == best(here.path)
     assert devices.count(device) == 2 * len(evaluated(here.path))  # the weights, and those from before

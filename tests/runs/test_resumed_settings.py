@@ -91,7 +91,7 @@ def test_settings_that_take_effect_change_the_weights(algorithm):
         "adam_beta2": 0.5,
         "weight_decay": 0.5,
     }
-    others = {"num_steps", "buffer_size", "hindsight", "burn_in", "exploration_max"}
+    others = {"num_steps", "buffer_size", "hindsight", "hindsight_goals", "burn_in", "exploration_max"}
     assert {*TAKE_EFFECT} <= {*MADE_WITH} and {*TAKE_EFFECT} - {*new} == others
     env = "CartPole-v1" if algorithm == "dqn" else "Pendulum-v1"
     given = {**TINY, "num_envs": 2, "registered": False} if algorithm == "ppo" else {**SAC, "num_steps": 4}
