@@ -28,9 +28,18 @@ def reached(name):
     function, arguments = call(name)
     with torch.no_grad():
         fused.kernel_of(function, *arguments)  # imports the binding
-    if not fused._kernels[name]:
-        actor_critic_cuda.offer(bool)
-    return function.plain, fused._kernels[name], fused.reached(function.plain, fused._kernels[name][0].classes)
+    kernels = fused._kernels[name] or of_a_gpu(name)
+    return function.plain, kernels, fused.reached(function.plain, kernels[0].classes)
+
+
+def of_a_gpu(name):
+    """The kernels of this name that are offered where there is a GPU; others find what was registered before."""
+    before = {each: [*kernels] for each, kernels in fused._kernels.items()}
+    actor_critic_cuda.offer.__wrapped__(bool)
+    found = [*fused._kernels[name]]
+    for each, kernels in before.items():
+        fused._kernels[each][:] = kernels
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES)
