@@ -28,7 +28,6 @@ from headrace.algorithms.reduce import (
     loss_and_metrics,
     mean_weights,
     merging,
-    normalized_of_all,
     one_learner,
     shuffle_seed,
     size_of,
@@ -36,7 +35,7 @@ from headrace.algorithms.reduce import (
 from headrace.core import rng
 from headrace.core.device import known
 from headrace.core.fused import fused
-from headrace.core.returns import explained_variance, gae
+from headrace.core.returns import explained_variance, gae, normalized_by
 from headrace.core.types import staying
 from headrace.data.flat_action import FlatAction
 from headrace.data.minibatches import minibatches
@@ -330,7 +329,7 @@ def policy_gradient_columns(
     rows = policy.rows
     valid, advantage = rows(targets.valid), rows(targets.advantage)
     if config.normalize_advantage:  # type: ignore[attr-defined]
-        advantage = normalized_of_all(advantage, valid, reduce)
+        advantage = normalized_by(reduce, advantage, valid)  # not by the kernel: an actor's part has the same bits
     columns = {"action": rows(rollout.action), "advantage": advantage, "returns": rows(targets.returns)}
     return {"inputs": policy.inputs(rollout), "valid": valid.to(torch.float32), **columns}
 

@@ -122,26 +122,13 @@ def shuffle_seed(seed: int, reduce: Reduce) -> int:
 
 def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
     """As returns.normalized(), over the valid rows of all learners."""
-    return returns.normalized(x, valid) if reduce is one_learner else normalized_of_all(x, valid, reduce)
-
-
-def normalized_of_all(x: Tensor, valid: Tensor, reduce: Reduce) -> Tensor:
-    """normalized() with the same bits for one learner, and for actors that compute parts of its gradient."""
-    wide = returns.double(x)
-    counted = valid.to(wide.device)
-    count, total = counted.sum(dtype=wide.dtype), torch.where(counted, wide, 0.0).sum()
-    reduce(count, total)
-    centred = wide - total / count.clamp(min=1)
-    squares = torch.where(counted, centred, 0.0).square().sum()
-    reduce(squares)
-    return (centred / ((squares / count.clamp(min=1)).sqrt() + 1e-8)).to(x)
+    return returns.normalized(x, valid) if reduce is one_learner else returns.normalized_by(reduce, x, valid)
 
 
 def means(metrics: Mapping[str, Tensor], last: Mapping[str, int] | None = None) -> dict[str, Tensor]:
     """The mean of each metric over all minibatches. last: of some metrics, over how many of the last ones."""
-    if (
-        len({x.shape for x in metrics.values()}) == 1
-    ):  # at once: of tensors this short each call takes longer than its work
+    if len({x.shape for x in metrics.values()}) == 1:
+        # at once: of tensors this short each call takes longer than its work
         found = dict(zip(metrics, torch.stack([*metrics.values()]).mean(1).unbind(), strict=True))
     else:
         found = {name: x.mean() for name, x in metrics.items()}

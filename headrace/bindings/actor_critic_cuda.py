@@ -245,7 +245,7 @@ def _fit(policy: Any, rollout: Rollout, targets: Targets, order: Tensor) -> bool
 
 
 def _columns_fit(policy: Any, rollout: Rollout, *columns: Tensor) -> bool:
-    """Whether the columns [T, N], and the actions of this policy, are what the kernel reads."""
+    """True if the columns [T, N], and the actions of this policy, are what the kernel reads."""
     shape, on = rollout.reward.shape, rollout.reward.device
     gaussian = isinstance(policy.head, GaussianHead)
     floats = all(fits(x, torch.float32, *shape, device=on) for x in (*columns, rollout.value[: rollout.num_steps]))

@@ -60,7 +60,7 @@ def check(build: Callable[[], Env], steps: int, seconds: float, seed: int) -> tu
 
 
 def _turns(env: Env, steps: int, seed: int) -> Finding:
-    """What turns.check() finds, by the actions of recorded() and others."""
+    """Findings of turns.check(), by the actions of recorded() and others."""
     actions, others = (env.rollout(ROWS, env.columns()).action for _ in range(2))
     for column, own in ((actions, seed), (others, seed + 1)):
         fill(env.action_space, column, own)

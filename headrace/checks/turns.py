@@ -1,4 +1,5 @@
-"""Where agents take turns: is the one that moves next an agent, and does a step read its action alone?"""
+"""Checks of games in which agents take turns: the one that moves next is an agent, and a step reads its action
+alone."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ def fused(name: str, binding: str | None = None, quiet: bool = False) -> Callabl
     """Let kernels registered under `name` replace this function. The plain function stays available as `.plain`.
 
     binding: the module that registers them, imported at the first call; None where a check of the machine offers them.
-    quiet: nothing is printed where they do not
-    serve, since the plain function's own calls are fast nevertheless, or say why they are not.
+    quiet: nothing is printed where they do not serve, since the plain function's own calls are fast nevertheless, or
+    say why they are not.
     """
 
     def decorate(plain: Callable[P, R]) -> Callable[P, R]:

@@ -7,6 +7,8 @@ next-step autoreset it is value[t + 1]; results at masked (autoreset) rows are m
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -162,12 +164,19 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
 def normalized(x: Tensor, valid: Tensor) -> Tensor:
     """Mean 0 and variance 1 over the valid entries; 0 where these are equal. Others count nothing, even where they are
     infinite or NaN."""
+    return normalized_by(lambda *sums: None, x, valid)
+
+
+def normalized_by(add: Callable[..., None], x: Tensor, valid: Tensor) -> Tensor:
+    """normalized() over entries that are shared out. add: adds sums, in place, to those of the other shares."""
     wide = double(x)
     counted = valid.to(wide.device)
-    count = counted.sum().clamp(min=1)
-    centred = wide - torch.where(counted, wide, 0.0).sum() / count
+    count, total = counted.sum(dtype=wide.dtype), torch.where(counted, wide, 0.0).sum()
+    add(count, total)
+    centred = wide - total / count.clamp(min=1)
     squares = torch.where(counted, centred, 0.0).square().sum()
-    return (centred / ((squares / count).sqrt() + 1e-8)).to(x)
+    add(squares)
+    return (centred / ((squares / count.clamp(min=1)).sqrt() + 1e-8)).to(x)
 
 
 def double(x: Tensor) -> Tensor:

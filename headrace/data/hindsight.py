@@ -92,7 +92,7 @@ class GoalReplay(Replay):
         return batch._replace(reward=reward, discount=discount)
 
     def _later(self, rows: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
-        """Whether a row's goal is replaced, and a goal that was achieved in its episode."""
+        """True for rows whose goal is replaced, and a goal for each that was achieved in its episode."""
         env = rows % self.num_envs
         newest = self.written[env] - 1
         time = newest - (newest - rows // self.num_envs) % self.length

@@ -70,5 +70,5 @@ class EventFile:
 
 
 def _is_number(value: object) -> bool:
-    """Whether tensorboardX writes a setting as a number: of an infinite one it warns."""
+    """True if tensorboardX writes a setting as a number: of an infinite one it warns."""
     return isinstance(value, bool | int | float) and math.isfinite(value)

@@ -136,7 +136,7 @@ def _given(space: Space) -> Space:
 
 
 def extracted(model: Any, make: Callable[..., Made], *args: Any, **options: Any) -> Made:
-    """What a function makes of these arguments; its policies have the extractor that a model's policy_kwargs name."""
+    """Result of a function of these arguments; its policies have the extractor that a model's policy_kwargs name."""
     kwargs = model.arguments.get("policy_kwargs") or {}
     kind = kwargs.get("features_extractor_class")
     if kind is None and kwargs.get("features_extractor_kwargs"):

@@ -45,8 +45,10 @@ def optimizer_of(algorithm: str, kwargs: Mapping[str, Any]) -> Json:
 
 
 def of_sums(given: Mapping[str, Any], settings: Json) -> Json:
-    """What the gradients of QRDQN are compared with: they are sums over quantiles there, and means here. Without
-    optimizer_class its Adam has an epsilon of 0.01 / batch_size."""
+    """Epsilon and limit of QRDQN's optimizer, for gradients that are sums over quantiles there, and means here.
+
+    Without optimizer_class its Adam has an epsilon of 0.01 / batch_size.
+    """
     kwargs, number = given["policy_kwargs"] or {}, settings["quantiles"]
     own = (kwargs.get("optimizer_kwargs") or {}) if "optimizer_class" in kwargs else {"eps": 0.01 / given["batch_size"]}
     return {"adam_eps": own.get("eps", 1e-8) / number, "max_grad_norm": settings["max_grad_norm"] / number}

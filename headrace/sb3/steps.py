@@ -1,5 +1,5 @@
-"""What callbacks and logs read of environments that are stepped in Python: infos, successes, and the locals of each
-step under the names of Stable-Baselines3's loop."""
+"""Values that callbacks and logs read of environments that are stepped in Python: infos, successes, and the locals of
+each step under the names of Stable-Baselines3's loop."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.as_on_a_gpu import as_on_a_gpu, sorted_draws  # noqa: F401
 from helpers.fake_graph import record
 
 import headrace as hr
-from headrace.algorithms import on_policy, sac
+from headrace.algorithms import sac
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.checks import parity
-from headrace.core import fused, rng
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import tree_map
 from headrace.parallel.collector import InlineCollector
@@ -24,20 +24,7 @@ from headrace.training import build
 
 STEPS = 6
 PPO_CONFIG = {"num_steps": STEPS, "epochs": 2, "minibatch_size": 8, "hidden": (8,), "schedule": "linear"}
-
-
-@pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch):
-    """As that of test_cuda_graphs.py."""
-    monkeypatch.setattr(on_policy, "known", lambda flag: False)
-    permutations = rng.permutations
-
-    def sorted_draws(seed, purpose, counter, *rest):
-        return permutations(seed, purpose, torch.as_tensor(counter), *rest)
-
-    monkeypatch.setattr(rng, "permutations", sorted_draws)
-    with fused.plain_only():
-        yield
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
 
 
 def made(kind=PPO, config=None, name="Pendulum-v1", **options):

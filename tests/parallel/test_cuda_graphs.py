@@ -10,31 +10,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers.as_on_a_gpu import as_on_a_gpu, sorted_draws  # noqa: F401
 from helpers.fake_graph import record
 
 from headrace import envs
-from headrace.algorithms import on_policy, ppo
+from headrace.algorithms import ppo
 from headrace.algorithms.ppo import PPO, PPOConfig
-from headrace.core import fused, rng
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.parallel.stagger import Stagger
 
 CONFIG = {"num_steps": 4, "epochs": 2, "minibatch_size": 16, "hidden": (8,), "schedule": "linear"}
-
-
-@pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch):
-    """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
-    monkeypatch.setattr(on_policy, "known", lambda flag: False)
-    permutations = rng.permutations
-
-    def sorted_draws(seed, purpose, counter, *rest):
-        return permutations(seed, purpose, torch.as_tensor(counter), *rest)
-
-    monkeypatch.setattr(rng, "permutations", sorted_draws)
-    with fused.plain_only():
-        yield
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
 
 
 def made(name, device="cpu", **options):

@@ -9,11 +9,11 @@ import importlib
 
 import pytest
 import torch
+from helpers.as_on_a_gpu import as_on_a_gpu, sorted_draws  # noqa: F401
 from helpers.fake_graph import record
 
 from headrace import envs
 from headrace.algorithms.base import ALGORITHMS, MODULES, OFFLINE, algorithm_classes
-from headrace.core import fused, rng
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 
@@ -25,22 +25,16 @@ GRAPHED = sorted({*ALGORITHMS} - {"trpo", *OFFLINE})
 ITERATIONS = 12  # off-policy ones begin to learn on the way
 
 
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
+
+
 @pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch):
-    """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
-    permutations = rng.permutations
-
-    def sorted_draws(seed, purpose, counter, *rest):
-        counter = counter if isinstance(counter, torch.Tensor) else torch.tensor(counter)
-        return permutations(seed, purpose, counter, *rest)
-
-    monkeypatch.setattr(rng, "permutations", sorted_draws)
-    for name in (*(MODULES.get(name, name) for name in ALGORITHMS), "on_policy"):
+def waits_for_no_flag(monkeypatch):
+    """No algorithm knows a flag without waiting."""
+    for name in (MODULES.get(name, name) for name in ALGORITHMS):
         module = importlib.import_module(f"headrace.algorithms.{name}")
         if hasattr(module, "known"):
             monkeypatch.setattr(module, "known", lambda flag: False)
-    with fused.plain_only():
-        yield
 
 
 def made(name):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.as_on_a_gpu import sorted_draws  # noqa: F401
 from helpers.fake_graph import record
 
 from headrace import envs
 from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.algorithms.pqn import PQN, PQNConfig
-from headrace.core import fused, rng
+from headrace.core import fused
 from headrace.core.device import torch_threads
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 
+pytestmark = pytest.mark.usefixtures("sorted_draws")
 REPLAYED = {"batch_size": 16, "learning_starts": 40, "buffer_size": 500, "gradient_steps": 3, "target_interval": 4}
 SETTINGS = [
     (DQN, DQNConfig(num_steps=2, hidden=(8,), **REPLAYED)),
@@ -42,17 +44,6 @@ def put_back(collector, algorithm):
         return replay
 
     return capture
-
-
-@pytest.fixture(autouse=True)
-def sorted_draws(monkeypatch):
-    """Permutations are those of a GPU."""
-    permutations = rng.permutations
-
-    def draws(seed, purpose, counter, *rest):
-        return permutations(seed, purpose, torch.as_tensor(counter), *rest)
-
-    monkeypatch.setattr(rng, "permutations", draws)
 
 
 @pytest.mark.parametrize(("kind", "config"), SETTINGS)

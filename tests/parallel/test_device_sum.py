@@ -10,16 +10,15 @@ from functools import partial
 
 import pytest
 import torch
+from helpers.as_on_a_gpu import as_on_a_gpu, sorted_draws  # noqa: F401
 from helpers.fake_graph import record
 from helpers.gpu_ranks import Group, Meeting, together
 from torch.distributed import FileStore, ProcessGroupGloo
 
 from headrace import envs
-from headrace.algorithms import on_policy
 from headrace.algorithms.a2c import A2C, A2CConfig
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.sac import SAC, SACConfig
-from headrace.core import fused, rng
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.cuda import device_sum
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration, cuda_graph
@@ -109,21 +108,6 @@ def test_a_group_that_fails_has_lost_a_rank():
         DeviceSum(Host(1), group, CPU, 1.0)(torch.ones(1))
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
-    """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
-    monkeypatch.setattr(on_policy, "known", lambda flag: False)
-    permutations = rng.permutations
-
-    def sorted_draws(seed, purpose, counter, *rest):
-        counter = counter if isinstance(counter, torch.Tensor) else torch.tensor(counter)
-        return permutations(seed, purpose, counter, *rest)
-
-    monkeypatch.setattr(rng, "permutations", sorted_draws)
-    with fused.plain_only():
-        yield
-
-
 def made(case: str, first: int, number: int):
     kind, name, config = CASES[case]
     env = envs.make(name, number, backend="torch", device="cpu", first_env=first)
@@ -176,8 +160,9 @@ def graphed(case: str, meeting: Meeting, updates: int, breaks: int = -1):
     return together([partial(of, rank) for rank in range(2)], meeting)
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("case", CASES)
-def test_sums_in_graphs_give_the_bits_of_one_learner_with_shards(case, as_on_a_gpu):
+def test_sums_in_graphs_give_the_bits_of_one_learner_with_shards(case):
     updates = 9 if case == "sac" else 4
     meeting = Meeting(2)
     ours, theirs = graphed(case, meeting, updates)
@@ -195,7 +180,8 @@ def test_sums_in_graphs_give_the_bits_of_one_learner_with_shards(case, as_on_a_g
     assert len(meeting.log[0]) >= 10 * (4 if case == "sac" else updates)
 
 
-def test_no_learner_has_a_graph_where_one_cannot(as_on_a_gpu, capsys):
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_no_learner_has_a_graph_where_one_cannot(capsys):
     (*_, ours, of_ours), (*_, theirs, of_theirs) = graphed("a2c", Meeting(2), 3, breaks=1)
     assert (ours, theirs) == (0, 0)
     assert of_ours == "another learner's iteration cannot be captured"

@@ -7,30 +7,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.as_on_a_gpu import as_on_a_gpu, sorted_draws  # noqa: F401
 from helpers.fake_graph import record
 
-from headrace.algorithms import on_policy
-from headrace.core import fused, rng
 from headrace.data.finite import NotFinite
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.training.trainer import Trainer
 
 SETTINGS = {"num_envs": 8, "num_steps": 8, "minibatch_size": 32, "epochs": 1, "hidden": (4,), "schedule": "linear"}
-
-
-@pytest.fixture(autouse=True)
-def as_on_a_gpu(monkeypatch):
-    """No kernel of the CPU serves, no flag is known without waiting, and permutations are sorted draws."""
-    monkeypatch.setattr(on_policy, "known", lambda flag: False)
-    permutations = rng.permutations
-
-    def sorted_draws(seed, purpose, counter, *rest):
-        counter = counter if isinstance(counter, torch.Tensor) else torch.tensor(counter)
-        return permutations(seed, purpose, counter, *rest)
-
-    monkeypatch.setattr(rng, "permutations", sorted_draws)
-    with fused.plain_only():
-        yield
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
 
 
 def trained(graph, **settings):

@@ -125,7 +125,7 @@ def _tree(part: Any, places: dict[Value, int]) -> Tree:
 
 
 def _read(tree: Tree) -> tuple[Program, list[Outcome], Returned]:
-    """What written() has written."""
+    """Read a row program that written() has written."""
     _, name, own, outputs, outcomes, returned = tree
     values: list[Any] = []
     for kind, *parts in own:

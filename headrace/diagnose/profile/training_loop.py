@@ -287,7 +287,7 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def taught(self) -> set[Node]:
-        """Where no network of a known class is seen, the calls of methods of an object that takes its place.
+        """Calls of methods of an object that takes the place of a network, where none of a known class is seen.
 
         One method takes data of the loop and gives nothing, as what is learned stays in the object; another takes data
         and gives something.

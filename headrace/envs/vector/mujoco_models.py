@@ -76,7 +76,7 @@ def _with_pairs(spec: Any, model: Any, pairs: list[tuple[int, int]]) -> Any:
 
 
 def _same(model: Any, other: Any, repeats: int) -> bool:
-    """Whether simulations of both models have the same bits, with random controls from random states, and collide."""
+    """True if simulations of both models have the same bits, with random controls from random states, and collide."""
     import mujoco
 
     random, datas = np.random.default_rng(0), [mujoco.MjData(each) for each in (model, other)]

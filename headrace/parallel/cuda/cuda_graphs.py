@@ -74,7 +74,7 @@ class GraphedIteration:
         self.collector.steps += self.collector.rollout.num_steps
 
     def _bodies(self) -> list[Callable[[], None]]:
-        """What graphs are made of."""
+        """Bodies that graphs are made of."""
         return [self._body]
 
     def _body(self) -> None:
@@ -120,7 +120,7 @@ class GraphedIteration:
         self._captured = self._host_values()
 
     def _state(self) -> tuple[dict[str, Any], Any]:
-        """What a run of the bodies changes."""
+        """Tensors that a run of the bodies changes."""
         return self.algorithm.state_dict(), self.collector.state_dict()
 
     def _load(self, algorithm: dict[str, Any], collector: Any) -> None:

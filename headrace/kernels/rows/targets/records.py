@@ -228,13 +228,13 @@ def _ptx(file: str) -> Ptx | None:
 
 
 def returned_tree(returned: Returned) -> Any:
-    """How metrics are put together, as JSON."""
+    """The way in which metrics are put together, as JSON."""
     spec, fixed = returned
     return _tree(tree_unflatten(fixed, spec))
 
 
 def returned_from(tree: Any) -> Returned:
-    """What returned_tree() was given."""
+    """Read what returned_tree() has written."""
     fixed, spec = tree_flatten(_value(tree))
     return spec, fixed
 

@@ -1,4 +1,4 @@
-"""What PyTorch does otherwise while a loss is traced, in the thread that traces it alone."""
+"""Changes of PyTorch while a loss is traced, in the thread that traces it alone."""
 
 from __future__ import annotations
 
