@@ -30,6 +30,10 @@ TRACED = (
     "The script traces or profiles its functions, and was sampled by another thread: time in Python between short "
     "native calls is counted as native time."
 )
+NO_TIMER = (
+    "Without a timer on the main thread's CPU time, time in Python between short native calls is counted as native "
+    "time, and what it waits for is not read"
+)
 BLOCKED, WITHOUT_GRADIENTS = 1, 2  # flags of a sample: no core was asked for; torch computes no gradients
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
@@ -68,8 +72,8 @@ class Sampler:
         self._background = None  # the background thread's ident
         self._working = True
         self._writing = _thread.allocate_lock()
+        self._record("process", self._pid, os.getppid(), self._began, sys.version.split()[0])
         self._ticker = self._make_ticker()
-        self._record("process", self._pid, os.getppid(), self._began, bool(self._ticker), sys.version.split()[0])
         self._write()
         self._background = _thread.start_new_thread(self._run, ())
 
@@ -181,10 +185,11 @@ class Sampler:
             self._record("counters", changed)
 
     def _make_ticker(self):
-        """A Ticker; None on systems without /proc."""
+        """A Ticker; None where the system has none, whose reason is recorded."""
         try:
             return Ticker(self._tick, self._shortest)
-        except (OSError, AttributeError, ValueError):
+        except (OSError, AttributeError, ValueError) as error:
+            self._record("limitation", f"{NO_TIMER} ({type(error).__name__}: {error})")
             return None
 
     def _stop_sampling(self):

@@ -19,6 +19,7 @@ import time
 SIGNAL = getattr(signal, "SIGURG", 0)  # ignored by default: a process that resets its handlers is not ended by it
 LOOK = getattr(signal, "SIGRTMIN", 0) + 8  # to the background thread
 SUFFIX = ".ticks"  # of the file in the spool folder that asks for looks
+TRIES, PAUSE = 5, 0.01  # of creating the timer, and s between two
 CLOCK_THREAD_CPUTIME, TO_THREAD, ABSOLUTE = 3, 4, 1  # CLOCK_THREAD_CPUTIME_ID, SIGEV_THREAD_ID, TIMER_ABSTIME
 
 
@@ -74,9 +75,16 @@ class Ticker:
         signal.siginterrupt(SIGNAL, False)
         signal.signal(LOOK, signal.SIG_IGN)  # a signal that is ignored still reaches a thread that blocks it
         event = _Event(None, int(SIGNAL), TO_THREAD, _thread.get_native_id(), b"")
-        if library.timer_create(CLOCK_THREAD_CPUTIME, ctypes.byref(event), ctypes.byref(self._timer)):
-            raise OSError("no timer on a thread's CPU time")
+        self._create(library.timer_create, event)
         self.arm()
+
+    def _create(self, create, event):
+        """Create the timer. The system may refuse one for a moment (EAGAIN): try some times."""
+        for _ in range(TRIES):
+            if not create(CLOCK_THREAD_CPUTIME, ctypes.byref(event), ctypes.byref(self._timer)):
+                return
+            time.sleep(PAUSE)
+        raise OSError("timer_create refuses a timer on a thread's CPU time")
 
     def arm(self, every=1):
         """Set the next tick; of those of every period, each `every`th counts. Call it in the main thread."""

@@ -71,7 +71,6 @@ class Process:
     pid: int
     parent: int
     began: float  # s of time.monotonic(), as all times here
-    self_sampling: bool  # whether the main thread sampled itself, without bias
     python: str
     samples: dict[int, list[Sample]] = field(default_factory=dict)  # by native id of thread; the main one's is the pid
     names: dict[int, str] = field(default_factory=dict)  # of threads

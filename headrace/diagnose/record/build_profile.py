@@ -233,8 +233,6 @@ def _limitations(recording: Recording, processes: list[Process], root: Process |
         )
     if root is None:
         notes.append("The script's own process could not be sampled: was it started without site (python -S or -I)?")
-    elif not root.self_sampling:
-        notes.append("Without POSIX timers, time in Python between short native calls is counted as native time.")
     if lanes and lanes[0].kind is Kind.THREAD:
         notes.append(
             "The training loop does not run in the main thread: its time between short native calls is counted as "

@@ -44,7 +44,7 @@ def process(events: list[Event], pid: int, parent: int, began: float, python: st
 
     began: time.monotonic() at the zero of the events' clock. python: the interpreter's version.
     """
-    recorded = Process(pid, parent, began, True, python, period=PERIOD)
+    recorded = Process(pid, parent, began, python, period=PERIOD)
     for title, begin, end, stack in _stretches(events):
         number, _, name = title.removeprefix("thread (").partition(")")
         name = name.removeprefix(": ")

@@ -28,7 +28,7 @@ SCRIPT = [
 def profile(folder: Path, sampled: float, *more: list) -> Profile:
     """The profile of a script of SECONDS, with ten samples per second for the first `sampled` seconds."""
     samples = [[PID, round(0.1 * (tick + 1), 6), 0.1, 2] for tick in range(round(10 * sampled))]
-    records = [["process", PID, os.getpid(), 0.0, True, "3.11.2"], *SCRIPT, ["samples", samples], *more]
+    records = [["process", PID, os.getpid(), 0.0, "3.11.2"], *SCRIPT, ["samples", samples], *more]
     (folder / f"{PID}-0.jsonl").write_text("\n".join(map(json.dumps, records)))
     monitor, exit = ProcessMonitor(PID), Exit(Ending.EXIT)
     window, outside = build_profile.Window(1.7e9, 0.0, SECONDS, 0.0), OutsideRecorder(monitor, folder)

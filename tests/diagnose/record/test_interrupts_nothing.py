@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from helpers.profiles import SEEN
 
+from headrace.diagnose.injected.sampler import NO_TIMER
 from headrace.diagnose.record.run_script import measure
 
 TIMES, PAUSE = 25, 0.012  # of each call, and s that it lasts: several looks
@@ -82,6 +83,8 @@ def test_no_call_ends_early(tmp_path: Path) -> None:
     assert (tmp_path / "early").exists(), (profile.exit, profile.seconds)
     early = json.loads((tmp_path / "early").read_text())
     assert len(early) == 16 and not any(early.values()), early
+    if refused := [line for line in profile.limitations if line.startswith(NO_TIMER)]:
+        pytest.skip(refused[0])  # waits are not looked at
     # looks came while the calls lasted, or the test would show nothing
     assert sum(profile.training_thread.waits.values()) > 0.5 * len(early) * TIMES * PAUSE
     assert profile.training_thread.waits.keys() >= {"a timer", "a lock", "a socket"}
