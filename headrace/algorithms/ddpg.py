@@ -16,13 +16,10 @@ from headrace.algorithms.config_bases import (
     OffPolicyConfig,
     TargetNetworkConfig,
 )
-from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, keep_features, take_steps
-from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
-from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, keep_features
+from headrace.algorithms.off_policy import OffPolicy, actor_q, make_networks
 from headrace.algorithms.td3 import objectives
-from headrace.core.fused import fused
 from headrace.core.types import Json
-from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
 
@@ -65,11 +62,6 @@ class DDPG(OffPolicy[DDPGConfig]):
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
         return objectives(self.networks, self.config, self.critic_loss or critic_loss, self.actor_loss)
 
-    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        if self.critic_loss or self.actor_loss:
-            return super().learn(batches, random)
-        return learn(self.networks, batches, self.config, self.reduce)
-
 
 def critic_loss(networks: Learned, batch: Rows, config: DDPGConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of the critic and the encoder: the squared error."""
@@ -82,11 +74,3 @@ def critic_loss(networks: Learned, batch: Rows, config: DDPGConfig) -> tuple[Ten
     value = policy.critics(observation, policy.normalize_action(batch["action"]))[0]
     loss = (value - td_target).square() @ batch["weight"]
     return loss, {"critic_loss": loss} | keep_features(observation)
-
-
-@fused("ddpg.learn", "headrace.bindings.sac_tqc_td3_ddpg", quiet=True)
-def learn(networks: Networks, batches: Batch, config: DDPGConfig, reduce: Reduce = one_learner) -> dict[str, Tensor]:
-    """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of METRICS."""
-    of_all, given = objectives(networks, config, critic_loss)
-    no_draws = batches.reward.new_zeros(*batches.reward.shape, 0)
-    return take_steps(of_all, given, batches, no_draws, config, reduce=reduce)[0]

@@ -22,11 +22,8 @@ from headrace.algorithms.config_bases import (
     PrioritizedConfig,
     policy_settings,
 )
-from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, OffPolicyLoss, Rows, take_steps
+from headrace.algorithms.objectives import TD_ERROR, Learned, Objective, OffPolicyLoss, Rows
 from headrace.algorithms.off_policy import OffPolicy, make_target
-from headrace.algorithms.reduce import Reduce, one_learner
-from headrace.core.fused import fused
-from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Discrete, Space
 from headrace.policies.flat_parameters import flatten
@@ -120,19 +117,13 @@ class DQN(OffPolicy[DQNConfig]):
         return [(self.optimizer, self.policy.parameters())]
 
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
-        return objectives(self.networks, self.config, self.config.tau, self.loss)
+        policy, target, target_flat, optimizer = self.networks
+        targets, most = ((target_flat, optimizer.flat),), self.config.max_grad_norm
+        found = Objective(self.loss or dqn_loss, (optimizer,), targets, self.config.tau, most)
+        return (found,), Learned(policy, target)
 
     def num_draws(self) -> int:
         return self.policy.noise_draws(3 if self.config.double else 2)
-
-    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        if self.loss or self.policy.noise is not None:
-            return super().learn(batches, random)
-        number = self.updates + torch.arange(1, len(random) + 1, device=random.device)
-        follow = self.config.tau * (number % self.config.target_interval == 0)
-        metrics, error = learn(self.networks, batches, follow, self.config, self.reduce)
-        self.prioritize(batches, error)
-        return metrics
 
 
 def dqn_loss(networks: Learned, batch: Rows, config: DQNConfig) -> tuple[Tensor, dict[str, Tensor]]:
@@ -142,31 +133,6 @@ def dqn_loss(networks: Learned, batch: Rows, config: DQNConfig) -> tuple[Tensor,
     value = policy.action_value(batch["observation"], batch["action"], *policy.noise_of(batch.get("random"), 0))
     loss = smooth_l1_loss(value, td_target, reduction="none") @ batch["weight"]
     return loss, {"loss": loss, "q_value": value @ batch["weight"], TD_ERROR: td_target - value}
-
-
-@fused("dqn.learn", "headrace.bindings.dqn", quiet=True)
-def learn(
-    networks: Networks, batches: Batch, follow: Tensor, config: DQNConfig, reduce: Reduce = one_learner
-) -> tuple[dict[str, Tensor], Tensor]:
-    """One gradient step on each of G batches [G, B]. Returns metrics (see DQN.update) and TD errors [G, B].
-
-    follow: float32 [G], the fraction by which the target's parameters move to the policy's after each step.
-    """
-    of_all, given = objectives(networks, config, follow)
-    no_draws = follow.new_zeros(*batches.reward.shape, 0)
-    metrics, errors = take_steps(of_all, given, batches, no_draws, config, reduce=reduce)
-    assert errors is not None
-    return metrics, errors
-
-
-def objectives(
-    networks: Networks, config: DQNConfig, follow: float | Tensor, loss: OffPolicyLoss | None = None
-) -> tuple[Sequence[Objective], Learned]:
-    """The loss of a gradient step, and its networks. follow: see learn(). loss: in place of dqn_loss()."""
-    policy, target, target_flat, optimizer = networks
-    targets = ((target_flat, optimizer.flat),)
-    found = Objective(loss or dqn_loss, (optimizer,), targets, follow, config.max_grad_norm)
-    return (found,), Learned(policy, target)
 
 
 @torch.no_grad()

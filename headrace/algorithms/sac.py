@@ -26,18 +26,12 @@ from headrace.algorithms.objectives import (
     Rows,
     features,
     keep_features,
-    take_steps,
 )
 from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
-from headrace.algorithms.reduce import Reduce, one_learner
-from headrace.core.fused import fused
 from headrace.core.returns import categorical_loss
 from headrace.core.types import Json
-from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
-
-METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +78,6 @@ class SAC(OffPolicy[SACConfig]):
 
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
         return objectives(self.networks, self.temperature, self.config, self.critic_loss, self.actor_loss)
-
-    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        if self.critic_loss or self.actor_loss:
-            return super().learn(batches, random)
-        return learn(self.networks, self.temperature, batches, random, self.config, self.reduce)
 
 
 def critic_loss(networks: Learned, batch: Rows, config: SACConfig) -> tuple[Tensor, dict[str, Tensor]]:
@@ -140,24 +129,6 @@ def with_temperature(
     of_temperature = -(log_temperature * error).sum()
     metrics = {"actor_loss": loss, "ent_coef_loss": of_temperature}
     return loss + of_temperature if config.learn_temperature else loss, metrics
-
-
-@fused("sac.learn", "headrace.bindings.sac_tqc_td3_ddpg", quiet=True)
-def learn(
-    networks: Networks,
-    temperature_optimizer: Adam,
-    batches: Batch,
-    random: Tensor,
-    config: SACConfig,
-    reduce: Reduce = one_learner,
-) -> dict[str, Tensor]:
-    """One gradient step on each of G batches [G, B]; equation numbers are the paper's. Returns the means of METRICS.
-
-    temperature_optimizer: that of the temperature's logarithm. The target's encoder and critics follow the policy's.
-    random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
-    """
-    of_all, given = objectives(networks, temperature_optimizer, config)
-    return take_steps(of_all, given, batches, random, config, reduce=reduce)[0]
 
 
 def objectives(

@@ -24,14 +24,10 @@ from headrace.algorithms.objectives import (
     Rows,
     features,
     keep_features,
-    take_steps,
 )
 from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
-from headrace.algorithms.reduce import Reduce, one_learner
-from headrace.core.fused import fused
 from headrace.core.returns import categorical_loss
 from headrace.core.types import Json
-from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.distributions import box_muller
@@ -85,12 +81,6 @@ class TD3(OffPolicy[TD3Config]):
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
         return objectives(self.networks, self.config, self.critic_loss, self.actor_loss)
 
-    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        if self.critic_loss or self.actor_loss:
-            return super().learn(batches, random)
-        since = self.since(len(random), [self.config.policy_delay])
-        return learn(self.networks, batches, random, since, self.config, self.reduce)
-
 
 def critic_loss(networks: Learned, batch: Rows, config: TD3Config) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of the critics and the encoder: the squared error of each critic; with num_atoms the cross-entropy.
@@ -121,25 +111,6 @@ def actor_loss(networks: Learned, batch: Rows, config: DeterministicActorConfig)
     values = policy.critic_values(observation, action)
     loss = -((values[0] if policy.atoms is None else values.amin(0)) @ batch["weight"])
     return loss, {"actor_loss": loss}
-
-
-@fused("td3.learn", "headrace.bindings.sac_tqc_td3_ddpg", quiet=True)
-def learn(
-    networks: Networks,
-    batches: Batch,
-    random: Tensor,
-    since: int,
-    config: TD3Config,
-    reduce: Reduce = one_learner,
-) -> dict[str, Tensor]:
-    """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of the losses; the
-    actor's is a mean over its own gradient steps, and missing where it took none.
-
-    random: uniform draws [G, B, num_draws], for the noise on target actions.
-    since: gradient steps since the actor's last.
-    """
-    of_all, given = objectives(networks, config)
-    return take_steps(of_all, given, batches, random, config, since, reduce)[0]
 
 
 def objectives(

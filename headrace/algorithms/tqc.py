@@ -22,17 +22,12 @@ from headrace.algorithms.config_bases import (
     StochasticActorConfig,
     TargetNetworkConfig,
 )
-from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, features, keep_features, take_steps
-from headrace.algorithms.off_policy import Networks, OffPolicy, actor_q, make_networks
-from headrace.algorithms.reduce import Reduce, one_learner
+from headrace.algorithms.objectives import Learned, Objective, OffPolicyLoss, Rows, features, keep_features
+from headrace.algorithms.off_policy import OffPolicy, actor_q, make_networks
 from headrace.algorithms.sac import objectives, with_temperature
-from headrace.core.fused import fused
 from headrace.core.types import Json
-from headrace.data.replay import Batch
 from headrace.data.spaces import Box, Space
 from headrace.policies.actor_q import ActorQ
-
-METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +91,6 @@ class TQC(OffPolicy[TQCConfig]):
         own = self.critic_loss or critic_loss, self.actor_loss or actor_loss
         return objectives(self.networks, self.temperature, self.config, *own)
 
-    def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
-        if self.critic_loss or self.actor_loss:
-            return super().learn(batches, random)
-        return learn(self.networks, self.temperature, batches, random, self.config, self.reduce)
-
 
 def critic_loss(networks: Learned, batch: Rows, config: TQCConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of the critics and the encoder, towards the targets y of section 3.3.
@@ -130,24 +120,6 @@ def actor_loss(networks: Learned, batch: Rows, config: TQCConfig) -> tuple[Tenso
     value = policy.critics(observation, action).mean((0, 2))
     loss = (log_temperature.detach().exp() * log_prob - value) @ weight
     return with_temperature(loss, log_temperature, log_prob, policy.action_size, weight, config)
-
-
-@fused("tqc.learn", "headrace.bindings.sac_tqc_td3_ddpg", quiet=True)
-def learn(
-    networks: Networks,
-    temperature_optimizer: Adam,
-    batches: Batch,
-    random: Tensor,
-    config: TQCConfig,
-    reduce: Reduce = one_learner,
-) -> dict[str, Tensor]:
-    """One gradient step on each of G batches [G, B]: algorithm 1 of the paper. Returns the means of METRICS.
-
-    temperature_optimizer: that of the temperature's logarithm. The target's encoder and critics follow the policy's.
-    random: uniform draws [G, B, 2 * num_draws], for the next actions and for the current ones.
-    """
-    of_all, given = objectives(networks, temperature_optimizer, config, critic_loss, actor_loss)
-    return take_steps(of_all, given, batches, random, config, reduce=reduce)[0]
 
 
 def truncated(quantiles: Tensor, dropped: int) -> Tensor:

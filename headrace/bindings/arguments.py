@@ -9,7 +9,6 @@ from torch import Tensor
 
 from headrace.core.device import Device
 from headrace.core.rng import MASK
-from headrace.data.replay import Batch
 
 MISFIT = "its arguments are not of the dtypes and shapes that it was written for"
 
@@ -46,15 +45,3 @@ def draws_fit(seed: int, purpose: int, steps: int, envs: int, draws: int, first_
     if not whole(seed, purpose, steps, envs, draws, first_env):
         return False
     return min(steps, envs, draws) > 0 and 0 <= purpose <= MASK and 0 <= first_env <= MASK + 1 - envs
-
-
-def batches_fit(batches: Batch, action: torch.dtype, *action_shape: int) -> bool:
-    """Whether the columns of G batches [G, B] are float32, and their actions of this dtype and shape [G, B, ...]."""
-    shape = batches.reward.shape
-    columns = (batches.reward, batches.discount, batches.weight)
-    return (
-        len(shape) == 2
-        and min(shape) > 0
-        and all(fits(x, torch.float32, *shape) for x in columns)
-        and fits(batches.action, action, *shape, *action_shape)
-    )

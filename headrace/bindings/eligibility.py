@@ -18,7 +18,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy, is_kind, kind_of
 from headrace.policies.convolutions import ImageEncoder
 from headrace.policies.critics import Critics, NormalizedCritics, RenormCritics
-from headrace.policies.examination import difference, examine, last_examined, modules_in
+from headrace.policies.examination import examine
 from headrace.policies.heads import (
     BernoulliHead,
     CategoricalHead,
@@ -32,7 +32,6 @@ from headrace.policies.normalization import BatchRenorm
 from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 
-SEVERAL_LEARNERS = "its gradients are added to those of other learners, which plain torch does"
 # hidden layers up to which the kernels are faster than plain torch. A rule and no measurement, so that a run that is
 # resumed has the same bits; benchmarks/generality.py has layers of 300 to 512.
 WIDEST = 1024
@@ -71,44 +70,6 @@ def why_not_learn(policy: Policy, optimizer: Adam) -> str | None:
     if learning is None and (flat is None or flat.data_ptr() != optimizer.flat.data_ptr()):
         return "parameters are not float32 views of the optimizer's buffer"
     return learning
-
-
-def why_not_copies(networks: Any) -> str | None:
-    """Why kernels cannot take a target network for a copy of the policy that lies in the buffers of `networks`, a tuple
-    of the policy, the other modules that learning calls, optimizers, and a buffer of a target's parameters for each
-    optimizer; None where they can. Takes some microseconds."""
-    policy, found = networks.policy, last_examined(networks.policy)
-    own = [x.flat.data_ptr() for x in networks if isinstance(x, Adam)]
-    places = own, [x.data_ptr() for x in networks if isinstance(x, Tensor)]
-    for target in modules_in(networks):
-        if target is policy:
-            continue
-        seen = examine(target)
-        known = seen.kept.get(why_not_copies)
-        if known is None or known[0] is not found or known[1] != places:
-            reason = _why_no_copy(policy, target, places)
-            seen.kept[why_not_copies] = known = (found, places, reason and f"{reason} in its target network")
-        if seen.altered or known[2]:
-            return f"in its target network {seen.altered}" if seen.altered else str(known[2])
-    return None
-
-
-def _why_no_copy(policy: nn.Module, target: nn.Module, places: tuple[list[int], list[int]]) -> str | None:
-    """places: where the buffers of the optimizers begin, and where those of their targets."""
-    if path := difference(policy, target):
-        return f"{path} is another one"
-    shifts = {to - own for own, to in zip(*places, strict=True)}
-    pairs = zip(*(x.named_parameters(remove_duplicate=False) for x in (policy, target)), strict=True)
-    for (path, own), (_, other) in pairs:
-        if other.data_ptr() - own.data_ptr() not in shifts or other.dtype != own.dtype:
-            return f"{path} does not lie where the optimizer's step is followed"
-    return None
-
-
-def why_not_temperature(optimizer: Adam) -> str | None:
-    """Why kernels cannot learn a temperature; None where they can."""
-    learned = all(parameter.requires_grad for parameter in optimizer.parameters)
-    return why_not_adam(optimizer) or (None if learned else "the temperature is frozen")
 
 
 def why_not_adam(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headrace.algorithms.off_policy import OffPolicy
 from headrace.bindings import off_policy_acting as acting
+from headrace.bindings.compiled.replay_learning import LearningCall
 from headrace.core.timer import Timer
 from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import Replay
@@ -27,8 +28,6 @@ from headrace.kernels.off_policy.off_policy_run_arguments import (
     LEARN,
     STEP,
     Columns,
-    Learning,
-    Minibatches,
     Priorities,
     Ring,
     Steps,
@@ -44,27 +43,6 @@ ANNOUNCEMENT = "compiling the off-policy loop (once, about 8 s) ..."
 NOTHING = np.empty(0, np.float32)
 _NO_WORDS = np.zeros(1, np.uint64)
 FLAGS = ("valid", "terminated", "truncated")
-
-
-class AnyLearningCall(Protocol):
-    """G gradient steps on minibatches that the compiled loop draws.
-
-    batch, learning: as the loop takes them. drawn: rows of all minibatches."""
-
-    batch: Minibatches
-    learning: Learning
-    drawn: int
-
-    def threads(self, calls: int = 1) -> int:
-        """How many threads are worth it for so many calls at once."""
-
-    def begin(self, algorithm: OffPolicy[Any]) -> None:
-        """Write the settings of the next gradient steps."""
-
-    def end(self, algorithm: OffPolicy[Any], first: int) -> tuple[dict[str, Tensor], int]:
-        """Note the gradient steps since begin(), of which `first` is the number of the first.
-
-        Returns the means of their metrics, and how many steps they were."""
 
 
 class Acts(Protocol):
@@ -89,7 +67,7 @@ class Loop:
     def __init__(
         self,
         algorithm: OffPolicy[Any],
-        learning: AnyLearningCall,
+        learning: LearningCall,
         actor: acting.Actor | None = None,
         rollout: Rollout | None = None,
         every: int = 1,
@@ -143,7 +121,7 @@ class Loop:
         """The gradient steps of one learning call, and their metrics."""
         self.span[slots.UPDATES] = algorithm.updates
         self.learning.begin(algorithm)
-        self.run(self.every - 1, self.every, LEARN, self.learning.threads())
+        self.run(self.every - 1, self.every, LEARN, self.learning.threads)
         return self.learning.end(algorithm, algorithm.updates)[0]
 
     def collect(self, collector: LearningCollector, random: Tensor) -> None:
@@ -172,14 +150,13 @@ class Loop:
         self._note_times(collector.timer, perf_counter() - began)
 
     def _steps(self, collector: LearningCollector, random: Tensor, first: int, last: int, learn: int) -> None:
-        every, algorithm, threads_of = self.every, collector.algorithm, self.learning.threads
+        every, algorithm = self.every, collector.algorithm
+        threads = self.learning.threads if learn else 1
         if self.compiled and self.acts is None:
-            calls = last // every - first // every
-            self.run(first, last, ACT | STEP | APPEND | learn, threads_of(calls) if learn else 1)
-            algorithm.iteration += calls
+            self.run(first, last, ACT | STEP | APPEND | learn, threads)
+            algorithm.iteration += last // every - first // every
             return
         env, rollout = collector.env, collector.rollout
-        threads = threads_of() if learn else 1  # once for all steps: it asks the system
         for t in range(first, last):
             if self.acts is None:
                 self.run(t, t + 1, ACT)

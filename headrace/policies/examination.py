@@ -159,29 +159,6 @@ def _may_hold(part: object) -> bool:
     return isinstance(part, nn.Module) or hasattr(part, "_fields")
 
 
-def difference(module: nn.Module, copy: nn.Module) -> str | None:
-    """The path of a part in which a copy of a module differs from it, in more than the values of its parameters; None
-    where it computes the same. The module's own buffers do not count: they are of its role, not of its networks."""
-    parts, others = dict(module.named_modules()), dict(copy.named_modules())
-    for path in {**parts, **others}:
-        if path not in parts or path not in others or _differ(parts[path], others[path], own=not path):
-            return path or type(copy).__name__
-    return None
-
-
-def _differ(part: nn.Module, other: nn.Module, own: bool) -> bool:
-    if type(part) is not type(other) or _settings(part) != _settings(other):
-        return True
-    shapes = ([(name, getattr(x, "shape", None)) for name, x in one._parameters.items()] for one in (part, other))
-    buffers = ([(name, x is not None and x.data_ptr()) for name, x in one._buffers.items()] for one in (part, other))
-    return next(shapes) != next(shapes) or (not own and next(buffers) != next(buffers))
-
-
-def _settings(part: nn.Module) -> dict[str, object]:
-    own = vars(part).items()
-    return {name: x for name, x in own if isinstance(x, _SETTINGS) and name not in _of_all_modules()}
-
-
 def last_examined(module: nn.Module) -> Examination:
     """What examine() found a moment ago, without looking again; where it did not, what it finds now."""
     return _examinations.get(module) or examine(module)

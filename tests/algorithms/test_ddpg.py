@@ -23,15 +23,16 @@ from helpers.off_policy_oracle import (
     q,
     same_layers,
     step,
+    take,
     with_garbage,
 )
-from helpers.plainly import plainly
 
 import headrace as hr
-from headrace.algorithms.ddpg import DDPG, DDPGConfig, learn
+from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.core.device import torch_threads
 
 SMALL = DDPGConfig(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000)
+NO_DRAWS = torch.zeros(3, 16, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def build(config=SMALL, seed=0):
 
 
 def reference(ddpg, batches):
-    """All of learn(), one network, one tensor and one equation at a time."""
+    """All of a gradient step, one network, one tensor and one equation at a time."""
     config, policy, target, rows = ddpg.config, ddpg.policy, ddpg.networks.target, []
     actor, (critic,) = actor_layers(policy), critic_layers(policy.critics)
     slow_actor, (slow_critic,) = actor_layers(target), critic_layers(target.critics)
@@ -78,9 +79,9 @@ def reference(ddpg, batches):
 
 @pytest.mark.parametrize("invert", [False, True])
 def test_gradient_steps_equal_an_independent_calculation(invert):
-    ddpg, batches = build(config := replace(SMALL, invert_gradients=invert)), made_up()
+    ddpg, batches = build(replace(SMALL, invert_gradients=invert)), made_up()
     actor, critic, slow_actor, slow_critic, metrics = reference(ddpg, batches)
-    got = plainly(learn)(ddpg.networks, batches, config)
+    got = take(ddpg, batches, NO_DRAWS)[0]
     same_layers(actor_layers(ddpg.policy), actor)
     same_layers(actor_layers(ddpg.networks.target), slow_actor)
     same_layers(critic_layers(ddpg.policy.critics)[0], critic)
@@ -90,8 +91,8 @@ def test_gradient_steps_equal_an_independent_calculation(invert):
 
 def test_dead_rows_weigh_nothing():
     first, second = build(), build()
-    plainly(learn)(first.networks, made_up(), SMALL)
-    plainly(learn)(second.networks, with_garbage(made_up()), SMALL)
+    take(first, made_up(), NO_DRAWS)
+    take(second, with_garbage(made_up()), NO_DRAWS)
     same_layers(actor_layers(first.policy), actor_layers(second.policy))
     same_layers(critic_layers(first.policy.critics)[0], critic_layers(second.policy.critics)[0])
 

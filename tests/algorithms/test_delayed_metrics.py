@@ -9,10 +9,10 @@ from helpers.off_policy_oracle import ACTIONS, OBSERVATIONS, made_up
 from helpers.tiny import TINY, Walk
 
 import headrace as hr
-from headrace.algorithms.objectives import mean_metrics
+from headrace.algorithms.objectives import mean_metrics, take_steps
 from headrace.algorithms.off_policy import delayed_steps
 from headrace.algorithms.ppo import PPO
-from headrace.algorithms.td3 import TD3, TD3Config, learn
+from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.core.fused import plain_only
 from headrace.data.replay import Batch
 from headrace.runs.logs import Logs
@@ -43,7 +43,8 @@ def test_the_actors_loss_is_the_mean_over_its_own_steps(since, measured, plain):
     def losses(first, last, since):
         rows = slice(first, last)
         with plain_only(plain):
-            return learn(td3.networks, Batch._make(x[rows] for x in batches), random[rows], since, config)
+            batch = Batch._make(x[rows] for x in batches)
+            return take_steps(*td3.objectives(), batch, random[rows], config, since)[0]
 
     alone = [float(losses(g, g + 1, 2)["actor_loss"]) for g in measured]
     assert float(losses(0, 5, since)["actor_loss"]) == pytest.approx(fmean(alone), rel=1e-4)

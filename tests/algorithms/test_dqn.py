@@ -7,11 +7,11 @@ import json
 import pytest
 import torch
 from helpers.corridor import Corridor
-from helpers.plainly import plainly
+from helpers.off_policy_oracle import take
 from helpers.tiny import Walk
 
 import headrace as hr
-from headrace.algorithms.dqn import DQN, DQNConfig, learn
+from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.data.priorities import SMALLEST
 from headrace.data.replay import Batch, Replay
 from headrace.data.spaces import Box, Discrete
@@ -109,7 +109,7 @@ def test_gradient_steps_equal_an_independent_implementation(double, dueling, max
     batch, follow = made_up(), torch.tensor([0.0, 0.3, 0.0, 1.0, 0.0])
     before = {name: x.detach().clone() for name, x in dqn.policy.named_parameters()}
     weights, slow, errors, losses = reference(before, batch, follow, config)
-    metrics, error = plainly(learn)(dqn.networks, batch, follow, config)
+    metrics, error = take(dqn, batch, torch.zeros(*batch.reward.shape, 0), tau=follow)
     torch.testing.assert_close(error.double(), errors, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(metrics["loss"].double(), losses.mean(), rtol=1e-4, atol=1e-4)
     for mine, its in ((dqn.policy, weights), (dqn.networks.target, slow)):
@@ -129,13 +129,13 @@ def test_priorities_are_the_errors_of_the_rows_that_were_learned_from():
     trainer = collected(prioritized=True, n_steps=3, priority_alpha=0.7, priority_beta=0.4)
     dqn, leaves = trainer.algorithm, trainer.algorithm.replay.leaves().clone()
     assert set(leaves.tolist()) == {0.0, 1.0}  # nothing learned yet: all that can be drawn comes first
-    random = torch.rand(2, 16, 4)
+    random, no_draws = torch.rand(2, 16, 4), torch.rand(2, 16, 0)
     batches = dqn.replay.gather(dqn.replay.draw(random), 0.99)
     weights, follow = {name: x.clone() for name, x in dqn.policy.state_dict().items()}, torch.zeros(2)
-    _, error = plainly(learn)(dqn.networks, batches, follow, dqn.config)
+    _, error = take(dqn, batches, no_draws, tau=follow)
     dqn.policy.load_state_dict(weights)
     dqn.optimizer.mean.zero_(), dqn.optimizer.square.zero_(), dqn.optimizer.steps.zero_()
-    dqn.learn(batches, random)
+    dqn.learn(batches, no_draws)
     for row, size in zip(batches.rows.flatten().tolist(), error.abs().flatten().tolist(), strict=True):
         same = (batches.rows == row) & (error.abs() > size)
         if not same.any():  # the largest of a row that was drawn twice

@@ -24,15 +24,16 @@ from helpers.off_policy_oracle import (
     same_layers,
     squashed,
     step,
+    take,
     with_garbage,
 )
-from helpers.plainly import plainly
 
 import headrace as hr
-from headrace.algorithms.sac import METRICS, SAC, SACConfig, learn
+from headrace.algorithms.sac import SAC, SACConfig
 from headrace.core.device import torch_threads
 from headrace.data.spaces import Box, Discrete
 
+METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 SMALL = SACConfig(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000, temperature=0.3)
 
 
@@ -51,11 +52,11 @@ def build(config=SMALL, seed=0):
 
 
 def steps(sac, batches, random):
-    return plainly(learn)(sac.networks, sac.temperature, batches, random, sac.config)
+    return take(sac, batches, random)[0]
 
 
 def reference(sac, batches, random):
-    """All of learn(), one network, one tensor and one equation at a time."""
+    """All of a gradient step, one network, one tensor and one equation at a time."""
     config, rows = sac.config, []
     actor, critics, targets = (
         actor_layers(sac.policy),

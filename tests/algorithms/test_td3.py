@@ -25,12 +25,12 @@ from helpers.off_policy_oracle import (
     q,
     same_layers,
     step,
+    take,
     with_garbage,
 )
-from helpers.plainly import plainly
 
 import headrace as hr
-from headrace.algorithms.td3 import TD3, TD3Config, learn
+from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.core.device import torch_threads
 
 SMALL = TD3Config(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000, target_noise=0.6)
@@ -52,7 +52,7 @@ def build(config=SMALL, seed=0):
 
 
 def reference(td3, batches, random, since):
-    """All of learn(), one network, one tensor and one equation at a time."""
+    """All of a gradient step, one network, one tensor and one equation at a time."""
     config, policy, target, actor_losses, critic_losses = td3.config, td3.policy, td3.networks.target, [], []
     actor, critics = actor_layers(policy), critic_layers(policy.critics)
     slow_actor, slow_critics = actor_layers(target), critic_layers(target.critics)
@@ -88,7 +88,7 @@ def test_gradient_steps_equal_an_independent_calculation(since, invert):
     td3, batches = build(config), made_up()
     random = torch.rand(3, 16, 4, generator=torch.Generator().manual_seed(1))
     actor, critics, slow_actor, slow_critics, metrics = reference(td3, batches, random, since)
-    got = plainly(learn)(td3.networks, batches, random, since, config)
+    got = take(td3, batches, random, since)[0]
     same_layers(actor_layers(td3.policy), actor)
     same_layers(actor_layers(td3.networks.target), slow_actor)
     for c in range(2):
@@ -101,10 +101,10 @@ def test_the_actor_waits_for_the_critics_across_calls():
     """Seven steps in one call are those of seven calls with one each."""
     random = torch.rand(7, 16, 4, generator=torch.Generator().manual_seed(1))
     batches, whole, parts = made_up(7), build(), build()
-    plainly(learn)(whole.networks, batches, random, 0, SMALL)
+    take(whole, batches, random)
     for g in range(7):
         part = type(batches)(*(x[g : g + 1] for x in batches))
-        plainly(learn)(parts.networks, part, random[g : g + 1], g % 2, SMALL)
+        take(parts, part, random[g : g + 1], g % 2)
     assert torch.equal(whole.networks.actor_optimizer.flat, parts.networks.actor_optimizer.flat)
     assert whole.networks.actor_optimizer.steps == 3 and whole.networks.critic_optimizer.steps == 7
 
@@ -112,8 +112,8 @@ def test_the_actor_waits_for_the_critics_across_calls():
 def test_dead_rows_weigh_nothing():
     random = torch.rand(4, 16, 4, generator=torch.Generator().manual_seed(1))
     first, second = build(), build()
-    plainly(learn)(first.networks, made_up(4), random, 0, SMALL)
-    plainly(learn)(second.networks, with_garbage(made_up(4)), random, 0, SMALL)
+    take(first, made_up(4), random)
+    take(second, with_garbage(made_up(4)), random)
     same_layers(actor_layers(first.policy), actor_layers(second.policy))
     same_layers(critic_layers(first.policy.critics)[1], critic_layers(second.policy.critics)[1])
 

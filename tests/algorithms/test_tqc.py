@@ -21,13 +21,15 @@ from helpers.off_policy_oracle import (
     same_layers,
     squashed,
     step,
+    take,
     with_garbage,
 )
 
 import headrace as hr
-from headrace.algorithms.tqc import METRICS, TQC, TQCConfig, learn, quantile_huber_loss, truncated
+from headrace.algorithms.tqc import TQC, TQCConfig, quantile_huber_loss, truncated
 from headrace.core.device import torch_threads
 
+METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 SMALL = TQCConfig(
     hidden=(16, 16), critic_hidden=(12,), batch_size=16, learning_starts=32, buffer_size=1000, temperature=0.3,
     critics=3, quantiles=4, dropped_quantiles=1,
@@ -49,7 +51,7 @@ def build(config=SMALL, seed=0):
 
 
 def steps(tqc, batches, random):
-    return learn(tqc.networks, tqc.temperature, batches, random, tqc.config)
+    return take(tqc, batches, random)[0]
 
 
 def quantile_loss(quantiles, targets):
@@ -65,7 +67,7 @@ def quantile_loss(quantiles, targets):
 
 
 def reference(tqc, batches, random):
-    """All of learn(), one row, one network and one pair of quantiles at a time."""
+    """All of a gradient step, one row, one network and one pair of quantiles at a time."""
     config, rows, rate = tqc.config, [], tqc.config.learning_rate
     actor, critics, targets = (
         actor_layers(tqc.policy),

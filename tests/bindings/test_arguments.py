@@ -55,19 +55,6 @@ MISFITS = [
     ("actor_critic.act", 3, double),
     ("actor_critic.value", 1, torch.Tensor.int),
     ("collector.steps", 1, torch.tensor),
-    ("dqn.learn", 1, lambda x: x._replace(action=x.action + 2)),
-    ("dqn.learn", 1, lambda x: x._replace(action=x.action - 1)),
-    ("dqn.learn", 1, lambda x: x._replace(action=x.action.long())),
-    ("dqn.learn", 1, lambda x: x._replace(reward=x.reward[:, :1])),
-    ("dqn.learn", 2, lambda x: x[:1]),
-    ("dqn.learn", 2, double),
-    ("ddpg.learn", 1, lambda x: x._replace(discount=x.discount.double())),
-    ("td3.learn", 1, lambda x: x._replace(action=x.action[..., :1])),
-    ("td3.learn", 2, lambda x: x[:, :1]),
-    ("td3.learn", 2, lambda x: x.repeat(1, 1, 2)),
-    ("sac.learn", 2, lambda x: x._replace(weight=x.weight.int())),
-    ("sac.learn", 3, lambda x: x.repeat(1, 1, 2)),
-    ("sac.learn", 3, double),
 ]
 
 

@@ -21,8 +21,7 @@ from headrace.policies.examination import examine
 from headrace.policies.flat_parameters import flatten
 from headrace.policies.networks import MLP
 
-FUSED = {"dqn": "dqn.learn", "sac": "sac.learn", "td3": "td3.learn", "ddpg": "ddpg.learn"}
-SAYING = (*FUSED, "ppo")  # whose learning says why it is plain
+SAYING = ("dqn", "sac", "td3", "ddpg", "ppo")  # whose learning says why it is plain
 
 
 @pytest.fixture(autouse=True)

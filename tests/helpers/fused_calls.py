@@ -3,7 +3,7 @@
 import torch
 
 from headrace import envs
-from headrace.algorithms import a2c, ddpg, dqn, ppo, pqn, reinforce, sac, td3, tqc
+from headrace.algorithms import a2c, dqn, ppo, pqn, reinforce, sac
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets, process_and_learn
 from headrace.core.returns import explained_variance, gae, normalized
@@ -119,21 +119,9 @@ def call(name):
             return learning_collector_steps, [collector, random]
         collector.algorithm.replay.append(collector.rollout)
         return learn_from_replay, [collector.algorithm, 2]
-    if name == "collector.steps":
-        env = envs.make("Pendulum-v1", ENVS, backend="cpu", threads=1)
-        config = ppo.PPOConfig(num_steps=STEPS, **HIDDEN)
-        algorithm = ppo.PPO.build(config, env.observation_space, env.action_space, 0, "cpu")
-        source = InlineCollector(env, algorithm.policy, STEPS, algorithm.columns(), seed=0)
-        return steps, [source, 0]
-    if name == "dqn.learn":
-        algorithm, batches = off_policy(dqn, "DQN", CHOICES)
-        return dqn.learn, [algorithm.networks, batches, torch.zeros(STEPS), algorithm.config]
-    if name == "ddpg.learn":
-        algorithm, batches = off_policy(ddpg, "DDPG", BOX)
-        return ddpg.learn, [algorithm.networks, batches, algorithm.config]
-    module = {"sac.learn": sac, "tqc.learn": tqc, "td3.learn": td3}[name]
-    algorithm, batches = off_policy(module, module.__name__.rpartition(".")[2].upper(), BOX)
-    random = torch.rand(STEPS, ROWS, algorithm.num_draws())
-    if name == "td3.learn":
-        return td3.learn, [algorithm.networks, batches, random, 0, algorithm.config]
-    return module.learn, [algorithm.networks, algorithm.temperature, batches, random, algorithm.config]
+    assert name == "collector.steps"
+    env = envs.make("Pendulum-v1", ENVS, backend="cpu", threads=1)
+    config = ppo.PPOConfig(num_steps=STEPS, **HIDDEN)
+    algorithm = ppo.PPO.build(config, env.observation_space, env.action_space, 0, "cpu")
+    source = InlineCollector(env, algorithm.policy, STEPS, algorithm.columns(), seed=0)
+    return steps, [source, 0]

@@ -7,6 +7,8 @@ import math
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
+from headrace.algorithms.objectives import take_steps
+from headrace.core.fused import plain_only
 from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, action_column, env_columns
@@ -155,3 +157,15 @@ def same_layers(mine, theirs, tolerance=2e-6):
     for a, b in zip(mine, theirs, strict=True):
         for x, y in zip(a, b, strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=tolerance)
+
+
+def take(algorithm, batches, random, since=0, tau=None):
+    """Gradient steps of an algorithm on each of G batches in plain PyTorch: see take_steps().
+
+    tau: [G], how far target networks move after each step; None for the config's.
+    """
+    objectives, networks = algorithm.objectives()
+    if tau is not None:
+        objectives = [each._replace(tau=tau) for each in objectives]
+    with plain_only():
+        return take_steps(objectives, networks, batches, random, algorithm.config, since)

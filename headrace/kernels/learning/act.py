@@ -12,7 +12,7 @@ from headrace.kernels.nn.simd import store
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import single_task
 
-F, U = np.float32, np.uint64
+U = np.uint64
 _0, _1 = U(0), U(1)
 MAX_PARTS = U(8)
 

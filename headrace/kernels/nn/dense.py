@@ -184,15 +184,6 @@ def whole_vectors(count):
 
 
 @njit(**INNER)
-def fill(target, first, rows, bias, b):
-    """The samples of row r of the block at target[first] become bias[b + r]."""
-    for r in range(_ZERO, rows):
-        value, start = splat(bias[b + r]), first + r * BLOCK
-        for i in range(start, start + BLOCK, WIDTH):
-            store(target, i, value)
-
-
-@njit(**INNER)
 def clear(target, first, count):
     """target[first : first + count] = 0; count a multiple of 16."""
     zero = splat(np.float32(0))
@@ -205,13 +196,6 @@ def add(target, source, first, count):
     """target[first : first + count] += source[first : first + count]; count a multiple of 16."""
     for i in range(first, first + count, WIDTH):
         store(target, i, load(target, i) + load(source, i))
-
-
-@njit(**INNER)
-def copy(target, t, source, s, count):
-    """target[t : t + count] = source[s : s + count]; count a multiple of 16."""
-    for i in range(_ZERO, count, WIDTH):
-        store(target, t + i, load(source, s + i))
 
 
 @njit(**INNER)

@@ -1,9 +1,7 @@
 """The columns of a layer table: uint64 [layers, len(COLUMNS)], a row for each dense layer in the order of computation.
 
-headrace.kernels.nn.layout and headrace.kernels.nn.stepwise_layout build such tables; the last two groups of columns
-belong to one of them each. Offsets count float32. Nothing here needs Numba.
+headrace.kernels.nn.layout builds such tables. Offsets count float32. Nothing here needs Numba.
 
-In every table:
     inputs, outputs     widths of the layer
     weight, bias        offsets in the parameters
     activation          code of the activation (headrace.kernels.nn.activation_table)
@@ -14,24 +12,12 @@ In every table:
                         the activation
     source_grad         offset in scratch where backward() writes the gradient at the source; NOWHERE for no gradient
     stride              distance between two rows: of the weight's gradient, and of the transposed factor
-
     clears_source_grad  1 where the layer is the first to write source_grad and does not add to it
     norm, norm_bias     offsets in the parameters of layer normalisation's weight and bias; NOWHERE without
     normalized          offset in scratch of the normalised sums, then of a row of 1 / standard deviation
-
-In tables of layout.network(), which keep a padded gradient of all parameters:
-    weight_grad         offset in the gradient, rows `stride` apart
-    bias_grad           offset in the gradient
-    norm_grad           offset in the gradient of the norm's weight, then of its bias
-
-In tables of stepwise_layout.stepwise_table(), whose weights may be stored transposed:
-    row_stride, column_stride   of weight [o, i] in the parameters; one of them is 1
-    transposed          offset in scratch of one factor of the weight's gradient with samples as rows: of the source
-                        where column_stride is 1, else of output_grad
-    packed              offset in the packed factors (headrace.kernels.nn.split_bf16): the weight for forward(), the
-                        weight for backward(), the two factors of the gradient; NOWHERE for layers without AMX tiles
-    packed_samples      offset in scratch of the samples' packed factor
-    lanes               samples of a block: 16, 32 or 64; 64 where there are AMX tiles
+    weight_grad         offset in the padded gradient of all parameters, rows `stride` apart
+    bias_grad           offset in that gradient
+    norm_grad           offset in that gradient of the norm's weight, then of its bias
 """
 
 from __future__ import annotations
@@ -42,13 +28,11 @@ COLUMNS = (
     *("inputs", "outputs", "weight", "bias", "activation", "source", "output"),
     *("activation_grad", "output_grad", "source_grad", "stride"),
     *("clears_source_grad", "norm", "norm_bias", "normalized", "weight_grad", "bias_grad", "norm_grad"),
-    *("row_stride", "column_stride", "transposed", "packed", "packed_samples", "lanes"),
 )
 _NUMBERS = tuple(map(np.uint64, range(len(COLUMNS))))
 INPUTS, OUTPUTS, WEIGHT, BIAS, ACTIVATION, SOURCE, OUTPUT = _NUMBERS[:7]
 ACTIVATION_GRAD, OUTPUT_GRAD, SOURCE_GRAD, STRIDE = _NUMBERS[7:11]
-CLEARS_SOURCE_GRAD, NORM, NORM_BIAS, NORMALIZED, WEIGHT_GRAD, BIAS_GRAD, NORM_GRAD = _NUMBERS[11:18]
-ROW_STRIDE, COLUMN_STRIDE, TRANSPOSED, PACKED, PACKED_SAMPLES, LANES = _NUMBERS[18:]
+CLEARS_SOURCE_GRAD, NORM, NORM_BIAS, NORMALIZED, WEIGHT_GRAD, BIAS_GRAD, NORM_GRAD = _NUMBERS[11:]
 NOWHERE = np.uint64(2**63)
 
 

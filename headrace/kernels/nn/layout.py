@@ -32,8 +32,7 @@ OBSERVATION = -1  # as a layer's source: the network's input
 class Layer(NamedTuple):
     """A dense layer. source: index of the layer it reads, or OBSERVATION. weight, bias: offsets in the flat parameters
     of weight [outputs, inputs] and bias [outputs]. norm: offsets of weight and bias [outputs] of the layer
-    normalisation before the activation, or None. transposed: whether the weight is stored as [inputs, outputs], as only
-    tables of stepwise_layout may have it."""
+    normalisation before the activation, or None."""
 
     source: int
     inputs: int
@@ -42,7 +41,6 @@ class Layer(NamedTuple):
     bias: int
     activation: str = "identity"
     norm: tuple[int, int] | None = None
-    transposed: bool = False
 
 
 class Network(NamedTuple):
@@ -100,18 +98,18 @@ def network(layers: Sequence[Layer], input_grad: bool = False) -> Network:
             fill_row(row, norm=layer.norm[0], norm_bias=layer.norm[1], normalized=scratch, norm_grad=gradient)
             scratch += size + block
             gradient += 2 * rounded(layer.outputs)
-    connect(table, layers, 0, np.uint64(inputs * block) if input_grad else NOWHERE)
+    _connect(table, layers, np.uint64(inputs * block) if input_grad else NOWHERE)
     widest = max(rounded(layer.inputs) for layer in layers)
     return Network(table, inputs, scratch, scratch + widest * block, gradient)
 
 
-def connect(table: np.ndarray, layers: Sequence[Layer], inputs: int, input_grad: int | np.uint64) -> None:
-    """Fill in the columns about each layer's source. inputs, input_grad: offsets in scratch of the observation and of
-    the gradient there."""
+def _connect(table: np.ndarray, layers: Sequence[Layer], input_grad: np.uint64) -> None:
+    """Fill in the columns about each layer's source. input_grad: offset in scratch of the gradient at the
+    observation."""
     written = set()
     for row, layer in reversed(list(zip(table, layers, strict=True))):
         hidden = layer.source != OBSERVATION
-        row[SOURCE] = table[layer.source, OUTPUT] if hidden else inputs
+        row[SOURCE] = table[layer.source, OUTPUT] if hidden else 0
         row[SOURCE_GRAD] = table[layer.source, OUTPUT_GRAD] if hidden else input_grad
         row[CLEARS_SOURCE_GRAD] = layer.source not in written
         written.add(layer.source)

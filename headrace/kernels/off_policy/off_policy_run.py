@@ -30,36 +30,24 @@ def _act(steps, t):
 def _learn(ring, batch, learning, updates):
     """Draw minibatches and take a gradient step on each."""
     fill(ring, batch, U(updates))
-    count = np.int64(batch.steps)
     for g in range(len(learning.follow)):
         learning.follow[g] = learning.tau if (updates + g + 1) % learning.interval == 0 else F(0)
     for i in range(len(learning.metrics)):
         learning.metrics[i] = F(0)
-    if learning.since:
-        learning.words[learning.since] = U(updates % learning.delay)
+    learning.words[learning.since] = U(updates % learning.period)
     run(learning.entry, learning.words, _0)
     if ring.priorities.depth:
         set_from_errors(ring, batch, learning.error)
-    for place in range(len(learning.counts)):
-        taken = count
-        if place == 0:
-            taken = (updates + count) // learning.delay - updates // learning.delay
-        learning.floats[learning.counts[place]] += np.float64(taken)
     _add_metrics(batch, learning)
 
 
 @njit(**INNER)
 def _add_metrics(batch, learning):
-    """Add up metrics over gradient steps. DQN's: the mean Huber loss of errors, and the mean value."""
-    sums, weights = learning.sums, batch.targets.loss_weight
+    """Add up metrics over gradient steps."""
+    sums = learning.sums
     count = len(sums) - 1
     for i in range(len(learning.metrics)):
         sums[i % count] += np.float64(learning.metrics[i])
-    for i in range(len(learning.value)):
-        error = abs(learning.error[i])
-        loss = F(0.5) * error * error if error < F(1) else error - F(0.5)
-        sums[0] += np.float64(weights[i] * loss)
-        sums[1] += np.float64(weights[i] * learning.value[i])
     sums[count] += np.float64(batch.steps)
 
 

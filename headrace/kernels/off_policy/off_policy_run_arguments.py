@@ -10,14 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.kernels.nn.layout import Normalizer, ScratchOffsets
-from headrace.kernels.off_policy.off_policy_arguments import Batches
 
 # kinds of policies: values of choices, an actor, an actor of mean and log standard deviation
 CHOICES, DETERMINISTIC, STOCHASTIC = (np.uint64(i) for i in range(3))
 ACT, STEP, APPEND, LEARN = 1, 2, 4, 8  # flags of what run_steps does
 # indices in Steps.span, int64: the first step and the last + 1, flags, gradient steps before the next one
 FIRST, LAST, FLAGS, UPDATES = (np.uint64(i) for i in range(4))
-METRICS = 4  # of the algorithms with an actor
 PARTS = 3  # numbers in Steps.spent: ticks of acting, environments, learning
 
 
@@ -89,60 +87,50 @@ class Ring(NamedTuple):
 
 
 class Minibatches(NamedTuple):
-    """How G minibatches of `rows` rows are drawn, and where they go: targets, as the learning call reads them.
+    """How G minibatches of `rows` rows are drawn, and where they go: columns [G, room, ...], of which the first rows of
+    each minibatch are written.
 
-    in_blocks: 1 where the numbers of 64 rows lie side by side, encoded, actions normalised, with normal noise; 0 where
-    rows follow each other as they are in the ring, with the uniform draws in place of the noise, and choices in
-    `choice`, int32. Either way there is room for `blocks` blocks of 64 rows in each minibatch.
-    seed: of the draws. n_steps, gamma: of the returns. draws: uniform numbers for one action's noise, of which there
-    are `noises` (0 to 2) in a row; it is scaled by `noise` and clipped to +-clip. center, half_range: of the actions'
-    space; empty for choices, which are counted from `start`. scratch: float32, rows of 64 for the draws.
+    seed: of the draws. n_steps, gamma: of the returns. draws: uniform numbers of a row for the losses, in random. Of
+    action (float32) and choice (int32) one is empty. weight: 1 / number of rows that count, or 0. Others are float32.
     """
 
     steps: np.uint64
     rows: np.uint64
-    blocks: np.uint64
+    room: np.uint64
     seed: np.uint64
     n_steps: np.uint64
     gamma: np.float32
     draws: np.uint64
-    noises: np.uint64
-    noise: np.float32
-    clip: np.float32
-    normalizer: Normalizer
-    center: np.ndarray
-    half_range: np.ndarray
-    start: np.int64
-    targets: Batches
-    scratch: np.ndarray
-    in_blocks: np.uint64
+    observation: np.ndarray
+    next_observation: np.ndarray
+    action: np.ndarray
     choice: np.ndarray
+    reward: np.ndarray
+    discount: np.ndarray
+    weight: np.ndarray
+    random: np.ndarray
 
 
 class Learning(NamedTuple):
     """The learning call of G gradient steps: (kernels.runtime.native) its entry point, its argument slots, a run of
-    `slots` for each worker, as uint64 and the same memory as float64; its work queue's state.
+    `slots` for each worker, uint64; its work queue's state.
 
-    since: the slot of its gradient steps since the actor's last step, of `delay` each; 0 for none. counts: slots of
-    Adam's steps, that of the actor first, which takes one of every `delay`. follow: float32 [G], how far the target
-    moves after each step: tau after every `interval`; empty where the call does it itself. metrics: float32 [G, M],
-    0 where one was not measured; empty for DQN's kernel, which has value, error, float32 [G, blocks, 64]. sums: float64
-    [M + 1], means over the gradient steps are added, last how many they are.
+    since: the slot of gradient steps taken, of which losses with a delay need the rest by `period`. follow: float32
+    [G], how far the target moves after each step: tau after every `interval`; empty where that is constant. metrics:
+    float32 [G, M], 0 where one was not measured. error: float32 [G, room], TD errors for priorities; or empty. sums:
+    float64 [M + 1], metrics are added, last how many gradient steps they are of.
     """
 
     entry: np.uint64
     slots: np.uint64
     words: np.ndarray
-    floats: np.ndarray
     state: np.ndarray
     since: np.uint64
-    delay: np.int64
-    counts: np.ndarray
+    period: np.int64
     follow: np.ndarray
     tau: np.float32
     interval: np.int64
     metrics: np.ndarray
-    value: np.ndarray
     error: np.ndarray
     sums: np.ndarray
 

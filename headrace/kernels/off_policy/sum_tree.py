@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.nn.layout import BLOCK
 from headrace.kernels.nn.philox import uniforms
 from headrace.kernels.runtime.jit import ENTRY, INNER, njit
 
@@ -64,7 +63,7 @@ def append_row(ring, n):
 
 @njit(**INNER)
 def draw_rows(ring, batch, purpose, step, g):
-    """The rows of minibatch g, and their weights into its block: see PrioritizedReplay.draw and gather."""
+    """The rows of minibatch g, and their weights: see PrioritizedReplay.draw and gather."""
     p, rows = ring.priorities, batch.rows
     lowest, leaves = D(np.inf), _1 << p.depth
     for j in range(_0, rows):
@@ -75,16 +74,16 @@ def draw_rows(ring, batch, purpose, step, g):
     for j in range(_0, rows):
         row = U(p.rows[g * rows + j])
         weight = F((lowest / max(p.tree[row + leaves], _TINY)) ** D(p.beta[0]))
-        batch.targets.loss_weight[g * batch.blocks * BLOCK + j] = F(ring.valid[row]) * weight
+        batch.weight[g * batch.room + j] = F(ring.valid[row]) * weight
 
 
 @njit(**INNER)
 def set_from_errors(ring, batch, error):
-    """Priorities of the rows of all minibatches from their errors, [G, blocks, 64]: see PrioritizedReplay.update."""
+    """Priorities of the rows of all minibatches from their errors, [G, room]: see PrioritizedReplay.update."""
     p, rows, leaves = ring.priorities, batch.rows, _1 << ring.priorities.depth
     count, highest = batch.steps * rows, p.highest[0]
     for i in range(_0, count):
-        found = (D(abs(error[i // rows * batch.blocks * BLOCK + i % rows])) + _SMALLEST) ** p.alpha
+        found = (D(abs(error[i // rows * batch.room + i % rows])) + _SMALLEST) ** p.alpha
         highest = max(highest, found)
         p.found[i] = found if p.tree[U(p.rows[i]) + leaves] > 0.0 else 0.0
     p.highest[0] = highest

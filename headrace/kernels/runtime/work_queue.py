@@ -38,12 +38,6 @@ def open_for(state, threads):
 
 
 @njit(**INNER)
-def threads_of(state):
-    """How many threads share the parts of a queue."""
-    return read(state, _THREADS)
-
-
-@njit(**INNER)
 def take_threads(state, other):
     """Share a queue's parts among as many threads as another queue's."""
     write(state, _THREADS, read(other, _THREADS))

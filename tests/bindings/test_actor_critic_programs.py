@@ -1,4 +1,4 @@
-"""Compiled learning calls of SAC, TQC, TD3 and DDPG equal the plain ones, which autograd differentiates."""
+"""SAC, TQC, TD3 and DDPG learn by programs of their losses what plain PyTorch learns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers.off_policy_oracle import ACTIONS, OBSERVATIONS, made_up
-from helpers.plainly import compile_no_losses
 
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.algorithms.tqc import TQC, TQCConfig
-from headrace.bindings import sac_tqc_td3_ddpg
+from headrace.bindings.compiled import loss_program
 from headrace.core import fused
 from headrace.core.device import torch_threads
 from headrace.kernels.runtime.thread_pool import WorkQueue
@@ -108,24 +107,24 @@ def test_actors_near_their_bounds_learn_by_the_slope_of_the_input(name):
     assert (ends[1][1] > 0).all()
 
 
-@pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors", "tiles", "elu", "gelu"])
+@pytest.mark.parametrize("case", [*CASES, "one row more than a block", "whole vectors", "wide", "elu", "gelu"])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_compiled_equal_the_plain_calls(name, case):
+def test_programs_learn_what_plain_pytorch_learns(name, case):
     special = {"one row more than a block": ({}, 65), "whole vectors": ({"hidden": (32, 48)}, ROWS)}
     special |= {activation: ({"activation": activation}, ROWS) for activation in ("elu", "gelu")}
     # tanh has no kink that another rounding may fall on the other side of; Adam's first steps are a slope's sign
-    special["tiles"] = ({"hidden": (128, 160, 128), "activation": "tanh"}, 65, 2e-5)
+    special["wide"] = ({"hidden": (128, 160, 128), "activation": "tanh"}, 65, 2e-5)
     compare(name, *special.get(case, (CASES.get(case), ROWS)))
 
 
 def compare(name, options, rows=ROWS, atol=2e-6):
     plain = build(name, **options)
-    by_hand = build(name, **options)
+    compiled = build(name, **options)
     with fused.plain_only():
         wanted = learned(plain, rows=rows)
-    got = learned(by_hand, rows=rows)
+    got = learned(compiled, rows=rows)
     for key, value in numbers(plain).items():
-        torch.testing.assert_close(numbers(by_hand)[key], value, rtol=2e-4, atol=atol, msg=key)
+        torch.testing.assert_close(numbers(compiled)[key], value, rtol=2e-4, atol=atol, msg=key)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -173,12 +172,9 @@ def test_a_clipped_deviation_and_a_fixed_temperature():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_it_was_not_written_for_is_learned_all_the_same(name, monkeypatch, capsys):
+def test_wide_layers_and_other_betas_are_learned_by_programs(name, monkeypatch, capsys):
     monkeypatch.setattr(fused, "_said", set())
     learned(build(name, hidden=(1025,)), 1)
-    assert "runs in plain PyTorch" not in capsys.readouterr().err  # such layers were asked for
-    if name != "sac":  # of these, programs are compared in test_compiled_objectives.py
-        compile_no_losses(monkeypatch)
     found = []
     for plain in (False, True):
         edited = build(name)
@@ -187,13 +183,13 @@ def test_what_it_was_not_written_for_is_learned_all_the_same(name, monkeypatch, 
             learned(edited)
         found.append(numbers(edited))
     torch.testing.assert_close(found[0], found[1], rtol=2e-4, atol=2e-6)
-    assert ("runs in plain PyTorch" in capsys.readouterr().err) == (name != "sac")  # programs of the losses learn it
+    assert "runs in plain PyTorch" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hidden", [(48, 32), (128, 160)])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_kernel_serves_and_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
-    monkeypatch.setattr(sac_tqc_td3_ddpg, "WORTH_HELP", 0)
+def test_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
+    monkeypatch.setattr(loss_program, "WORTH_HELP", 0)
     asked, ends, run = [], [], WorkQueue.run
     monkeypatch.setattr(WorkQueue, "run", lambda team, call, threads: (asked.append(threads), run(team, call, threads)))
     for threads in ("1", "3"):
