@@ -139,6 +139,8 @@ CASES = {
     "user's class, 2 x 256": Case({"hidden": (256, 256)}, policy=Same),
     "GRU of 64": Case(GRU),
     "LSTM of 64": Case(GRU | {"recurrent": "lstm"}),
+    "GRU of 128": Case(GRU | {"rnn_size": 128, "hidden": (128,)}),
+    "LSTM of 128": Case(GRU | {"recurrent": "lstm", "rnn_size": 128, "hidden": (128,)}),
     "SAC, 2 x 64": Case(REPLAY, algorithm="sac", env="Pendulum-v1"),
     "SAC, its own loss as a user's": Case(REPLAY, {"critic_loss": sac.critic_loss}, None, "sac", "Pendulum-v1"),
     "SAC, value penalty": Case(REPLAY, {"critic_loss": of_sac}, None, "sac", "Pendulum-v1"),
