@@ -103,7 +103,7 @@ class PrioritizedReplay(Replay):
         self.highest.copy_(state["highest"])
 
 
-@fused("priorities.descend", "headrace.bindings.sum_tree")
+@fused("priorities.descend", "headrace.bindings.prioritized_rows")
 def descend(tree: Tensor, depth: int, left: Tensor) -> Tensor:
     """The leaves, int64, at which the sums of those before them exceed `left`, float64 of any shape."""
     node = torch.ones_like(left, dtype=torch.int64)
@@ -116,7 +116,7 @@ def descend(tree: Tensor, depth: int, left: Tensor) -> Tensor:
     return node - 2**depth
 
 
-@fused("priorities.add_up", "headrace.bindings.sum_tree")
+@fused("priorities.add_up", "headrace.bindings.prioritized_rows")
 def add_up(tree: Tensor, depth: int, rows: Tensor) -> None:
     """Write the sums above the leaves of these rows, int64 [*]."""
     node = rows + 2**depth

@@ -7,6 +7,7 @@ import torch
 
 import headrace as hr
 from headrace.algorithms.base import ALGORITHMS
+from headrace.algorithms.objectives import take_steps
 from headrace.core.fused import kernel_of
 from headrace.data.rollout import Rollout
 from headrace.policies.actor_q import ActorQ
@@ -20,8 +21,6 @@ def test_an_algorithm_and_its_config_are_public(name):
 
 
 def test_sac_in_a_loop_of_ones_own_is_fused():
-    from headrace.algorithms import sac as module
-
     policy = ActorQ(OBSERVATIONS, ACTIONS, hidden=(16, 16))
     sac = hr.SAC(policy, hr.SACConfig(num_steps=40, learning_starts=10, batch_size=8, gradient_steps=1))
     rollout = collected(sac)
@@ -30,7 +29,7 @@ def test_sac_in_a_loop_of_ones_own_is_fused():
     sac.update(rollout, 0.0)
     assert not torch.equal(before, sac.networks.actor_optimizer.flat)
     random = torch.rand(3, 16, sac.num_draws())
-    assert kernel_of(module.learn, sac.networks, sac.temperature, made_up(), random, sac.config)
+    assert kernel_of(take_steps, *sac.objectives(), made_up(), random, sac.config)
 
 
 @pytest.mark.parametrize("kind", [hr.A2C, hr.IMPALA, hr.Reinforce])

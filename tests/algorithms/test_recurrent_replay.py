@@ -21,14 +21,12 @@ from helpers.off_policy_oracle import (
     q,
     same_layers,
     step,
+    take,
 )
-from helpers.plainly import plainly
 from helpers.recall import Recall
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 import headrace as hr
-from headrace.algorithms import dqn as dqn_module
-from headrace.algorithms import sac as sac_module
 from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.core import rng
@@ -142,7 +140,7 @@ def test_dqns_gradient_steps_equal_an_independent_calculation(recurrent):
         follow(slow_layers, layers, 0.3)
         follow_cell(slow_cell, cell, 0.3)
     share = torch.full((2,), 0.3)
-    metrics, _ = plainly(dqn_module.learn)(dqn.networks, batches, share, config)
+    metrics, _ = take(dqn, batches, torch.zeros(*batches.reward.shape, 0), tau=share)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4)
     same_cells(cell_of(dqn.policy.encoder.rnn), cell, 2e-5)
     same_cells(cell_of(dqn.networks.target.encoder.rnn), slow_cell, 2e-5)
@@ -193,7 +191,7 @@ def test_sacs_gradient_steps_equal_an_independent_calculation(recurrent):
         for slow, fast in zip(targets, critics, strict=True):
             follow(slow, fast, 0.2)
         follow_cell(slow_cell, cell, 0.2)
-    plainly(sac_module.learn)(sac.networks, sac.temperature, batches, random, config)
+    take(sac, batches, random)
     same_layers(actor_layers(sac.policy), actor, 2e-5)
     for mine, theirs in zip(critic_layers(sac.policy.critics), critics, strict=True):
         same_layers(mine, theirs, 2e-5)

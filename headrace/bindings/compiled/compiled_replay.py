@@ -20,8 +20,8 @@ from headrace.bindings.compiled import compiled_objectives
 from headrace.bindings.compiled.compiled_collecting import program_of, rows_of
 from headrace.bindings.compiled.compiled_objectives import programs_of
 from headrace.bindings.compiled.replay_learning import LearningCall, MinibatchMemory
+from headrace.bindings.compiled.replay_loop import Acts, Loop, collects, compiled_step, draws
 from headrace.bindings.digests import DIGESTS
-from headrace.bindings.replay_loop import Acts, Loop, collects, compiled_step, draws
 from headrace.core.fused import kernel_of, register
 from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import Replay

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headrace.bindings.bound import place
 from headrace.bindings.compiled.loss_program import Program
-from headrace.bindings.compiled.pointed import Pointed
+from headrace.bindings.compiled.placed_program import Pointed
 from headrace.bindings.eligibility import flat_buffer
 
 

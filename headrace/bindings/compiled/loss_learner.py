@@ -15,7 +15,7 @@ from headrace.algorithms.on_policy import Limit
 from headrace.algorithms.reduce import Reduce, size_of
 from headrace.bindings.bound import place
 from headrace.bindings.compiled.loss_program import Program
-from headrace.bindings.compiled.pointed import Pointed
+from headrace.bindings.compiled.placed_program import Pointed
 from headrace.core.looking import Moment, moment
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.targets.cpu_arguments import DONE, PAUSED, PAUSES, STEPS, Learning, Optimizer

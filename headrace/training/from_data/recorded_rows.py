@@ -105,7 +105,10 @@ def _columns_of(episode: Episode, spaces: tuple[Space, Space], where: str) -> It
     for name, column in columns.items():
         if len(column) != steps:
             raise ValueError(f"{where} has {steps} rewards, and {len(column)} rows of {name}")
-        yield name, np.concatenate((column, np.zeros_like(column, shape=(1, *column.shape[1:]))))
+        after = np.zeros_like(column, shape=(1, *column.shape[1:]))
+        if steps and name.startswith("action"):
+            after = column[-1:]  # one that the space has: losses look up its value, which has no weight
+        yield name, np.concatenate((column, after))
     seen = episode.observations
     if isinstance(spaces[0], FlatDict) and isinstance(seen, dict):
         seen = spaces[0].join(seen)
