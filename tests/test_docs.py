@@ -27,6 +27,7 @@ OTHER_FILES = {
     "my_algorithm.py",  # the reader's, and one of Gymnasium's
     *(
         "chase.py",
+        "vanilla.py",
         "herd.py",
         "hover.py",
         "balance.py",

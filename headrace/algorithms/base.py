@@ -119,7 +119,8 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES 
 }
 DISCRETE = ("qrdqn", "c51", "discrete_sac", "hybrid_sac")
 OFFLINE = ("td3_bc", "iql", "bc", "cql", "discrete_cql")  # learn from recorded data alone
-FOLDERS = {"discrete": DISCRETE, "offline": OFFLINE}  # of headrace.algorithms
+VTRACE = ("appo", "impala")  # learn from rollouts of an earlier policy
+FOLDERS = {"discrete": DISCRETE, "offline": OFFLINE, "vtrace": VTRACE}  # of headrace.algorithms
 MODULES = {name: f"{folder}.{name}" for folder, names in FOLDERS.items() for name in names}
 ON = "on"  # a value of ELSEWHERE for a switch, whose flag has none
 RAINBOW = {"noisy": "0.5", "n_steps": "3", "double": ON, "dueling": ON, "prioritized": ON}
