@@ -214,6 +214,12 @@ def test_every_extra_and_every_make_target_exists(document):
     assert set(re.findall(r"(?:^ {4}|`)make (?:\w+=\S+ )?([\w-]+)", text, re.MULTILINE)) <= set(targets)
 
 
+def test_a_section_of_the_benchmarks_begins_with_the_question_that_it_answers():
+    sections = (ROOT / "benchmarks" / "README.md").read_text().split("\n## ")[1:]
+    firsts = {title: text.strip().split("\n\n")[0] for title, _, text in (part.partition("\n") for part in sections)}
+    assert not [title for title, first in firsts.items() if not re.match(r"((?!\.\s)[^?])+\?\s", first)]
+
+
 class Parsed(BaseException):
     """A command was understood; what it would do next is not done."""
 
