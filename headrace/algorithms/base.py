@@ -136,7 +136,9 @@ ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others h
     **dict.fromkeys(("iqn", "qr_dqn", "fqf"), ("qrdqn", {})),
     **dict.fromkeys(("categorical_dqn", "distributional_dqn"), ("c51", {})),
     **dict.fromkeys(("rainbow", "rainbow_dqn"), ("c51", RAINBOW)),
-    **dict.fromkeys(("vpg", "pg"), ("reinforce", {})),
+    **dict.fromkeys(("vpg", "pg", "rlpgagent"), ("reinforce", {})),  # rlPGAgent: MATLAB's
+    **{f"rl{name}agent": (name, {}) for name in ("ppo", "trpo", "sac", "td3", "ddpg", "dqn")},
+    "rlacagent": ("a2c", {}),
     **dict.fromkeys(("sac_discrete", "sacd", "dsac", "discretesac"), ("discrete_sac", {})),
     **dict.fromkeys(
         ("sac_hybrid", "hsac", "pdqn", "p_dqn", "mpdqn", "mp_dqn", "parameterized_sac"), ("hybrid_sac", {})
