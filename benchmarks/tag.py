@@ -19,7 +19,7 @@ from common import Neighbours, Row, finish, parser, table
 from torch import Tensor
 
 from headrace.agent_groups.group_policy import GroupedPolicy
-from headrace.envs.builtin.tag import Tag
+from headrace.envs.builtin.entities.tag import Tag
 from headrace.evaluation.evaluator import evaluate
 from headrace.policies.base import Policy, PolicyOutput
 from headrace.training.trainer import Trainer

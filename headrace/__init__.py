@@ -12,8 +12,6 @@ let_threads_sleep()  # before torch is loaded
 if TYPE_CHECKING:
     from headrace.algorithms.a2c import A2C as A2C
     from headrace.algorithms.a2c import A2CConfig as A2CConfig
-    from headrace.algorithms.appo import APPO as APPO
-    from headrace.algorithms.appo import APPOConfig as APPOConfig
     from headrace.algorithms.config_bases import OffPolicyConfig as OffPolicyConfig
     from headrace.algorithms.config_bases import OnPolicyConfig as OnPolicyConfig
     from headrace.algorithms.crossq import CrossQ as CrossQ
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from headrace.algorithms.discrete.qrdqn import QRDQNConfig as QRDQNConfig
     from headrace.algorithms.dqn import DQN as DQN
     from headrace.algorithms.dqn import DQNConfig as DQNConfig
-    from headrace.algorithms.impala import IMPALA as IMPALA
-    from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
     from headrace.algorithms.off_policy import OffPolicy as OffPolicy
     from headrace.algorithms.offline.bc import BC as BC
     from headrace.algorithms.offline.bc import BCConfig as BCConfig
@@ -58,6 +54,10 @@ if TYPE_CHECKING:
     from headrace.algorithms.tqc import TQCConfig as TQCConfig
     from headrace.algorithms.trpo import TRPO as TRPO
     from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
+    from headrace.algorithms.vtrace.appo import APPO as APPO
+    from headrace.algorithms.vtrace.appo import APPOConfig as APPOConfig
+    from headrace.algorithms.vtrace.impala import IMPALA as IMPALA
+    from headrace.algorithms.vtrace.impala import IMPALAConfig as IMPALAConfig
     from headrace.bindings.compiled.compiled_losses import CompiledLoss as CompiledLoss
     from headrace.bindings.compiled.compiled_losses import compile as compile
     from headrace.checks.tensor_devices import CheckDevice as CheckDevice
@@ -108,9 +108,7 @@ if TYPE_CHECKING:
     from headrace.training.trainer import Trainer as Trainer
     from headrace.tuning.tuner import tune as tune
 
-_ALGORITHMS = (
-    *("PPO", "A2C", "APPO", "IMPALA", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TQC", "CrossQ", "TD3", "DDPG"),
-)
+_ALGORITHMS = ("PPO", "A2C", "Reinforce", "TRPO", "DQN", "PQN", "SAC", "TQC", "CrossQ", "TD3", "DDPG")
 _NAMES = {  # module -> its public names
     **{f"algorithms.{algorithm.lower()}": (algorithm, f"{algorithm}Config") for algorithm in _ALGORITHMS},
     "algorithms.discrete.c51": ("C51", "C51Config"),
@@ -122,6 +120,8 @@ _NAMES = {  # module -> its public names
     "algorithms.offline.discrete_cql": ("DiscreteCQL", "DiscreteCQLConfig"),
     "algorithms.offline.iql": ("IQL", "IQLConfig"),
     "algorithms.offline.td3_bc": ("TD3BC", "TD3BCConfig"),
+    "algorithms.vtrace.appo": ("APPO", "APPOConfig"),
+    "algorithms.vtrace.impala": ("IMPALA", "IMPALAConfig"),
     "training.config": ("TrainConfig",),
     "checks.tensor_devices": ("CheckDevice",),
     "bindings.compiled.compiled_losses": ("CompiledLoss", "compile"),

@@ -9,8 +9,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from headrace.algorithms.a2c import A2C as A2C
 from headrace.algorithms.a2c import A2CConfig as A2CConfig
-from headrace.algorithms.appo import APPO as APPO
-from headrace.algorithms.appo import APPOConfig as APPOConfig
 from headrace.algorithms.base import Algorithm
 from headrace.algorithms.config_bases import OffPolicyConfig as OffPolicyConfig
 from headrace.algorithms.config_bases import OnPolicyConfig as OnPolicyConfig
@@ -28,8 +26,6 @@ from headrace.algorithms.discrete.qrdqn import QRDQN as QRDQN
 from headrace.algorithms.discrete.qrdqn import QRDQNConfig as QRDQNConfig
 from headrace.algorithms.dqn import DQN as DQN
 from headrace.algorithms.dqn import DQNConfig as DQNConfig
-from headrace.algorithms.impala import IMPALA as IMPALA
-from headrace.algorithms.impala import IMPALAConfig as IMPALAConfig
 from headrace.algorithms.off_policy import OffPolicy as OffPolicy
 from headrace.algorithms.offline.bc import BC as BC
 from headrace.algorithms.offline.bc import BCConfig as BCConfig
@@ -56,6 +52,10 @@ from headrace.algorithms.tqc import TQC as TQC
 from headrace.algorithms.tqc import TQCConfig as TQCConfig
 from headrace.algorithms.trpo import TRPO as TRPO
 from headrace.algorithms.trpo import TRPOConfig as TRPOConfig
+from headrace.algorithms.vtrace.appo import APPO as APPO
+from headrace.algorithms.vtrace.appo import APPOConfig as APPOConfig
+from headrace.algorithms.vtrace.impala import IMPALA as IMPALA
+from headrace.algorithms.vtrace.impala import IMPALAConfig as IMPALAConfig
 from headrace.bindings.compiled.compiled_losses import CompiledLoss as CompiledLoss
 from headrace.bindings.compiled.compiled_losses import compile as compile
 from headrace.checks.tensor_devices import CheckDevice as CheckDevice

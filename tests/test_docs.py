@@ -27,6 +27,7 @@ OTHER_FILES = {
     "my_algorithm.py",  # the reader's, and one of Gymnasium's
     *(
         "chase.py",
+        "vanilla.py",
         "herd.py",
         "hover.py",
         "balance.py",
@@ -104,10 +105,10 @@ env = hr.make('CartPole-v1', 2)
 policy = hr.ActorCritic(env.observation_space, env.action_space)
 num_steps, columns, seed = 4, {}, 0
 """,
-    "docs/environments.md": """
-MyWrapper = gymnasium.Wrapper
-make_env = lambda: gymnasium.make('CartPole-v1')
-""",
+    **dict.fromkeys(("docs/environments.md", "docs/workers.md"), "MyWrapper = gymnasium.Wrapper\n"),
+    "docs/own-environments.md": "",
+    "docs/multi-agent.md": "",
+    "docs/simulators.md": "make_env = lambda: gymnasium.make('CartPole-v1')\n",
     "docs/gpu.md": f"""{TRAINED}
 import torch
 observation, random = torch.zeros(2, 4), torch.zeros(2, policy.num_draws)
@@ -213,6 +214,12 @@ def test_every_extra_and_every_make_target_exists(document):
     assert set(re.findall(r"(?:^ {4}|`)make (?:\w+=\S+ )?([\w-]+)", text, re.MULTILINE)) <= set(targets)
 
 
+def test_a_section_of_the_benchmarks_begins_with_the_question_that_it_answers():
+    sections = (ROOT / "benchmarks" / "README.md").read_text().split("\n## ")[1:]
+    firsts = {title: text.strip().split("\n\n")[0] for title, _, text in (part.partition("\n") for part in sections)}
+    assert not [title for title, first in firsts.items() if not re.match(r"((?!\.\s)[^?])+\?\s", first)]
+
+
 class Parsed(BaseException):
     """A command was understood; what it would do next is not done."""
 
@@ -223,7 +230,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "examples").symlink_to(ROOT / "examples")
     shown = {
-        "docs/environments.md": "chase.py",
+        "docs/own-environments.md": "chase.py",
         "docs/tutorials/your-environment.md": "hover.py",
         "docs/robots.md": "balance.py",
     }
@@ -358,7 +365,7 @@ MISTAKES = {  # what is written in examples/my_env.py -> what is written in its 
 
 @pytest.mark.parametrize("right", MISTAKES)
 def test_a_mistake_gives_the_error_that_the_documents_show(right, tmp_path):
-    text = (ROOT / "docs" / "environments.md").read_text()
+    text = (ROOT / "docs" / "own-environments.md").read_text()
     section = re.split(r"^## ", text.split("## Errors from the compiler")[1], flags=re.MULTILINE)[0]
     rows = [row.split(" | ")[1] for row in section.splitlines() if " | " in row][1:]
     shown = [re.sub(r"^`+|( ?`+)? \|$", "", row) for row in rows]

@@ -107,9 +107,8 @@ def python_block(document: str, begins: str) -> str:
 
 
 def test_the_environment_of_the_documentation(tmp_path):
-    head = python_block("docs/environments.md", "from typing import NamedTuple")
-    (tmp_path / "chase.py").write_text(head)
-    (tmp_path / "tag.py").write_text(head + python_block("docs/environments.md", "class Tag(KernelEnv)"))
+    for document, file in {"docs/own-environments.md": "chase.py", "docs/multi-agent.md": "tag.py"}.items():
+        (tmp_path / file).write_text(python_block(document, "from typing import NamedTuple"))
     program = """
 import numpy as np
 from gymnasium.utils.env_checker import check_env

@@ -69,6 +69,25 @@ def test_search_finds(site, word):
     assert any(word.lower() in (entry["title"] + entry["text"]).lower() for entry in index["docs"])
 
 
+@pytest.mark.parametrize(
+    ("word", "page"),
+    {
+        "LSTM": "algorithms.html",
+        "custom loss": "own-algorithm.html",
+        "Action masks": "environments.html",
+        "PettingZoo": "multi-agent.html",
+        "Atari": "simulators.html",
+        "worker processes": "workers.html",
+        "MATLAB": "words.html",
+    }.items(),
+)
+def test_a_word_is_in_a_title_of_the_page_that_answers_it(site, word, page):
+    """Titles come first in the results of a search."""
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    titles = [entry["title"] for entry in index["docs"] if entry["location"].partition("#")[0] == page]
+    assert any(word.lower() in title.lower() for title in titles), titles
+
+
 def test_pages_load_nothing_from_elsewhere(site):
     for page in ("index.html", "reference/training.html"):
         loaded = re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"', (site / page).read_text())

@@ -119,7 +119,8 @@ ALGORITHMS = {  # name -> class in headrace.algorithms.<name>, or where MODULES 
 }
 DISCRETE = ("qrdqn", "c51", "discrete_sac", "hybrid_sac")
 OFFLINE = ("td3_bc", "iql", "bc", "cql", "discrete_cql")  # learn from recorded data alone
-FOLDERS = {"discrete": DISCRETE, "offline": OFFLINE}  # of headrace.algorithms
+VTRACE = ("appo", "impala")  # learn from rollouts of an earlier policy
+FOLDERS = {"discrete": DISCRETE, "offline": OFFLINE, "vtrace": VTRACE}  # of headrace.algorithms
 MODULES = {name: f"{folder}.{name}" for folder, names in FOLDERS.items() for name in names}
 ON = "on"  # a value of ELSEWHERE for a switch, whose flag has none
 RAINBOW = {"noisy": "0.5", "n_steps": "3", "double": ON, "dueling": ON, "prioritized": ON}
@@ -135,7 +136,9 @@ ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others h
     **dict.fromkeys(("iqn", "qr_dqn", "fqf"), ("qrdqn", {})),
     **dict.fromkeys(("categorical_dqn", "distributional_dqn"), ("c51", {})),
     **dict.fromkeys(("rainbow", "rainbow_dqn"), ("c51", RAINBOW)),
-    **dict.fromkeys(("vpg", "pg"), ("reinforce", {})),
+    **dict.fromkeys(("vpg", "pg", "rlpgagent"), ("reinforce", {})),  # rlPGAgent: MATLAB's
+    **{f"rl{name}agent": (name, {}) for name in ("ppo", "trpo", "sac", "td3", "ddpg", "dqn")},
+    "rlacagent": ("a2c", {}),
     **dict.fromkeys(("sac_discrete", "sacd", "dsac", "discretesac"), ("discrete_sac", {})),
     **dict.fromkeys(
         ("sac_hybrid", "hsac", "pdqn", "p_dqn", "mpdqn", "mp_dqn", "parameterized_sac"), ("hybrid_sac", {})

@@ -125,7 +125,7 @@ def uneven(times: StepTimes) -> list[Finding]:
     if times.p99 < UNEVEN * times.median or times.p99 < 1e-3:
         return []
     found = f"one step in a hundred takes {times.p99 / times.median:.0f} times the median"
-    advice = "with workers, --collection async does not wait for slow steps: see docs/environments.md"
+    advice = "with workers, --collection async does not wait for slow steps: see docs/workers.md"
     return [Finding("step time", "note", found, advice)]
 
 

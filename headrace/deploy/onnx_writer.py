@@ -16,6 +16,11 @@ from headrace.policies.masks import FORBIDDEN
 OPSET = 17  # the first with LayerNormalization; runtimes from 2022 on read it
 IR_VERSION = 8  # the one of that opset
 BATCH = "N"
+ACTIVATIONS = {  # that one operator is; _activation has those of several
+    "tanh": "Tanh",
+    "relu": "Relu",
+    "elu": "Elu",
+}
 NEXT_STATE = "next_state"  # the output; inputs and outputs need different names
 NEEDED = "exporting to onnx needs the package onnx, and checking the model onnxruntime: pip install 'headrace[onnx]'"
 
@@ -126,7 +131,7 @@ def _activation(model: Model, node: Node, inputs: list[str]) -> None:
         case "leaky_relu":
             model.call("LeakyRelu", inputs, y, alpha=0.01)
         case _:
-            model.call({"tanh": "Tanh", "relu": "Relu", "elu": "Elu"}[name], inputs, y)
+            model.call(ACTIVATIONS[name], inputs, y)
 
 
 def _layer_norm(model: Model, node: Node, inputs: list[str]) -> None:

@@ -10,10 +10,10 @@ from helpers.corridor import Corridor
 from helpers.on_policy_oracle import doubles, log_probs, rehearsed, rows_of, values, vtrace_by_loop
 
 from headrace import envs
-from headrace.algorithms.appo import APPO, APPOConfig
 from headrace.algorithms.config_bases import narrowed
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.algorithms.vtrace.appo import APPO, APPOConfig
 from headrace.core import fused
 from headrace.data.rollout import flatten
 from headrace.parallel.collector import InlineCollector

@@ -18,8 +18,8 @@ from helpers.on_policy_oracle import (
 )
 
 from headrace.algorithms.a2c import A2C, A2CConfig
-from headrace.algorithms.appo import APPOConfig
-from headrace.algorithms.impala import IMPALA, IMPALAConfig
+from headrace.algorithms.vtrace.appo import APPOConfig
+from headrace.algorithms.vtrace.impala import IMPALA, IMPALAConfig
 from headrace.core import fused
 from headrace.data.rollout import flatten
 from headrace.parallel.collector import InlineCollector

@@ -9,7 +9,7 @@ import pytest
 from helpers import forked
 
 import headrace as hr
-from headrace.algorithms.base import ALGORITHMS, algorithm_classes
+from headrace.algorithms.base import ALGORITHMS, PURPOSES, algorithm_classes
 from headrace.core.user_names import absolute_reference
 
 SOURCE = """
@@ -50,6 +50,10 @@ def test_every_name_has_a_class_and_a_config(name):
     kind, config = algorithm_classes(name)
     assert kind.name == name
     assert config().num_steps > 0
+
+
+def test_the_help_says_what_each_is_for():
+    assert PURPOSES.keys() == ALGORITHMS.keys()
 
 
 def test_an_algorithm_in_a_file_trains_and_resumes(file, tmp_path, monkeypatch):

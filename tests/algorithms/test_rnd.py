@@ -11,13 +11,13 @@ from torch.nn import functional
 
 import headrace as hr
 from headrace.algorithms.a2c import A2C
-from headrace.algorithms.appo import APPO
-from headrace.algorithms.impala import IMPALA
 from headrace.algorithms.intrinsic.rnd import METRICS, rnd_loss
 from headrace.algorithms.intrinsic.rnd_network import RNDNetwork
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.reinforce import Reinforce
 from headrace.algorithms.trpo import TRPO
+from headrace.algorithms.vtrace.appo import APPO
+from headrace.algorithms.vtrace.impala import IMPALA
 from headrace.core import fused
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import headrace as hr
-from headrace.algorithms.impala import IMPALA
 from headrace.algorithms.ppo import PPO, PPOConfig
+from headrace.algorithms.vtrace.impala import IMPALA
 from headrace.data.minibatches import minibatches
 from headrace.data.rollout import Column, Group, tree_map
 from headrace.parallel.collector import InlineCollector

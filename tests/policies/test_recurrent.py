@@ -11,10 +11,10 @@ from helpers.recall import Recall
 
 from headrace import envs
 from headrace.algorithms.a2c import A2C, A2CConfig
-from headrace.algorithms.appo import APPO, APPOConfig
-from headrace.algorithms.impala import IMPALA, IMPALAConfig
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.algorithms.trpo import TRPO, TRPOConfig
+from headrace.algorithms.vtrace.appo import APPO, APPOConfig
+from headrace.algorithms.vtrace.impala import IMPALA, IMPALAConfig
 from headrace.core.fused import plain_only
 from headrace.data.rollout import sequences
 from headrace.evaluation.evaluator import evaluate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -11,7 +12,7 @@ from torch import nn
 
 import headrace as hr
 from headrace.core.fused import plain_only
-from headrace.sb3.zoo.entries import settings
+from headrace.sb3.zoo.entries import IN_PYTHON, OF_ALL_MODELS, OF_ENVS, OLD_HER, SCHEDULED, settings
 from headrace.sb3.zoo.literals import parse
 
 pytest.importorskip("yaml")
@@ -82,6 +83,10 @@ def test_an_entry_is_settings(tmp_path):
         ("trpo", "cg_max_steps: 25\n  n_critic_updates: 20\n  sub_sampling_factor: 1", {"cg_steps": 25}),
         ("ppo", "policy_kwargs: dict(optimizer_kwargs=dict(betas=(0.9, 0.95)))", {"adam_beta2": 0.95}),
         ("a2c", "use_rms_prop: true\n  ent_coef: 0.01", {"entropy_coef": 0.01, "initial_std": 1.0}),
+        ("ppo", "n_timesteps: 1e5\n  learning_rate: 7e-4", {"total_steps": 100_000, "learning_rate": 7e-4}),  # texts
+        ("dqn", "buffer_size: 1e4\n  seed: 5\n  device: cpu", {"buffer_size": 10_000, "seed": 5, "device": "cpu"}),
+        ("ppo", "stats_window_size: 7\n  vec_env_wrapper: null", {"window": 7, "num_envs": 1}),
+        ("ppo", "n_envs: 4\n  callback: EvalCallback", {"eval_freq": 40_000}),
         (
             "ppo",
             "n_steps: 32\n  batch_size: 20\n  policy_kwargs: 'dict(lstm_hidden_size=8)'",
@@ -91,7 +96,8 @@ def test_an_entry_is_settings(tmp_path):
 )
 def test_arguments_of_each_algorithm(algorithm, text, expected, tmp_path):
     policy = "MlpLstmPolicy" if "recurrent" in expected else "MlpPolicy"
-    got = found(tmp_path, f"Pendulum-v1:\n  policy: {policy}\n  {text}\n", algorithm, "Pendulum-v1")
+    env = "CartPole-v1" if algorithm == "dqn" else "Pendulum-v1"
+    got = found(tmp_path, f"{env}:\n  policy: {policy}\n  {text}\n", algorithm, env)
     assert {name: got[name] for name in expected} == expected
 
 
@@ -133,6 +139,9 @@ def test_ornstein_uhlenbeck_noise_is_that_of_stable_baselines3(tmp_path):
         ("sac", "normalize: true", "rows of a replay buffer stay as they are"),
         ("sac", "noise_type: normal\n  noise_std: 0.1", "sac explores by itself"),
         ("td3", "train_freq: [1, episode]", "not of episodes"),
+        ("td3", "noise_std: 0.1", "noise_std=0.1 is without noise_type"),
+        ("ppo", "vec_env_wrapper: stable_baselines3.common.vec_env.VecFrameStack", "are Headrace's own vector"),
+        ("ppo", "monitor_kwargs: dict(info_keywords=('is_success',))", "log_info logs infos"),
         ("sac", "replay_buffer_class: MyBuffer", "'MyBuffer' is not among numbers"),
         ("trpo", "sub_sampling_factor: 2", "sub_sampling_factor=2 has no counterpart"),
         ("sac", "model_class: tqc", "model_class is tqc: train tqc"),
@@ -178,3 +187,12 @@ def test_a_training_of_an_entry(tmp_path):
     config = trainer.algorithm.config
     assert (config.gamma, config.epochs, trainer.env.num_envs) == (0.5, 2, 2)
     trainer.close()
+
+
+def test_the_documents_have_a_row_for_each_key():
+    text = (Path(__file__).parents[2] / "docs" / "from_sb3.md").read_text()
+    section = text.split("## Hyperparameters of rl-zoo\n")[1].split("\n### ")[0]
+    keys = [row.split(" | ")[0] for row in section.splitlines() if row.startswith("| `")]
+    assert not [
+        key for key in OF_ENVS.union(OLD_HER, IN_PYTHON, OF_ALL_MODELS, SCHEDULED) if f"`{key}`" not in str(keys)
+    ]

@@ -259,7 +259,7 @@ def test_pettingzoo_worlds_train_from_one_command(tmp_path, monkeypatch, capsys)
 
 @pytest.mark.slow
 def test_agents_learn_to_spread():
-    """Random actions return -24 to each agent; see docs/environments.md for what is learned."""
+    """Random actions return -24 to each agent; see docs/multi-agent.md for what is learned."""
     pytest.importorskip("mpe2")
     trainer = Trainer("ppo", "mpe2.simple_spread_v3:parallel_env", total_steps=250_000, seed=1000)
     while not trainer.reason_to_stop():

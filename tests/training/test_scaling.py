@@ -10,8 +10,8 @@ import torch
 from helpers.tiny import TINY
 
 import headrace as hr
-from headrace.algorithms.appo import APPOConfig
 from headrace.algorithms.ppo import PPOConfig
+from headrace.algorithms.vtrace.appo import APPOConfig
 from headrace.envs import registry
 from headrace.training.config import read_toml
 from headrace.training.scaling import derived, scaling_message

@@ -6,6 +6,7 @@ counterpart is refused by its name. See docs/from_sb3.md for the keys.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import fields
@@ -43,6 +44,12 @@ IN_PYTHON = (
     "monitor_kwargs",
 )
 SCHEDULED = ("learning_rate", "clip_range")
+OF_ALL_MODELS = {
+    "seed": "seed",
+    "device": "device",
+    "stats_window_size": "window",
+}  # arguments -> settings of a training
+NUMBER = re.compile(r"[-+]?\d+\.?\d*e[-+]?\d+", re.IGNORECASE)
 
 
 def settings(file: str | Path, algorithm: str, env: Any) -> Json:
@@ -99,8 +106,17 @@ def checked(entry: Json, algorithm: str, where: str) -> tuple[str, Json]:
         if name not in known:
             near = did_you_mean(name, known)
             raise ValueError(f"{where}: {name} is no argument of {MODELS[kind].__name__}{near}; leave it out")
-    own = {k: parse(x, f"{where}: {k}") if k in IN_PYTHON and isinstance(x, str) else x for k, x in entry.items()}
-    return kind, own
+    return kind, {name: _value(name, x, where) if isinstance(x, str) else x for name, x in entry.items()}
+
+
+def _value(name: str, text: str, where: str) -> Any:
+    """The value of a text: Python is parsed, and 1e5 is a number, which PyYAML has as text."""
+    if name in IN_PYTHON:
+        return parse(text, f"{where}: {name}")
+    if not NUMBER.fullmatch(text):
+        return text
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def translated(kind: str, own: Json, wrapping: Wrapping, spaces: tuple[Space, Space], where: str) -> Json:
@@ -123,6 +139,7 @@ def translated(kind: str, own: Json, wrapping: Wrapping, spaces: tuple[Space, Sp
         found["schedules"] = {"clip": f"linear:{found['clip']}:{found['clip'] / 1000}"}  # a clip of 0 is none
     if "n_timesteps" in own:
         found["total_steps"] = int(own["n_timesteps"])
+    found |= {setting: own[name] for name, setting in OF_ALL_MODELS.items() if own.get(name) is not None}
     return {**found, **wrapping.settings(), "num_envs": num_envs, "registered": False, "scale": False}
 
 
@@ -153,6 +170,10 @@ def _her(own: Json) -> Json:
 def _noise(kind: str, own: Json) -> Json:
     """Exploration by noise_type and noise_std."""
     if "noise_type" not in own:
+        if "noise_std" in own:
+            raise ValueError(
+                f"noise_std={own['noise_std']!r} is without noise_type: give noise_type: normal, or leave it out"
+            )
         return {}
     name, std = own["noise_type"], float(own.get("noise_std", 0.0))
     if kind not in ("td3", "ddpg"):

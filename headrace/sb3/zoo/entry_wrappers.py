@@ -40,7 +40,7 @@ class Wrapping:
 
 def wrapping_of(own: Json, env: str, where: str) -> Wrapping:
     """The wrapping of an entry. Raises ValueError for wrappers without counterpart, ImportError for missing ones."""
-    if "vec_env_wrapper" in own:
+    if own.get("vec_env_wrapper"):
         raise ValueError(f"{where}: vec_env_wrapper={own['vec_env_wrapper']!r}: environments are Headrace's own vector")
     if own.get("monitor_kwargs"):
         raise ValueError(f"{where}: monitor_kwargs={own['monitor_kwargs']!r}: there is no Monitor; log_info logs infos")

@@ -12,9 +12,9 @@ from helpers import entity_references as references
 from helpers.kernel_envs import rollout
 
 from headrace import envs
-from headrace.envs.builtin.flock import LEARNED, Flock, flock_state
-from headrace.envs.builtin.ion_trap import ION, IonTrap
-from headrace.envs.builtin.tag import PLAYERS, RED, RUNNERS, TAGGERS, Tag
+from headrace.envs.builtin.entities.flock import LEARNED, Flock, flock_state
+from headrace.envs.builtin.entities.ion_trap import ION, IonTrap
+from headrace.envs.builtin.entities.tag import PLAYERS, RED, RUNNERS, TAGGERS, Tag
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.envs.compiled.single_env import single
 from headrace.envs.sources import find

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.data.spaces import Box, MultiDiscrete
-from headrace.envs.builtin.drawing import discs, plane
+from headrace.envs.builtin.entities.drawing import discs, plane
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import array, boolean, clip, cos, f32, i32, sin, sqrt, uniform
 

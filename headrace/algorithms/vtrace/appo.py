@@ -20,8 +20,8 @@ from headrace.algorithms.config_bases import (
     VTraceConfig,
     narrowed,
 )
-from headrace.algorithms.impala import importance_weights, mean_rho, vtrace_targets
 from headrace.algorithms.on_policy import Loss, OnPolicy, Targets
+from headrace.algorithms.vtrace.impala import importance_weights, mean_rho, vtrace_targets
 from headrace.data.rollout import Rollout
 
 MIN_RHO = 1e-30  # so that an advantage of 0 divided by it is 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.data.spaces import Box
-from headrace.envs.builtin.drawing import discs, plane
+from headrace.envs.builtin.entities.drawing import discs, plane
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import array, cos, f32, max_over, normal, sin, sqrt, sum_over, uniform
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.data.spaces import Box
-from headrace.envs.builtin.drawing import discs, plane
+from headrace.envs.builtin.entities.drawing import discs, plane
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import array, atan2, clip, cos, f32, floor, normal, sin, sqrt, uniform
 

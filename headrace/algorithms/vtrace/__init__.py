@@ -1,0 +1,1 @@
+"""Algorithms for rollouts of an earlier policy, which V-trace corrects."""

@@ -1,0 +1,1 @@
+"""Environments of many alike parts: see docs/entities.md."""
