@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed
+from headrace.kernels.rows.row_plan import VECTOR, Packed, Phase, Plan, Transposed
 from headrace.kernels.rows.row_program import (
     Input,
     Join,
@@ -29,6 +29,7 @@ from headrace.kernels.rows.targets.llvm_steps import (
     written,
 )
 from headrace.kernels.rows.targets.llvm_text import Body, Module
+from headrace.kernels.rows.targets.llvm_tiles import multiply_on_tiles, pack_weight, packed_step
 
 ENTRY = "entry"
 PARTS = 8  # of a Join: of more, each is copied by a call of its own
@@ -104,7 +105,8 @@ class _Target:
         elif is_sum(value):
             add_block(call, self.wide, value)
         elif isinstance(value, Transposed):
-            call.step(transposed_step(begin(self.plan, self.module, True), value))
+            step = begin(self.plan, self.module, True)
+            call.step(packed_step(step, value) if value.packed else transposed_step(step, value))
         else:
             self._usual(call, value)
 
@@ -133,11 +135,15 @@ class _Target:
             bias=bias,
             floor=value in self.floored,
         )
-        name = multiply(self.module, sizes, self.wide)
+        packed, factor = self.plan.packed.get(value), call.at(weight.value, weight.offset)
+        if packed is None:
+            name = multiply(self.module, sizes, self.wide)
+        else:
+            name, factor = multiply_on_tiles(self.module, sizes), call.at(packed, 0)
         steps = contiguous(value.shape)
         for place in indices(source.shape[:-1]):
             given = [
-                call.at(weight.value, weight.offset),
+                factor,
                 call.at(source.value, place_in(source, place) * self.plan.lanes),
                 call.at(value, sum(i * s for i, s in zip(place, steps, strict=False)) * self.plan.lanes),
             ]
@@ -187,7 +193,12 @@ class _Target:
                 for name_ in finish(self.module, value):
                     call.do(name_, [call.sums(value), call.at(value, 0), f"i64 {parts}", f"i64 {stride}"])
         for value in values:
-            self._usual(call, value)
+            if isinstance(value, Packed):
+                weight = value.source
+                given = [call.at(weight.value, weight.offset), call.at(value, 0)]
+                call.do(pack_weight(self.module, weight.shape, weight.strides), given)
+            else:
+                self._usual(call, value)
         for position, output in enumerate(self.plan.program.outputs if last else ()):
             if not output.view.value.rows and not self._in_place(position):
                 self._copy(call, position)

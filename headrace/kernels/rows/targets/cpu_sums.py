@@ -16,6 +16,7 @@ from headrace.kernels.rows.targets.llvm_expressions import Step
 from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, multiply
 from headrace.kernels.rows.targets.llvm_steps import COUNT, begin, combined, row_sum_step
 from headrace.kernels.rows.targets.llvm_text import Body, Module
+from headrace.kernels.rows.targets.llvm_tiles import add_on_tiles
 
 
 def add_block(call: Caller, wide: bool, value: Value) -> None:
@@ -29,7 +30,7 @@ def add_block(call: Caller, wide: bool, value: Value) -> None:
         return
     sizes = _sizes(call.plan, value, matrix(value)[0].shape[-1], "target")
     for weight, source, more in _factors(call, value):
-        name = multiply(call.module, replace(sizes, **more), wide)
+        name = _multiply(call, value, replace(sizes, **more), wide)
         call.do(name, [weight, source, call.sums(value), f"i64 {call.count}"])
 
 
@@ -42,6 +43,13 @@ def _sizes(plan: Plan, value: Outer, rows: int, start: str) -> Multiply:
     own, _, pitch = matrix(value)
     lanes = plan.lanes
     return Multiply(rows, None, pitch, own.strides[-1] * lanes, 1, VECTOR, pitch, start, strip=VECTOR * lanes)
+
+
+def _multiply(call: Caller, value: Outer, sizes: Multiply, wide: bool) -> str:
+    """The function of an Outer's product."""
+    if call.plan.transposed[value].packed:
+        return add_on_tiles(call.module, replace(sizes, lanes=call.plan.lanes))
+    return multiply(call.module, sizes, wide)
 
 
 def _factors(call: Caller, value: Outer) -> Iterator[tuple[Address, Address, dict[str, Any]]]:
@@ -107,7 +115,7 @@ def _multiply_blocks(
         assert isinstance(value, Outer)
         sizes = replace(_sizes(plan, value, rows, start), blocks=plan.kept * plan.lanes, lanes=plan.lanes)
         for weight, source, more in _factors(call, value):
-            name = multiply(call.module, replace(sizes, start=start, **more), wide)
+            name = _multiply(call, value, replace(sizes, start=start, **more), wide)
             call.do(name, [call.moved(weight, "%first", sizes.row), source, sums, *counts])
             start = "target"
 
