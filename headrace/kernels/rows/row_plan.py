@@ -23,6 +23,7 @@ PIECE = 24  # rows of a matrix that are a piece of it: whole tiles of a product,
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
 SPAN = 32  # numbers along a sum that a tile of bfloat16 has; rows and columns of a product that are taken together
+PACKED = 2 * SPAN  # rows of a weight that are packed at a time
 FEW = 512  # numbers of an Outer, up to which each is a sum along lanes of its own, without a transposed factor
 
 # tile: tiles of a thread, offset in tiles. kept: tiles of each block, offset in tiles: written in one phase, read in
@@ -64,6 +65,12 @@ class Packed(Value):
     source: View = None  # type: ignore[assignment]
 
     @property
+    def pieces(self) -> list[int]:
+        """How many rows each piece has that a thread packs."""
+        rows = self.source.shape[0]
+        return [min(PACKED, rows - first) for first in range(0, rows, PACKED)]
+
+    @property
     def operands(self) -> tuple[View, ...]:
         return (self.source,)
 
@@ -74,11 +81,13 @@ class Phase:
 
     before: uniform values to compute first, once: of sums of the phase before, and what follows from them.
     steps: for each block, in order: columns (Input) to gather, values to store, sums to add to.
+    packed: weights to pack before its steps, in pieces.
     stores: positions of outputs with rows, whose views are written at the end of each block.
     gradients: sums that are taken by weights after the phase, those with one accumulator together.
     """
 
     before: list[Value] = field(default_factory=list)
+    packed: list[Packed] = field(default_factory=list)
     steps: list[Value] = field(default_factory=list)
     stores: list[int] = field(default_factory=list)
     gradients: list[list[Value]] = field(default_factory=list)
@@ -87,6 +96,11 @@ class Phase:
     def pieces(self) -> int:
         """Pieces of all gradients."""
         return sum(len(pieces(values[0])) for values in self.gradients)
+
+    @property
+    def packs(self) -> int:
+        """Pieces of all weights that are packed."""
+        return sum(len(value.pieces) for value in self.packed)
 
 
 @dataclass

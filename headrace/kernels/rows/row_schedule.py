@@ -97,7 +97,7 @@ class _Planner:
             source = value.weight
             if _key(source) not in known:
                 known[_key(source)] = Packed((packed_words(source.size),), False, source=source)
-                self.phases[source.value.phase].before.append(known[_key(source)])
+                self.phases[source.value.phase].packed.append(known[_key(source)])
             self.packed[value] = known[_key(source)]
 
     def _take_gradients(self) -> set[Value]:

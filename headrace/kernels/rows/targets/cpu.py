@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.kernels.rows import slots
+from headrace.kernels.rows.floors import floors
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import VECTOR, Packed, Phase, Plan, Transposed
+from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed, packed_words
 from headrace.kernels.rows.row_program import (
     Input,
     Join,
@@ -17,9 +18,8 @@ from headrace.kernels.rows.row_program import (
     contiguous,
 )
 from headrace.kernels.rows.targets.cpu_calls import Caller
-from headrace.kernels.rows.targets.cpu_floors import floors
 from headrace.kernels.rows.targets.cpu_rolled import Address
-from headrace.kernels.rows.targets.cpu_sums import add_block, finish, function, gradients, indices, place_in
+from headrace.kernels.rows.targets.cpu_sums import add_block, divided, finish, function, gradients, indices, place_in
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, expression, in_memory
 from headrace.kernels.rows.targets.llvm_products import Multiply, multiply, transposed_step
 from headrace.kernels.rows.targets.llvm_steps import (
@@ -58,6 +58,8 @@ class _Target:
     def text(self) -> str:
         functions = [self._before("before0", [], self.plan.phases[0].before)]
         for number, phase in enumerate(self.plan.phases):
+            if phase.packed:
+                functions += self._packing(f"packing{number}", phase)
             functions.append(self._phase(f"phase{number}", phase))
             if phase.gradients:
                 functions += gradients(self.plan, self.module, self.wide, f"gradients{number}", phase)
@@ -182,6 +184,20 @@ class _Target:
         given = [f"i64 {number}" for number in (*strides, call.start, call.count)]
         call.step(step, extra, [Address(call.pointer(data)), *given])
 
+    def _packing(self, name: str, phase: Phase) -> list[str]:
+        """The function of that name, which packs a piece of a phase's weights, and those that it calls."""
+
+        def piece(number: int, rows: int, title: str) -> str:
+            b = Body(1)
+            call, packed = Caller(self.plan, self.module, b), phase.packed[number]
+            view = packed.source
+            weight = call.moved(call.at(view.value, view.offset), "%first", view.strides[0])
+            target = call.moved(call.at(packed, 0), "%first", packed_words(view.shape[1]))
+            call.do(pack_weight(self.module, (rows, view.shape[1]), view.strides), [weight, target])
+            return function(title, b, "ptr %slots, i64 %first")
+
+        return divided(name, [packed.pieces for packed in phase.packed], piece)
+
     def _before(self, name: str, sums: list[Value], values: list[Value], last: bool = False) -> str:
         """What follows a phase, once: its sums, uniform values, and after the last phase the results."""
         b = Body(1)
@@ -193,12 +209,7 @@ class _Target:
                 for name_ in finish(self.module, value):
                     call.do(name_, [call.sums(value), call.at(value, 0), f"i64 {parts}", f"i64 {stride}"])
         for value in values:
-            if isinstance(value, Packed):
-                weight = value.source
-                given = [call.at(weight.value, weight.offset), call.at(value, 0)]
-                call.do(pack_weight(self.module, weight.shape, weight.strides), given)
-            else:
-                self._usual(call, value)
+            self._usual(call, value)
         for position, output in enumerate(self.plan.program.outputs if last else ()):
             if not output.view.value.rows and not self._in_place(position):
                 self._copy(call, position)
@@ -230,6 +241,8 @@ class _Target:
         """The function that does the task which its slots name."""
         tasks = [("before0", "1")]
         for number, phase in enumerate(self.plan.phases):
+            if phase.packed:
+                tasks.append((f"packing{number}", str(phase.packs)))
             tasks.append((f"phase{number}", "%parts"))
             if phase.gradients:
                 tasks.append((f"gradients{number}", str(phase.pieces)))

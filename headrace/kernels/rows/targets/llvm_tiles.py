@@ -23,7 +23,15 @@ from headrace.kernels.rows.targets.llvm_text import Body, Module
 WORDS = VECTOR * VECTOR  # of a tile
 ROOM = 3 * WORDS  # words of a packed tile
 PARTS = 3  # bfloat16 of a float32
-TERMS = 256  # of a sum, whose source is packed at a time: on the stack
+PRODUCTS = (
+    (2, 0),
+    (1, 0),
+    (1, 1),
+    (0, 1),
+    (0, 2),
+    (0, 0),
+)  # parts of both factors: from one to the next, one is the same
+TERMS = 128  # of a sum, whose source is packed at a time: then it stays in the first cache
 
 
 def pack_weight(module: Module, shape: Sequence[int], strides: Sequence[int]) -> str:
@@ -106,9 +114,7 @@ def _add_terms(b: Body, sizes: Multiply, room: str, first: int, terms: int) -> N
         _add(b, left, right, terms // SPAN, target, 2, empty=first == 0 and sizes.start == "zero")
 
 
-def _add_rows(
-    b: Body, sizes: Multiply, heights: list[int], room: str, factors: tuple[str, str], count: str
-) -> None:
+def _add_rows(b: Body, sizes: Multiply, heights: list[int], room: str, factors: tuple[str, str], count: str) -> None:
     """Add the products of a block, of which `count` rows count."""
     (weight, source), lanes = factors, sizes.lanes
     number = b.broadcast(b.new(f"trunc i64 {count} to i32"), "i32")
@@ -201,14 +207,17 @@ def _add(
         else:
             _do(b, "tileloadd64", f"i8 {2 * i + j}", f"ptr {at}", f"i64 {4 * target[1]}")
     with b.loop(depth) as k:
-        for m in range(PARTS):
-            for i in range(high):
-                _load(b, 4 + i, left[0], b.plus(b.times(k, ROOM), i * left[1] + m * WORDS))
-            for n in range(PARTS - m):
+        at, known = b.times(k, ROOM), (PARTS, PARTS)
+        for m, n in PRODUCTS:
+            if m != known[0]:
+                for i in range(high):
+                    _load(b, 4 + i, left[0], b.plus(at, i * left[1] + m * WORDS))
+            if n != known[1]:
                 for j in range(2):
-                    _load(b, 6 + j, right[0], b.plus(b.times(k, ROOM), j * right[1] + n * WORDS))
-                for i, j, _ in sums:
-                    _do(b, "tdpbf16ps", f"i8 {2 * i + j}", f"i8 {4 + i}", f"i8 {6 + j}")
+                    _load(b, 6 + j, right[0], b.plus(at, j * right[1] + n * WORDS))
+            for i, j, _ in sums:
+                _do(b, "tdpbf16ps", f"i8 {2 * i + j}", f"i8 {4 + i}", f"i8 {6 + j}")
+            known = m, n
     for i, j, at in sums:
         _do(b, "tilestored64", f"i8 {2 * i + j}", f"ptr {at}", f"i64 {4 * target[1]}")
 
