@@ -23,14 +23,8 @@ from headrace.kernels.rows.targets.llvm_text import Body, Module
 WORDS = VECTOR * VECTOR  # of a tile
 ROOM = 3 * WORDS  # words of a packed tile
 PARTS = 3  # bfloat16 of a float32
-PRODUCTS = (
-    (2, 0),
-    (1, 0),
-    (1, 1),
-    (0, 1),
-    (0, 2),
-    (0, 0),
-)  # parts of both factors: from one to the next, one is the same
+# parts of both factors that are multiplied: from one product to the next, one of them stays in its tiles
+PRODUCTS = ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))
 TERMS = 128  # of a sum, whose source is packed at a time: then it stays in the first cache
 
 
