@@ -11,6 +11,7 @@ from torch import nn
 from headrace.bindings.compiled.loss_tries import Tries
 from headrace.core.closure import Reach, reach
 from headrace.core.looking import is_noted, note
+from headrace.kernels.nn.amx import tiles_permitted
 from headrace.kernels.rows.gpu.gpu_program import target
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.row_plan import BY_WEIGHTS
@@ -106,7 +107,9 @@ class Conditions:
         if on_gpu(self.given.device):
             return target(self.given.device, rows)
         by_weights = rows <= BY_WEIGHTS if self.by_weights is None else self.by_weights
-        return "cpu by weights" if by_weights else "cpu"
+        # acting, of few rows, would pack weights for as long as it multiplies
+        processor = "cpu with tiles" if self.gradients and tiles_permitted() else "cpu"
+        return f"{processor} by weights" if by_weights else processor
 
     def _same_target(self, arguments: tuple[Any, ...]) -> bool:
         """True if a program for these conditions is one for a call's number of rows."""

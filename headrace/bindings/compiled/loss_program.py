@@ -133,7 +133,8 @@ class Program:
         try:
             columns = [v for s, v in zip(given.sources, given.values, strict=True) if s.kind == "column"]
             dtypes, by_weights = [NUMPY[column.dtype] for column in columns], seen.target.endswith("by weights")
-            planned, code = made(found.program, dtypes, len(columns[0]), given.device, by_weights)
+            split = seen.target.startswith("cpu with tiles")
+            planned, code = made(found.program, dtypes, len(columns[0]), given.device, by_weights, split)
         except NotRows:
             raise
         except Exception as error:
@@ -304,18 +305,23 @@ def lowered_of(plain: Callable[..., Any], seen: Conditions, arguments: tuple[Any
 
 
 def made(
-    program: Any, dtypes: list[str], rows: int, device: torch.device, by_weights: bool = False
+    program: Any,
+    dtypes: list[str],
+    rows: int,
+    device: torch.device,
+    by_weights: bool = False,
+    split: bool = False,
 ) -> tuple[Any, CpuProgram | GpuProgram]:
     """The plan of a row program, and its code. by_weights: rows are so few that gradients are taken by weights on the
-    CPU, if what is kept for that stays in the caches."""
+    CPU, if what is kept for that stays in the caches. split: the processor has tiles of bfloat16."""
     from headrace.kernels.rows.gpu import gpu_program
     from headrace.kernels.rows.row_plan import KEPT
     from headrace.kernels.rows.row_schedule import plan
     from headrace.kernels.rows.targets import cpu_program
 
-    planned = plan(program, not loss_conditions.on_gpu(device), by_weights)
+    planned = plan(program, not loss_conditions.on_gpu(device), by_weights, split)
     if by_weights and planned.kept > KEPT:
-        planned = plan(program)
+        planned = plan(program, split=split)
     if loss_conditions.on_gpu(device):
         return planned, gpu_program.compiled(planned, dtypes, rows, device)
     return planned, cpu_program.compiled(planned, dtypes)

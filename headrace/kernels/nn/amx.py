@@ -31,5 +31,10 @@ def tiles_permitted() -> bool:
 
 def tiles_pay(inputs: int, outputs: int) -> bool:
     """Whether a layer's products are to use them."""
+    return tiles_permitted() and sizes_pay(inputs, outputs)
+
+
+def sizes_pay(inputs: int, outputs: int) -> bool:
+    """Whether a layer is one for which tiles gain time, where there are any."""
     whole = not (inputs % int(TILE_SPAN) or outputs % int(TILE_SPAN))
-    return tiles_permitted() and min(inputs, outputs) >= MIN_WIDTH and whole
+    return min(inputs, outputs) >= MIN_WIDTH and whole

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from headrace.kernels.rows.row_program import Outer, Program, Reduce, Value, View, contiguous
+from headrace.kernels.nn.amx import sizes_pay
+from headrace.kernels.rows.row_program import Outer, Product, Program, Reduce, Value, View, contiguous
 
 BLOCKS = (32, 64, 16)  # rows of a block; the first, unless another reads less from beyond the second cache
 BY_WEIGHTS = 512  # rows up to which factors of gradients are kept: of more, they leave the caches
@@ -21,6 +22,8 @@ KEPT = 4096  # numbers of a row that are kept for that: of more, too
 PIECE = 24  # rows of a matrix that are a piece of it: whole tiles of a product, whatever the machine's registers
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
+SPAN = 32  # numbers along a sum that a tile of bfloat16 has; rows and columns of a product that are taken together
+PACKED = 2 * SPAN  # rows of a weight that are packed at a time
 FEW = 512  # numbers of an Outer, up to which each is a sum along lanes of its own, without a transposed factor
 
 # tile: tiles of a thread, offset in tiles. kept: tiles of each block, offset in tiles: written in one phase, read in
@@ -43,10 +46,29 @@ class Transposed(Value):
     """A view turned around: for each of the leading axes, vectors of the last axis' numbers, padded with zeros; of each
     vector, the block's rows one after the other. What Outer's lanes run along.
 
-    shape: [..., padded K], for each row.
+    shape: [..., padded K], for each row. packed: it is a right factor on tiles (targets.llvm_tiles), of so many words
+    for each row.
     """
 
     source: View = None  # type: ignore[assignment]
+    packed: bool = False
+
+    @property
+    def operands(self) -> tuple[View, ...]:
+        return (self.source,)
+
+
+@dataclass(eq=False)
+class Packed(Value):
+    """A weight as a left factor on tiles (targets.llvm_tiles). shape: so many words."""
+
+    source: View = None  # type: ignore[assignment]
+
+    @property
+    def pieces(self) -> list[int]:
+        """How many rows each piece has that a thread packs."""
+        rows = self.source.shape[0]
+        return [min(PACKED, rows - first) for first in range(0, rows, PACKED)]
 
     @property
     def operands(self) -> tuple[View, ...]:
@@ -59,11 +81,13 @@ class Phase:
 
     before: uniform values to compute first, once: of sums of the phase before, and what follows from them.
     steps: for each block, in order: columns (Input) to gather, values to store, sums to add to.
+    packed: weights to pack before its steps, in pieces.
     stores: positions of outputs with rows, whose views are written at the end of each block.
     gradients: sums that are taken by weights after the phase, those with one accumulator together.
     """
 
     before: list[Value] = field(default_factory=list)
+    packed: list[Packed] = field(default_factory=list)
     steps: list[Value] = field(default_factory=list)
     stores: list[int] = field(default_factory=list)
     gradients: list[list[Value]] = field(default_factory=list)
@@ -73,6 +97,11 @@ class Phase:
         """Pieces of all gradients."""
         return sum(len(pieces(values[0])) for values in self.gradients)
 
+    @property
+    def packs(self) -> int:
+        """Pieces of all weights that are packed."""
+        return sum(len(value.pieces) for value in self.packed)
+
 
 @dataclass
 class Plan:
@@ -81,7 +110,7 @@ class Plan:
     places: of each stored value. sums: where the accumulators of each Outer and each Reduce over rows begin, in numbers
     of a part's, or of the call's where it is taken by weights; several that are only added to each other share theirs,
     and one of these has a place, the total's.
-    transposed: of an Outer whose lanes run along one of its factors.
+    transposed: of an Outer whose lanes run along one of its factors. packed: of a Product on tiles.
     phases: the last has no steps where results follow from sums.
     tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers. lanes: rows of a
     block.
@@ -92,6 +121,7 @@ class Plan:
     places: dict[Value, Place]
     sums: dict[Value, int]
     transposed: dict[Value, Transposed]
+    packed: dict[Value, Packed]
     tiles: int
     kept: int
     uniform: int
@@ -119,6 +149,21 @@ def outer_form(outer: Outer) -> Form:
     if n * k <= FEW or min(n, k) <= 2:
         return "dots"
     return "left" if k < n and k < VECTOR else "right"
+
+
+def on_tiles(value: Value) -> bool:
+    """Whether tiles of bfloat16, where the processor has them, gain time for a product: one of whole tiles, whose
+    factors they can take as they lie."""
+    if isinstance(value, Product):
+        return sizes_pay(*value.weight.shape) and 1 in value.weight.strides
+    if not isinstance(value, Outer) or len(value.left.shape) + len(value.right.shape) > 2:
+        return False
+    return sizes_pay(*value.shape)
+
+
+def packed_words(count: int) -> int:
+    """Words of so many numbers in a factor on tiles: three of bfloat16 for each number, two in a word."""
+    return 3 * count // 2
 
 
 def accumulators(value: Value) -> int:

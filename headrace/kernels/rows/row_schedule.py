@@ -9,37 +9,48 @@ from headrace.kernels.rows.fuse import computed_in, is_sum, shared_sums, stored
 from headrace.kernels.rows.order import in_little_memory
 from headrace.kernels.rows.row_plan import (
     PIECE,
+    SPAN,
+    Packed,
     Phase,
     Place,
     Plan,
     Transposed,
     accumulators,
+    on_tiles,
     outer_form,
+    packed_words,
     padded,
 )
-from headrace.kernels.rows.row_program import Input, Join, Map, Outer, Program, Reduce, Value, View
+from headrace.kernels.rows.row_program import Input, Join, Map, Outer, Product, Program, Reduce, Value, View
 
 
-def plan(program: Program, vectors: bool = True, by_weights: bool = False) -> Plan:
+def plan(program: Program, vectors: bool = True, by_weights: bool = False, split: bool = False) -> Plan:
     """A program's steps and memory. vectors: sums over rows are taken along vectors of numbers, as the CPU's are: each
-    has a vector of accumulators, or a factor that is turned around. by_weights: of the latter, after each phase."""
-    return _Planner(program, vectors, by_weights).plan()
+    has a vector of accumulators, or a factor that is turned around. by_weights: of the latter, after each phase.
+    split: products for which that gains time are on the processor's tiles, of numbers split into bfloat16."""
+    found = _Planner(program, vectors, by_weights, split).plan()
+    if split and found.lanes % SPAN:
+        return plan(program, vectors, by_weights)
+    return found
 
 
 class _Planner:
     """The state of planning one program."""
 
-    def __init__(self, program: Program, vectors: bool, by_weights: bool) -> None:
+    def __init__(self, program: Program, vectors: bool, by_weights: bool, split: bool) -> None:
         self.program, self.stored, self.vectors, self.by_weights = program, stored(program), vectors, by_weights
+        self.split = split
         self.totals = shared_sums(program)
         self.together = {part: parts for parts in self.totals.values() for part in parts}
         self.transposed: dict[Value, Transposed] = {}
+        self.packed: dict[Value, Packed] = {}
         self.places: dict[Value, Place] = {}
         self.phases: list[Phase] = []
 
     def plan(self) -> Plan:
         """The plan."""
         self._order()
+        self._pack_weights()
         factors = self._take_gradients()
         uniform = self._place_uniforms()
         sums, size = dict[Value, int](), 0
@@ -52,7 +63,8 @@ class _Planner:
                     sums |= dict.fromkeys(self.together.get(value, [value]), size)
                     size += accumulators(value) if self.vectors else value.size
         tiles, kept = self._place_tiles(factors)
-        return Plan(self.program, self.phases, self.places, sums, self.transposed, tiles, kept, uniform, size)
+        turned, packed = self.transposed, self.packed
+        return Plan(self.program, self.phases, self.places, sums, turned, packed, tiles, kept, uniform, size)
 
     def _order(self) -> None:
         """Put each stored value into the phase that computes it, with the columns that this phase reads."""
@@ -75,6 +87,18 @@ class _Planner:
                 for needed in self.loaded(value):
                     self._gather_one(phase, needed)
                 phase.stores.append(position)
+
+    def _pack_weights(self) -> None:
+        """Have the weights of products on tiles packed, once, before the first phase that can be."""
+        known: dict[object, Packed] = {}
+        for value in self.program.values() if self.split else ():
+            if not (isinstance(value, Product) and on_tiles(value)):
+                continue
+            source = value.weight
+            if _key(source) not in known:
+                known[_key(source)] = Packed((packed_words(source.size),), False, source=source)
+                self.phases[source.value.phase].packed.append(known[_key(source)])
+            self.packed[value] = known[_key(source)]
 
     def _take_gradients(self) -> set[Value]:
         """Take the gradients out of the phases that are summed up by weights. Returns their factors with rows."""
@@ -114,10 +138,11 @@ class _Planner:
             self._gather(phase, value)
             if self.vectors and isinstance(value, Outer) and outer_form(value) != "dots":
                 source = value.right if outer_form(value) == "right" else value.left
-                key = (id(source.value), source.shape, source.strides, source.offset)
+                packed = self.split and on_tiles(value)
+                key = packed, _key(source)
                 if key not in turned:
-                    shape = (*source.shape[:-1], padded(source.shape[-1]))
-                    turned[key] = Transposed(shape, True, source=source)
+                    shape = (packed_words(source.size),) if packed else (*source.shape[:-1], padded(source.shape[-1]))
+                    turned[key] = Transposed(shape, True, source=source, packed=packed)
                     phase.steps.append(turned[key])
                 self.transposed[value] = turned[key]
             phase.steps.append(value)
@@ -162,6 +187,9 @@ class _Planner:
                 continue
             self.places[value] = Place("uniform", size)
             size += padded(value.size)
+        for packed in dict.fromkeys(self.packed.values()):
+            self.places[packed] = Place("uniform", size)
+            size += packed.size
         for total, parts in self.totals.items():
             self.places[parts[0]] = self.places[total]
         return size
@@ -258,6 +286,11 @@ class _Planner:
                 if view.value is not other and not self._by_number(view.value, other):
                     return False
         return True
+
+
+def _key(view: View) -> object:
+    """The same for views of the same numbers."""
+    return id(view.value), view.shape, view.strides, view.offset
 
 
 def _within_joins(steps: list[Value]) -> dict[Value, tuple[Value, int]]:

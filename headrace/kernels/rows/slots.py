@@ -1,8 +1,8 @@
 """The argument slots of a program's entry point, 8 bytes each: see kernels.runtime.native.
 
-Task 0 computes uniform values that need no rows. Then there are for each phase the blocks of one part; where gradients
-are taken by weights, a piece of them; and what follows (sums, and uniform values of the next phase). ALL is everything,
-one after the other.
+Task 0 computes uniform values that need no rows. Then there are for each phase: where it multiplies on tiles, a piece
+of the weights to pack; the blocks of one part; where gradients are taken by weights, a piece of them; and what follows
+(sums, and uniform values of the next phase). ALL is everything, one after the other.
 """
 
 from __future__ import annotations

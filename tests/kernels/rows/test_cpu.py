@@ -7,11 +7,11 @@ import pytest
 
 from headrace.kernels.rows import row_plan
 from headrace.kernels.rows.builder import Builder
+from headrace.kernels.rows.floors import floors
 from headrace.kernels.rows.narrow import narrowed
 from headrace.kernels.rows.row_plan import outer_form, rows_of_block
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
-from headrace.kernels.rows.targets.cpu_floors import floors
 from headrace.kernels.rows.targets.cpu_program import parts_of
 from tests.kernels.rows import in_numpy, on_threads
 from tests.kernels.rows.compared import columns, numbers, same, uniforms

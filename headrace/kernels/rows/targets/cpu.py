@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.kernels.rows import slots
+from headrace.kernels.rows.floors import floors
 from headrace.kernels.rows.fuse import is_sum
-from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed
+from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, Transposed, packed_words
 from headrace.kernels.rows.row_program import (
     Input,
     Join,
@@ -17,9 +18,8 @@ from headrace.kernels.rows.row_program import (
     contiguous,
 )
 from headrace.kernels.rows.targets.cpu_calls import Caller
-from headrace.kernels.rows.targets.cpu_floors import floors
 from headrace.kernels.rows.targets.cpu_rolled import Address
-from headrace.kernels.rows.targets.cpu_sums import add_block, finish, function, gradients, indices, place_in
+from headrace.kernels.rows.targets.cpu_sums import add_block, divided, finish, function, gradients, indices, place_in
 from headrace.kernels.rows.targets.llvm_expressions import ELEMENTS, Reader, expression, in_memory
 from headrace.kernels.rows.targets.llvm_products import Multiply, multiply, transposed_step
 from headrace.kernels.rows.targets.llvm_steps import (
@@ -29,6 +29,7 @@ from headrace.kernels.rows.targets.llvm_steps import (
     written,
 )
 from headrace.kernels.rows.targets.llvm_text import Body, Module
+from headrace.kernels.rows.targets.llvm_tiles import multiply_on_tiles, pack_weight, packed_step
 
 ENTRY = "entry"
 PARTS = 8  # of a Join: of more, each is copied by a call of its own
@@ -57,6 +58,8 @@ class _Target:
     def text(self) -> str:
         functions = [self._before("before0", [], self.plan.phases[0].before)]
         for number, phase in enumerate(self.plan.phases):
+            if phase.packed:
+                functions += self._packing(f"packing{number}", phase)
             functions.append(self._phase(f"phase{number}", phase))
             if phase.gradients:
                 functions += gradients(self.plan, self.module, self.wide, f"gradients{number}", phase)
@@ -104,7 +107,8 @@ class _Target:
         elif is_sum(value):
             add_block(call, self.wide, value)
         elif isinstance(value, Transposed):
-            call.step(transposed_step(begin(self.plan, self.module, True), value))
+            step = begin(self.plan, self.module, True)
+            call.step(packed_step(step, value) if value.packed else transposed_step(step, value))
         else:
             self._usual(call, value)
 
@@ -133,11 +137,15 @@ class _Target:
             bias=bias,
             floor=value in self.floored,
         )
-        name = multiply(self.module, sizes, self.wide)
+        packed, factor = self.plan.packed.get(value), call.at(weight.value, weight.offset)
+        if packed is None:
+            name = multiply(self.module, sizes, self.wide)
+        else:
+            name, factor = multiply_on_tiles(self.module, sizes), call.at(packed, 0)
         steps = contiguous(value.shape)
         for place in indices(source.shape[:-1]):
             given = [
-                call.at(weight.value, weight.offset),
+                factor,
                 call.at(source.value, place_in(source, place) * self.plan.lanes),
                 call.at(value, sum(i * s for i, s in zip(place, steps, strict=False)) * self.plan.lanes),
             ]
@@ -175,6 +183,20 @@ class _Target:
         data, *strides = (call.slot(slot + i) for i in range(3))
         given = [f"i64 {number}" for number in (*strides, call.start, call.count)]
         call.step(step, extra, [Address(call.pointer(data)), *given])
+
+    def _packing(self, name: str, phase: Phase) -> list[str]:
+        """The function of that name, which packs a piece of a phase's weights, and those that it calls."""
+
+        def piece(number: int, rows: int, title: str) -> str:
+            b = Body(1)
+            call, packed = Caller(self.plan, self.module, b), phase.packed[number]
+            view = packed.source
+            weight = call.moved(call.at(view.value, view.offset), "%first", view.strides[0])
+            target = call.moved(call.at(packed, 0), "%first", packed_words(view.shape[1]))
+            call.do(pack_weight(self.module, (rows, view.shape[1]), view.strides), [weight, target])
+            return function(title, b, "ptr %slots, i64 %first")
+
+        return divided(name, [packed.pieces for packed in phase.packed], piece)
 
     def _before(self, name: str, sums: list[Value], values: list[Value], last: bool = False) -> str:
         """What follows a phase, once: its sums, uniform values, and after the last phase the results."""
@@ -219,6 +241,8 @@ class _Target:
         """The function that does the task which its slots name."""
         tasks = [("before0", "1")]
         for number, phase in enumerate(self.plan.phases):
+            if phase.packed:
+                tasks.append((f"packing{number}", str(phase.packs)))
             tasks.append((f"phase{number}", "%parts"))
             if phase.gradients:
                 tasks.append((f"gradients{number}", str(phase.pieces)))

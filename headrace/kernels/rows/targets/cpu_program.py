@@ -32,12 +32,13 @@ def parts_of(rows: int, by_weights: bool = False) -> int:
 class Layout:
     """Sizes of the memory that a call of a program needs: counts of its inputs and outputs, and as in Plan.
 
-    pieces: of the gradients that are taken by weights after each phase."""
+    pieces: of the gradients that are taken by weights after each phase. packs: of the weights packed before each."""
 
     columns: int
     uniforms: int
     outputs: int
     pieces: Sequence[int]
+    packs: Sequence[int]
     tiles: int
     kept: int
     uniform: int
@@ -58,7 +59,10 @@ class Layout:
 
     def tasks(self, parts: int) -> list[int]:
         """Count the parts of each task, where rows are divided into so many."""
-        return [1, *(count for own in self.pieces for count in ([parts, own, 1] if own else [parts, 1]))]
+        found = [1]
+        for packs, pieces in zip(self.packs, self.pieces, strict=True):
+            found += [*[packs] * (packs > 0), parts, *[pieces] * (pieces > 0), 1]
+        return found
 
 
 def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
@@ -68,8 +72,8 @@ def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
 
     program = plan.program
     counts = len(program.columns), len(program.uniforms), len(program.outputs)
-    own = [phase.pieces for phase in plan.phases]
-    layout = Layout(*counts, own, plan.tiles, plan.kept, plan.uniform, plan.accumulators)
+    pieces, packs = [phase.pieces for phase in plan.phases], [phase.packs for phase in plan.phases]
+    layout = Layout(*counts, pieces, packs, plan.tiles, plan.kept, plan.uniform, plan.accumulators)
     return CpuProgram(layout, of_text("rows", assembly(plan, list(dtypes), is_wide()), object_code))
 
 

@@ -3,12 +3,12 @@ the accumulators of parts, added in order, as plain numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from headrace.kernels.rows import slots
-from headrace.kernels.rows.row_plan import PIECE, VECTOR, Phase, Plan, matrix, outer_form, padded, pieces
+from headrace.kernels.rows.row_plan import VECTOR, Phase, Plan, matrix, outer_form, padded, pieces
 from headrace.kernels.rows.row_program import Outer, Reduce, Value, View
 from headrace.kernels.rows.targets.cpu_calls import Caller
 from headrace.kernels.rows.targets.cpu_rolled import Address
@@ -16,6 +16,7 @@ from headrace.kernels.rows.targets.llvm_expressions import Step
 from headrace.kernels.rows.targets.llvm_products import Multiply, dots_step, multiply
 from headrace.kernels.rows.targets.llvm_steps import COUNT, begin, combined, row_sum_step
 from headrace.kernels.rows.targets.llvm_text import Body, Module
+from headrace.kernels.rows.targets.llvm_tiles import add_on_tiles
 
 
 def add_block(call: Caller, wide: bool, value: Value) -> None:
@@ -29,7 +30,7 @@ def add_block(call: Caller, wide: bool, value: Value) -> None:
         return
     sizes = _sizes(call.plan, value, matrix(value)[0].shape[-1], "target")
     for weight, source, more in _factors(call, value):
-        name = multiply(call.module, replace(sizes, **more), wide)
+        name = _multiply(call, value, replace(sizes, **more), wide)
         call.do(name, [weight, source, call.sums(value), f"i64 {call.count}"])
 
 
@@ -44,6 +45,13 @@ def _sizes(plan: Plan, value: Outer, rows: int, start: str) -> Multiply:
     return Multiply(rows, None, pitch, own.strides[-1] * lanes, 1, VECTOR, pitch, start, strip=VECTOR * lanes)
 
 
+def _multiply(call: Caller, value: Outer, sizes: Multiply, wide: bool) -> str:
+    """The function of an Outer's product."""
+    if call.plan.transposed[value].packed:
+        return add_on_tiles(call.module, replace(sizes, lanes=call.plan.lanes))
+    return multiply(call.module, sizes, wide)
+
+
 def _factors(call: Caller, value: Outer) -> Iterator[tuple[Address, Address, dict[str, Any]]]:
     """The addresses of an Outer's two factors in a block, and what Multiply has of sums in turn: of a matrix for each
     index of the first axes."""
@@ -55,22 +63,32 @@ def _factors(call: Caller, value: Outer) -> Iterator[tuple[Address, Address, dic
         yield weight, call.at(call.plan.transposed[value], number * together * pitch * lanes), more
 
 
+def divided(name: str, cuts: list[list[int]], make: Callable[[int, int, str], str]) -> list[str]:
+    """The function of that name, which does one piece, and those that it calls. cuts: of each matrix, the rows of each
+    piece. make: writes the function of a name that does so many rows of a matrix, from row %first on."""
+    functions, b, begin = list[str](), Body(1), 0
+    part = b.new(f"load i64, ptr {b.at('%slots', str(slots.PART), 'i64')}, align 8")
+    for number, cut in enumerate(cuts):
+        for rows in dict.fromkeys(cut):
+            title = f"{name}_{number}_{rows}"
+            functions.append(make(number, rows, title))
+            end = begin + (len(cut) if rows == cut[-1] else len(cut) - 1)
+            at = b.mul(b.new(f"sub i64 {part}, {begin}"), cut[0])
+            inside, mark = b.new(f"icmp ult i64 {part}, {end}"), len(b.lines)
+            b.do(f"br i1 {inside}, label %own{mark}, label %next{mark}")
+            b.lines += [f"own{mark}:", f"  call void @{title}(ptr %slots, i64 {at})", "  ret void", f"next{mark}:"]
+        begin += len(cut)
+    return [*functions, function(name, b, "ptr %slots")]
+
+
 def gradients(plan: Plan, module: Module, wide: bool, name: str, phase: Phase) -> list[str]:
     """The function of that name, which computes a piece of a phase's gradients, and those that it calls."""
-    functions, b, begin_ = list[str](), Body(1), 0
-    part = b.new(f"load i64, ptr {b.at('%slots', str(slots.PART), 'i64')}, align 8")
-    for group, values in enumerate(phase.gradients):
-        cut = pieces(values[0])
-        for rows in dict.fromkeys(cut):
-            title = f"{name}_{group}_{rows}"
-            functions.append(_piece(plan, module, wide, values, rows, title))
-            end = begin_ + (len(cut) if rows == cut[-1] else len(cut) - 1)
-            at = b.mul(b.new(f"sub i64 {part}, {begin_}"), PIECE)
-            inside, number = b.new(f"icmp ult i64 {part}, {end}"), len(b.lines)
-            b.do(f"br i1 {inside}, label %own{number}, label %next{number}")
-            b.lines += [f"own{number}:", f"  call void @{title}(ptr %slots, i64 {at})", "  ret void", f"next{number}:"]
-        begin_ += len(cut)
-    return [*functions, function(name, b, "ptr %slots")]
+    groups = phase.gradients
+
+    def piece(group: int, rows: int, title: str) -> str:
+        return _piece(plan, module, wide, groups[group], rows, title)
+
+    return divided(name, [pieces(values[0]) for values in groups], piece)
 
 
 def _piece(plan: Plan, module: Module, wide: bool, values: list[Value], rows: int, name: str) -> str:
@@ -107,7 +125,7 @@ def _multiply_blocks(
         assert isinstance(value, Outer)
         sizes = replace(_sizes(plan, value, rows, start), blocks=plan.kept * plan.lanes, lanes=plan.lanes)
         for weight, source, more in _factors(call, value):
-            name = multiply(call.module, replace(sizes, start=start, **more), wide)
+            name = _multiply(call, value, replace(sizes, start=start, **more), wide)
             call.do(name, [call.moved(weight, "%first", sizes.row), source, sums, *counts])
             start = "target"
 

@@ -208,10 +208,10 @@ def transposed_step(step: Step, value: Transposed) -> Step:
     (source, offset), target = step.address(view.value, view.offset), step.pointer(value)
     stride = view.strides[-1] * lanes
 
-    def turned(index: list[str]) -> None:
+    def along(index: list[str]) -> None:
         if len(index) < len(view.shape) - 1:
             with b.loop(view.shape[len(index)]) as i:
-                turned([*index, i])
+                along([*index, i])
             return
         places = [b.times(i, s * lanes) for i, s in zip(index, view.strides[:-1], strict=True)]
         begin_ = b.plus(offset * lanes, *places)
@@ -230,13 +230,19 @@ def transposed_step(step: Step, value: Transposed) -> Step:
                 at = b.plus(begin_, whole * stride, e)
                 _square(b, source, at, stride, count - whole, target, b.plus(to, whole * lanes, b.times(e, VECTOR)))
 
-    turned([])
+    along([])
     return step
 
 
 def _square(b: Body, source: str, at: str, stride: int, count: int, target: str, to: str) -> None:
     base, goal = b.at(source, at), b.at(target, to)
     rows = [b.load(base, str(i * stride)) if i < count else "zeroinitializer" for i in range(VECTOR)]
+    for j, row in enumerate(turned(b, rows)):
+        b.store(row, goal, str(j * VECTOR))
+
+
+def turned(b: Body, rows: list[str]) -> list[str]:
+    """VECTOR vectors turned around."""
     halves = [[j + half + VECTOR * row for j in range(8) for row in (0, 1)] for half in (0, 8)]
     for _ in range(4):
         rows = [
@@ -244,8 +250,7 @@ def _square(b: Body, source: str, at: str, stride: int, count: int, target: str,
             for x, y in zip(rows[:8], rows[8:], strict=True)
             for half in halves
         ]
-    for j, row in enumerate(rows):
-        b.store(row, goal, str(j * VECTOR))
+    return rows
 
 
-__all__ = ["Multiply", "begin", "dots_step", "multiply", "replace", "transposed_step"]
+__all__ = ["Multiply", "begin", "dots_step", "multiply", "replace", "transposed_step", "turned"]
