@@ -36,7 +36,7 @@ BANNED = {
     "engages": "acquires",
     "rehearse": "warm up",
     "rehearses": "warms up",
-    "thirds": "split_bf16",
+    "thirds": "llvm_tiles",
     "by hand": "manual",
     "film": "video",
     "films": "videos",

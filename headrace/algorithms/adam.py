@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headrace.policies.flat_parameters import flatten, flatten_gradients
 
-BETA1, BETA2 = 0.9, 0.999  # kernels.nn.adam_step has the same
+BETA1, BETA2 = 0.9, 0.999
 
 _grad, _requires_grad = attrgetter("grad"), attrgetter("requires_grad")
 

@@ -11,8 +11,6 @@ from headrace.kernels.runtime.jit import INNER, njit
 
 F = np.float32
 _1, _2, _16, _32, _48, _64 = (np.uint64(i) for i in (1, 2, 16, 32, 48, 64))
-BETA1, BETA2 = 0.9, 0.999  # where no other is given
-KEEP1, TAKE1 = F(BETA1), F(1.0 - BETA1)
 
 
 @njit(**INNER)
@@ -33,7 +31,7 @@ def squares(gradient, first, count):
 
 
 @njit(**INNER)
-def scales(norm, steps, learning_rate, max_norm, beta2, beta1=BETA1):
+def scales(norm, steps, learning_rate, max_norm, beta2, beta1):
     """(factor of the gradient, rate, factor of the root of squares), float32: for step number `steps`, counted from 1,
     along a gradient of this norm, scaled down to max_norm where it is larger."""
     excess = norm / max_norm
@@ -65,8 +63,8 @@ def adam(
     eps,
     keep2,
     take2,
-    keep1=KEEP1,
-    take1=TAKE1,
+    keep1,
+    take1,
 ):
     """Move parameters[first : first + count] one step. scale: see scales(). keep2, take2: beta2, and 1 - beta2; keep1,
     take1: of beta1."""

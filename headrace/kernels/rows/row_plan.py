@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from headrace.kernels.nn.amx import sizes_pay
+from headrace.kernels.nn.amx import SPAN, sizes_pay
 from headrace.kernels.rows.row_program import Outer, Product, Program, Reduce, Value, View, contiguous
 
 BLOCKS = (32, 64, 16)  # rows of a block; the first, unless another reads less from beyond the second cache
@@ -22,7 +22,6 @@ KEPT = 4096  # numbers of a row that are kept for that: of more, too
 PIECE = 24  # rows of a matrix that are a piece of it: whole tiles of a product, whatever the machine's registers
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
-SPAN = 32  # numbers along a sum that a tile of bfloat16 has; rows and columns of a product that are taken together
 PACKED = 2 * SPAN  # rows of a weight that are packed at a time
 FEW = 512  # numbers of an Outer, up to which each is a sum along lanes of its own, without a transposed factor
 
