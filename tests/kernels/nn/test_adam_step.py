@@ -19,13 +19,13 @@ import numpy as np
 from numba import njit
 from headrace.kernels.nn.adam_step import adam, scales, squares
 
-U = np.uint64
+U, SETTINGS = np.uint64, np.float32([1e-8, 0.999, 1e-3, 0.9, 0.1])  # eps, beta2, 1 - beta2, beta1, 1 - beta1
 
 @njit
-def step(parameters, gradient, mean, square, first, count):
+def step(parameters, gradient, mean, square, first, count, eps, keep2, take2, keep1, take1):
     found = squares(gradient, first, count)
-    scale = scales(np.sqrt(found), 3, 1e-2, 0.5, 0.999)
-    adam(parameters, gradient, mean, square, first, count, scale, np.float32(1e-8), np.float32(0.999), np.float32(1e-3))
+    scale = scales(np.sqrt(found), 3, 1e-2, 0.5, 0.999, 0.9)
+    adam(parameters, gradient, mean, square, first, count, scale, eps, keep2, take2, keep1, take1)
     return found
 
 random = np.random.default_rng(0)
@@ -33,7 +33,7 @@ for first, count in ((0, 0), (3, 1), (0, 15), (5, 16), (1, 63), (0, 64), (7, 100
     numbers = random.standard_normal((4, 16400)).astype(np.float32)
     numbers[3] **= 2
     before = numbers[1].copy()
-    found = step(*numbers, U(first), U(count))
+    found = step(*numbers, U(first), U(count), *SETTINGS)
     assert abs(found - np.square(before[first : first + count].astype(float)).sum()) <= 1e-6 * found
     sys.stdout.buffer.write(np.float32(found).tobytes() + numbers.tobytes())
 """
