@@ -61,6 +61,12 @@ def test_digests_are_the_same_in_every_version_of_python(name):
 def executed(name, plain, noted=True):
     """Code of the package that a call runs, without what belongs to no plain function (APART)."""
     function, arguments = call(name)
+    with torch.set_grad_enabled(name.endswith(("learn", "recur", "learn_from_replay"))):
+        return run(lambda: (function.plain if plain else function)(*arguments), noted)
+
+
+def run(function, noted=True):
+    """Code of the package that a function runs, without what belongs to no plain function."""
     codes = set()
 
     def note(frame, event, _):
@@ -68,15 +74,26 @@ def executed(name, plain, noted=True):
         if event == "call" and file.startswith(PACKAGE) and not file.startswith(APART):
             codes.add(frame.f_code)
 
-    before = torch.is_grad_enabled()
-    torch.set_grad_enabled(name.endswith(("learn", "recur", "learn_from_replay")))
     sys.setprofile(note if noted else None)
     try:
-        (function.plain if plain else function)(*arguments)
+        function()
     finally:
         sys.setprofile(None)
-        torch.set_grad_enabled(before)
     return codes
+
+
+def of_losses(name):
+    """Code that the losses of an off-policy algorithm run: where it changes, their programs are made again. And which
+    parameters are learned: a collector asks that before each rollout."""
+    _, (first, *_) = call(name)
+    algorithm = getattr(first, "algorithm", first)
+    objectives, networks = algorithm.objectives()
+    rows = {part: torch.rand(8, 3) for part in ("observation", "next_observation")} | {"action": torch.rand(8, 1)}
+    rows |= {part: torch.rand(8) for part in ("reward", "discount", "weight")}
+    rows["random"] = torch.rand(8, algorithm.num_draws())
+    with fused.plain_only():
+        run_by_losses = run(lambda: [each.loss(networks, dict(rows), algorithm.config) for each in objectives])
+    return run_by_losses | {type(algorithm).learned.__code__}
 
 
 def codes_of(function):
@@ -91,6 +108,8 @@ def test_all_that_the_plain_function_runs_and_the_kernel_does_not_is_reached(nam
     known = set()
     for part in (name, *(("actor_critic.act", "actor_critic.value") if name == "collector.steps" else ())):
         known.update(code for function in reached(part)[2].functions for code in codes_of(function))
+    if name.startswith("off_policy."):
+        known |= of_losses(name)
     executed(name, plain=False, noted=False)  # what is compiled at first: noting the compiler's calls doubles its time
     executed(name, plain=False)  # what is imported at first
     with fused.plain_only():

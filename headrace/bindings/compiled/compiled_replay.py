@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.algorithms.off_policy import OffPolicy, learn_from_replay
+from headrace.algorithms.adam import Adam
+from headrace.algorithms.off_policy import Networks, OffPolicy, learn_from_replay
 from headrace.algorithms.reduce import size_of
 from headrace.bindings import off_policy_acting
 from headrace.bindings.bound import Bound
@@ -31,7 +32,7 @@ from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import kind_of
 from headrace.policies.q_network import QNetwork
 
-CLASSES = (OffPolicy, Replay, PrioritizedReplay, *off_policy_acting.CLASSES)  # whose methods this was written after
+CLASSES = (OffPolicy, Networks, Adam, Replay, PrioritizedReplay, *off_policy_acting.CLASSES)
 STEPS_CLASSES = (*CLASSES, InlineCollector, LearningCollector)
 
 
