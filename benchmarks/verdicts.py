@@ -1,4 +1,4 @@
-"""Whether `headrace diagnose` is right: 40 scripts of planted truth, 46 whose main cost was measured by ablation.
+"""Whether `headrace diagnose` is right: 40 scripts of planted truth, 56 whose main cost was measured by ablation.
 
     python benchmarks/verdicts.py --python PYTHON                       # the verdicts: 25 minutes
     python benchmarks/verdicts.py --python PYTHON --ablations 5         # what each part of a script takes

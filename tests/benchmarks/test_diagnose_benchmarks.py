@@ -28,7 +28,7 @@ def test_overhead(tmp_path: Path) -> None:
     ("which", "half", "number"),
     [
         *(("planted", "open", 20), ("planted", "sealed", 20), ("ablated", "open", 10), ("ablated", "sealed", 10)),
-        *(("strangers", "open", 26), ("strangers", "sealed", 0)),
+        *(("strangers", "open", 36), ("strangers", "sealed", 0)),
     ],
 )
 def test_changes_can_be_applied_and_the_archive_is_the_one_that_was_committed(
