@@ -157,18 +157,18 @@ def test_a_signal_ends_all_and_each_saves(tmp_path, capsys):
 
 
 def test_agents_of_a_killed_process_resume_alone(tmp_path):
-    words = [*PPO, "--total-steps", "60_000", "--save-freq", "3000", "--seeds", "0-1", "--log-folder"]
+    words = [*PPO, "--total-steps", "300_000", "--save-freq", "15000", "--seeds", "0-1", "--log-folder"]
     command = [sys.executable, "-m", "headrace", "train", "--final-episodes", "0", "--together", *words, tmp_path / "a"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        while len([*(tmp_path / "a").glob("*/*/step_*/manifest.json")]) < 4:
-            assert process.poll() is None
+        while sum(len([*run.glob("step_*/manifest.json")]) > 1 for run in (tmp_path / "a").glob("*/*")) < 2:
+            assert process.poll() is None  # one agent may be ahead of the other
             time.sleep(0.01)
     finally:
         process.kill()
         process.wait()
     killed = by_seed(tmp_path / "a")
-    assert all(checkpoint.read_manifest(run / "last")["counters"]["steps"] < 60_000 for run in killed.values())
+    assert all(checkpoint.read_manifest(run / "last")["counters"]["steps"] < 300_000 for run in killed.values())
     for run in killed.values():
         assert train("--resume", run) == 0
     assert train(*words, tmp_path / "b") == 0

@@ -337,10 +337,10 @@ def test_a_terminal_that_is_closed_does_not_lose_a_run(theirs):
     process = forked.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     metrics, said = Path("runs/ppo/CartPole-v1_1/metrics.jsonl"), b""
-    while not metrics.exists() and process.poll() is None:
+    while not (metrics.exists() and metrics.stat().st_size) and process.poll() is None:
         said += os.read(master, 65536)  # else the terminal is full one day
     os.close(master)
-    assert metrics.exists(), said  # a signal before the training has begun ends it
+    assert metrics.exists(), said  # a signal before the training has begun ends it: there is a row
     if not theirs:
         time.sleep(1.0)  # some tables long
         process.send_signal(signal.SIGTERM)
