@@ -34,8 +34,6 @@ from headrace.policies.q_network import QNetwork
 
 CLASSES = (OffPolicy, Networks, Adam, Replay, PrioritizedReplay, *off_policy_acting.CLASSES)
 STEPS_CLASSES = (*CLASSES, InlineCollector, LearningCollector)
-
-
 LEFT_OUT = ("append_and_learn", "batch_rows", "add_metrics")  # methods that the compiled loop does not call
 
 

@@ -1,4 +1,4 @@
-"""Where programs read their inputs and write their outputs: at the addresses of the call before, or in a rollout."""
+"""Addresses at which programs read their inputs and write their outputs: those of the call before, or in a rollout."""
 
 from __future__ import annotations
 

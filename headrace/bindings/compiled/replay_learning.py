@@ -14,7 +14,7 @@ from headrace.algorithms.off_policy import OffPolicy, delayed_steps, means_of_su
 from headrace.bindings.compiled import compiled_objectives
 from headrace.bindings.compiled.compiled_objectives import arguments_of
 from headrace.bindings.compiled.loss_program import Program
-from headrace.bindings.compiled.objective_learner import NOTHING, ObjectiveLearner, Part
+from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
 from headrace.bindings.off_policy_acting import NO_CHOICE, NO_NUMBER
 from headrace.core import rng
 from headrace.data.replay import Batch
@@ -122,11 +122,11 @@ class LearningCall:
             state=state,
             since=np.uint64(self._learner.since),
             period=np.int64(np.lcm.reduce([part.every for part in self._parts])),
-            follow=moving[0] if moving and interval > 1 else NOTHING,
+            follow=moving[0] if moving and interval > 1 else NO_NUMBER,
             tau=np.float32(getattr(config, "tau", 1.0)),
             interval=np.int64(interval),
             metrics=_words(self._measured),
-            error=errors[0] if errors else NOTHING,
+            error=errors[0] if errors else NO_NUMBER,
             sums=self._sums,
         )
 

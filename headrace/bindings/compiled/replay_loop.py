@@ -40,7 +40,6 @@ from headrace.kernels.targets.cpu.state_layout import flat
 from headrace.parallel.learning_collector import LearningCollector
 
 ANNOUNCEMENT = "compiling the off-policy loop (once, about 8 s) ..."
-NOTHING = np.empty(0, np.float32)
 _NO_WORDS = np.zeros(1, np.uint64)
 FLAGS = ("valid", "terminated", "truncated")
 
@@ -200,7 +199,7 @@ def _ring(replay: Replay, drawn: int) -> Ring:
 def _priorities(replay: Replay, drawn: int) -> Priorities:
     """drawn: rows of a learning call's minibatches."""
     if not isinstance(replay, PrioritizedReplay):
-        nothing = (np.zeros(1), 0.0, NOTHING, np.zeros(1), np.zeros(1, np.int64), np.zeros(1))
+        nothing = (np.zeros(1), 0.0, acting.NO_NUMBER, np.zeros(1), np.zeros(1, np.int64), np.zeros(1))
         return Priorities(np.uint64(0), np.uint64(0), *nothing)
     numbers = (replay.beta.view(1).numpy(), replay.highest.view(1).numpy())
     memory = (np.zeros(drawn, np.int64), np.zeros(drawn))

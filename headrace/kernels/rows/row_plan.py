@@ -65,7 +65,7 @@ class Packed(Value):
 
     @property
     def pieces(self) -> list[int]:
-        """How many rows each piece has that a thread packs."""
+        """Number of rows of each piece that a thread packs."""
         rows = self.source.shape[0]
         return [min(PACKED, rows - first) for first in range(0, rows, PACKED)]
 
@@ -151,8 +151,8 @@ def outer_form(outer: Outer) -> Form:
 
 
 def on_tiles(value: Value) -> bool:
-    """Whether tiles of bfloat16, where the processor has them, gain time for a product: one of whole tiles, whose
-    factors they can take as they lie."""
+    """True if tiles of bfloat16 gain time for a product: it consists of whole tiles, and its factors lie so that tiles
+    can take them."""
     if isinstance(value, Product):
         return sizes_pay(*value.weight.shape) and 1 in value.weight.strides
     if not isinstance(value, Outer) or len(value.left.shape) + len(value.right.shape) > 2:

@@ -131,7 +131,7 @@ def _add_rows(b: Body, sizes: Multiply, heights: list[int], room: str, factors: 
 
 
 def _place(b: Body, row: str, k: str, terms: int) -> str:
-    """Where the tile of a row, or a column, and of a term lies in a packed factor with so many terms."""
+    """Offset of the tile of a row, or a column, and of a term in a packed factor with so many terms."""
     return b.plus(b.times(row, terms // SPAN * ROOM // VECTOR), b.times(k, ROOM // SPAN))
 
 
