@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from headrace.kernels.nn.amx import SPAN, sizes_pay
 from headrace.kernels.rows.row_program import Outer, Product, Program, Reduce, Value, View, contiguous
 
+ON_TILES = 64  # rows of a block with products on tiles: each block reads all packed weights, of 6 bytes a number
 BLOCKS = (32, 64, 16)  # rows of a block; the first, unless another reads less from beyond the second cache
 BY_WEIGHTS = 512  # rows up to which factors of gradients are kept: of more, they leave the caches
 KEPT = 4096  # numbers of a row that are kept for that: of more, too
@@ -128,7 +129,8 @@ class Plan:
 
     @property
     def lanes(self) -> int:
-        return rows_of_block(self.tiles, self.accumulators)
+        on_tiles = self.packed or any(turned.packed for turned in self.transposed.values())
+        return ON_TILES if on_tiles else rows_of_block(self.tiles, self.accumulators)
 
 
 def rows_of_block(tiles: int, accumulators: int) -> int:

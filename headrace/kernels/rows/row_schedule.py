@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from headrace.kernels.rows.fuse import computed_in, is_sum, shared_sums, stored
 from headrace.kernels.rows.order import in_little_memory
+from headrace.kernels.rows.residence import divided
 from headrace.kernels.rows.row_plan import (
+    MEMORY,
     PIECE,
-    SPAN,
     Packed,
     Phase,
     Place,
@@ -28,10 +29,7 @@ def plan(program: Program, vectors: bool = True, by_weights: bool = False, split
     """A program's steps and memory. vectors: sums over rows are taken along vectors of numbers, as the CPU's are: each
     has a vector of accumulators, or a factor that is turned around. by_weights: of the latter, after each phase.
     split: products for which that gains time are on the processor's tiles, of numbers split into bfloat16."""
-    found = _Planner(program, vectors, by_weights, split).plan()
-    if split and found.lanes % SPAN:
-        return plan(program, vectors, by_weights)
-    return found
+    return _Planner(program, vectors, by_weights, split).plan()
 
 
 class _Planner:
@@ -46,6 +44,7 @@ class _Planner:
         self.packed: dict[Value, Packed] = {}
         self.places: dict[Value, Place] = {}
         self.phases: list[Phase] = []
+        self.phase_of: dict[Value, int] = {}  # of values with rows and of sums over rows
 
     def plan(self) -> Plan:
         """The plan."""
@@ -70,35 +69,56 @@ class _Planner:
         """Put each stored value into the phase that computes it, with the columns that this phase reads."""
         values = [value for value in self.program.values() if value in self.stored]
         last = max((value.phase for value in values), default=0)
-        self.phases = [Phase() for _ in range(last + 1)]
-        steps: list[list[Value]] = [[] for _ in self.phases]
+        steps: list[list[Value]] = [[] for _ in range(last + 1)]
+        before: list[list[Value]] = [[] for _ in steps]
         within = self._within_totals()
         for value in values:
             if value.rows or is_sum(value):
                 steps[computed_in(value)].append(value)
             elif value not in self.totals and value not in within:
-                self.phases[value.phase].before.append(value)
-        for phase, own in zip(self.phases, steps, strict=True):
-            self._order_steps(phase, in_little_memory(own, self._reads, self._lasting(own)))
+                before[value.phase].append(value)
+        for uniform, own in zip(before, map(self._divided, steps), strict=True):
+            first = len(self.phases)
+            self.phases += [Phase() for _ in own]
+            self.phases[first].before += uniform
+            self.phase_of |= {value: first + i for i, group in enumerate(own) for value in group}
+            for phase, group in zip(self.phases[first:], own, strict=True):
+                self._order_steps(phase, in_little_memory(group, self._reads, self._lasting(group)))
         for position, output in enumerate(self.program.outputs):
             value = output.view.value
             if value.rows:
-                phase = self.phases[value.phase]
-                for needed in self.loaded(value):
-                    self._gather_one(phase, needed)
+                needed = self.loaded(value)
+                phase = self.phases[max((self.phase_of[x] for x in needed if x in self.phase_of), default=0)]
+                for x in needed:
+                    self._gather_one(phase, x)
                 phase.stores.append(position)
 
+    def _divided(self, values: list[Value]) -> list[list[Value]]:
+        """The steps of a phase in groups, where there are more weights on tiles than stay in the second cache."""
+        if not self.split or not any(map(is_sum, values)):
+            return [values]
+        parts = [some for some in self.totals.values() if some[0] in values]
+        return divided(values, self._reads, parts, self._weights, MEMORY // 4) or [values]
+
+    def _weights(self, value: Value) -> dict[object, int]:
+        """How many numbers a step reads for each block besides its rows: packed weights, and its sums."""
+        if isinstance(value, Product) and on_tiles(value):
+            return {_key(value.weight): packed_words(value.weight.size)}
+        return {id(value): accumulators(value)} if isinstance(value, Outer) and not self.by_weights else {}
+
     def _pack_weights(self) -> None:
-        """Have the weights of products on tiles packed, once, before the first phase that can be."""
+        """Have the weights of products on tiles packed, once, before the first phase that reads them."""
         known: dict[object, Packed] = {}
+        first: dict[Packed, int] = {}
         for value in self.program.values() if self.split else ():
             if not (isinstance(value, Product) and on_tiles(value)):
                 continue
             source = value.weight
-            if _key(source) not in known:
-                known[_key(source)] = Packed((packed_words(source.size),), False, source=source)
-                self.phases[source.value.phase].packed.append(known[_key(source)])
-            self.packed[value] = known[_key(source)]
+            packed = known.setdefault(_key(source), Packed((packed_words(source.size),), False, source=source))
+            first[packed] = min(first.get(packed, len(self.phases)), self.phase_of[value])
+            self.packed[value] = packed
+        for packed, phase in first.items():
+            self.phases[phase].packed.append(packed)
 
     def _take_gradients(self) -> set[Value]:
         """Take the gradients out of the phases that are summed up by weights. Returns their factors with rows."""

@@ -284,8 +284,9 @@ def test_denormals_do_not_depend_on_threads() -> None:
 
 
 def test_parts_depend_on_rows_alone() -> None:
-    assert [parts_of(rows) for rows in (1, 63, 64, 256, 257, 1024, 100_000)] == [1, 1, 2, 2, 3, 8, 8]
-    assert [parts_of(rows, by_weights=True) for rows in (1, 63, 64, 256, 257, 512)] == [1, 1, 2, 8, 8, 8]
+    assert [parts_of(rows, 32) for rows in (1, 63, 64, 256, 257, 1024, 100_000)] == [1, 1, 2, 2, 3, 8, 8]
+    assert [parts_of(rows, 32, by_weights=True) for rows in (1, 63, 64, 256, 257, 512)] == [1, 1, 2, 8, 8, 8]
+    assert [parts_of(rows, 64, by_weights=True) for rows in (1, 64, 127, 128, 256, 512)] == [1, 1, 1, 2, 4, 8]
 
 
 def test_rows_of_a_block_depend_on_memory_alone() -> None:

@@ -67,7 +67,7 @@ def layer(outputs: int, inputs: int, kind: str) -> Program:
 def test_products_err_no_more_than_those_in_vectors(
     kind: str, outputs: int, inputs: int, lanes: int, tiles: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_plan, "BLOCKS", (lanes,))
+    monkeypatch.setattr(row_plan, "ON_TILES", lanes)
     program = layer(outputs, inputs, kind)
     own, vectors, given = plan(program, split=True), plan(program), numbers(program, 70)
     assert len(own.packed) == 1 and not vectors.packed and bool(floors(own)[0]) == (kind == "floor")
@@ -109,7 +109,7 @@ def test_gradients_err_no_more_than_those_in_vectors(
     inputs: int, outputs: int, lanes: int, by_weights: bool, tiles: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of rows that do not fill a block: lanes behind them are not counted."""
-    monkeypatch.setattr(row_plan, "BLOCKS", (lanes,))
+    monkeypatch.setattr(row_plan, "ON_TILES", lanes)
     program = learning(inputs, outputs)
     own, vectors = plan(program, by_weights=by_weights, split=True), plan(program, by_weights=by_weights)
     assert sorted(turned.packed for turned in {*own.transposed.values()}) == [False, True, True, True]

@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.kernels.nn.layout import aligned
 from headrace.kernels.rows import slots
-from headrace.kernels.rows.row_plan import Plan, rows_of_block
+from headrace.kernels.rows.row_plan import Plan
 from headrace.kernels.rows.targets.cpu_arguments import Work
 from headrace.kernels.runtime.cache import of_text
 from headrace.kernels.runtime.native import Call, Native
@@ -21,11 +21,12 @@ LEAST = 32  # rows of a part at least, where there are two, or where parts have 
 ANNOUNCEMENT = "compiling the threads of compiled losses (once, about 1 s) ..."
 
 
-def parts_of(rows: int, by_weights: bool = False) -> int:
-    """Into how many parts so many rows are divided, whatever the number of threads."""
+def parts_of(rows: int, lanes: int, by_weights: bool = False) -> int:
+    """Into how many parts so many rows are divided, whatever the number of threads: a part has a block at least."""
+    least = max(LEAST, lanes)
     if by_weights:
-        return max(1, min(PARTS, rows // LEAST))
-    return max(1, min(2, rows // LEAST), min(PARTS, -(-rows // PART)))
+        return max(1, min(PARTS, rows // least))
+    return max(1, min(2, rows // least), min(PARTS, -(-rows // PART)))
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,7 @@ class Layout:
     kept: int
     uniform: int
     accumulators: int
-
-    @property
-    def lanes(self) -> int:
-        return rows_of_block(self.tiles, self.accumulators)
+    lanes: int
 
     @property
     def phases(self) -> int:
@@ -55,7 +53,7 @@ class Layout:
 
     def parts_of(self, rows: int) -> int:
         """Into how many parts so many rows are divided."""
-        return parts_of(rows, by_weights=any(self.pieces))
+        return parts_of(rows, self.lanes, by_weights=any(self.pieces))
 
     def tasks(self, parts: int) -> list[int]:
         """Count the parts of each task, where rows are divided into so many."""
@@ -73,7 +71,7 @@ def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
     program = plan.program
     counts = len(program.columns), len(program.uniforms), len(program.outputs)
     pieces, packs = [phase.pieces for phase in plan.phases], [phase.packs for phase in plan.phases]
-    layout = Layout(*counts, pieces, packs, plan.tiles, plan.kept, plan.uniform, plan.accumulators)
+    layout = Layout(*counts, pieces, packs, plan.tiles, plan.kept, plan.uniform, plan.accumulators, plan.lanes)
     return CpuProgram(layout, of_text("rows", assembly(plan, list(dtypes), is_wide()), object_code))
 
 
