@@ -97,6 +97,6 @@ def test_a_run_that_was_stopped_while_it_acted_at_random_is_loaded_without_that(
     policy, seen = hr.load(run.path), np.ones((64, 3), np.float32)
     actions = policy.predict(seen, deterministic=False)[0]
     assert policy.random.item() == 1.0
-    spread = actions.std()
+    spread = np.ptp(actions)
     assert spread > 0.1 if algorithm == "sac" else spread == 0
     assert (np.abs(actions) < 2).all()
