@@ -116,10 +116,15 @@ def rate(script: Path, python: str, variables: dict[str, str], diagnosed: bool =
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     lines = [line for line in done.stdout.splitlines() if line.startswith(RATES)]
     time.sleep(0.2)
-    if stated := re.findall(STATED, done.stdout):
+    if not lines and (stated := re.findall(STATED, "\n".join(_own(done.stdout)))):
         return float(stated[-1])
     if not lines:
         print(f"{script.name} printed no rate: {done.stderr[-300:]}", file=sys.stderr)
         return None
     found = json.JSONDecoder().raw_decode(lines[0])[0]  # another process may have written behind it
     return float(found.get("whole_run_steps_per_second") or found.get("rate") or found["steps_per_second"])
+
+
+def _own(output: str) -> list[str]:
+    """The lines of a script's output that are not of a report, whose headline has shares and steps per second, too."""
+    return [line for line in output.splitlines() if "%" not in line]

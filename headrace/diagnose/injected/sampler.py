@@ -7,6 +7,7 @@ thread does so.
 
 import _thread
 import atexit
+import gc
 import json
 import os
 import sys
@@ -34,7 +35,8 @@ NO_TIMER = (
     "Without a timer on the main thread's CPU time, time in Python between short native calls is counted as native "
     "time, and what it waits for is not read"
 )
-BLOCKED, WITHOUT_GRADIENTS = 1, 2  # flags of a sample: no core was asked for; torch computes no gradients
+# flags of a sample: no core was asked for; torch computes no gradients; Python collected garbage most of the time
+BLOCKED, WITHOUT_GRADIENTS, COLLECTING = 1, 2, 4
 STOPPING = "stopping"  # a file in the spool folder: the diagnosis is about to interrupt the script
 
 
@@ -65,6 +67,8 @@ class Sampler:
         self._checked = self._began, self._cost
         self._last = self._threads_last = self._began
         self._computed = 0.0  # s of CPU time of the main thread, at its last sample
+        self._collected = 0.0  # s of garbage collections in the main thread that no sample says yet
+        self._collecting_since = None  # time.monotonic()
         self._next_inspection = self._began + POLL_EVERY
         self._next_write = self._began + WRITE_EVERY
         self._main = threading.get_ident()
@@ -72,6 +76,8 @@ class Sampler:
         self._background = None  # the background thread's ident
         self._working = True
         self._writing = _thread.allocate_lock()
+        if self._on_collection not in gc.callbacks:  # as in a forked child
+            gc.callbacks.append(self._on_collection)
         self._record("process", self._pid, os.getppid(), self._began, sys.version.split()[0])
         self._ticker = self._make_ticker()
         self._write()
@@ -154,6 +160,7 @@ class Sampler:
         spent, self._last = due - self._last, due
         stack = self._stacks.number(frame)
         flags = BLOCKED * blocked + WITHOUT_GRADIENTS * (inside and library_state.without_gradients())
+        flags += self._of_collections(spent)
         computed = time.thread_time() if inside else self._computed
         cpu, self._computed = round(computed - self._computed, 6), computed
         self._samples.append((self._pid, due, spent, stack, flags, variables_of(frame), cpu))
@@ -161,6 +168,27 @@ class Sampler:
             self._next_inspection = now + POLL_EVERY
             self._record_changes(stack, dict(library_state.of_torch(), **library_state.of_stack(frame, self._sizes)))
             self._poll_kernels(now)
+
+    def _on_collection(self, phase, _):
+        """Measure a garbage collection of the main thread; Python calls this before and after."""
+        if threading.get_ident() == self._main:
+            self._count_collection()
+            self._collecting_since = time.monotonic() if phase == "start" else None
+
+    def _count_collection(self):
+        """Add the time of the collection under way, if there is one."""
+        if self._collecting_since is not None:
+            now = time.monotonic()
+            self._collected += now - self._collecting_since
+            self._collecting_since = now
+
+    def _of_collections(self, spent):
+        """COLLECTING for a sample of so many seconds, or 0: as large a share of all samples as of the time."""
+        self._count_collection()  # a tick that came meanwhile runs before Python calls _on_collection
+        if self._collected < spent / 2:
+            return 0
+        self._collected -= spent
+        return COLLECTING
 
     def _poll_kernels(self, now):
         try:
@@ -194,6 +222,7 @@ class Sampler:
 
     def _stop_sampling(self):
         self._working = False
+        gc.callbacks[:] = [each for each in gc.callbacks if each != self._on_collection]
         if self._ticker and threading.get_ident() == self._main:
             self._ticker.stop()
             self._ticker = None
@@ -244,7 +273,8 @@ class Sampler:
         for thread, frame in sys._current_frames().items():
             if thread == self._main:
                 if not self._ticker or now - self._last > STUCK:
-                    self._samples.append((self._pid, now, now - self._last, self._stacks.number(frame), 0))
+                    flags = self._of_collections(now - self._last)
+                    self._samples.append((self._pid, now, now - self._last, self._stacks.number(frame), flags))
                     self._last = now
             elif thread != self._background:
                 known = _threads().get(thread)

@@ -11,7 +11,8 @@ _RESUME = opcode.opmap.get("RESUME", -1)  # Python 3.11 and later
 JITTED = "jit "  # before the name of a function that JAX has compiled
 ENV_CLASS = "<environment>"  # listed as a base of every class that has step() and reset(), and does not train
 FOUNDATIONS = ("torch", "numpy", "gymnasium", "jax", "jaxlib", "flax", "numba", "scipy", "pandas")
-_IS_OWN = {}  # type: ignore[var-annotated]  # code -> whether it is the script's
+_OWN, _FOUNDATION, _LIBRARY = range(3)  # what a code object is of
+_KINDS = {}  # type: ignore[var-annotated]  # id of a code object -> one of these, and the object, so that its id stays unique
 _STANDARD = getattr(sys, "stdlib_module_names", frozenset())  # type: ignore[var-annotated]
 MOST_FRAMES = 200  # innermost first; those further out do not affect roles
 
@@ -107,15 +108,21 @@ def variables_of(frame):
     """
     found = 0
     while frame is not None:
-        code = frame.f_code
-        if code not in _IS_OWN:
-            _IS_OWN[code] = "-packages" not in code.co_filename and not _is_foundation(code, frame)
-        if _IS_OWN[code]:
+        kind = (_KINDS.get(id(frame.f_code)) or _kind(frame))[0]
+        if kind == _OWN:
             found ^= variables.signature(frame)
-        elif str(frame.f_globals.get("__name__", "")).partition(".")[0] in FOUNDATIONS:
+        elif kind == _FOUNDATION:
             found = 0
         frame = frame.f_back
     return found & 0xFFFFFFFF
+
+
+def _kind(frame):
+    code = frame.f_code
+    top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    own = "-packages" not in code.co_filename and not _is_foundation(code, frame)
+    _KINDS[id(code)] = (_OWN if own else _FOUNDATION if top in FOUNDATIONS else _LIBRARY), code
+    return _KINDS[id(code)]
 
 
 def _is_foundation(code, frame):

@@ -104,13 +104,34 @@ def signature(frame):
     code = frame.f_code
     if code.co_name == "<module>":
         return hash(tuple(map(id, list(frame.f_globals.values()))))
-    return hash(tuple(id(read(frame, name)) for name in _names(code)))
+    return hash(_IDS(frame))
 
 
 def _names(code):
     """A function's own variables, then those of the functions around it, in their order in memory."""
-    cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
-    return code.co_varnames + cells + code.co_freevars
+    known = _NAMES.get(id(code))
+    if known is None:
+        cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
+        known = _NAMES[id(code)] = code.co_varnames + cells + code.co_freevars, code
+    return known[0]
+
+
+_NAMES = {}  # type: ignore[var-annotated]  # id of a code object -> its names, and the object, so that its id stays unique
+
+
+def _ids(frame):
+    """Which objects the variables refer to."""
+    return tuple(id(_READ(frame, name)) for name in _names(frame.f_code))
+
+
+def _ids_in_memory(frame):
+    """The same in Python 3.11: a reading of all words at once, but for variables that several functions use."""
+    code = frame.f_code
+    inner, names = _word(id(frame) + _FRAME), _names(code)
+    if not inner or _word(inner + _CODE) != id(code):
+        return ()
+    words = tuple((ctypes.c_void_p * len(names)).from_address(inner + _VARIABLES))
+    return words, tuple(id(_READ(frame, name)) for name in code.co_cellvars + code.co_freevars)
 
 
 def _of_proxy(frame, name):
@@ -162,6 +183,7 @@ def _reader():
 
 
 _READ = _reader()
+_IDS = _ids_in_memory if _READ is _of_memory else _ids
 if _READ is _of_interface:
     _get_variable = ctypes.pythonapi.PyFrame_GetVarString
     _get_variable.restype, _get_variable.argtypes = ctypes.py_object, (ctypes.py_object, ctypes.c_char_p)

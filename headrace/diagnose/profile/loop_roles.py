@@ -192,7 +192,7 @@ class LoopRoles:
         eager = role is Role.START_UP and self._loop.kind_of_call(node) == variables.NETWORK
         if role is Role.START_UP and not eager:
             return Finding(Role.REMADE, True) if node in self._remade else None
-        if role in (*UPDATES, Role.READING):
+        if role in (*UPDATES, Role.READING, Role.GARBAGE):
             return Finding(role, True)
         if node.function in self._loop.orphans:
             return None

@@ -40,6 +40,7 @@ class Role(StrEnum):
     EVALUATION = "evaluation", "evaluation", "#7d5bbe"  # of the policy, with everything it calls
     READING = "reading", "reading files", "#8fd0b8"
     REMADE = "made again", "set-up made again", "#b08968"  # what the loop compiles, builds or starts again and again
+    GARBAGE = "garbage", "garbage collection", "#b3c26b"  # Python's, by gc.collect() or of itself
     DATA = "data", "data handling", "#4fb8c4"  # buffers, batches, advantages, conversions between arrays
     SIDE = "side work", "side work", "#c9a9d6"  # what gives nothing that the loop uses
     LOGGING = "logging", "logging", "#d8b63a"

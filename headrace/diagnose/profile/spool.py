@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.diagnose.injected.sampler import BLOCKED, WITHOUT_GRADIENTS
+from headrace.diagnose.injected.sampler import BLOCKED, COLLECTING, WITHOUT_GRADIENTS
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Place:
 
 
 Stack = tuple[Place, ...]  # innermost first
+COLLECTION = Place(Code("<gc>", "collect", "gc", 0, ()), 0)  # innermost while Python collects garbage: it has no frame
 Record = list[Any]  # a line of a spool file, as JSON gives it
 
 
@@ -139,7 +140,8 @@ def _add(process: Process, stacks: dict[int, Stack], kind: str, values: Record) 
             if stack in stacks:
                 flags, variables, cpu = (*more, 0, 0, 0.0)[:3]
                 state = bool(flags & BLOCKED), bool(flags & WITHOUT_GRADIENTS), "", variables, cpu
-                process.samples.setdefault(thread, []).append(Sample(end, seconds, stacks[stack], *state))
+                places = (COLLECTION, *stacks[stack]) if flags & COLLECTING else stacks[stack]
+                process.samples.setdefault(thread, []).append(Sample(end, seconds, places, *state))
     elif kind in ("counters", "gpu", "versions"):
         getattr(process, kind).update(values[0])
     elif kind == "batch" and values[0] in stacks:
