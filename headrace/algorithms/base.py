@@ -84,8 +84,8 @@ REPLAY_INTRINSIC = {"rnd": "rnd_replay:ReplayRND", "diayn": "diayn:ReplayDIAYN"}
 def intrinsic_of(kinds: Mapping[str, str], policy: Any, config: Any, seed: int) -> Any:
     """The bonus of an algorithm; None where its config has none.
 
-    kinds: value of the setting `intrinsic` -> "module:class" in headrace.algorithms.intrinsic, whose floor is above
-    this one: loaded where it is used."""
+    kinds: value of the setting `intrinsic` -> "module:class" in headrace.algorithms.intrinsic, which imports this
+    module, so that it is loaded where it is used."""
     if getattr(config, "intrinsic", "none") == "none":
         return None
     module, _, kind = kinds[config.intrinsic].partition(":")

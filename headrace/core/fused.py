@@ -55,9 +55,9 @@ _here = _Here()
 def fused(name: str, binding: str | None = None, quiet: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let kernels registered under `name` replace this function. The plain function stays available as `.plain`.
 
-    binding: the module that registers them, imported at the first call; None where a check of the machine offers them.
-    quiet: nothing is printed where they do not serve, since the plain function's own calls are fast nevertheless, or
-    say why they are not.
+    binding: the module that registers the kernels. It is imported at the first call. None: a check of the machine
+    (headrace.checks) registers them. quiet: print nothing where no kernel can be used, because the functions that the
+    plain function calls have kernels of their own.
     """
 
     def decorate(plain: Callable[P, R]) -> Callable[P, R]:

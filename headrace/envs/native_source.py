@@ -17,8 +17,10 @@ OWN = ("time_limit", "env_kwargs", "step_timeout", "first_env", "log_info")
 
 
 def native(source: Source | None, num_envs: int, options: Settings) -> tuple[Any, Json, str]:
-    """A source whose episodes are those of `source`, stepped by compiled loops where they can and pay; its options; and
-    a line that says so, or what they lack, empty where that needs no word.
+    """A source with the episodes of `source`, its options, and a message.
+
+    The source is `mujoco/<id>` where the compiled loops support the task and are faster; otherwise it is `source`
+    itself. The message says which was chosen, or which options the loops lack. It is empty where there is nothing to say.
 
     options: of make(), and others that are about environments. Those that are empty, None or the default do not count.
     """

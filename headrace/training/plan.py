@@ -310,11 +310,13 @@ def _by_thread(source: Source | None, ready_env: Env | None, config: TrainConfig
 
 
 def stepped_by(plan: TrainPlan, num_envs: int) -> tuple[Source | None, Json, str]:
-    """The source of so many environments in this process, and options of make(), by compiled loops where these have the
-    same episodes; and a line on that, or an empty text. See envs.native_source."""
+    """The source of so many environments in this process, options of make(), and a message.
+
+    The source is stepped by compiled loops where these have the same episodes: see envs.native_source, also on the
+    message."""
     config = plan.config
     source, own, line = _stepped_by(plan.source, config, plan.given, num_envs)
-    if plan.borrowed or config.workers not in (None, "auto"):  # as was measured
+    if plan.borrowed or config.workers not in (None, "auto"):  # which were measured, or asked for, as they are
         return plan.source, options_of(config), line if source == plan.source else ""
     return source, own, line
 

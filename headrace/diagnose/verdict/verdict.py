@@ -69,16 +69,14 @@ def _too_few(facts: Facts) -> bool:
 def _has_not_begun(facts: Facts) -> bool:
     """Tell whether a window ended before the training began, as while data are loaded."""
     if facts.samples < FEWEST_SAMPLES and facts.share(*COMPUTING) > facts.share(Role.DATA):
-        return False  # it may just have
+        return False  # it may have begun at the end of the window
     others = [lane for lane in facts.profile.lanes[1:] if lane.samples]
     nobody = bool(others) and not any(map(_works, others)) and facts.share(Role.IDLE) < 0.5
     waits = facts.share(Role.WAIT, Role.IDLE) >= 0.5 and not nobody
     known = (bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5) and not waits
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
-    turns = facts.share(Role.REMADE) > 0.5 and not facts.counter(
-        "before_updates"
-    )  # a loop that sets up again and again
-    return not facts.training_began and not turns and known and stopped
+    sets_up_again = facts.share(Role.REMADE) > 0.5 and not facts.counter("before_updates")
+    return not facts.training_began and not sets_up_again and known and stopped
 
 
 def _works(lane: Lane) -> bool:

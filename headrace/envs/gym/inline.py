@@ -183,7 +183,8 @@ class InlineEnv(Env):
     def step(self, rollout: Rollout, t: int, lost: bool = False) -> None:
         """Step every environment, or reset it where valid[t] is false.
 
-        lost: environments have replaced those of a process that is gone; their episodes are truncated instead.
+        lost: whether these environments were made anew after their process had died. Then none is stepped: row t marks
+        each running episode as truncated.
         """
         if rollout is not self._rollout:
             self._bind(rollout)
