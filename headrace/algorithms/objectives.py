@@ -68,7 +68,7 @@ def take_steps(
     """Take a gradient step on each of G batches [G, B]. Returns the means of the metrics, each over the steps that
     measured it, and the column TD_ERROR [G, B], if a loss has it.
 
-    random: [G, B, draws]. since: number of gradient steps since the last steps of objectives that skip some.
+    random: [G, B, draws]. since: number of gradient steps since all objectives last took a step together.
     """
     metrics, errors = dict[str, list[Tensor]](), list[Tensor]()
     for g, batch in enumerate(split_batches(batches)):

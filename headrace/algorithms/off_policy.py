@@ -149,8 +149,8 @@ class OffPolicy(Generic[C]):
         self.replay.update(batches.rows, error)
 
     def since(self, steps: int, delays: Iterable[int]) -> int:
-        """For each of `delays`, the number of gradient steps since the last one that was taken, before the next steps.
-        It is 0 if the number does not matter: in a CUDA graph the number of steps so far is unknown."""
+        """Number of gradient steps since the last multiple of all `delays`, before `steps` further ones. It is 0 if
+        `steps` is such a multiple: then it does not matter, and a CUDA graph does not know it."""
         period = math.lcm(*delays)
         return int(self.updates % period) if steps % period else 0
 

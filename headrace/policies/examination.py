@@ -160,8 +160,7 @@ def _may_hold(part: object) -> bool:
 
 
 def last_examined(module: nn.Module) -> Examination:
-    """The result of examine() in the current moment (core.looking), without a new examination; if there is none,
-    examine() now."""
+    """The result of the last examine(), without a new examination. A module that was never examined is examined now."""
     return _examinations.get(module) or examine(module)
 
 
