@@ -17,10 +17,10 @@ DAY = "a day"
 # Without the waiting, the rest was 10 to 24 % faster with milliseconds of work between two pauses, and 3 to 5 times
 # faster with a fraction of one. The expected and the largest saving where wake-ups were not counted:
 COLD_CACHES, COLD_CACHES_AT_MOST = 0.15, 0.25
-# Where they were: the share of the rest that is saved after pauses of next to nothing, and what is added to it for
-# pauses of LONG_PAUSE or more; and what one wake-up costs at most. Expected and largest, fitted to five scripts of the
-# open half of benchmarks/verdicts.py, three of them on two days: after long pauses 24 to 62 % of the rest were saved,
-# 48 % in the mean.
+# Where they were counted: the share of the rest that is saved after very short pauses (SHORT), the share that is added
+# for pauses of LONG_PAUSE or more (LONG), and the largest cost of one wake-up (WAKE_UP). Expected and largest, fitted
+# to five scripts of the open half of benchmarks/verdicts.py, three of them on two days: after long pauses 24 to 62 % of
+# the rest were saved, 48 % in the mean.
 SHORT, SHORT_AT_MOST = 0.3, 0.45
 LONG, LONG_AT_MOST = 0.2, 0.25
 LONG_PAUSE = 2e-3  # s
@@ -41,9 +41,9 @@ class Remedy:
 
 
 def saved_waiting(facts: Facts, spent: float, waited: float | None = None) -> tuple[float, float]:
-    """The most seconds, and the likely ones, that are saved without `spent` seconds, `waited` of them of waiting.
+    """Largest and expected number of seconds saved by removing `spent` seconds, of which `waited` are waiting.
 
-    waited: all of them where not given.
+    waited: by default all of `spent`.
     """
     waited = spent if waited is None else waited
     rest, wakes = facts.total - spent, facts.wakes(waited)
@@ -70,8 +70,8 @@ def remedy(
 ) -> Remedy:
     """A remedy that saves at most `most` seconds of the training thread's time, and probably `likely`.
 
-    measured: those of `most` that were sampled, where the others are an estimate. saves: the roles that it shortens;
-    what is guessed to have another role, or has none, may be of them, too.
+    measured: part of `most` that was sampled; the rest is an estimate. saves: the roles that the remedy shortens. Time
+    whose role is guessed or unknown may belong to them, too.
     """
     bound = facts.bound(most, measured, facts.may_be(*saves) if saves else 0.0)
     gain = None if likely is None else min(facts.gain(likely), bound)
