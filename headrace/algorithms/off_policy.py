@@ -140,8 +140,7 @@ class OffPolicy(Generic[C]):
         return metrics
 
     def prioritize(self, batches: Batch, error: Tensor | None) -> None:
-        """Set the priorities of the rows of batches [G, B] from their TD errors, if the replay buffer has
-        priorities."""
+        """Set the priorities of the rows of batches [G, B] from their TD errors, if the buffer has priorities."""
         if not isinstance(self.replay, PrioritizedReplay):
             return
         if error is None:

@@ -62,8 +62,7 @@ class Reach:
 
     @functools.cached_property
     def digest(self) -> Digest:
-        """The digest of all that was reached. Comments, docstrings, annotations of functions and formatting do not
-        change it."""
+        """The digest of all that was reached, without comments, docstrings, annotations of functions and formatting."""
         return Digest(self._hash(_trees, tree_text), self.text)
 
     def matches(self, digest: str) -> bool:
@@ -121,8 +120,7 @@ class Reach:
             cell.cell_contents = value
 
     def places(self) -> str:
-        """A digest of the functions' positions in their files. While it is the same, line numbers that were noted are
-        valid."""
+        """A digest of the functions' positions in their files. Noted line numbers are valid while it is the same."""
         lines = (
             f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_linetable.hex()}" for code in self._codes
         )

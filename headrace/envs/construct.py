@@ -171,8 +171,7 @@ def factory(
     env_kwargs: Settings | None = None,
     **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
-    """Return a function that makes one gymnasium.Env of a source: the reference of a port, or the KernelEnv in plain
-    Python.
+    """Return a function that makes one gymnasium.Env: the reference of a port, or the KernelEnv in plain Python.
 
     compiled: whether kernels step a KernelEnv instead. They always step a port with params, and its reference draws it.
     The other options are those of make().
@@ -201,8 +200,7 @@ def adapted(given: EnvArgument) -> Env:
 
 
 def named(wrappers: Wrappers) -> Functions:
-    """Resolve wrappers to functions. Raises TypeError for objects that are neither functions nor names, ValueError for
-    unknown names."""
+    """Resolve wrappers to functions. Raises ValueError for unknown names, TypeError for other objects."""
     if isinstance(wrappers, str):
         raise TypeError(f"wrappers is {wrappers!r}: give a list, [{wrappers!r}]")
     for wrapper in wrappers:

@@ -87,8 +87,7 @@ class Model:
                 self.get_env().seed(seed)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an argument of the constructor, as an attribute of Stable-Baselines3's models; for others see
-        members."""
+        """Return an argument of the constructor as an attribute, as SB3's models do; for other names see members."""
         if name != "arguments" and name in self.__dict__.get("arguments", {}):
             value = self.arguments[name]
             return Constant(value) if name == "clip_range" and isinstance(value, int | float) else value
@@ -141,8 +140,7 @@ class Model:
         self._take(trainer.algorithm, trainer.env.num_envs)
 
     def _keep_replay(self, before: Any, after: Any) -> None:
-        """Give an algorithm the replay buffer of the previous algorithm, or the loaded one, if it has the right size;
-        otherwise a line says so."""
+        """Give an algorithm the previous or loaded replay buffer if its size is right; otherwise a line says so."""
         kept, own = getattr(before, "replay", None), getattr(after, "replay", None)
         state = self._waiting_replay if kept is None else kept.state_dict()
         if own is None or state is None:
@@ -284,8 +282,7 @@ class Model:
         self._logger, self._custom_logger = logger, True
 
     def _renew_logger(self, name: str, same: bool) -> None:
-        """Make the logger for learn() from the present verbose and tensorboard_log, unless set_logger() was called.
-        name, same: see new_folder()."""
+        """Make learn()'s logger, unless set_logger() was called. name, same: see new_folder()."""
         if self._custom_logger:
             return
         if self.tensorboard_log is not None:

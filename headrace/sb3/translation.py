@@ -226,8 +226,7 @@ def _target_interval(given: Mapping[str, Any], rows: int) -> int:
 
 
 def _replay(given: Mapping[str, Any]) -> Json:
-    """Settings of hindsight for a HerReplayBuffer. Raises ValueError for other classes and arguments of replay
-    buffers."""
+    """Settings of hindsight for a HerReplayBuffer. Raises ValueError for other classes and arguments."""
     kind, kwargs = given["replay_buffer_class"], dict(given["replay_buffer_kwargs"] or {})
     name = getattr(kind, "__name__", str(kind))
     if kind is None and not kwargs:
@@ -264,8 +263,7 @@ def _temperature(ent_coef: str | float) -> Json:
 
 
 def _noise(noise: Any) -> Json:
-    """Settings of TD3's and DDPG's exploration from NormalActionNoise or OrnsteinUhlenbeckActionNoise of actions in
-    [-1, 1]."""
+    """Settings of TD3's and DDPG's exploration from SB3's action noise (for actions in [-1, 1])."""
     if noise is None:
         return {"exploration": 0.0}
     mean, sigma = (np.atleast_1d(getattr(noise, name, math.nan)) for name in ("_mu", "_sigma"))
@@ -281,8 +279,7 @@ def _noise(noise: Any) -> Json:
 
 
 def ornstein_uhlenbeck(sigma: float, theta: float = 0.15, dt: float = 1e-2) -> Json:
-    """Convert x' = (1 - theta dt) x + sigma sqrt(dt) normal, from 0, to noise with a constant deviation and
-    autocorrelation."""
+    """Convert x' = (1 - theta dt) x + sigma sqrt(dt) normal, from 0, to a constant deviation and autocorrelation."""
     keeps = 1 - theta * dt
     return {"exploration": sigma * math.sqrt(dt / (1 - keeps**2)), "noise_autocorrelation": keeps}
 

@@ -161,8 +161,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
 
 
 def _num_weights(plan: TrainPlan) -> int:
-    """Number of weights that will learn: those of an existing policy, else those between the hidden layers to be
-    made."""
+    """Number of weights that will learn: an existing policy's, else those between the hidden layers to be made."""
     if not isinstance(plan.algorithm, str):
         return sum(parameter.numel() for parameter in plan.algorithm.policy.parameters())
     return hidden_weights(getattr(plan.algorithm_config, "hidden", ()))
@@ -235,8 +234,7 @@ def _executor(config: TrainConfig) -> Callable[[ActorEnv, Job], Executor] | None
 
 
 def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None = None) -> Env:
-    """Make the environments, or a part of them, with a backend. If this machine's CUDA kernel fails its check, plain
-    torch steps them."""
+    """Make the environments, or a part of them. If this machine's CUDA kernel fails its check, torch steps them."""
     number, first = (plan.config.num_envs, 0) if part is None else (part.size, part.first)
     source, options, line = stepped_by(plan, number) if part is None else (plan.source, options_of(plan.config), "")
     if line:
@@ -268,8 +266,7 @@ def _algorithm(plan: TrainPlan, env: Env, device: torch.device, stack: ExitStack
 
 
 def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
-    """A function that makes the policy from its spaces and a seed; None for the algorithm's usual policy with new
-    weights.
+    """A function that makes the policy from its spaces and a seed; None for the algorithm's usual new policy.
 
     Raises TypeError where the algorithm cannot use it.
     """
@@ -387,8 +384,7 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
 
 
 def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> GraphedIteration | None:
-    """Make the object that replays iterations from a CUDA graph. None if the device has no graphs, or they fail their
-    check."""
+    """Make the object that replays iterations from a CUDA graph; None without graphs, or if they fail their check."""
     if not (config.graphs and env.device.type == "cuda" and isinstance(collector, InlineCollector)):
         return None
     # environments of other libraries may launch kernels that no graph records

@@ -50,9 +50,9 @@ class Trainer:
 
     algorithm: "ppo", `file.py:Class`, or an Algorithm made by you. env: what make() takes, or environments made by you:
     an Env, a gymnasium.vector.VectorEnv, a simulator. config: a TOML file. zoo: a YAML file of rl_zoo3, whose entry for
-    env is used. options: fields of TrainConfig or of the algorithm's config; workers may be Workers, which stay open
-    when this is closed. agent_info: a conditioning input for each agent, see envs.wrappers.conditioning. Raises
-    TypeError, ValueError for settings that are wrong.
+    env is used. options: fields of TrainConfig or of the algorithm's config; workers may be Workers, which stay open.
+    agent_info: a conditioning input for each agent, see envs.wrappers.conditioning. Raises TypeError, ValueError for
+    wrong settings.
     """
 
     __setattr__ = staying("policy", "algorithm", "collector", "plan")
@@ -143,8 +143,7 @@ class Trainer:
         return self.result(metrics, *ended, notes=self._forecast())
 
     def follow(self, progress: float, may_stop: bool, speed: bool) -> None:
-        """Take part in an iteration as a rank other than 0. may_stop, speed: from rank 0, whether a rollout may be
-        given up, and whether the actors' speed is wanted."""
+        """Take part as another rank than 0. may_stop, speed: whether rank 0 may stop, and wants the actors' speed."""
         self._speed.wanted = speed
         with suppress(Stopped):
             self._whole_iteration(progress, None, may_stop)
@@ -310,8 +309,7 @@ class Trainer:
         )
 
     def _details(self) -> dict[str, float]:
-        """Restarts and dropped steps if this training can have them, the last rollout's lag, and metrics of actors and
-        collector."""
+        """Restarts and dropped steps if they can occur, the last rollout's lag, metrics of actors and collector."""
         counts, lag = self._workers(), self.collector.rollout.lag
         shown = {"restarts": counts["restarts"] > 0, "dropped_steps": self.config.drop_slowest > 0}
         lags = {} if lag is None else {"lag": lag.mean().item(), "lag_max": lag.max().item()}

@@ -80,7 +80,8 @@ def _stacked(space: Space, frames: Sequence[Sample]) -> Sample:
 
 
 def _of_now(space: Dict) -> set[str]:
-    """Whether a member is not stacked: the mask of this step's actions, and goals, from which rewards are computed."""
+    """Names of members that are not stacked: the mask of this step's actions, and goals, from which rewards are
+    computed."""
     return {ACTION_MASK} | (GOALS if space.spaces.keys() >= GOALS else set())
 
 

@@ -204,8 +204,7 @@ class InlineEnv(Env):
         return [actions[index] if valid else None for index, valid in enumerate(self._valid[t].tolist())]
 
     def _attempt(self, do: Callable[..., None], index: int, *arguments: Any) -> bool:
-        """Call a function of an environment. Returns whether it succeeded. After a failure the environment is made
-        again, or the exception is raised."""
+        """Call an environment's function; return its success. After a failure, remake the environment, or raise."""
         try:
             do(index, *arguments)
         except BaseException as raised:
@@ -238,8 +237,7 @@ class InlineEnv(Env):
         self._unseeded.add(index)
 
     def _made(self, index: int) -> gymnasium.Env:
-        """Make an environment. Raises ValueError if one of several functions makes it with other spaces than the
-        first."""
+        """Make an environment. Raises ValueError if its spaces differ from those of the first function's."""
         env = made(factory_of(self.factory, self.first_env + index))
         if isinstance(self.factory, Several):
             check_same_spaces(self.envs[0], env, self.first_env + index)
@@ -289,8 +287,7 @@ class InlineEnv(Env):
             tell_unread(self.name, unread_end(info, truncated, [*self._infos, *self._logged_elsewhere()]))
 
     def _begin_next(self, index: int, row: int) -> None:
-        """Begin the episode after one that has ended. In a round there is none, unless the episode could not
-        continue."""
+        """Begin the next episode after one has ended; in a round, only if the episode could not continue."""
         if self._round and (self._lengths[index] or index in self._resting):
             self._resting.add(index)
             self._rest(index, row)

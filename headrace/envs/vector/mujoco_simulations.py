@@ -111,7 +111,7 @@ class Simulations:
         Returns None if there are none. threads: None for one per ENVS_PER_THREAD simulations, up to the number of
         cores.
 
-        Raises ValueError for actions with NaN, mujoco.FatalError for an error of MuJoCo.
+        Raises ValueError for actions that are not finite, mujoco.FatalError for an error of MuJoCo.
         """
         if not np.isfinite(actions).all():
             self._check(actions, due)
@@ -124,7 +124,7 @@ class Simulations:
         return self._unstable() if self._ends.any() else None
 
     def _check(self, actions: np.ndarray, due: np.ndarray) -> None:
-        """Raise ValueError for actions with NaN of simulations to be stepped."""
+        """Raise ValueError if actions of simulations to be stepped are not finite."""
         wrong = due[~np.isfinite(actions[due]).all(1)]
         if len(wrong):
             i = wrong[0]
