@@ -67,14 +67,12 @@ def is_offline(algorithm: Any) -> bool:
 
 
 def counted_steps(algorithm: Any, rollout: Rollout) -> int:
-    """Number of steps of an iteration: valid steps of its rollout, or gradient steps if it learns from recorded data
-    alone."""
+    """Steps of an iteration: valid steps of its rollout, or gradient steps if it learns from recorded data alone."""
     return int(algorithm.config.gradient_steps) if is_offline(algorithm) else rollout.valid_steps()
 
 
 def past_warm_up(algorithm: Algorithm) -> bool:
-    """Whether the next update learns. Algorithms with a replay buffer have a method that decides; others always
-    learn."""
+    """Whether the next update learns. Algorithms with a replay buffer have a method that decides; others always do."""
     ready = getattr(algorithm, "past_warm_up", None)
     return ready is None or ready()
 

@@ -122,7 +122,7 @@ class OnPolicy(Generic[C]):
         return actor_critic(config, observation_space, action_space, seed)
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Columns for log_prob and value of the actions taken, a bootstrap row of values, and columns that the policy
+        """Columns: log_prob and value of the actions taken, a bootstrap row of values, and those that the policy
         needs."""
         return {"log_prob": Column(), "value": Column(bootstrap=True)} | self.policy.columns()
 

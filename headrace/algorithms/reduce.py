@@ -81,8 +81,7 @@ def of_each(own: Tensor, reduce: Reduce) -> Tensor:
 
 
 def gathered(own: Tensor, reduce: Reduce) -> Tensor:
-    """Gather the rows of all learners, [R, ...], in order of rank. own: this learner's rows, [r, ...], possibly
-    none."""
+    """Gather the rows of all learners, [R, ...], in order of rank. own: this learner's rows, [r, ...], or none."""
     counts = of_each(torch.tensor(len(own)), reduce).tolist()
     found, first = own.new_zeros(sum(counts), *own.shape[1:]), sum(counts[: rank_of(reduce)])
     if len(found):

@@ -121,8 +121,7 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, step
 def _line_search(
     surrogate_and_kl: Surrogate, parameters: Sequence[nn.Parameter], step: Tensor, before: Tensor, config: TRPOConfig
 ) -> dict[str, Tensor]:
-    """Take the longest of the shrinking steps that improves the surrogate within the KL bound; none if there is
-    none."""
+    """Take the longest of the shrinking steps that improves the surrogate within the KL bound, if there is one."""
     start = [p.detach().clone() for p in parameters]
     size, taken = 1.0, torch.zeros_like(before)
     gained, divergence = torch.zeros_like(before), torch.zeros_like(before)

@@ -70,8 +70,8 @@ class _Trials:
             self._observe()
 
     def step(self) -> bool:
-        """Try every action from the present state. The last one is random and is kept; returns whether the episode
-        ended with it."""
+        """Try every action from the present state. The last is random, and kept; returns whether it ended the
+        episode."""
         state, length, over = self.plain.state, self.plain.length, False
         agents = range(self.plain.ir.num_agents)
         with _limited(LIMIT):

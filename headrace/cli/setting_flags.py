@@ -55,8 +55,7 @@ def _purposes() -> str:
 
 
 def positionals(arguments: Sequence[str]) -> dict[str, str]:
-    """Find the algorithm and the environment, at any position in the arguments, since the available flags depend on
-    them."""
+    """Find the algorithm and the environment, at any position in the arguments: the available flags depend on them."""
     places = range(len(arguments)) if arguments and arguments[0].startswith("-") else ()
     tests = (ALGORITHMS.__contains__, CLASS_REFERENCE.fullmatch)
     start = next((place for test in tests for place in places if test(arguments[place])), 0)

@@ -15,8 +15,7 @@ from weakref import WeakSet
 
 
 class Moment:
-    """A time in which no code of the user's runs. seen: what was examined in it. over: whether such code has run
-    since."""
+    """A time in which no code of the user's runs. seen: what was examined in it. over: whether such code has run."""
 
     def __init__(self) -> None:
         self.seen, self.over = set[object](), False

@@ -101,8 +101,7 @@ class Changing:
 
 
 class AllUnchanged:
-    """Check that parts which can be changed are unchanged. Arrays, lists, dicts and plain objects are compared all at
-    once, in C."""
+    """Check that mutable parts are unchanged. Arrays, lists, dicts and plain objects are compared all at once, in C."""
 
     def __init__(self, changing: Sequence[Changing]) -> None:
         self.changing = changing

@@ -27,8 +27,8 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Methods of FlatBox and FlatAction. whole: the environment's space. parts: the spaces in it that have no members,
-    in order."""
+    """Methods of FlatBox and FlatAction. whole: the environment's space. parts: its spaces without members, in
+    order."""
 
     def __init__(self, whole: Space, parts: list[tuple[Keys, Space]]) -> None:
         self.whole = whole

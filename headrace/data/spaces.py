@@ -212,7 +212,7 @@ def unit_bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def drawable(space: Space) -> Space:
-    """A Box that samples as an unbounded one on sides where bounds() has no bound; the space itself if nothing
+    """A Box that samples as an unbounded one on sides without a bound in bounds(); the space itself if nothing
     differs."""
     if not isinstance(space, Box):
         return space

@@ -145,8 +145,7 @@ def compare(policy: Policy, graph: Graph, reader: Reader, seed: int = 0) -> Comp
 def _compare_steps(
     rows: int, steps: int, reader: Reader, differences: Differences, generator: np.random.Generator
 ) -> int:
-    """Compare consecutive steps of `rows` environments. Returns the number of choices that differ, which are all
-    ties."""
+    """Compare consecutive steps of `rows` environments. Returns the number of choices that differ, all ties."""
     policy, graph = differences.policy, differences.graph
     state, exported_state, ties = None, graph_state(graph, rows), 0
     for _ in range(steps):
@@ -265,8 +264,7 @@ def sample(space: Space, encoder: Any, rows: int, generator: np.random.Generator
 
 @contextmanager
 def _exact_convolutions() -> Iterator[None]:
-    """Disable oneDNN within this block: its convolutions with Winograd's algorithm differ from sums of products by up
-    to 1e-4."""
+    """Disable oneDNN within this block: its Winograd convolutions differ from sums of products by up to 1e-4."""
     before = torch.backends.mkldnn.set_flags(False)
     try:
         yield

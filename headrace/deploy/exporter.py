@@ -21,8 +21,7 @@ from headrace.runs.run import Run, load
 
 
 class Target(NamedTuple):
-    """A format: the suffix of its files, and a function that writes their content from a graph and a name for
-    functions."""
+    """A format: the suffix of its files, and a function that writes them from a graph and a name for functions."""
 
     suffix: str
     write: Callable[[Graph, str], bytes]
@@ -84,8 +83,7 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
 
 
 def _written(policy: Policy, to: str, name: str, value: bool) -> tuple[Graph, bytes]:
-    """Make a policy's graph and the file's content. Raises TypeError or ValueError for policies that cannot be
-    exported."""
+    """Make a policy's graph and the file's content. Raises TypeError or ValueError if it cannot be exported."""
     if value and (names := getattr(policy, "critic_members", ())):
         raise ValueError(f"the critic sees {', '.join(names)}, which only training has: leave out --value")
     try:

@@ -19,8 +19,7 @@ from headrace.policies.rnn import RecurrentEncoder, RNNCell
 
 
 def layer(graph: Graph, module: nn.Module, x: Value) -> Value:
-    """Add a module's nodes for the input x, and return the output. Raises TypeError for a module that cannot be
-    exported."""
+    """Add a module's nodes for the input x, and return the output. Raises TypeError if it cannot be exported."""
     if type(module) in LAYERS:
         return LAYERS[type(module)](graph, module, x)
     name = name_of(module)
@@ -244,8 +243,7 @@ def choose(graph: Graph, x: Value, start: int) -> Value:
 
 
 def to_bounds(graph: Graph, action: Value) -> Value:
-    """Limit actions to the bounds of a Box, and round them for a Box of integers, as headrace.policies.numpy_io
-    does."""
+    """Limit actions to a Box's bounds, and round them for a Box of integers, as headrace.policies.numpy_io does."""
     space = graph.action_space
     assert isinstance(space, Box)
     low, high = bounds(space)

@@ -94,8 +94,7 @@ def _actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> N
 
 
 def _recurrent_actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
-    """Add a recurrent actor-critic. The state is the actor's, followed by the critic's with `value` and a separate
-    critic."""
+    """Add a recurrent actor-critic. Its state is the actor's, then the critic's with `value` and a separate critic."""
     encoded = encode(graph, policy.encoder, observation)
     states = []
     for copy in range(graph.state_size // policy.rnn.width):

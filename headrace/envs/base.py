@@ -229,8 +229,7 @@ class MultiAgentEnv(Protocol):
         """Begin a new episode. Returns observations and infos by agent."""
 
     def step(self, actions: Json) -> tuple[Json, Json, Json, Json, Json]:
-        """Step with the agents' actions. Returns observations, rewards, terminations, truncations and infos by
-        agent."""
+        """Step with the agents' actions; returns observations, rewards, terminations, truncations, infos by agent."""
 
     def close(self) -> None:
         """Free what the environment holds."""

@@ -305,8 +305,7 @@ def _vector(
     ignore: Sequence[str],
     given: Settings,
 ) -> Env:
-    """Make a vector environment. given: options of compiled environments, for functions that have parameters of these
-    names."""
+    """Make a vector environment. given: options of compiled ones, for functions that have parameters of these names."""
     from headrace.envs.vector import libraries
 
     if refused := sorted(given.keys() - {*sources.parameters_of(entry)}):

@@ -79,8 +79,7 @@ def plot(
 
 
 def _readable(runs: Sequence[Path]) -> list[History]:
-    """Read the histories of runs. For a run that cannot be read, a line says why. If none can be read, raises the first
-    error."""
+    """Read the histories of runs. A line says why a run cannot be read. If none can be read, raises the first error."""
     from headrace.evaluation import foreign_logs  # which `import headrace` does not need
 
     found, wrong = list[History](), list[Exception]()
@@ -105,7 +104,7 @@ def _with_envs(histories: Sequence[History]) -> list[History]:
 
 
 def _label(name: str) -> str:
-    """Escape a name for matplotlib, which hides names that begin with "_" and reads text between dollars as
+    """Escape a name for matplotlib, which hides names that begin with "_" and takes text between dollars for
     formulas."""
     text = shortened(printable(name), MOST_LETTERS).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text

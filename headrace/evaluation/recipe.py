@@ -51,8 +51,7 @@ def can_be_made(env: Env | Source) -> bool:
 
 
 def recipe_of(env: Env | Source | Recipe) -> Recipe:
-    """The source and options from which environments like a ready Env are made. Raises TypeError as source_of()
-    does."""
+    """The source and options that make environments like a ready Env. Raises TypeError as source_of() does."""
     if isinstance(env, Recipe):
         return env
     if isinstance(env, str | list | tuple) or callable(env):

@@ -1,5 +1,4 @@
-"""The work of an actor's process: it holds environments and a copy of the policy, and collects a fragment for each
-order."""
+"""The work of an actor's process: it holds environments and a policy's copy, and collects a fragment per order."""
 
 from __future__ import annotations
 
@@ -120,8 +119,7 @@ class Acting:
         self.ended = 0.0  # when the last fragment was done; 0 before the first
 
     def carry_out(self, what: int, where: int) -> int | None:
-        """Carry out one of the orders above. Answers POLICY with the size of a state in bytes, COLLECT with
-        restarts."""
+        """Carry out one of the orders above. Answers POLICY with a state's size in bytes, COLLECT with restarts."""
         if what == COLLECT:
             return self.collect(*divmod(where, SLOTS))
         if what == POLICY:

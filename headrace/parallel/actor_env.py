@@ -70,8 +70,7 @@ class Executor(Protocol):
         """Allow the memory of these fragments to be reused."""
 
     def spent(self, place: int) -> tuple[float, float, float]:
-        """Seconds that the last fragment of a place took: wall time, CPU time, and time that the actor waited for the
-        order."""
+        """Seconds that the last fragment of a place took: wall time, CPU time, and the actor's wait for the order."""
 
     def state(self, place: int, number: int) -> bytes:
         """The state after a fragment, which must be one of the last two of its place."""

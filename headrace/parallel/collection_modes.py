@@ -179,8 +179,7 @@ class AsyncCollector(InlineCollector):
             self.evaluate_bootstrap_row()
 
     def _stepped(self, worker: int) -> None:
-        """Record that a worker's step is done. A step that began in an earlier rollout becomes the first of this
-        one."""
+        """Record that a worker's step is done. A step begun in an earlier rollout becomes the first of this one."""
         if worker in self._late:
             _move_to_front(self.rollout, self.env.parts[worker], self._late.pop(worker))
         self._at[worker] += 1

@@ -34,7 +34,7 @@ class Collector(Protocol):
 
     @property
     def steps(self) -> int:
-        """Number of steps taken so far by each environment, masked ones included: the counter of the actions' random
+        """Number of steps of each environment so far, masked ones included: the counter of the actions' random
         draws."""
 
     def collect(self) -> Rollout:
@@ -253,8 +253,7 @@ class NoSteps:
 
 
 def acts_as_written(collector: InlineCollector) -> bool:
-    """Whether a collector fills rows as an InlineCollector does, with no method overridden by a subclass or the
-    object."""
+    """Whether a collector fills rows as an InlineCollector does: neither its class nor the object overrides it."""
     methods = (
         (collector.act, InlineCollector.act),
         (collector.evaluate_bootstrap_row, InlineCollector.evaluate_bootstrap_row),

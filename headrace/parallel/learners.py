@@ -128,8 +128,7 @@ class SharedSum:
         self.board.arrived[self.rank * (LINE // 8)] = self.number
 
     def _order_memory(self) -> None:
-        """Make a memory fence: earlier reads and writes are complete before later ones, which ARM does not
-        guarantee."""
+        """Make a memory fence: earlier reads and writes complete before later ones, which ARM does not guarantee."""
         for _ in range(2):
             self._fence.acquire()
             self._fence.release()

@@ -30,8 +30,7 @@ class Stagger:
         self._ended: Tensor | None = None  # bool [N]: environments whose episode was ended before this rollout
 
     def before(self, steps: int) -> None:
-        """Mask environments in the bootstrap row; the next rollout resets them. steps: number of steps of each
-        environment so far."""
+        """Mask environments in the bootstrap row; the next rollout resets them. steps: of each environment so far."""
         phase, valid = steps // self.rollout.num_steps, self.rollout.valid[-1]
         self._ended = valid & (self._phase == phase) if 0 < phase < self.phases else None
         if self._ended is not None:

@@ -71,15 +71,13 @@ class Weights:
 
     @torch.no_grad()
     def write(self, version: int) -> None:
-        """Copy all of the policy's tensors into a version's slot. Raises ValueError if the actors' copies cannot be
-        updated."""
+        """Copy all of the policy's tensors into a version's slot. Raises ValueError if actors cannot take them."""
         if examine(self.policy) is not self._examined:
             self._follow()
         copy_all(self._slots[self.slot(version)], self._tensors)
 
     def _follow(self) -> None:
-        """Look up the policy's tensors again: parameters and buffers may have been replaced by others of their
-        shape."""
+        """Look up the policy's tensors again: parameters and buffers may have been replaced by others of the shape."""
         tensors, found = changing(self.policy), examine(self.policy)
         if Layout.of(tensors) != self.layout or found.altered != self._altered:
             raise ValueError(

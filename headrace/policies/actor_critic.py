@@ -143,8 +143,7 @@ class ActorCritic(Policy):
         return PolicyOutput(action, distribution.log_prob(action), value, state)
 
     def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
-        """As act(), with its kernel; or in plain torch without value and log-likelihood, which take half the time of an
-        action."""
+        """As act(), with its kernel; or in torch without value and log-likelihood, half the time of an action."""
         if not is_kind(self, ActorCritic) or examine(self).altered:  # its act() may be a user's
             return super().most_likely(observation, rnn_state)
         kernel = kernel_of(ActorCritic.act, self, observation, rnn_state, None)
@@ -303,8 +302,7 @@ class AsymmetricActorCritic(Policy):
 
 
 def actor_space(space: Space, critic_members: Sequence[str]) -> Space:
-    """An observation space without the members that only the critic sees. Raises ValueError if it does not have
-    them."""
+    """An observation space without the members that only the critic sees. Raises ValueError if it has none of them."""
     given = f"critic_members is {', '.join(critic_members)}"
     if not isinstance(space, Dict | FlatDict):
         raise ValueError(

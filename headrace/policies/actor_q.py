@@ -218,8 +218,7 @@ class ActorQ(Policy):
         return sampling.act(observation, rnn_state, random)
 
     def _explore(self, encoded: Tensor, rnn_state: Tensor | None, random: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Normalised actions [N, K] with noise, and the next recurrent state, which ends with the state of the
-        noise."""
+        """Normalised actions [N, K] with noise, and the next recurrent state, which ends with the noise's state."""
         normal, uniform = self._normal(random), random[:, : self.action_size] * 2 - 1
         exploration = self.exploration
         if rnn_state is not None and self.exploration_max is not None:

@@ -90,8 +90,7 @@ class Policy(nn.Module):
     __delattr__ = delete
 
     def __getattr__(self, name: str) -> Any:
-        """Look up a parameter, buffer or module, or another library's name of a member: see
-        unknown_members.look_up()."""
+        """Look up a parameter, buffer, module, or another library's name of a member: see unknown_members.look_up()."""
         return look_up(self, name)
 
     def _keep(self, arguments: dict[str, Any]) -> None:
@@ -108,8 +107,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def act_without_exploration(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        """act() for users of the policy: actions are sampled from its distribution, without the training's
-        exploration."""
+        """act() for users of the policy: actions are sampled from its distribution, without training's exploration."""
         return self.act(observation, rnn_state, random if self.samples else None)
 
     def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> LogProbEntropyValue:

@@ -58,8 +58,7 @@ INSTEAD = {  # members of policies and their parts -> what to use instead
 
 
 class ActionDistribution:
-    """The distribution over N actions, with the methods of Stable-Baselines3's. of_policy: the distribution of
-    forward()."""
+    """The distribution over N actions, with the methods of Stable-Baselines3's. of_policy: forward()'s distribution."""
 
     def __init__(self, of_policy: Any, num_draws: int) -> None:
         self._of_policy, self._num_draws = of_policy, num_draws

@@ -180,8 +180,7 @@ def _check(
 
 
 def _space(plan: TrainPlan, mutate: Mapping[str, str], options: Settings) -> Mutations:
-    """Settings to change, with their ranges. Raises ValueError for settings that cannot change, or are also given as
-    options."""
+    """Settings to change, with their ranges. Raises ValueError for settings that cannot change, or are options, too."""
     if both := {*mutate} & {*options}:
         raise ValueError(f"mutate names {', '.join(sorted(both))}: leave out the setting of that name")
     if plan.ready_env is not None:
@@ -253,8 +252,7 @@ class _Populating:
         return Population(self.folder, self._ranked())
 
     def _side_by_side(self) -> Processes | Threads | ClusterMembers | AbstractContextManager[None]:
-        """Make the processes, threads or nodes that train members at the same time; None to train them one after
-        another."""
+        """Make the processes, threads or nodes that train members at the same time; None: one after another."""
         jobs = min(self.jobs, self.number)
         if self.nodes is not None:
             from headrace.populations.cluster_members import ClusterMembers

@@ -53,8 +53,7 @@ class DamagedCheckpoint(RuntimeError):
 
 @contextmanager
 def reading(path: Path, wrong: str, *others: type[Exception]) -> Iterator[None]:
-    """Raise DamagedCheckpoint if a file's contents are not what this code expects. others: more exceptions that mean
-    this."""
+    """Raise DamagedCheckpoint if a file's contents are not what this code expects. others: more such exceptions."""
     try:
         yield
     except (*WRONG, *others) as error:

@@ -1,5 +1,4 @@
-"""Push and pull policies at the Hugging Face hub: the files of a run that `headrace eval`, `play` and hr.load()
-need."""
+"""Push and pull policies at the Hugging Face hub: a run's files that `headrace eval`, `play` and hr.load() need."""
 
 from __future__ import annotations
 

@@ -270,8 +270,7 @@ class Recorder:
 
     @users_code()
     def _keep(self, score: float | None, queued: Queued | None = None) -> None:
-        """Keep the weights of an evaluation as the best ones; None for the present weights. The next save writes
-        them."""
+        """Keep the weights of an evaluation as the best ones; None: the present weights. The next save writes them."""
         self._best_score = score
         if queued is None:
             policy = self.trainer.policy

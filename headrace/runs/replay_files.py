@@ -120,8 +120,7 @@ class _Ring:
         self._next = 0  # number of the next piece
 
     def is_full(self) -> bool:
-        """Whether there are rows for a full piece. The last row does not count: append() may still truncate its
-        episode."""
+        """Whether there are rows for a full piece, without the last row, whose episode append() may still truncate."""
         self.start = torch.maximum(self.start, self.ring.oldest())
         return int((self.ring.written - 1 - self.start).max()) >= self.ring.steps_per_piece
 
@@ -142,8 +141,7 @@ class _Ring:
             piece.sha256 = tensor_file.write(piece.path(0), rows)
 
     def overwritten(self) -> list[_PieceFile]:
-        """Remove and return pieces whose rows have all been overwritten in the ring: no further checkpoint needs
-        them."""
+        """Remove and return pieces whose rows have all been overwritten in the ring: no later checkpoint needs them."""
         oldest = self.ring.oldest()
         old = [piece for piece in self.pieces if bool((piece.stop <= oldest).all())]
         self.pieces = [piece for piece in self.pieces if piece not in old]

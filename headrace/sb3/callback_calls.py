@@ -62,8 +62,7 @@ class Callbacks:
         return goes_on
 
     def _calls(self, counts: Sequence[int]) -> bool:
-        """Count the steps of a rollout, and make the calls that are due after some of them. Returns whether to go
-        on."""
+        """Count the steps of a rollout, and make the calls due after some of them. Returns whether to go on."""
         leaves = [leaf for callback in self.each_rollout for leaf in _leaves(callback)]
         before = [leaf.n_calls for leaf in leaves]
         due = sorted(

@@ -43,8 +43,7 @@ def set_attr(vector: Any, name: str, value: Any, chosen: Sequence[int]) -> None:
 
 
 def env_method(vector: Any, chosen: Sequence[int], name: str, args: tuple, kwargs: Json) -> list[Any]:
-    """Call a method of some environments, and return the results. Raises ValueError for a vector that can only call
-    methods of all."""
+    """Call a method of some environments; return the results. Raises ValueError where a vector can only call all."""
     if isinstance(vector, Env):
         return vector.apply(partial(_called, name, args, kwargs), chosen)
     if isinstance(vector, SyncVectorEnv):

@@ -110,8 +110,7 @@ def _sizes(weights: Weights, prefix: str, has_output: bool = False) -> list[int]
 
 
 def converted(algorithm: str, weights: Weights, policy: Policy) -> Weights:
-    """The state_dict with which a policy of Headrace acts as one with these weights. Raises ValueError for other
-    shapes."""
+    """The state_dict with which a Headrace policy acts like these weights. Raises ValueError for wrong shapes."""
     own: Weights = dict(policy.state_dict())
     if algorithm in ON_POLICY:
         named = _actor_critic(weights, policy)
@@ -224,8 +223,7 @@ def _hidden(own: Weights, name: str) -> list[tuple[Tensor, Tensor]]:
 
 
 def _numbered(folder: str, layers: list[tuple[Tensor, Tensor]], norms: list[Weights] | None = None) -> Weights:
-    """Name layers as in a torch.nn.Sequential with an activation after each layer, and with norms a norm before
-    each."""
+    """Name layers as in a torch.nn.Sequential with an activation after each layer, and with norms one before each."""
     step, first = (3, 1) if norms else (2, 0)
     named = {
         key: x for k, layer in enumerate(layers) for key, x in _layer(f"{folder}.{step * k + first}", layer).items()

@@ -112,7 +112,7 @@ class VecEnv:
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Keep the actions for step_wait(): an array, or for a Dict or Tuple space also a list with one per
+        """Keep the actions for step_wait(): an array, or for a Dict or Tuple space also a list of one per
         environment."""
         if isinstance(self.action_space, Dict | Tuple) and isinstance(actions, list):
             batch: Any = create_empty_array(self.action_space, self.num_envs)

@@ -1,5 +1,4 @@
-"""Read and write files of models: Headrace's own, without pickle, and Stable-Baselines3's, whose pickles are not
-read."""
+"""Read and write model files: Headrace's own, without pickle, and Stable-Baselines3's, whose pickles are not read."""
 
 from __future__ import annotations
 

@@ -191,8 +191,7 @@ def check_length(config: TrainConfig, own: Any) -> None:
 
 
 def check_intrinsic(config: TrainConfig, own: Any) -> None:
-    """Raise ValueError for settings with which successive rows are not of the same environments, or not of all of
-    them."""
+    """Raise ValueError for settings with which successive rows are not of the same environments, or not of all."""
     if getattr(own, "intrinsic", "none") == "none":
         return
     alone = {"collection": "async", "drop_slowest": 0.0, "learners": 1, "shards": None, "advantages": "learner"}

@@ -133,8 +133,7 @@ def episodes_of(config: TrainConfig, env: Env) -> Episodes:
 
 
 def _quick(column: Tensor) -> Any:
-    """Prepare a column for small operations: on the CPU as a NumPy array, since torch's operations take several times
-    as long."""
+    """Prepare a column for small operations: on the CPU as a NumPy array, since torch takes several times as long."""
     return column.numpy() if column.device.type == "cpu" else column
 
 

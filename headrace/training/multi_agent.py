@@ -175,8 +175,7 @@ def _suits(kind: type[Algorithm], spaces: Sequence[Space]) -> bool:
 
 
 class GroupEpisodes:
-    """Statistics of finished episodes, for each group of agents. If all share one policy, for each agent, if they are
-    few."""
+    """Statistics of finished episodes, for each group of agents; if all share one policy, for each of few agents."""
 
     def __init__(self, env: Env, window: int) -> None:
         self.columns = columns_of_groups(env) or columns_of_agents(env)

@@ -272,8 +272,7 @@ def nameless_settings(settings: Json) -> tuple[str, ...]:
 
 
 def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
-    """Raise ValueError for settings of environments if these are made already, so that the settings would have no
-    effect."""
+    """Raise ValueError for settings of environments that exist already, where they would have no effect."""
     for name in (*MAKE_SETTINGS, *OF_MAKING, "backend"):
         value = getattr(config, name)
         if value != default_of(TrainConfig.__dataclass_fields__[name]):

@@ -119,8 +119,7 @@ class Ranks:
         algorithm.load_state_dict(state | ({"replay": None} if "replay" in state else {}))
 
     def plan(self, actors: int, own: str) -> str:
-        """Describe the actors and memory of all ranks. actors: the number of this rank's actors. own: its
-        description."""
+        """Describe the actors and memory of all ranks. actors: number of this rank's actors. own: its description."""
         number = int(of_each(torch.tensor(actors), self.sum).sum())
         whole = f"{number} actors with {self.part.total} environments, of {self.size} learners"
         return f"{whole}; rank {self.rank} has {own}"

@@ -102,8 +102,7 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
 
 
 def _one_by_one(source: envs.Source, backend: str) -> bool:
-    """Whether environments are neither compiled nor a vector, or are a vector of environments that Gymnasium also has
-    singly."""
+    """Whether environments are neither compiled nor a vector, or a vector of environments Gymnasium also has singly."""
     if backend not in ONE_BY_ONE:
         return False
     if isinstance(source, str) and source.startswith(MUJOCO):
@@ -168,8 +167,7 @@ def of_lag(config: TrainConfig, algorithm_config: Any, given: Settings) -> Setti
 
 
 def scaling_message(config: TrainConfig, settings: Settings) -> str:
-    """A message with the settings that follow from the number of environments, of asynchronous actors, and from the
-    lag."""
+    """A message with the settings that follow from the numbers of environments and asynchronous actors, and the lag."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
     actors = f" of {config.actors} asynchronous actors" if config.exchange == "gradients" else ""
     if lag := config.largest_lag:

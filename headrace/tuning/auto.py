@@ -94,8 +94,7 @@ def _has_defaults(plan: TrainPlan) -> bool:
 
 
 def _sized(plan: TrainPlan, entry: Entry, settle_with: Any) -> TrainPlan:
-    """Set the plan's number of environments to the fastest one measured for the way in which they are stepped, if
-    any."""
+    """Set the plan's number of environments to the fastest one measured for the way in which they step, if any."""
     config = plan.config
     automatic = "auto" in (config.workers, config.actors)
     rows = [row for row in entry.measured if _fits(row, plan)]

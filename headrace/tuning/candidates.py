@@ -60,8 +60,7 @@ class Candidate:
 
     @property
     def learns_as(self) -> tuple[Any, ...]:
-        """Values that decide learning: two candidates in which they are equal learn the same from each step, apart from
-        rounding."""
+        """Values that decide learning: candidates with equal values learn the same from each step, up to rounding."""
         lags = self["collection"] == "overlapped" or (self["actors"] is not None and self["collection"] != "sync")
         mode = (self["collection"], self["max_policy_lag"]) if lags else ("sync",)
         return (self["num_envs"], self["precision"], mode)
@@ -190,8 +189,7 @@ class Task:
             yield self.base.but(device="cuda", collect_device="cpu")
 
     def modes(self, best: Candidate) -> Iterator[Candidate]:
-        """Candidates with modes of collection that wait less than the synchronous one. best: the best candidate so
-        far."""
+        """Candidates with modes of collection that wait less than the synchronous one. best: the best one so far."""
         if self.gradients or self.given & {"workers", "actors", "collection"}:
             return
         if self.vector:

@@ -154,8 +154,7 @@ class Speedometer:
             raise Interrupted
 
     def _windows(self, trainer: Stepped, row: Row, seconds: float, limit: float) -> list[float]:
-        """Steps per second of each window. Iterations before the first window do not count, unless they take too
-        long."""
+        """Steps per second of each window. Iterations before the first one do not count, unless they take too long."""
         rates: list[float] = []
         ahead = AHEAD.get(row.candidate["collection"], 0) if row.candidate["actors"] else 0
         for number in range(2 if ahead else 1):

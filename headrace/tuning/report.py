@@ -41,8 +41,7 @@ def _seconds(row: Row) -> str:
 
 
 def reason(rows: Sequence[Row], chosen: Row, task: Task, target: float | None) -> str:
-    """The reason for the choice, in a sentence with figures. target: the return for which times were compared, if
-    any."""
+    """The reason for the choice, in a sentence with figures. target: return for which times were compared, if any."""
     others = sorted((row for row in rows if row.rates and row is not chosen), key=lambda row: -row.rate)
     parts = [f"{chosen.candidate}: {chosen.rate:,.0f} steps/s"]
     base = next((row for row in rows if row.candidate == task.base and row.rates), None)

@@ -130,8 +130,7 @@ class Search:
         self.say(f"{row.candidate}: {f'{row.rate:,.0f} steps/s' if row.rates else row.reason}")
 
     def _try_the_shortest(self) -> None:
-        """Measure the candidate with the shortest iteration, if all were left out because their iterations take too
-        long."""
+        """Measure the candidate with the shortest iteration, if all were left out for iterations that take too long."""
         waiting = [row for row in self.rows if row.reason.startswith(TOO_LONG)]
         if waiting:
             row = min(waiting, key=lambda row: self.task.seconds(row.candidate))
@@ -147,8 +146,7 @@ class Search:
             best = self._while_faster(best, 1 / factor, share, longest) if more is best else more
 
     def _while_faster(self, best: Row, factor: float, share: float, longest: float) -> Row:
-        """Multiply the number of environments by `factor` while that is faster. Returns the fastest row, which may be
-        `best`."""
+        """Multiply the number of environments by `factor` while that is faster. Returns the fastest row, or `best`."""
         while 1 <= (number := self._next(best.candidate, factor)) <= MOST_ENVS:
             if self.task.num_steps * number > longest * best.rate:
                 break
@@ -159,8 +157,7 @@ class Search:
         return best
 
     def _add_processes(self, best: Row, share: float) -> None:
-        """For environments that wait, double the number of processes while that is faster: the number of cores does not
-        limit it."""
+        """For environments that wait, double the number of processes while that is faster: cores do not limit it."""
         while number := 2 * best.candidate.processes:
             sized = best.candidate
             if "num_envs" not in self.task.given:

@@ -32,8 +32,7 @@ class APPOConfig(IntrinsicConfig, ClippedConfig, VTraceConfig, ActorCriticConfig
     """APPO's settings: PPO's and V-trace's. Raises ValueError for one out of range."""
 
     def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> APPOConfig:
-        """Adapt these settings, which were tuned for base_envs environments, to num_envs, as PPO's: see
-        docs/scaling.md."""
+        """Adapt these settings, tuned for base_envs environments, to num_envs, as PPO's: see docs/scaling.md."""
         limits = {setting.name for setting in fields(VTraceConfig)}
         of_ppo = {name: value for name, value in fixed.items() if name not in limits}
         scaled = narrowed(self, ppo.PPOConfig).scaled(base_envs, num_envs, **of_ppo)

@@ -120,8 +120,7 @@ def _in_turn(train: Train, arguments: Sequence[str], seeds: Sequence[int]) -> li
 
 
 def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> list[Done]:
-    """Train each seed in a process of its own. On a signal, trainings that have begun save and end, and no more
-    begin."""
+    """Train each seed in a process of its own. On a signal, trainings that have begun save and end; no more begin."""
     os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
     waiting, running, done = [*seeds], dict[Connection, BaseProcess](), list[Done]()
     with Interrupts() as interrupts:

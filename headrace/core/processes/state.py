@@ -75,8 +75,8 @@ class ProcessState(NamedTuple):
         return self._replace(filters=tuple(filter(None, map(_pickled, self.filters))))
 
     def enter(self) -> None:
-        """Take over this state, which sent() returned. What this process has no right to change, such as a higher
-        limit, stays."""
+        """Take over this state, which sent() returned. What this process may not change, such as a higher limit,
+        stays."""
         if dict(os.environ) != self.variables:
             os.environ.clear()
             os.environ.update(self.variables)

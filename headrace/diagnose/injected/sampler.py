@@ -42,8 +42,7 @@ class Sampler:
     """Samples one process from start() until its end; a forked child continues with its own spool file."""
 
     def __init__(self, folder, period, kernels, progress=False):
-        """period: s between samples. kernels: s until the GPU's kernels are counted. progress: whether to count
-        optimizer steps."""
+        """period: s between samples. kernels: s until GPU kernels are counted. progress: count optimizer steps."""
         self._folder, self._shortest, self._kernels_after = folder, period, kernels
         self._progress = Progress() if progress else None
 
@@ -88,8 +87,7 @@ class Sampler:
         self._write()
 
     def restart(self):
-        """Start again in a forked child, which has no other threads. If sampling was stopped before the fork, do
-        nothing."""
+        """Start again in a forked child, which has no other threads, unless sampling was stopped before the fork."""
         if not self._working:
             return
         self._working = False

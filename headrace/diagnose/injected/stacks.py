@@ -119,8 +119,7 @@ def variables_of(frame):
 
 
 def _is_foundation(code, frame):
-    """Tell whether a function belongs to Python or to a library on which all others build: none of these has a training
-    loop."""
+    """Tell whether a function belongs to Python or to a library below all others: neither has a training loop."""
     top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return code.co_filename.startswith("<") or top in FOUNDATIONS or top in _STANDARD
 

@@ -62,8 +62,7 @@ class _Event(ctypes.Structure):
 
 
 class Ticker:
-    """Calls handler(signal number, frame) in the main thread, at intervals of its CPU time. Raises OSError or
-    AttributeError."""
+    """Calls handler(signal number, frame) in the main thread, by its CPU time. Raises OSError or AttributeError."""
 
     def __init__(self, handler, period):
         """Only the main thread may create a Ticker. period: s of its CPU time between two ticks."""
@@ -106,8 +105,7 @@ class Ticker:
         self._settle(0, 0, 0)
 
     def ask(self, path, period, background, look_only=False):
-        """Ask the diagnosis for looks. path: the file to write. background: native id of the thread that calls
-        prepare()."""
+        """Ask the diagnosis for looks. path: the file to write. background: native id of prepare()'s thread."""
         with open(path + ".new", "w") as file:
             json.dump([os.getpid(), background, period, look_only], file)
         os.replace(path + ".new", path)

@@ -15,8 +15,7 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
 def read(frame, name):
-    """The value of a variable. None if the variable has no value, or if this version of Python does not let it be read
-    safely."""
+    """The value of a variable. None if it has none, or if this version of Python does not let it be read safely."""
     if name not in _names(frame.f_code):
         return None
     return _READ(frame, name)

@@ -34,8 +34,7 @@ DEPTH = 3  # effects are followed through so many nested calls of the script's f
 
 @dataclass(eq=False)
 class Node:
-    """A call or a statement; `function` is the key of the function that contains it; at a file's top level, the file's
-    key."""
+    """A call or a statement; `function` is the key of the function that contains it, or the file's at its top level."""
 
     tree: ast.AST
     file: str
@@ -293,16 +292,14 @@ class DataFlow:
         return result
 
     def _follow(self, call: ast.Call, key: str, handed: list[set[Token]], around: Node) -> None:
-        """Let a call's arguments flow to a function's parameters, and back from the parameters that the function
-        changes."""
+        """Let a call's arguments flow to a function's parameters, and back from those that the function changes."""
         for name, tokens in self._bound(call, key, handed):
             self._add(call, around, tokens, {(key, name)})
             if name in self._changed_parameters(key):
                 self._add(call, around, {(key, name)}, set()).changes |= tokens
 
     def _made_elsewhere(self, call: ast.Call) -> Iterator[ast.Call]:
-        """Calls of followed functions that a call takes together with all their required arguments, as a thread
-        does."""
+        """Calls of followed functions that a call takes along with all their required arguments, as a thread does."""
         words = {word.arg: word.value for word in call.keywords}
         arguments = getattr(words.get("args"), "elts", [])
         given = [(part, call.args[index:]) for index, part in enumerate(call.args, 1)] + [

@@ -1,5 +1,4 @@
-"""Finds the thread that runs the training loop, among all processes of a script, and the time at which training
-began."""
+"""Finds the thread that runs the training loop, among all processes of a script, and when training began."""
 
 from __future__ import annotations
 

@@ -77,8 +77,7 @@ class LoopRoles:
 
     @cached_property
     def _strong(self) -> set[Node]:
-        """Networks whose output comes back as their input by values alone, not by objects that calls may have
-        changed."""
+        """Networks whose output comes back as their input by values alone, not by objects that calls may change."""
         return set()
 
     @cached_property
@@ -106,8 +105,7 @@ class LoopRoles:
         return found
 
     def _is_replay_of(self, node: Node, acting: list[Node]) -> bool:
-        """Tell whether a network learns from data of another network or of an environment, so that its cycle is a
-        replay's."""
+        """Tell whether a network learns from data of another network or an environment: its cycle is a replay's."""
         after = _reach(node, self._loop.all_edges, self._loop.updating_nodes)
         if self._stepping & after:
             return False  # it acts: an environment takes what it gives
@@ -124,8 +122,7 @@ class LoopRoles:
         return updating.union(*(_reach(node, backwards, set()) for node in updating))
 
     def _is_asked_while_playing(self, node: Node) -> bool:
-        """Tell whether the innermost loop around a node steps environments and updates nothing: its networks act or
-        judge."""
+        """Tell whether the innermost loop around a node acts and updates nothing: its networks act or judge."""
         loop = self._loop.loop_around(node)
         plays = any(self._loop.loop_around(each) is loop for each in self._playing)
         updates = any(self._loop.loop_around(each) is loop for each in self._leading_to_updates)
@@ -154,7 +151,7 @@ class LoopRoles:
 
     @cached_property
     def _graders(self) -> set[Node]:
-        """Environments and functions of the script whose results reach the update, and that use nothing computed with
+        """Environments and functions of the script whose results reach the update, without inputs that have
         gradients."""
         derived = {
             node for stack, node in self._loop.ends.items() if has_network(stack) and self._loop.has_gradients(stack)
@@ -272,8 +269,7 @@ class LoopRoles:
         return set().union(*(_reach(node, _reversed(self._loop.value_edges), stop) for node in playing))
 
     def _rewards(self, node: Node) -> bool:
-        """Tell whether a call computes a reward in the loop that steps environments: it returns a number or an
-        array."""
+        """Tell whether a call computes a reward in the loop that steps environments: it gives a number or an array."""
         if not self._may_be_environment(node) or variables.CONTAINER in self._loop.gives(node):
             return False
         given = self._loop.gives(node) & {variables.NUMBER, *([variables.ARRAY] if node.callees else [])}

@@ -38,8 +38,7 @@ class OwnLoop:
         has_gradients: Callable[[Stack], bool],
         elsewhere: Sequence[Sample] = (),
     ) -> None:
-        """samples: those of the thread in which the loop is searched. elsewhere: samples of its process's other
-        threads."""
+        """samples: of the thread in which the loop is searched. elsewhere: of its process's other threads."""
         self.samples, self.evidence, self.has_gradients = samples, evidence, has_gradients
         self.spent: Counter[Stack] = Counter()
         for sample in (*samples, *elsewhere):
@@ -56,8 +55,7 @@ class OwnLoop:
     # --- the loop
 
     def _find(self) -> tuple[str, str, Loop | None]:
-        """File, scope and tree of the innermost loop that takes most of the time and makes the updates, or may make
-        them."""
+        """File, scope and tree of the innermost loop that takes most of the time and updates, or may update."""
         first: dict[OwnTree, int] = {}
         for index, sample in enumerate(self.samples):
             for each in self._loops[sample.stack]:
@@ -201,8 +199,7 @@ def _updating(files: frozenset[str]) -> set[str]:
 
 
 def _names_in(tree: ast.AST) -> set[str]:
-    """The names that a tree calls or passes on, as a function may be compiled first. UPDATE_CALLS count only if
-    called."""
+    """The names that a tree calls or passes on, as a function may be compiled. UPDATE_CALLS count only if called."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     handed = [part for call in calls for part in (*call.args, *(word.value for word in call.keywords))]
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}

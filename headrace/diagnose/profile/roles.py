@@ -1,5 +1,4 @@
-"""The role of a stack: from the flow of values through the script's loop, and from the classes and libraries of the
-stack."""
+"""The role of a stack: from the flow of values through the script's loop, and from its classes and libraries."""
 
 from __future__ import annotations
 
@@ -120,8 +119,7 @@ class Classifier:
         return self._evident[stack]
 
     def _resolve_unknown(self, samples: Iterable[Sample]) -> None:
-        """Give each stack of unknown role the role that other stacks have below the same place, if no loop of the
-        script was found."""
+        """Give stacks of unknown role the role of others below the same place, if no loop of the script was found."""
         spent: defaultdict[Place, Counter[tuple[Role, str]]] = defaultdict(Counter)
         for sample in samples:
             result = self.classify(sample.stack)

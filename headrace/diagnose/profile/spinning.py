@@ -14,8 +14,7 @@ Question = tuple[ast.expr, int, list[ast.stmt]]  # condition, last line, and the
 
 
 def spins(stack: Stack) -> bool:
-    """Tell whether a stack evaluates a loop's condition that is tested again at once, and calls nothing but library
-    code."""
+    """Tell whether a stack evaluates a loop's condition that is tested again at once, and calls only libraries."""
     place = next((each for each in stack if each.code.module.partition(".")[0] not in ASKING), None)
     return place is not None and any(
         not pause and not isinstance(condition, ast.Constant) and condition.lineno <= place.line <= last

@@ -350,8 +350,7 @@ class TrainingLoop(OwnLoop):
         return (found | self.taught) - self.updating_nodes
 
     def edges(self, changes: bool, without: set[Node]) -> dict[Node, set[Node]]:
-        """Node -> nodes that use its results. changes: also those that use objects changed by it, except in
-        `without`."""
+        """Node -> nodes that use its results. changes: also those that use objects it changed, except in `without`."""
         users = defaultdict(set)
         for node in self.nodes:
             for token in node.uses:

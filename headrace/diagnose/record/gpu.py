@@ -79,8 +79,7 @@ class GpuMonitor:
         return found.decode() if isinstance(found, bytes) else found
 
     def poll(self, pids: Collection[int] = ()) -> None:
-        """Read, if due. pids: pids of the script's processes, which show the GPUs in use among all that the script may
-        use."""
+        """Read, if due. pids: of the script's processes, which show the GPUs in use among all that it may use."""
         now = time.monotonic()
         if not self._gpus or now < self._next:
             return

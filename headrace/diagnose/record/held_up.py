@@ -14,8 +14,7 @@ RESTING = (Role.WAIT, Role.IDLE, Role.START_UP)
 
 
 def count(lanes: Sequence[Lane]) -> None:
-    """Count the time for which other threads of the same process hold the lock as waiting, in all figures of the first
-    lane."""
+    """Count the time for which other threads of its process hold the lock as waiting, in the first lane's figures."""
     main, total = lanes[0], max(lanes[0].total, 1e-9)
     others = [lane for lane in lanes[1:] if lane.pid == main.pid]
     threads = [lane for lane in others if lane.samples]

@@ -34,8 +34,7 @@ def bound(facts: Facts) -> str:
 
 
 def _of_a_faster_one(facts: Facts, spent: float) -> str:
-    """Bound of the gain from a faster GPU, which shortens only kernels and copies. NVML never underestimates the
-    kernels' time."""
+    """Bound of a faster GPU's gain: only kernels and copies shorten. NVML never underestimates the kernels' time."""
     working = facts.profile.gpu.get("nvml_busy", 100.0) / 100 * facts.total + facts.spent(Role.COPY)
     if working >= spent:
         return f": a faster GPU gains at most {times(facts.bound(spent))}"

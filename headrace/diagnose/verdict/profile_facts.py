@@ -295,8 +295,7 @@ class Facts:
 
     @property
     def actors(self) -> bool:
-        """Tell whether the processes that step environments also compute actions, so that the learner waits once per
-        rollout."""
+        """Tell whether the processes that step environments also act, so that the learner waits once per rollout."""
         return any(lane.share(Role.INFERENCE) > NOTICEABLE for lane in self.env_workers)
 
     def on_cpu(self, *roles: Role, lanes: Sequence[Lane] = ()) -> float:

@@ -112,8 +112,7 @@ def _what_to_do(profile: Profile) -> str:
 
 
 def _of_several(facts: Facts) -> Verdict:
-    """The verdict on several processes that train: a list of them, without figures that would hold for only one
-    process."""
+    """The verdict on several processes that train: a list, without figures that would hold for only one of them."""
     number = facts.counter("trainers") or 0
     learning = sorted(facts.profile.lanes, key=lambda lane: -lane.spent(*LEARNING))[:number]
     parts = [

@@ -81,8 +81,7 @@ class CompiledEnv(Env):
         self.target.set_params({**self.params, **params})
 
     def run(self, rollout: Rollout) -> None:
-        """Take all T steps with the actions in the rollout. On CUDA this is one launch, and the state stays in
-        registers."""
+        """Take all T steps with the actions in the rollout. On CUDA in one launch: the state stays in registers."""
         self.target.run(rollout, 0, rollout.num_steps)
 
     def run_random(self, rollout: Rollout, first_step: int) -> None:

@@ -93,8 +93,7 @@ def _only_entry(value: Sample) -> Any:
 
 
 def outcome_of(outcome: Sample) -> tuple[Any, float, bool, bool, Any]:
-    """Check the result of step(), and convert its reward and flags. Raises TypeError unless it is Gymnasium's
-    five-tuple."""
+    """Check step()'s result, and convert its reward and flags. Raises TypeError unless it is Gymnasium's five-tuple."""
     try:
         observation, reward, terminated, truncated, info = outcome
         terminated, truncated = as_flag(terminated, "terminated"), as_flag(truncated, "truncated")

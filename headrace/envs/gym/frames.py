@@ -80,8 +80,7 @@ def _stacked(space: Space, frames: Sequence[Sample]) -> Sample:
 
 
 def _of_now(space: Dict) -> set[str]:
-    """Names of members that are not stacked: the mask of this step's actions, and goals, from which rewards are
-    computed."""
+    """Names of members that are not stacked: the mask of this step's actions, and goals, which rewards need."""
     return {ACTION_MASK} | (GOALS if space.spaces.keys() >= GOALS else set())
 
 

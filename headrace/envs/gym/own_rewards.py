@@ -33,8 +33,7 @@ class OwnRewards(gymnasium.Wrapper):
         return outcome
 
     def take(self, reward: float) -> float:
-        """The sum of rewards since the last call. Without a step since then it is `reward`, that of the outermost
-        wrapper."""
+        """The sum of rewards since the last call. Without a step since, `reward`, that of the outermost wrapper."""
         total = self._sum if self._steps else reward
         self._sum, self._steps = 0.0, 0
         return total

@@ -61,8 +61,7 @@ def savable(env: object) -> bool:
 
 
 def state_of(env: gymnasium.Env) -> StateDict:
-    """A copy of the state of an environment that is savable(). Raises TypeError for values that a checkpoint cannot
-    hold."""
+    """A copy of the state of a savable() environment. Raises TypeError for values that a checkpoint cannot hold."""
     generator = getattr(env.unwrapped, "_np_random", None)
     return {
         "layers": [_copy(_own_state(layer), f"the state of {type(layer).__name__}") for layer in _layers(env)],
@@ -104,8 +103,7 @@ def _own_state(layer: Any) -> Any:
 
 
 def _copy(value: Any, where: str) -> Any:
-    """Copy a tree. Raises TypeError for values that a checkpoint cannot hold. where: the tree's name, for the
-    message."""
+    """Copy a tree. Raises TypeError for values that a checkpoint cannot hold. where: its name, for the message."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in NUMBERS:
         return value.copy()
     if isinstance(value, Tensor):

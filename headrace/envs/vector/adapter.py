@@ -233,8 +233,7 @@ class VectorAdapter(Env):
         return due
 
     def _last_seen(self, rollout: Rollout, t: int, outcome: Outcome, ended: Tensor, truncated: Tensor) -> Value:
-        """Observations after a step. For ended episodes these are the final ones or, without these, the ones before the
-        step."""
+        """Observations after a step. For ended episodes, the final ones or, without these, those before the step."""
         seen, final = self._observed(outcome.observation, "the observation"), outcome.final
         if final is None and self.source.autoreset is not Autoreset.SAME_STEP:
             return seen

@@ -205,8 +205,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _called(names: Sequence[str]) -> list[int]:
-    """The addresses of the functions of a step. The one that computes contact forces is left out if nothing reads
-    them."""
+    """The addresses of the functions of a step. The one for contact forces is left out if nothing reads them."""
     functions = ("mj_step", "mj_rnePostConstraint") if "cfrc_ext" in names else ("mj_step",)
     return [ctypes.cast(getattr(_library(), name), ctypes.c_void_p).value or 0 for name in functions]
 

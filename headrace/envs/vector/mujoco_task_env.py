@@ -1,4 +1,4 @@
-"""N environments of a MujocoTask: MuJoCo's steps and, between them, the class's functions, compiled as a
+"""N environments of a MujocoTask: MuJoCo's steps and, between them, the class's functions, compiled like a
 KernelEnv's."""
 
 from __future__ import annotations
@@ -130,8 +130,7 @@ class MujocoTaskEnv(Env):
                 getattr(data, name)[:] = self._begun[name][i]
 
     def _show(self, unstable: np.ndarray | None, before: Mapping[str, np.ndarray]) -> None:
-        """Copy the simulations' fields for the functions. unstable: bool [N], None for none. before: fields before the
-        step."""
+        """Copy the simulations' fields for the functions. unstable: bool [N], None for none. before: earlier fields."""
         seen = self._simulations.fields
         for name, column in self._arrays.items():
             if name == UNSTABLE:

@@ -258,8 +258,7 @@ def _again(failure: Failure) -> BaseException:
 
 
 def _limit_waits(connection: Connection) -> None:
-    """Let reads and writes that the other process does not finish fail after START_TIMEOUT, instead of waiting for
-    ever."""
+    """Let reads and writes that the other process does not finish fail after START_TIMEOUT, not wait for ever."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(START_TIMEOUT), 0))

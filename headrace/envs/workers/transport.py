@@ -123,7 +123,7 @@ class Transport:
         return sorted(ready), lost
 
     def _read(self, place: int, order: Order) -> bool:
-        """Read an answer. Returns whether there is one. Raises the exception of a role, unless the role is being made
+        """Read an answer. Returns whether there is one. Raises a role's exception, unless the role is being made
         again."""
         worker = self.workers[place]
         try:

@@ -1,5 +1,4 @@
-"""Choose the number of worker processes by measuring one environment: the time of a step, and how much of it is
-computing."""
+"""Choose the number of worker processes by measuring one environment: the time of a step, and its computing share."""
 
 from __future__ import annotations
 

@@ -118,8 +118,7 @@ class CentralEnv(EnvWrapper):
 
 
 def central(env: Env) -> Env:
-    """Make a CentralEnv. An env whose observations have a state already is returned as it is. Raises as CentralEnv
-    does."""
+    """Make a CentralEnv. An env whose observations have a state is returned as it is. Raises as CentralEnv does."""
     given = [set(own.spaces) for own, _ in env.spaces.values() if isinstance(own, Dict) and CENTRAL in own.spaces]
     if any(names != {OBSERVATION, CENTRAL} for names in given):
         raise TypeError(f"with {CENTRAL} observations have {OBSERVATION} and no other members, got {env.spaces}")

@@ -146,8 +146,7 @@ class InformedEnv(EnvWrapper):
 
 
 def informed(env: Env, agent_info: AgentInfo | None) -> Env:
-    """Make an InformedEnv; for agent_info None the env is returned as it is. Raises TypeError, ValueError as
-    InformedEnv does."""
+    """Make an InformedEnv; for agent_info None, return the env. Raises TypeError, ValueError as InformedEnv does."""
     return env if agent_info is None else InformedEnv(env, agent_info)
 
 
@@ -184,8 +183,7 @@ def _in_turn(agent_info: AgentInfo, episode: int) -> Any:
 
 
 def for_copies(agent_info: AgentInfo, env: Env, first: int = 0) -> AgentInfo:
-    """A training's agent_info for another number of copies: copy i has the entry of copy first + i modulo their
-    number."""
+    """A training's agent_info for another number of copies: copy i has that of copy first + i modulo their number."""
     if isinstance(agent_info, Space | str):
         return agent_info
     numbers = torch.as_tensor(agent_info)

@@ -170,7 +170,7 @@ class ClusterExecutor:
                 self._give(order, member)
 
     def _give(self, order: Fragment, member: Member) -> None:
-        """Order a fragment from an actor. If another actor collected the one before, the order has the state before
+        """Order a fragment from an actor. If another actor collected the last one, the order has the state before
         it."""
         place, number = order.place, order.number
         state = None if member.next.get(place) == number else self._state_before(place, number)
@@ -200,8 +200,7 @@ class ClusterExecutor:
         return last < 0 or bool(unpacked(self._states[place, last])["env"])
 
     def _state_before(self, place: int, number: int) -> bytes:
-        """The state to begin a fragment from. Raises WorkerError if it is lost and on_error does not allow new
-        episodes."""
+        """The state to begin a fragment from. Raises WorkerError if it is lost and on_error allows no new episodes."""
         env = self.env
         env.lost += env.answers[place]
         env.answers[place] = 0
@@ -255,8 +254,7 @@ class ClusterExecutor:
             tell(f"an actor could not be started again, and is tried later: {str(error).splitlines()[0]}")
 
     def _receive(self, order: _Open, ref: Any) -> bool:
-        """Take the result of an order; returns whether it is a fragment. If the result is lost, gives the order
-        again."""
+        """Take the result of an order; returns whether it is a fragment. If it is lost, gives the order again."""
         try:
             self._take(order, ray.get(ref))
             return True
@@ -267,8 +265,7 @@ class ClusterExecutor:
         return False
 
     def _take(self, order: _Open, answer: Any) -> None:
-        """Keep an answer to an order: a fragment; if actors send gradients, a fragment with its gradient, or a gradient
-        alone."""
+        """Keep an answer to an order: a fragment; if actors send gradients, one with its gradient, or a gradient."""
         place, learner = order.fragment.place, self.job.learner
         self._collected[place] = order.member
         if learner is None:

@@ -15,8 +15,7 @@ GONE = 30.0  # s without an answer after which the training ends: a head may be 
 
 
 class HeadLost(WorkerError):
-    """The head of the cluster is gone. The training can continue from its last checkpoint, on another cluster or
-    none."""
+    """The head of the cluster is gone. The training can resume from its last checkpoint, on another cluster or none."""
 
 
 def answers(address: str) -> bool:

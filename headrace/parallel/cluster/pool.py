@@ -87,8 +87,7 @@ class ActorPool:
             self._note_strength()
 
     def _await_start(self, room: int) -> None:
-        """Wait until `room` actors are ready, or until no more follow. Raises the error of an actor that does not
-        start."""
+        """Wait until `room` actors are ready, or until no more follow. Raises the error if one does not start."""
         self._request()
         failures, last = 0, monotonic()
         while len(self.members) < room:
@@ -115,7 +114,7 @@ class ActorPool:
             self.joining[actor.begin.remote(self._setup)] = Member(actor)
 
     def join(self, ref: Any) -> Exception | None:
-        """Take an actor that is ready, and give it places. If it failed, returns the error; another one is requested
+        """Take an actor that is ready, and give it places. If it failed, return the error and request another one
         later."""
         member = self.joining.pop(ref)
         try:

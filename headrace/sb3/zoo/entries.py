@@ -84,8 +84,7 @@ def read(file: str | Path) -> Json:
 
 
 def entry_of(entries: Mapping[str, Json], env: str, file: str | Path) -> Json:
-    """The entry of an environment: its own, the one of all Atari games, or the default. Raises ValueError if there is
-    none."""
+    """The entry of an environment: its own, that of all Atari games, or the default. Raises ValueError without one."""
     atari = env.startswith("ALE/") or "NoFrameskip" in env
     names = (env, *(["atari"] if atari else []), "default")
     if found := next((name for name in names if name in entries), None):
