@@ -36,11 +36,11 @@ class Grouped:
 
     @property
     def iteration(self) -> int:
-        """Updates done, the same for each group."""
+        """Number of updates, the same for each group."""
         return next(iter(self.algorithms.values())).iteration
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Columns of the groups' algorithms; the recurrent state has the width of the widest."""
+        """Columns of the groups' algorithms. The recurrent state has the width of the widest group's."""
         declared: list[dict[str, Any]] = [algorithm.columns() for algorithm in self.algorithms.values()]
         if "rnn_state" in declared[0]:
             widest = max(declared, key=lambda columns: columns["rnn_state"].shape[0])
@@ -59,7 +59,7 @@ class Grouped:
         return "\n".join(f"{name}: {line}" for name, line in lines.items() if line)
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Each group learns from its part. Returns the metrics of all groups."""
+        """Let each group learn from its part. Returns the metrics of all groups."""
         metrics: dict[str, Tensor] = {}
         for slot in self.policy.slots:
             learned = self.algorithms[slot.name].update(self._part(slot, rollout), progress)

@@ -26,19 +26,19 @@ class Slot(NamedTuple):
     width: int
 
     def columns(self, total: int, num_agents: int) -> slice:
-        """Its columns among the `total` of all agents: agent * num_copies + copy."""
+        """The group's columns among the `total` columns of all agents: agent * num_copies + copy."""
         copies = total // num_agents
         return slice(self.agents.start * copies, self.agents.stop * copies)
 
 
 class GroupedPolicy(Policy):
-    """Acts for all agents of all copies of the environment; each group has its own policy.
+    """Acts for all agents of all copies of the environment. Each group has its own policy.
 
     policies: group -> Policy; groups: group -> its agents, in the order of columns: agent * num_copies + copy.
-    Where spaces differ between groups (`nested`), observations and actions are Groups with one member per group;
-    otherwise they are columns of all agents. Recurrent states are padded to the widest: [N, W].
+    If spaces differ between groups (`nested`), observations and actions are Groups with one member per group; otherwise
+    they are columns of all agents. Recurrent states are padded to the widest: [N, W].
     Each policy is trained by its own algorithm, which calls its log_prob_entropy_value() and inputs().
-    Raises ValueError where the names of policies and groups differ.
+    Raises ValueError if the names of policies and groups differ.
     """
 
     def __init__(self, policies: Mapping[str, Policy], groups: Mapping[str, Sequence[str]]) -> None:
@@ -81,7 +81,7 @@ class GroupedPolicy(Policy):
         return self._act("act_without_exploration", observation, rnn_state, random)
 
     def _act(self, how: str, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        """The outputs of this method of each group's policy."""
+        """Call this method of each group's policy."""
         total, outputs = self._total(observation), []
         for slot in self.slots:
             rows = slot.columns(total, self.num_agents)
@@ -117,14 +117,14 @@ class GroupedPolicy(Policy):
         return torch.cat([functional.pad(rnn_state, (0, widest - rnn_state.shape[1])) for rnn_state in states])
 
     def _total(self, observation: Any) -> int:
-        """N of observations of all agents."""
+        """The number N of columns in observations of all agents."""
         if not self.nested:
             return batch_size(observation)
         return sum(batch_size(member) for _, member in observation)
 
     def predict(self, observation: Any, state: Any = None, *how: Any, **named: Any) -> tuple[Any, Any]:
-        """Actions and recurrent states by agent, for observations by agent, each single or a batch. The other arguments
-        are those of Policy.predict(). Raises TypeError for other observations."""
+        """Predict actions and recurrent states by agent, from observations by agent, each single or a batch. The other
+        arguments are those of Policy.predict(). Raises TypeError for other observations."""
         if not isinstance(observation, Mapping):
             raise TypeError(
                 f"the policy of several agents takes a dict of observations by agent, got {shown(observation, 60)}; "
@@ -146,13 +146,13 @@ class GroupedPolicy(Policy):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The policy that config() described. Raises ValueError for a policy class that is not in headrace."""
+        """Make the policy that config() described. Raises ValueError for a policy class that is not in headrace."""
         policies = [_class(member["class"]).from_config(member["config"]) for member in config["members"]]
         return cls(dict(zip(config["groups"], policies, strict=True)), config["groups"])
 
 
 def check_spaces(policy: Policy, spaces: Mapping[str, tuple[Space, Space]], name: str) -> None:
-    """Raise ValueError where a policy was made for other observations or actions than those of an environment.
+    """Raise ValueError if a policy was made for other observations or actions than an environment's.
 
     spaces: by group. name: the environment's."""
     slots = {slot.name: slot.policy for slot in policy.slots} if isinstance(policy, GroupedPolicy) else {"all": policy}

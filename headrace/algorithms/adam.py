@@ -1,4 +1,4 @@
-"""Adam on one flat buffer: clipping, the step and checkpoints are one pass each, however many layers there are."""
+"""Adam on one flat buffer: clipping, the step and checkpoints take one pass each, for any number of layers."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Adam:
 
     @torch.no_grad()
     def follow(self, parameters: Iterable[nn.Parameter]) -> bool:
-        """Learn these parameters from now on, from the values that they have, with the moments of those before: modules
-        or their parameters were replaced. Whether they are of the same shapes; if not, nothing was done."""
+        """Learn these parameters from now on, with their present values and the earlier ones' moments, after modules or
+        parameters were replaced. Returns whether their shapes are the same; if not, nothing changes."""
         new = list(parameters)
         if {*map(id, new)} == {*map(id, self.parameters)}:
             new = self.parameters  # in another order, perhaps
@@ -66,11 +66,11 @@ class Adam:
 
     @torch.no_grad()
     def step(self, max_norm: float, skip: Tensor | None = None) -> None:
-        """One step along `gradient`, scaled down to a norm of max_norm where it is larger; then zero the gradient.
+        """Take a step along `gradient`, scaled down if its norm is above max_norm. Then zero the gradient.
 
-        skip: a float32 scalar on the device; where it is 1, nothing changes.
+        skip: a float32 scalar on the device; if it is 1, nothing changes.
         """
-        # without a limit no division: the norm of finite gradients may be infinite
+        # no division without a limit, since the norm of finite gradients may be infinite
         divisor = (self.gradient.norm() / max_norm).clamp_(min=1) if max_norm < math.inf else None
         self.steps += 1 if skip is None else 1 - skip
         frozen = [] if all(map(_requires_grad, self.parameters)) else self._frozen()
@@ -106,7 +106,7 @@ class Adam:
 
 
 def backward(loss: Tensor, parameters: Iterable[nn.Parameter]) -> None:
-    """Add a loss's gradients to those of these parameters, of those that are not frozen."""
+    """Add a loss's gradients to those of these parameters, except frozen ones."""
     learned = [parameter for parameter in parameters if parameter.requires_grad]
     if learned:
         loss.backward(inputs=learned)

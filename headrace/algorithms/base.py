@@ -1,5 +1,5 @@
-"""The protocol of algorithms: the columns that they need, and an update from a rollout. Algorithms by name, and users'
-own by `file.py:Class` or `package.module:Class`."""
+"""The protocol of algorithms: the columns that they need, and an update from a rollout. It also finds algorithms by
+name, and users' own by `file.py:Class` or `package.module:Class`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Algorithm(Protocol):
     """
 
     name: ClassVar[str]  # "ppo"
-    # kinds of action spaces; where it takes some of a kind alone, `suits(space)` says which
+    # kinds of action spaces; if it supports only some of a kind, `suits(space)` decides
     actions: ClassVar[tuple[type[Space], ...]]
     max_lag: ClassVar[int | None]  # updates by which the policy that collected may be older than the one that learns;
     # None: any number. 0 where it is left out
@@ -35,7 +35,7 @@ class Algorithm(Protocol):
 
     @classmethod
     def build(cls, config: Any, observation_space: Space, action_space: Space, seed: int, device: Any) -> Algorithm:
-        """This algorithm with its usual policy. Raises TypeError for spaces it cannot learn on."""
+        """Make this algorithm with its usual policy. Raises TypeError for unsupported spaces."""
 
     def columns(self) -> dict[str, Column | Columns]:
         """Columns the collector's policy fills, besides those that every environment writes."""
@@ -67,12 +67,12 @@ def is_offline(algorithm: Any) -> bool:
 
 
 def counted_steps(algorithm: Any, rollout: Rollout) -> int:
-    """The steps of an iteration: the valid ones of its rollout; of recorded data alone, its gradient steps."""
+    """Steps of an iteration: valid steps of its rollout, or gradient steps if it learns from recorded data alone."""
     return int(algorithm.config.gradient_steps) if is_offline(algorithm) else rollout.valid_steps()
 
 
 def past_warm_up(algorithm: Algorithm) -> bool:
-    """Whether the next update learns: algorithms with a replay buffer have a method that says so, others always do."""
+    """Whether the next update learns. Algorithms with a replay buffer have a method that decides; others always do."""
     ready = getattr(algorithm, "past_warm_up", None)
     return ready is None or ready()
 
@@ -82,10 +82,10 @@ REPLAY_INTRINSIC = {"rnd": "rnd_replay:ReplayRND", "diayn": "diayn:ReplayDIAYN"}
 
 
 def intrinsic_of(kinds: Mapping[str, str], policy: Any, config: Any, seed: int) -> Any:
-    """The bonus of an algorithm; None where its config has none.
+    """Make the bonus of an algorithm; None if its config has none.
 
-    kinds: value of the setting `intrinsic` -> "module:class" in headrace.algorithms.intrinsic, whose floor is above
-    this one: loaded where it is used."""
+    kinds: value of the setting `intrinsic` -> "module:class" in headrace.algorithms.intrinsic. That folder imports this
+    module, so it is imported here."""
     if getattr(config, "intrinsic", "none") == "none":
         return None
     module, _, kind = kinds[config.intrinsic].partition(":")
@@ -124,7 +124,7 @@ FOLDERS = {"discrete": DISCRETE, "offline": OFFLINE, "vtrace": VTRACE}  # of hea
 MODULES = {name: f"{folder}.{name}" for folder, names in FOLDERS.items() for name in names}
 ON = "on"  # a value of ELSEWHERE for a switch, whose flag has none
 RAINBOW = {"noisy": "0.5", "n_steps": "3", "double": ON, "dueling": ON, "prioritized": ON}
-ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms that others have -> what comes closest here
+ELSEWHERE: dict[str, tuple[str, dict[str, str]]] = {  # algorithms of other libraries -> the closest one here
     "a3c": ("impala", {}),
     "mappo": ("ppo", {"central_critic": ON}),
     "ippo": ("ppo", {}),
@@ -207,7 +207,7 @@ def algorithms_with(setting: str) -> list[str]:
 
 
 def _unknown(name: str) -> Misnamed:
-    """The error for the name of no algorithm."""
+    """The error for an unknown name of an algorithm."""
     if (close := ELSEWHERE.get(name.lower().replace("-", "_"))) is not None:
         instead, settings = close
         parts = (setting if value == ON else f"{setting}={value}" for setting, value in settings.items())
@@ -220,5 +220,5 @@ def _unknown(name: str) -> Misnamed:
 
 
 def is_resolvable(name: str) -> bool:
-    """Whether this is a name in the form that algorithm_classes() takes, rather than that of an algorithm's object."""
+    """Whether this is a name for algorithm_classes(), rather than the `name` of an algorithm's object."""
     return name in ALGORITHMS or ":" in name

@@ -1,4 +1,4 @@
-"""Settings that several algorithms have, and the ranges that settings must lie in."""
+"""Settings that several algorithms share, and the allowed ranges of settings."""
 
 from __future__ import annotations
 
@@ -245,8 +245,8 @@ class EpsilonGreedyConfig:
     exploration_fraction: float = 0.2  # fraction of the training over which it falls
 
     def exploration_rate(self, progress: Any) -> Any:
-        """The fraction of random actions, falling linearly. progress: fraction of the training done, a number or a
-        scalar tensor, and so is what is returned. 0 with noisy networks, which explore by themselves."""
+        """The fraction of random actions, which falls linearly; 0 with noisy networks, which explore by themselves.
+        progress: fraction of the training done. It is a number or a scalar tensor, and so is the result."""
         if getattr(self, "noisy", 0.0):
             return 0.0 * progress
         done = progress / self.exploration_fraction if self.exploration_fraction else 1.0
@@ -325,7 +325,7 @@ def check_range(name: str, value: Any, where: str = "") -> None:
 
 
 def policy_settings(config: OffPolicyConfig) -> dict[str, Any]:
-    """The settings of a config that go to its policy."""
+    """The settings of a config for its policy."""
     return {name: getattr(config, name) for name in POLICY_SETTINGS}
 
 
@@ -335,11 +335,11 @@ def gradient_steps(config: OffPolicyConfig, rows: int) -> int:
 
 
 def fits_utd_ratio(config: OffPolicyConfig, rows: int) -> bool:
-    """Whether gradient_steps() of so many rows is utd_ratio of them, within 2 %; true where gradient_steps is set."""
+    """Whether gradient_steps() for `rows` rows agrees with utd_ratio within 2 %. True if gradient_steps is set."""
     wanted = config.utd_ratio * rows
     return bool(config.gradient_steps) or abs(gradient_steps(config, rows) - wanted) <= 0.02 * wanted
 
 
 def narrowed(config: Any, kind: type[Settings]) -> Settings:
-    """The settings of `kind` that another algorithm's config has as well, under the same names."""
+    """Make a `kind` of the settings that another algorithm's config has under the same names."""
     return kind(**{x.name: getattr(config, x.name) for x in fields(kind) if hasattr(config, x.name)})  # type: ignore[arg-type]

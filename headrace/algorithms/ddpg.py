@@ -1,4 +1,4 @@
-"""DDPG: a deterministic actor climbs its critic. Lillicrap et al. 2016, arXiv:1509.02971."""
+"""DDPG: a deterministic actor follows the gradient of its critic. Lillicrap et al. 2016, arXiv:1509.02971."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class DQNConfig(NoisyConfig, PrioritizedConfig, EpsilonGreedyConfig, OffPolicyCo
 
 
 class Networks(NamedTuple):
-    """A policy and its target network, with the buffers that learning changes."""
+    """A policy and its target network, with the buffers that learning updates."""
 
     policy: QNetwork
     target: QNetwork
@@ -110,7 +110,7 @@ class DQN(OffPolicy[DQNConfig]):
         self.powers = 1 + self.config.exploration_spread * places
         self.policy.exploration = torch.empty(envs, device=device)
         buffers = {"target": self.networks.target_flat, "exploration": self.policy.exploration}
-        object.__setattr__(self, "buffers", buffers)  # which nobody else may replace
+        object.__setattr__(self, "buffers", buffers)  # other code must not replace it
         self.explore()
 
     def learned(self) -> list[tuple[Adam, Iterable[nn.Parameter]]]:
@@ -137,8 +137,9 @@ def dqn_loss(networks: Learned, batch: Rows, config: DQNConfig) -> tuple[Tensor,
 
 @torch.no_grad()
 def td_targets(policy: QNetwork, target: QNetwork, batch: Rows, double: bool) -> Tensor:
-    """TD targets [B]: the rewards, plus the discounted value, by the target network, of the next action that it values
-    most (Mnih et al. 2015), or (double) of the one that the policy values most (van Hasselt et al. 2016, eq. 4)."""
+    """TD targets [B]: the reward plus the discounted value of the next action under the target network. The action is
+    the best one of the target network (Mnih et al. 2015), or (double) of the policy (van Hasselt et al. 2016, eq.
+    4)."""
     following, reward, discount = batch["next_observation"], batch["reward"], batch["discount"]
     random = batch.get("random")
     values = target(following, *target.noise_of(random, 1))

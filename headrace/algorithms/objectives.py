@@ -1,10 +1,10 @@
-"""Parts of a gradient step on a minibatch of the replay buffer: losses, and what changes along their gradients.
+"""Objectives of a gradient step on a minibatch of the replay buffer: losses, and the parameters that they train.
 
-Losses are plain functions `loss(networks, batch, config)`, which return a scalar and a dict. Scalars of the dict are
-metrics: means over rows that count. Its tensors with numbers for each row are columns of `batch` for the losses that
-follow. `batch` has the columns of headrace.data.replay.Batch, `random`, uniform draws [B, num_draws()], and as `weight`
-[B] that of each row in a mean: `x @ batch["weight"]` is the mean over the rows that count. With several learners the
-mean is over the rows of all, and each one's losses and metrics are its part of the sums.
+Losses are plain functions `loss(networks, batch, config)` that return a scalar and a dict. Scalars of the dict are
+metrics: means over valid rows. Its tensors with a number for each row become columns of `batch` for the following
+losses. `batch` has the columns of headrace.data.replay.Batch and `random`, uniform draws [B, num_draws()]. Its `weight`
+[B] is each row's weight in a mean: `x @ batch["weight"]` is the mean over valid rows. With several learners it is the
+mean over the rows of all, and the losses and metrics of each are its part of the sums.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEATURES = "features"
 
 
 class Learned(NamedTuple):
-    """The networks that losses are given. target: the target network, or the policy itself where there is none."""
+    """The networks that losses receive. target: the target network, or the policy itself if there is none."""
 
     policy: Any
     target: Any
@@ -40,11 +40,11 @@ class Learned(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """A loss, and what changes along its gradient.
+    """A loss, and the optimizers that take steps along its gradient.
 
-    optimizers: each takes a step, with gradients clipped to max_norm. targets: pairs of buffers [P]; then the first of
-    each, of a target network, moves to the second by the fraction tau, which may differ between gradient steps: [G].
-    every: the algorithm's gradient steps for one along this loss.
+    optimizers: each takes a step, with gradients clipped to max_norm. targets: pairs of buffers [P]; after the step the
+    first of each, a target network's, moves towards the second by the fraction tau, which may differ between gradient
+    steps: [G]. every: number of the algorithm's gradient steps for one step along this loss.
     """
 
     loss: OffPolicyLoss
@@ -65,10 +65,10 @@ def take_steps(
     since: int = 0,
     reduce: Reduce = one_learner,
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """A gradient step on each of G batches [G, B]. Returns the means of the metrics, each over the steps that measured
-    it, and the column TD_ERROR [G, B], where a loss has it.
+    """Take a gradient step on each of G batches [G, B]. Returns the means of the metrics, each over the steps that
+    measured it, and the column TD_ERROR [G, B], if a loss has it.
 
-    random: [G, B, draws]. since: gradient steps since those of objectives that are not of every step.
+    random: [G, B, draws]. since: number of gradient steps since all objectives last took a step together.
     """
     metrics, errors = dict[str, list[Tensor]](), list[Tensor]()
     for g, batch in enumerate(split_batches(batches)):
@@ -114,7 +114,7 @@ def mean_metrics(found: Sequence[tuple[dict[str, Tensor], dict[str, int]]]) -> d
 
 
 def split_batches(batches: Batch) -> list[Batch]:
-    """G batches [G, B] one by one."""
+    """Iterate over G batches [G, B]."""
 
     def one(g: int) -> Batch:
         return Batch._make(tree_map(lambda x: x[g], column) for column in batches)
@@ -123,8 +123,8 @@ def split_batches(batches: Batch) -> list[Batch]:
 
 
 def keep_features(encoded: Tensor) -> dict[str, Tensor]:
-    """The column of encoded observations for the losses that follow, where the encoder is learned: from the critics'
-    loss alone, and computing it again would take long."""
+    """The column of encoded observations for the following losses, if the encoder is learned. Only the critics' loss
+    trains it, and computing the features again would take long."""
     return {FEATURES: encoded.detach()} if encoded.requires_grad else {}
 
 

@@ -1,4 +1,4 @@
-"""What algorithms share that learn from a replay buffer: the buffer, counters, and when to learn.
+"""The base of algorithms that learn from a replay buffer: the buffer, counters, and the times of learning.
 
 One iteration appends rows to the buffer, a rollout of `num_steps` steps or `train_freq` steps of one, and takes
 gradient steps, each on `batch_size` rows of the buffer. All rows and all noise of an iteration are drawn at once, then
@@ -62,12 +62,12 @@ class OffPolicy(Generic[C]):
     name: ClassVar[str]
     policy_arguments: ClassVar[Json] = {}  # of its policy's constructor, that follow from the algorithm
     actions: ClassVar[tuple[type[Space], ...]]  # kinds of spaces it acts in
-    delayed_metrics: ClassVar[tuple[str, ...]] = ()  # measured at one gradient step in `policy_delay` alone
+    delayed_metrics: ClassVar[tuple[str, ...]] = ()  # measured only at one of `policy_delay` gradient steps
     max_lag: ClassVar[int | None] = None
     config: C
     reduce: Reduce = staticmethod(one_learner)
     goals: Goals | None = None  # of the environments, for hindsight
-    part: tuple[int, int] = (0, 0)  # of the environments: the first of this learner, and how many all learners have
+    part: tuple[int, int] = (0, 0)  # number of this learner's first environment, and of all learners' environments
     __setattr__ = staying(
         *("policy", "networks", "config", "num_steps"),
         *("optimizer", "optimizers", "temperature", "buffers", "log_temperature"),
@@ -79,7 +79,7 @@ class OffPolicy(Generic[C]):
         self.policy, self.seed, self.num_steps = policy, seed, self.config.num_steps
         self.optimizers: dict[str, Adam] = {}
         self._examined: Examination | None = None  # the policy, as the optimizers know it
-        self.buffers: dict[str, Tensor] = {}  # further saved state: target networks, each in one buffer [P]
+        self.buffers: dict[str, Tensor] = {}  # additional saved state: target networks, each in one buffer [P]
         self.replay: Replay | None = None
         self.intrinsic: Any = intrinsic_of(REPLAY_INTRINSIC, policy, self.config, seed)
         self.iteration: Any = 0  # in a CUDA graph a tensor: all other counts follow from it
@@ -90,12 +90,12 @@ class OffPolicy(Generic[C]):
     def build(
         cls, config: C, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> Self:
-        """This algorithm with its usual policy on a device. Raises TypeError for spaces it cannot learn on."""
+        """Make this algorithm with its usual policy on a device. Raises TypeError for unsupported spaces."""
         return cls(cls.make_policy(config, observation_space, action_space, seed).to(device), config, seed)
 
     @classmethod
     def make_policy(cls, config: C, observation_space: Space, action_space: Space, seed: int) -> Policy:
-        """The usual policy."""
+        """Make the usual policy."""
         raise NotImplementedError
 
     @property
@@ -111,21 +111,21 @@ class OffPolicy(Generic[C]):
         return (self.iteration - self._waits()) * self.gradient_steps(self.rows_per_iteration)
 
     def past_warm_up(self) -> bool:
-        """Whether the next iteration learns. From then on all are alike: one may be captured in a CUDA graph."""
+        """Whether the next iteration learns. All later iterations are alike, so a CUDA graph can be captured."""
         return isinstance(self.iteration, Tensor) or self.iteration >= self._waits()
 
     def _waits(self) -> int:
-        """Iterations before the first that learns."""
+        """Number of iterations before the first one that learns."""
         # at least one row must be there to be drawn
         least = self.replay.n_step_span * (self.part[1] or self.replay.num_envs) if self.replay else 1
         return -(-max(self.config.learning_starts, least) // self.rows_per_iteration) - 1
 
     def columns(self) -> dict[str, Column | Columns]:
-        """What the policy needs: no other columns than every rollout has."""
+        """Columns that the policy needs in addition to those of every rollout."""
         return self.policy.columns()
 
     def objectives(self) -> tuple[Sequence[Objective], Learned]:
-        """The losses that learn() takes a gradient step along, one after the other, and what they are given."""
+        """The objectives along which learn() takes gradient steps, in order, and the networks that losses receive."""
         raise NotImplementedError
 
     def learn(self, batches: Batch, random: Tensor) -> dict[str, Tensor]:
@@ -140,7 +140,7 @@ class OffPolicy(Generic[C]):
         return metrics
 
     def prioritize(self, batches: Batch, error: Tensor | None) -> None:
-        """Set the priorities of the rows of batches [G, B] from their TD errors, where the replay buffer has any."""
+        """Set the priorities of the rows of batches [G, B] from their TD errors, if the buffer has priorities."""
         if not isinstance(self.replay, PrioritizedReplay):
             return
         if error is None:
@@ -148,8 +148,8 @@ class OffPolicy(Generic[C]):
         self.replay.update(batches.rows, error)
 
     def since(self, steps: int, delays: Iterable[int]) -> int:
-        """Gradient steps since those that are one in each of `delays`, before a number of steps; 0 where they are taken
-        alike whatever it is: in a CUDA graph the number of steps so far is not known."""
+        """Number of gradient steps since the last multiple of all `delays`, before `steps` further ones. It is 0 if
+        `steps` is such a multiple: then it does not matter, and a CUDA graph does not know it."""
         period = math.lcm(*delays)
         return int(self.updates % period) if steps % period else 0
 
@@ -158,9 +158,9 @@ class OffPolicy(Generic[C]):
         return []
 
     def follow_policy(self) -> None:
-        """Learn the parameters that the policy has now: its modules and their parameters may have been replaced.
+        """Learn the policy's present parameters, since its modules and their parameters may have been replaced.
 
-        Raises ValueError where they have other sizes."""
+        Raises ValueError for other sizes."""
         learned = self.learned()
         if not {id(optimizer) for optimizer, _ in learned} <= {*map(id, self.optimizers.values())}:
             raise ValueError("an optimizer in `optimizers` was replaced, and learning has the one before: put it back")
@@ -174,7 +174,7 @@ class OffPolicy(Generic[C]):
         self._examined = examine(self.policy)
 
     def num_draws(self) -> int:
-        """Uniform draws that learning from one row uses."""
+        """Number of uniform draws for learning from one row."""
         return 0
 
     def explore(self) -> None:
@@ -191,7 +191,7 @@ class OffPolicy(Generic[C]):
         return description
 
     def _say_utd_ratio(self, rows: int) -> None:
-        """Say what the ratio is where utd_ratio makes no whole gradient steps of `rows` rows."""
+        """Report the actual ratio if utd_ratio does not give whole gradient steps for `rows` rows."""
         if fits_utd_ratio(self.config, rows):
             return
         ratio, steps = self.config.utd_ratio, self.gradient_steps(rows)
@@ -201,14 +201,14 @@ class OffPolicy(Generic[C]):
         )
 
     def extra_bytes_per_step(self) -> int:
-        """Bytes of a step in the buffer besides its columns: recurrent state, or where its episode begins and ends."""
+        """Bytes of a step in the buffer in addition to its columns, for recurrent states or positions of episodes."""
         if self.config.hindsight:
             return 2 * torch.int64.itemsize
         of_priorities = BYTES * getattr(self.config, "prioritized", False)
         return of_priorities - (-bytes_needed(self.policy.columns(), 1) // self.policy.sequence_length)
 
     def make_replay(self, rollout: Rollout, capacity: int) -> Replay:
-        """A replay buffer for such rollouts: of rows, or of sequences for a recurrent policy."""
+        """Make a replay buffer for rollouts like `rollout`: of rows, or of sequences for a recurrent policy."""
         config = self.config
         if config.hindsight:
             if self.goals is None:
@@ -265,11 +265,11 @@ class OffPolicy(Generic[C]):
         self.explore()
 
     def add_metrics(self, metrics: dict[str, Tensor], first: Any, steps: int) -> None:
-        """Add metrics of gradient steps first .. first + steps - 1 to those whose means update() returns."""
+        """Add metrics of gradient steps first .. first + steps - 1 to the sums from which update() returns means."""
         self._found.append((metrics, {name: self.measurements(name, first, steps) for name in metrics}))
 
     def measurements(self, name: str, first: Any, steps: int) -> int:
-        """Number of gradient steps, of first .. first + steps - 1, at which a metric is measured."""
+        """Number of gradient steps among first .. first + steps - 1 at which a metric is measured."""
         delay = self.config.policy_delay if name in self.delayed_metrics else 1  # type: ignore[attr-defined]
         return delayed_steps(first, steps, delay)
 
@@ -278,7 +278,7 @@ class OffPolicy(Generic[C]):
         return self.past_warm_up() and self.rows >= self.config.learning_starts
 
     def set_learning_rate(self, progress: float) -> Any:
-        """Let the learning rate have the value of the config's schedule; one that is constant stays. Returns it."""
+        """Set the learning rate by the config's schedule, unless it is constant. Returns it."""
         rate = setting_schedules.learning_rate(self.config, progress)
         if rate is None:
             return self.config.learning_rate
@@ -292,7 +292,7 @@ class OffPolicy(Generic[C]):
         return gradient_steps(self.config, rows)
 
     def batch_rows(self) -> tuple[int, int]:
-        """The first row of a batch that this learner draws, and that after its last: sequences stay whole."""
+        """The range of a batch's rows that this learner draws. Sequences are not split."""
         unit, rank, size = self.policy.sequence_length, rank_of(self.reduce), size_of(self.reduce)
         units = self.config.batch_size // unit
         return units * rank // size * unit, units * (rank + 1) // size * unit
@@ -339,7 +339,7 @@ def learn_from_replay(algorithm: OffPolicy[Any], number: int) -> dict[str, Tenso
 
 
 def make_target(policy: P) -> P:
-    """A copy of a policy to be its target network. Normalisers' statistics are shared: the same tensors."""
+    """Copy a policy as its target network. The tensors of normalisers' statistics are shared."""
     return deepcopy(policy, {id(x): x for x in policy.buffers()}).requires_grad_(False)
 
 
@@ -362,7 +362,7 @@ class Networks(NamedTuple):
 def make_networks(policy: ActorQ, config: Any, **kind: Any) -> Networks:
     """A policy with its optimizers, and a target network with the same weights.
 
-    kind: what the algorithm learns, see check_networks(). Raises ValueError for a policy of another kind.
+    kind: requirements of the algorithm, see check_networks(). Raises ValueError for a policy of another kind.
     """
     check_networks(policy, **(_atoms(config) | kind))
     target = make_target(policy)
@@ -391,7 +391,7 @@ def actor_q(config: Any, observation_space: Space, action_space: Space, seed: in
 
 
 def delayed_steps(first: Any, steps: int, delay: int) -> int:
-    """Number of the actor's gradient steps among the critics' first .. first + steps - 1: one in `delay`."""
+    """Number of the actor's gradient steps, one in `delay`, among the critics' steps first .. first + steps - 1."""
     return steps // delay if steps % delay == 0 else (first % delay + steps) // delay
 
 

@@ -1,9 +1,9 @@
-"""What algorithms share that learn from each rollout of their own policy once.
+"""The base of algorithms that learn from each rollout of their own policy once.
 
-Their losses are plain functions `loss(policy, batch, config)`, which return a scalar and a dict of metrics: scalars
-too, means over rows that count. `batch` has rows of the columns that are learned from, and "weight" [B]: 1 / number of
-valid rows, 0 at others, so that `x @ batch["weight"]` is the mean over valid rows. With several learners that number is
-of the rows of all, and each one's loss and metrics are its part of the sums.
+Their losses are plain functions `loss(policy, batch, config)` that return a scalar and a dict of metrics, which are
+also scalars: means over valid rows. `batch` has rows of the columns for learning, and "weight" [B]. A valid row has
+weight 1 / number of valid rows and others 0, so that `x @ batch["weight"]` is the mean over valid rows. With several
+learners that number counts the rows of all, and the loss and metrics of each are its part of the sums.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ POLICY_SETTINGS = (
 
 
 class Targets(NamedTuple):
-    """What a rollout is learned towards, [T, N] each."""
+    """The targets of learning from a rollout, [T, N] each."""
 
     advantage: Tensor
     returns: Tensor
-    valid: Tensor  # bool: which rows count
-    log_prob: Tensor | None = None  # of the policy as it begins to learn; None: as collected
+    valid: Tensor  # bool: rows that count
+    log_prob: Tensor | None = None  # of the policy at the beginning of learning; None: as collected
 
 
 class OnPolicy(Generic[C]):
     """A policy, one optimizer for all its parameters, and a learning rate schedule.
 
     Subclasses have a class attribute `config`, their default settings, and define learn(), or gradient() for one step
-    on each rollout; process() gives advantages by generalised advantage estimation where the config has `gae_lambda`.
+    on each rollout. process() computes advantages by generalised advantage estimation, if the config has `gae_lambda`.
     """
 
     name: ClassVar[str]
@@ -118,11 +118,12 @@ class OnPolicy(Generic[C]):
 
     @classmethod
     def make_policy(cls, config: C, observation_space: Space, action_space: Space, seed: int) -> Policy:
-        """The usual policy: an actor and a critic, recurrent where the config says so."""
+        """Make the usual policy: an actor and a critic, recurrent if the config says so."""
         return actor_critic(config, observation_space, action_space, seed)
 
     def columns(self) -> dict[str, Column | Columns]:
-        """log_prob and value of the actions taken, a bootstrap row of values, and what the policy needs."""
+        """Columns: log_prob and value of the actions taken, a bootstrap row of values, and those that the policy
+        needs."""
         return {"log_prob": Column(), "value": Column(bootstrap=True)} | self.policy.columns()
 
     def warm_up(self, rollout: Rollout) -> None:
@@ -132,7 +133,7 @@ class OnPolicy(Generic[C]):
         self.load_state_dict(before)
 
     def prepare(self, rollout: Rollout) -> str:
-        """Nothing depends on the number of environments."""
+        """Do nothing: nothing depends on the number of environments."""
         return ""
 
     def process(self, rollout: Rollout) -> Targets:
@@ -170,19 +171,19 @@ class OnPolicy(Generic[C]):
         return explained(value, targets.returns, targets.valid, self.reduce)
 
     def begin_update(self, progress: float) -> None:
-        """Before learning: learn the parameters that the policy has now, with the settings that are scheduled."""
+        """Prepare for learning: take the policy's present parameters, and the scheduled settings."""
         self._follow_policy()
         self.config = setting_schedules.at(self.config, progress)
         self.set_learning_rate(progress)
 
     def end_update(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """After learning: count the update. Returns its metrics, with the learning_rate."""
+        """Finish learning: count the update. Returns its metrics, with the learning_rate."""
         metrics["learning_rate"] = self.optimizer.learning_rate.clone()
         self.iteration += 1
         return metrics
 
     def _follow_policy(self) -> None:
-        """Learn the parameters that the policy has now: its modules and their parameters may have been replaced."""
+        """Learn the policy's present parameters, since its modules and their parameters may have been replaced."""
         if not isinstance(self.optimizer, Adam):
             raise TypeError(f"optimizer must be an Adam of headrace.algorithms.adam, got {self.optimizer!r}")
         if examine(self.policy) is self._examined and self.optimizer.has_gradients():
@@ -193,11 +194,11 @@ class OnPolicy(Generic[C]):
         self._examined = examine(self.policy)
 
     def _adam(self, policy: Policy) -> Adam:
-        """A new optimizer of all its parameters. A config of the user's may not have all settings."""
+        """Make an optimizer of all the policy's parameters. A user's config may not have all settings."""
         return Adam(policy.parameters(), self.config.learning_rate, beta2=getattr(self.config, "adam_beta2", BETA2))
 
     def set_learning_rate(self, progress: float) -> None:
-        """Let the learning rate have the value of the config's schedule; one that is constant or adaptive stays."""
+        """Set the learning rate by the config's schedule, unless it is constant or adaptive."""
         if (rate := setting_schedules.learning_rate(self.config, progress)) is not None:
             self.optimizer.learning_rate.fill_(rate)
             if self.intrinsic is not None:
@@ -231,7 +232,7 @@ class OnPolicy(Generic[C]):
         self.optimizer.load_state_dict(state["optimizer"])
         self.iteration = int(state["iteration"])
         rate = state.get("learning_rate", {})
-        if rate.get("start") == self.config.learning_rate:  # else another was given on resuming
+        if rate.get("start") == self.config.learning_rate:  # otherwise another rate was given on resuming
             self.optimizer.learning_rate.copy_(rate["now"])
         if self.intrinsic is not None:
             self.intrinsic.load_state_dict(state["intrinsic"])
@@ -239,7 +240,7 @@ class OnPolicy(Generic[C]):
 
 @fused("on_policy.process_and_learn", "headrace.bindings.compiled.compiled_update", quiet=True)
 def process_and_learn(algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[dict[str, Tensor], Tensor]:
-    """The metrics of an update, between begin_update() and end_update(), and the returns [T, N] that were learned."""
+    """Learn, between begin_update() and end_update(). Returns metrics, and the returns [T, N] that were learned."""
     intrinsic: dict[str, Tensor] = {}
     if algorithm.intrinsic is None:
         targets = processed(rollout) or algorithm.process(rollout)
@@ -250,7 +251,7 @@ def process_and_learn(algorithm: OnPolicy[Any], rollout: Rollout) -> tuple[dict[
     return metrics, targets.returns
 
 
-PROCESSED: dict[str, Column | Columns] = {  # columns of what process() gives, where those who collect have called it
+PROCESSED: dict[str, Column | Columns] = {  # columns for the result of process(), if actors call it
     "advantage": Column(),
     "returns": Column(),
     "counted": Column(dtype=torch.bool),
@@ -258,7 +259,7 @@ PROCESSED: dict[str, Column | Columns] = {  # columns of what process() gives, w
 
 
 def processed(rollout: Rollout) -> Targets | None:
-    """The targets in a rollout's columns PROCESSED; None where it has none."""
+    """The targets in a rollout's columns PROCESSED; None without them."""
     if "advantage" not in rollout.columns:
         return None
     return Targets(rollout.advantage, rollout.returns, rollout.counted)
@@ -272,7 +273,7 @@ def gae_targets(rollout: Rollout, gamma: float, gae_lambda: float) -> Targets:
 
 
 def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space: Space, seed: int) -> AnyActorCritic:
-    """The actor and critic of a config: recurrent where its `recurrent` is not "none"; the standard deviation of Box
+    """Make the actor and critic of a config, recurrent unless its `recurrent` is "none". The standard deviation of Box
     actions starts at its `initial_std`. Raises ValueError for settings that do not go together."""
     named = {field.name: getattr(config, field.name) for field in fields(config)}
     settings = {name: named[name] for name in POLICY_SETTINGS if name in named}
@@ -307,13 +308,13 @@ def actor_critic(config: OnPolicyConfig, observation_space: Space, action_space:
 
 
 def _sample_freq(settings: Mapping[str, Any]) -> int:
-    """Steps for which a noise matrix of state-dependent exploration holds: those of a rollout where it is -1."""
+    """Number of steps for which a noise matrix of state-dependent exploration is kept; -1 means a rollout's."""
     given = settings["sde_sample_freq"]
     return int(settings["num_steps"] if given == -1 else given)
 
 
 def _check_members(policy: Policy, wanted: tuple[str, ...]) -> None:
-    """Raise ValueError where a policy that is given lets its actor see what is for the critic alone."""
+    """Raise ValueError if a given policy's actor sees members that are only for the critic."""
     if wanted and tuple(getattr(policy, "critic_members", ())) != tuple(wanted):
         name = type(policy).__name__
         raise ValueError(
@@ -329,7 +330,7 @@ def policy_gradient_columns(
     rows = policy.rows
     valid, advantage = rows(targets.valid), rows(targets.advantage)
     if config.normalize_advantage:  # type: ignore[attr-defined]
-        advantage = normalized_by(reduce, advantage, valid)  # not by the kernel: an actor's part has the same bits
+        advantage = normalized_by(reduce, advantage, valid)  # not in the kernel: an actor's part has the same bits
     columns = {"action": rows(rollout.action), "advantage": advantage, "returns": rows(targets.returns)}
     return {"inputs": policy.inputs(rollout), "valid": valid.to(torch.float32), **columns}
 
@@ -346,12 +347,12 @@ def learn_minibatches(
     reduce: Reduce = one_learner,
     limit: Limit | None = None,
 ) -> dict[str, Tensor]:
-    """A step of the optimizer on each of `number` minibatches of an epoch. Returns metrics, [minibatches] each, this
-    learner's part of them.
+    """Take a step of the optimizer on each of `number` minibatches of each epoch. Returns this learner's part of the
+    metrics, [minibatches] each.
 
-    columns: [R, ...], "valid" among them, float32. order: int64 [epochs, R], of rows; those of a sequence follow each
-    other. limit: a metric, and a value; from the minibatch on where it is larger no step is taken, and the epoch is the
-    last.
+    columns: [R, ...], "valid" among them, float32. order: int64 [epochs, R], the order of rows; rows of a sequence are
+    consecutive. limit: a metric and a value. From the first minibatch whose metric is larger on, no step is taken, and
+    the epoch is the last one.
     """
     skip = torch.zeros((), device=order.device) if limit else None
     found: list[dict[str, Tensor]] = []

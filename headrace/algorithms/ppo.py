@@ -21,7 +21,7 @@ from headrace.setting_schedules import is_adaptive
 KL = "approx_kl"
 METRICS = ("policy_gradient_loss", "value_loss", "entropy_loss", "loss", "clip_fraction", KL)
 LARGEST = 88.0  # log of a ratio; e^88.73 is infinite in float32
-RATES = (1e-5, 1e-2)  # between which an adaptive learning rate stays, as in rsl_rl
+RATES = (1e-5, 1e-2)  # bounds of an adaptive learning rate, as in rsl_rl
 MIN_ROWS = 1024  # of a rollout: with fewer, gradients are too noisy, see docs/scaling.md
 
 
@@ -30,9 +30,9 @@ class PPOConfig(IntrinsicConfig, ClippedConfig, ActorCriticConfig, OnPolicyConfi
     """PPO's settings. Raises ValueError for one out of range."""
 
     def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> PPOConfig:
-        """These settings, tuned for base_envs environments, adapted to num_envs: see docs/scaling.md.
+        """Adapt these settings, which were tuned for base_envs environments, to num_envs: see docs/scaling.md.
 
-        fixed: settings that are given; the others follow from them too.
+        fixed: given settings, from which the others follow, too.
         """
         growth = num_envs / base_envs
         rows: float = self.num_steps * base_envs  # of a rollout
@@ -52,16 +52,16 @@ class PPOConfig(IntrinsicConfig, ClippedConfig, ActorCriticConfig, OnPolicyConfi
         return replace(self, **settings | fixed)
 
     def lagging(self, num_envs: int, lag: int) -> PPOConfig:
-        """These settings where the policy that collects is up to `lag` updates older than the one that learns.
+        """Adapt these settings to a policy that collects with weights up to `lag` updates older than the learner's.
 
-        Rollouts are shorter, so that it is as many environment steps old as in one process; epochs and minibatches
-        stay, and with them the number of gradient steps for each environment step. See docs/parallel.md.
+        Rollouts become shorter, so that the policy is not older in environment steps than in one process. Epochs and
+        minibatches stay, and so does the number of gradient steps per environment step. See docs/parallel.md.
         """
         rows = self.num_steps * num_envs
         return replace(self, num_steps=self._steps_of(max(rows / (1 + lag), min(rows, MIN_ROWS)), num_envs))
 
     def _steps_of(self, rows: float, num_envs: int) -> int:
-        """Steps of a rollout of so many rows: as many as an advantage sums over, unless there were fewer."""
+        """Steps of a rollout with `rows` rows: as many as an advantage sums over, unless there were fewer before."""
         decay = self.gamma * self.gae_lambda
         horizon = ceil(1 / (1 - decay)) if decay < 1 else inf
         num_steps = max(round(rows / num_envs), min(self.num_steps, horizon))
@@ -97,8 +97,8 @@ def ppo_loss(policy: Policy, batch: Batch, config: PPOConfig) -> tuple[Tensor, d
 
 
 def _ratio(log_ratio: Tensor, advantage: Tensor) -> Tensor:
-    """The probability ratio r, at most e^88 where the advantage is positive: the clipped term is the smaller there, and
-    the gradient of an infinite r would be 0 times infinity, NaN."""
+    """The probability ratio r, limited to e^88 where the advantage is positive. The clipped term is the smaller one
+    there, and the gradient of an infinite r would be 0 times infinity, which is NaN."""
     return torch.where((log_ratio > LARGEST) & (advantage > 0), LARGEST, log_ratio).exp()
 
 
@@ -123,7 +123,7 @@ class PPO(OnPolicy[PPOConfig]):
         return learn(self.policy, self.optimizer, rollout, targets, order, self.config, self.reduce, self.loss)
 
 
-@fused("ppo.learn", quiet=True)  # by a GPU's kernels: headrace.bindings.actor_critic_cuda offers them
+@fused("ppo.learn", quiet=True)  # has kernels for GPUs: headrace.bindings.actor_critic_cuda
 def learn(
     policy: Policy,
     optimizer: Adam,
@@ -173,7 +173,7 @@ def _learn_adaptively(
     reduce: Reduce,
     _: object,
 ) -> dict[str, Tensor]:
-    """learn_minibatches(), with a learning rate that follows the KL divergence of each minibatch, as in rsl_rl."""
+    """learn_minibatches(), with a learning rate that is adapted to each minibatch's KL divergence, as in rsl_rl."""
     found = []
     size = order.shape[1] // policy.sequence_length // number * policy.sequence_length
     for rows in order[:, : size * number].reshape(-1, 1, size):
@@ -185,7 +185,7 @@ def _learn_adaptively(
 
 
 def _adapt(rate: Tensor, kl: Tensor, desired: float) -> None:
-    """Lower the learning rate where the divergence is twice the desired one or more, raise it where it is half or less:
-    rsl_rl's rule (Schwarke et al. 2025, arXiv:2509.10771), after the step rather than before it."""
+    """Lower the learning rate if the divergence is twice the desired one or more, and raise it if it is half or less.
+    This is rsl_rl's rule (Schwarke et al. 2025, arXiv:2509.10771), after the step rather than before it."""
     lower, higher = (rate / 1.5).clamp(min=RATES[0]), (rate * 1.5).clamp(max=RATES[1])
     rate.copy_(torch.where(kl > 2 * desired, lower, torch.where((kl < desired / 2) & (kl > 0), higher, rate)))

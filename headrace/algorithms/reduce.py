@@ -1,8 +1,8 @@
-"""Sums over learners: what an algorithm needs to know of the others, and the quantities that are not plain sums.
+"""Sums over learners that an algorithm needs, and quantities that follow from such sums.
 
 A learner has a part of the environments' columns. Its losses are means over the rows of all learners, and its gradient
-is a part of theirs: it is added to the others', as are counts of rows, moments and metrics. A single learner adds
-nothing.
+is its part of their sum. Gradients, counts of rows, moments and metrics of all learners are added. A single learner
+adds nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headrace.core import returns, rng
 from headrace.data.minibatches import count
 from headrace.policies.normalization import Moments, normalizers
 
-# Adds tensors, in place, to those of the other learners. All learners call it in turn for tensors of the same shapes,
-# and get the same bits. Where there are several, it has a `rank`, of this learner, a `size`, their number, and
-# `columns`, the number of each one's columns.
+# Adds tensors, in place, to those of the other learners. All learners call it in the same order for tensors of the same
+# shapes, and get the same bits. With several learners it has `rank`, this learner's, `size`, their number, and
+# `columns`, the number of columns of each.
 Reduce = Callable[..., None]
 
 
 def loss_and_metrics(returned: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss and its metrics as tensors, of what an algorithm's loss returns: a scalar, or a scalar and a dict.
+    """Convert the result of an algorithm's loss, a scalar or a scalar and a dict, to tensors: the loss and its metrics.
 
     Metrics are tensors or numbers, as of `.item()`; those without dimensions are floats. Raises TypeError for all else.
     """
@@ -37,7 +37,7 @@ def loss_and_metrics(returned: Any) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def _metric(name: str, value: Any, loss: Tensor) -> Tensor:
-    """A metric as a tensor on the loss' device."""
+    """Convert a metric to a tensor on the loss's device."""
     if isinstance(value, Tensor):
         return value if value.dim() or value.is_floating_point() else value.float()
     try:
@@ -59,7 +59,7 @@ def _kinds(returned: Any) -> str:
 
 
 def one_learner(*tensors: Tensor) -> None:
-    """The Reduce of a single learner: the tensors stay as they are."""
+    """The Reduce of a single learner, which does not change the tensors."""
 
 
 def size_of(reduce: Reduce) -> int:
@@ -68,12 +68,12 @@ def size_of(reduce: Reduce) -> int:
 
 
 def rank_of(reduce: Reduce) -> int:
-    """Which of the learners this is: 0 to size - 1."""
+    """The number of this learner, 0 to size - 1."""
     return getattr(reduce, "rank", 0)
 
 
 def of_each(own: Tensor, reduce: Reduce) -> Tensor:
-    """A tensor of each learner, in order of rank: [size, ...]. It has the same shape at all of them."""
+    """Gather a tensor of each learner, in order of rank: [size, ...]. All must have the same shape."""
     each = torch.zeros(size_of(reduce), *own.shape, dtype=own.dtype, device=own.device)
     each[rank_of(reduce)] = own
     reduce(each)
@@ -81,7 +81,7 @@ def of_each(own: Tensor, reduce: Reduce) -> Tensor:
 
 
 def gathered(own: Tensor, reduce: Reduce) -> Tensor:
-    """The rows of all learners, [R, ...], in order of rank. own: this one's, [r, ...], of which there may be none."""
+    """Gather the rows of all learners, [R, ...], in order of rank. own: this learner's rows, [r, ...], or none."""
     counts = of_each(torch.tensor(len(own)), reduce).tolist()
     found, first = own.new_zeros(sum(counts), *own.shape[1:]), sum(counts[: rank_of(reduce)])
     if len(found):
@@ -91,7 +91,7 @@ def gathered(own: Tensor, reduce: Reduce) -> Tensor:
 
 
 def all_agree(own: bool, reduce: Reduce) -> bool:
-    """Whether all learners say yes. They ask at the same point."""
+    """Whether the condition is true at all learners, which call this at the same point."""
     if size_of(reduce) == 1:
         return own
     number = torch.tensor(int(own))
@@ -100,7 +100,7 @@ def all_agree(own: bool, reduce: Reduce) -> bool:
 
 
 def number_of_minibatches(rows: int, minibatch_size: int, unit: int, reduce: Reduce) -> int:
-    """minibatches.count() for the rows of all learners. Each has as many minibatches, of its own part of the rows."""
+    """minibatches.count() for the rows of all learners. Each has this number of minibatches, of its own rows."""
     if size_of(reduce) == 1:
         return count(rows, minibatch_size, unit)
     columns = reduce.columns  # type: ignore[attr-defined]
@@ -126,7 +126,7 @@ def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor
 
 
 def means(metrics: Mapping[str, Tensor], last: Mapping[str, int] | None = None) -> dict[str, Tensor]:
-    """The mean of each metric over all minibatches. last: of some metrics, over how many of the last ones."""
+    """The mean of each metric over all minibatches. last: metrics that are averaged only over a number of last ones."""
     if len({x.shape for x in metrics.values()}) == 1:
         # at once: of tensors this short each call takes longer than its work
         found = dict(zip(metrics, torch.stack([*metrics.values()]).mean(1).unbind(), strict=True))
@@ -147,7 +147,7 @@ def merged(moments: Moments, reduce: Reduce) -> Moments:
 
 @contextmanager
 def merging(policy: nn.Module, reduce: Reduce) -> Iterator[None]:
-    """Inside, the policy's normalisers are updated with the rows of all learners."""
+    """Within this block, the policy's normalisers are updated with the rows of all learners."""
     if size_of(reduce) == 1:
         yield
         return

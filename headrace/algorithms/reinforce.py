@@ -47,8 +47,8 @@ def reinforce_loss(policy: Policy, batch: Batch, config: Any) -> tuple[Tensor, d
 class Reinforce(OnPolicy[ReinforceConfig]):
     """One gradient step on each rollout. Metrics: policy_loss, entropy_loss, and value_loss with a baseline.
 
-    The end of a rollout cuts off episodes. With a baseline they are bootstrapped from its value there; without, their
-    rows do not count, so num_steps should be several times an episode's length.
+    The end of a rollout cuts off episodes. With a baseline they bootstrap from its value. Without one their rows do not
+    count, so num_steps should be several times an episode's length.
     """
 
     name = "reinforce"
@@ -58,7 +58,7 @@ class Reinforce(OnPolicy[ReinforceConfig]):
     loss: Loss | None = None  # in place of reinforce_loss: a staticmethod of a subclass
 
     def process(self, rollout: Rollout) -> Targets:
-        """Discounted returns, and what they exceed the baseline by."""
+        """Discounted returns, and their difference to the baseline."""
         valid, ends = rollout.valid[:-1], (rollout.terminated, rollout.truncated)
         if self.config.baseline:
             returns = discounted_returns(rollout.reward, rollout.value[1:], *ends, self.config.gamma)
@@ -79,7 +79,7 @@ class Reinforce(OnPolicy[ReinforceConfig]):
 
 
 def _finished(ended: Tensor) -> Tensor:
-    """Which rows [T, N] belong to an episode that ends within the rollout."""
+    """Whether rows belong to an episode that ends within the rollout, [T, N]."""
     return ended.flip(0).cumsum(0).flip(0) > 0
 
 

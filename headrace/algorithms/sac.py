@@ -122,8 +122,8 @@ def with_temperature(
     weight: Tensor,
     config: EntropyConfig,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """An actor's loss plus, where it is learned, that of the temperature, and the metrics of both: eq. 18, with log
-    temperature in place of temperature."""
+    """An actor's loss, plus the temperature's if it is learned, and the metrics of both: eq. 18, with log temperature
+    in place of temperature."""
     target_entropy = -action_size if config.target_entropy is None else config.target_entropy
     error = (log_prob.detach() + target_entropy) @ weight
     of_temperature = -(log_temperature * error).sum()

@@ -1,4 +1,4 @@
-"""TQC: SAC with critics of the return's distribution, the largest of whose pooled quantiles are left out of targets.
+"""TQC: SAC with critics that predict quantiles of the return. Targets leave out the largest of all critics' quantiles.
 
 Kuznetsov et al. 2020, "Controlling Overestimation Bias with Truncated Mixture of Continuous Distributional Quantile
 Critics", arXiv:2005.04269.
@@ -123,7 +123,7 @@ def actor_loss(networks: Learned, batch: Rows, config: TQCConfig) -> tuple[Tenso
 
 
 def truncated(quantiles: Tensor, dropped: int) -> Tensor:
-    """The smallest of each row's pooled quantiles, [B, C * (M - dropped)], of those of C critics, [C, B, M]."""
+    """The smallest of each row's pooled quantiles, [B, C * (M - dropped)]. quantiles: of C critics, [C, B, M]."""
     pooled = quantiles.transpose(0, 1).flatten(1)
     return pooled.sort(1).values[:, : pooled.shape[1] - dropped * len(quantiles)]
 

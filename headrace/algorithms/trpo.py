@@ -121,7 +121,7 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, step
 def _line_search(
     surrogate_and_kl: Surrogate, parameters: Sequence[nn.Parameter], step: Tensor, before: Tensor, config: TRPOConfig
 ) -> dict[str, Tensor]:
-    """Take the longest of the shrinking steps that improves the surrogate and keeps the KL bound; else none."""
+    """Take the longest of the shrinking steps that improves the surrogate within the KL bound, if there is one."""
     start = [p.detach().clone() for p in parameters]
     size, taken = 1.0, torch.zeros_like(before)
     gained, divergence = torch.zeros_like(before), torch.zeros_like(before)
@@ -175,8 +175,8 @@ def learn_critic(
     reduce: Reduce = one_learner,
     loss: Loss | None = None,
 ) -> Tensor:
-    """Fit the values to returns [T, N] in epochs of minibatches, by critic_loss() or another loss of the same batches;
-    gives the mean loss. The actor stays as it is.
+    """Fit the values to returns [T, N] in epochs of minibatches, with critic_loss() or another loss of the same
+    batches. Returns the mean loss. The actor does not change.
 
     order: int64 [epochs, T * N], the order of rows in each epoch.
     """
@@ -184,7 +184,7 @@ def learn_critic(
     columns = {"inputs": policy.inputs(rollout), "returns": policy.rows(returns), "valid": valid}
     number = number_of_minibatches(len(valid), config.minibatch_size, policy.sequence_length, reduce)
     shared = [parameter for parameter in policy.shared_parameters() if parameter.requires_grad]
-    # a compiled loss is one of the same parameters at each call
+    # a compiled loss needs the same parameters at each call
     learn: Any = learn_minibatches.plain if shared else learn_minibatches  # type: ignore[attr-defined]
     for parameter in shared:  # the critic must not move the actor beyond its KL bound
         parameter.requires_grad_(False)

@@ -1,1 +1,1 @@
-"""Is an environment what it says it is? `headrace check ENV` prints what these modules find."""
+"""Checks of environments and devices; `headrace check` prints their findings."""

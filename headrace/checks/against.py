@@ -1,7 +1,8 @@
-"""Compares a kernel with the environment it is a port of: single steps from states that the reference visits.
+"""Compare a port with its reference, the environment that it was ported from, by single steps from states that the
+reference visits.
 
-Trajectories are not compared: in an unstable environment float32 rounding errors grow, while single steps agree up to
-rounding.
+Trajectories are not compared: in an unstable environment rounding errors of float32 grow, while single steps agree up
+to rounding.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from headrace.envs.gym.wrapping import time_limit_of
 from headrace.kernels.language.ir import EnvIR
 from headrace.kernels.language.read import read
 
-ALLOWED = 1e-5  # of max(1, |x|)
-BORDERLINE = 1e-3  # fraction of steps that may differ: rounding decides whether a state at a threshold ends an episode
-HOLD = 12  # steps for which an action is repeated
+ALLOWED = 1e-5  # largest difference of a number x, relative to max(1, |x|)
+BORDERLINE = 1e-3  # fraction of steps that may differ: at a threshold rounding decides whether an episode ends
+HOLD = 12  # number of steps that repeat an action
 RESETS = 1000
 CRITICAL = 2.7  # Kolmogorov-Smirnov: two samples of one distribution exceed it once in a million times
 OUTCOME = ("reward", "terminated", "truncated")
@@ -54,9 +55,9 @@ def against(
     """Compare a KernelEnv with the environment that `reference()` makes: spaces, time limit, single steps, and the
     distribution of initial states.
 
-    allowed: difference of a number x, relative to max(1, |x|). backend: of the kernel, "cpu" or "torch".
-    Raises TypeError where the state of the reference cannot be read (see headrace.checks.reference), and for
-    several agents.
+    allowed: largest difference of a number x, relative to max(1, |x|). backend: the kernel's, "cpu" or "torch".
+    Raises TypeError if the state of the reference cannot be read (see headrace.checks.reference), and for several
+    agents.
     """
     source = read(cls)
     if source.num_agents > 1:
@@ -72,7 +73,7 @@ def against(
 
 
 def _compare_spaces(source: EnvIR, env: gymnasium.Env) -> list[Finding]:
-    """Spaces and time limit. Where the shapes of spaces differ, no steps can be compared."""
+    """Compare spaces and time limits. If the shapes of spaces differ, no steps can be compared."""
     found = []
     for name, kernel, expected in (
         ("observation_space", source.observation_space, env.observation_space),
@@ -94,9 +95,10 @@ def _unequal(name: str, kernel: Space | int | None, expected: Space | int | None
 
 
 def _visit(reference: Reference, env: gymnasium.Env, steps: int, seed: int) -> Iterator[Visited]:
-    """Steps of the reference by random actions, each from a state rounded to the kernel's dtypes, if it can be set.
+    """Record steps of the reference with random actions. Each begins at a state rounded to the kernel's dtypes, if the
+    state can be set.
 
-    In every other episode each action is repeated for HOLD steps, which reaches more distant states.
+    In every second episode each action is repeated for HOLD steps, which reaches more distant states.
     """
     actions = drawable(env.action_space)
     actions.seed(seed)
@@ -109,7 +111,7 @@ def _visit(reference: Reference, env: gymnasium.Env, steps: int, seed: int) -> I
             action = actions.sample()
         observation, reward, terminated, truncated, _ = outcome_of(env.step(action))
         outcome = {"observation": observation, "reward": reward, "terminated": terminated, "truncated": truncated}
-        arrays = {name: np.array(value) for name, value in outcome.items()}  # copies: it may write into them again
+        arrays = {name: np.array(value) for name, value in outcome.items()}  # copies: it may overwrite them
         yield Visited(before, length, np.asarray(action), reference.state(), arrays)
         length += 1
         if terminated or truncated:
@@ -118,7 +120,7 @@ def _visit(reference: Reference, env: gymnasium.Env, steps: int, seed: int) -> I
 
 
 def _compare_steps(source: EnvIR, visited: list[Visited], allowed: float, backend: str) -> Finding:
-    """All steps by as many kernel environments, in one call."""
+    """Compare all steps with those of the kernel, with one kernel environment per step, in one call."""
     kernel = _step(source, visited, backend)
     steps = [{f"state.{name}": x for name, x in step.after.items()} | step.outcome for step in visited]
     expected = {name: np.stack([step[name] for step in steps]) for name in kernel}
@@ -147,7 +149,7 @@ def _compare_steps(source: EnvIR, visited: list[Visited], allowed: float, backen
 
 
 def _step(source: EnvIR, visited: list[Visited], backend: str) -> dict[str, np.ndarray]:
-    """The kernel's state and outcome after each visited step, by name as in `state.x` and `reward`."""
+    """The kernel's state and outcome after each visited step, by names such as `state.x` and `reward`."""
     env, rollout = _made(source, len(visited), backend, 0)
     fields = {f.name: np.stack([step.state[f.name] for step in visited]) for f in source.state}
     env.target.set_state({name: torch.from_numpy(_signed(values)) for name, values in fields.items()})
@@ -163,7 +165,7 @@ def _step(source: EnvIR, visited: list[Visited], backend: str) -> dict[str, np.n
 
 
 def _compare_resets(source: EnvIR, env: gymnasium.Env, seed: int, backend: str) -> Finding:
-    """Whether the initial values of each scalar field of the state have the same distribution."""
+    """Compare the distributions of the initial values of each scalar field of the state."""
     kernel = _made(source, RESETS, backend, seed)[0].target.state()
     reference = Reference(source, env)
     states = []
@@ -198,7 +200,7 @@ def _made(source: EnvIR, number: int, backend: str, seed: int) -> tuple[Compiled
 
 
 def _difference(kernel: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Difference relative to max(1, |x|); infinite where only one is NaN."""
+    """Difference relative to max(1, |x|); infinite if only one of the two is NaN."""
     kernel, expected = kernel.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         difference = np.abs(kernel - expected) / np.maximum(1.0, np.abs(expected))
@@ -207,7 +209,7 @@ def _difference(kernel: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def _signed(values: np.ndarray) -> np.ndarray:
-    """u32 as int64 and u16 as int32, since torch has no arithmetic for unsigned integers."""
+    """Convert u32 to int64 and u16 to int32, since torch has no arithmetic for unsigned integers."""
     return values.astype({"uint32": np.int64, "uint16": np.int32}.get(values.dtype.name, values.dtype))
 
 

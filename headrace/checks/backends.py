@@ -1,4 +1,4 @@
-"""Which backends can run an environment on this machine, and the cost of a step on each."""
+"""Find the backends that can run an environment on this machine, and the cost of a step on each."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Cost(NamedTuple):
     """The cost of a step on a backend."""
 
     backend: str
-    seconds: float | None  # of a step of one environment; None where it cannot run, or was not measured
-    note: str  # with how many environments, or why it cannot run
+    seconds: float | None  # of a step of one environment; None if it cannot run, or was not measured
+    note: str  # the number of environments, or why it cannot run
 
 
 def costs(source: Source, kernel: type | None, seconds: float, options: Settings | None = None) -> list[Cost]:
-    """Every backend, in the order of `headrace.make`. seconds: to measure each; 0 measures none. options: of make() for
-    environments that are made one by one."""
+    """Measure every backend, in the order of `headrace.make`. seconds: time for each; 0 measures none. options: of
+    make(), for environments that are made one by one."""
     found = _backends(source, kernel, options or {})
     return [_cost(name, build, why_not, seconds) for name, build, why_not in found]
 
 
 def _backends(source: Source, kernel: type | None, options: Settings) -> Iterator[tuple[str, Callable[[], Env], str]]:
-    """Name, a function that makes its environments, and why it cannot run; empty where it can."""
+    """For each backend its name, a function that makes its environments, and why it cannot run; empty if it can."""
     compiled = "" if kernel is not None else "is for a KernelEnv: see docs/own-environments.md"
     vector = "" if envs.comes_as_vector(source) else "does not come as a vector of environments"
     why_not = {"cpu": compiled, "cuda": compiled or _no_cuda(), "torch": compiled, "vector": vector}
@@ -84,7 +84,7 @@ def _number(backend: str, env: Env) -> str:
 
 
 def step_seconds(env: Env, seconds: float) -> float:
-    """Seconds of a step of one environment by random actions, measured for `seconds` after a first rollout."""
+    """Seconds of a step of one environment with random actions, measured for `seconds` after a first rollout."""
     rollout = env.rollout(ROWS, env.columns())
     fill(env.action_space, rollout.action, 0)
     env.reset(rollout, 0)

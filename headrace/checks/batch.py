@@ -1,4 +1,4 @@
-"""N environments in one rollout, as in training: do they write valid columns, and are they reproducible by seed?"""
+"""Check N environments in one rollout, as in training: whether columns are valid, and reproducible by seed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Recorded(NamedTuple):
 
     observation: list[np.ndarray]  # [T + 1, N, ...] of each leaf of the observation space
     valid: np.ndarray  # [T + 1, N]
-    reward: np.ndarray  # [T, N], as the others
+    reward: np.ndarray  # [T, N], as the following ones
     terminated: np.ndarray
     truncated: np.ndarray
 
     @classmethod
     def of(cls, rollout: Rollout, space: Space) -> Recorded:
-        """The present columns of a rollout."""
+        """Copy the present columns of a rollout."""
         observation = [reduce(getattr, map(str, keys), rollout.observation) for keys, _ in leaves(space)]
         columns = (rollout.valid, rollout.reward, rollout.terminated, rollout.truncated)
         return cls(list(map(_copied, observation)), *map(_copied, columns))
@@ -48,7 +48,7 @@ def check(build: Callable[[], Env], steps: int, seconds: float, seed: int) -> tu
     """
     with collected() as unread, closing(build()) as env:
         if env.backend in ("cpu", "cuda", "torch"):
-            recorded(env, 1, 0.0, seed)  # compiles, which is not part of a reset's time
+            recorded(env, 1, 0.0, seed)  # compiles now, so that the reset's time does not include it
         seen, spent = recorded(env, steps, seconds, seed)
         again, _ = recorded(env, len(seen) * ROWS, float("inf"), seed)
         other, _ = recorded(env, len(seen) * ROWS, float("inf"), seed + 1, action_seed=seed)
@@ -60,7 +60,7 @@ def check(build: Callable[[], Env], steps: int, seconds: float, seed: int) -> tu
 
 
 def _turns(env: Env, steps: int, seed: int) -> Finding:
-    """Findings of turns.check(), by the actions of recorded() and others."""
+    """Findings of turns.check(), with the actions of recorded() and with different ones."""
     actions, others = (env.rollout(ROWS, env.columns()).action for _ in range(2))
     for column, own in ((actions, seed), (others, seed + 1)):
         fill(env.action_space, column, own)
@@ -75,9 +75,9 @@ def recorded(
     action_seed: int | None = None,
     before: Callable[[Rollout, int], None] = lambda rollout, t: None,
 ) -> tuple[list[Recorded], list[float]]:
-    """The columns of each rollout by random actions; seconds of the reset, and of each step. before: called before step
-    t of a rollout."""
-    rollout = env.rollout(ROWS, {**env.columns(), "value": Column()})  # as a training's: infos are looked at
+    """Record rollouts with random actions: the columns of each, seconds of the reset, and seconds of each step. before:
+    called with a rollout and t before step t."""
+    rollout = env.rollout(ROWS, {**env.columns(), "value": Column()})  # as in a training, so that infos are read
     fill(env.action_space, rollout.action, seed if action_seed is None else action_seed)
     began = perf_counter()
     env.reset(rollout, seed)
@@ -113,7 +113,7 @@ def fill(space: Space, actions: Value, seed: int) -> None:
 
 
 def _values(space: Space, seen: list[Recorded]) -> list[Finding]:
-    """Whether observations are in their space, and rewards are finite numbers."""
+    """Check that observations are in their space, and that rewards are finite."""
     errors: dict[str, str] = {}
     for number, columns in enumerate(seen):
         for (keys, leaf), column in zip(leaves(space), columns.observation, strict=True):
@@ -124,7 +124,7 @@ def _values(space: Space, seen: list[Recorded]) -> list[Finding]:
 
 
 def _note(errors: dict[str, str], check: str, name: str, column: np.ndarray, wrong: np.ndarray, number: int) -> None:
-    """Keep the first wrong number. number: of the rollout."""
+    """Record the first wrong number. number: the rollout's."""
     if check not in errors and wrong.any():
         row, env, *inside = place = tuple(np.argwhere(wrong)[0].tolist())
         at = f", at {inside}" if inside else ""
@@ -132,7 +132,7 @@ def _note(errors: dict[str, str], check: str, name: str, column: np.ndarray, wro
 
 
 def _outside(space: Space, column: np.ndarray) -> np.ndarray:
-    """Which numbers of a column are not in the space of an observation."""
+    """Mark numbers of a column that are outside an observation space."""
     if not isinstance(space, Box):
         return np.zeros(column.shape, bool)
     values = column.astype(np.float64)
@@ -141,7 +141,7 @@ def _outside(space: Space, column: np.ndarray) -> np.ndarray:
 
 
 def _endings(seen: list[Recorded]) -> Finding:
-    """Whether each ending is followed by a masked step, and each masked step by a new episode."""
+    """Check that a masked step follows each ending, and a new episode each masked step."""
     terminations = truncations = 0
     for number, (_, valid, reward, terminated, truncated) in enumerate(seen):
         ended = terminated | truncated

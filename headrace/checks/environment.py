@@ -25,7 +25,7 @@ from headrace.evaluation.recipe import kernel_class
 from headrace.kernels.language.errors import EnvError
 
 BATCH = 4  # environments of a batch check
-UNEVEN = 10  # times the median: if one step in a hundred takes as long, synchronous workers wait often
+UNEVEN = 10  # multiple of the median: if one step in a hundred takes longer, synchronous workers wait often
 
 # settings that may be registered for an environment -> options of envs.factory()
 OF_MAKING = {"wrapper": "wrappers", **{name: name for name in ("frame_stack", "time_limit", "ignore", "info_mask")}}
@@ -34,11 +34,11 @@ Result = tuple[list[Finding], StepTimes | None]
 
 
 class Report(NamedTuple):
-    """What was found of an environment."""
+    """Findings about an environment."""
 
     name: str
     findings: list[Finding]
-    times: StepTimes | None  # of its step; None where no step was possible
+    times: StepTimes | None  # of its step; None if no step was possible
     costs: list[Cost]
 
 
@@ -50,29 +50,29 @@ def check(
     measure: float = 0.5,
     options: Settings | None = None,
 ) -> Report:
-    """Step environments by random actions, run Gymnasium's or PettingZoo's checker, compare a port with its reference,
-    and measure the backends. Of a KernelEnv the first check is that of headrace.checks.unchecked.
+    """Step environments with random actions, run Gymnasium's or PettingZoo's checker, compare a port with its
+    reference, and measure the backends. A KernelEnv is first run in plain Python (headrace.checks.unchecked).
 
     The random rollout ends after `steps` steps or `seconds`, whichever is reached first. measure: seconds for each
-    backend; 0 for none. options: of OF_MAKING and env_kwargs, in place of those that are registered. Raises what make()
+    backend; 0 for none. options: those of OF_MAKING and env_kwargs, in place of registered ones. Raises what make()
     raises for an unknown source.
     """
     name, kernel = envs.spec(source).name, kernel_class(source)
     found = [] if kernel is None else [unchecked.check(kernel, steps, seconds, seed)]
-    if any(finding.outcome == "wrong" for finding in found):  # compiled, it could read other memory, or hang
+    if any(finding.outcome == "wrong" for finding in found):  # compiled, it could read memory of others, or hang
         return Report(name, found, None, [])
     made = {**registered(source), **{OF_MAKING.get(key, key): value for key, value in (options or {}).items()}}
     check = _check_batch if kernel is None and envs.comes_as_vector(source) else _check_single
     findings, times = check(source, made, steps, seconds, seed)
     if kernel is not None:
         findings = [*found, *findings, *_check_port(kernel, seed)]
-    elif times is not None:  # those of a kernel are of its plain Python, which is not used in training
+    elif times is not None:  # a kernel's times are those of plain Python, which training does not use
         findings += uneven(times)
     return Report(name, findings, times, costs(source, kernel, measure, made))
 
 
 def _check_single(source: Source, made: Settings, steps: int, seconds: float, seed: int) -> Result:
-    """One environment: the reference of a port, a KernelEnv in plain Python, or what the source makes."""
+    """Check one environment: the reference of a port, a KernelEnv in plain Python, or the one that the source makes."""
     factory = envs.factory(source, **made)  # type: ignore[arg-type]
     try:
         env = factory()
@@ -102,7 +102,7 @@ def _check_single(source: Source, made: Settings, steps: int, seconds: float, se
 
 
 def _check_batch(source: Source, made: Settings, steps: int, seconds: float, seed: int) -> Result:
-    """A vector of environments, or environments of several agents."""
+    """Check a vector of environments, or environments with several agents."""
     try:
         return batch.check(lambda: envs.make(source, BATCH, **made), steps, seconds, seed)
     except (ImportError, Misnamed):
@@ -112,7 +112,7 @@ def _check_batch(source: Source, made: Settings, steps: int, seconds: float, see
 
 
 def registered(source: Source) -> Settings:
-    """Options by which a training makes a source: those registered for it, with an algorithm that has any."""
+    """Options with which a training makes a source: those registered for it with the first algorithm that has any."""
     if kernel_class(source) is not None:
         return {}
     of_each = envs.spec(source).defaults.values()
@@ -121,7 +121,7 @@ def registered(source: Source) -> Settings:
 
 
 def uneven(times: StepTimes) -> list[Finding]:
-    """A note, where some steps take much longer than most."""
+    """A note if some steps take much longer than most."""
     if times.p99 < UNEVEN * times.median or times.p99 < 1e-3:
         return []
     found = f"one step in a hundred takes {times.p99 / times.median:.0f} times the median"
@@ -130,7 +130,7 @@ def uneven(times: StepTimes) -> list[Finding]:
 
 
 def _check_port(kernel: type[KernelEnv], seed: int) -> list[Finding]:
-    """A KernelEnv compared with its reference, where it has one."""
+    """Compare a KernelEnv with its reference, if it has one."""
     if kernel.gymnasium_id is None:
         return []
     try:

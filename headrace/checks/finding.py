@@ -18,7 +18,7 @@ class Finding(NamedTuple):
     check: str
     outcome: Literal["ok", "note", "wrong"]
     found: str
-    advice: str = ""  # what to do about it
+    advice: str = ""  # the remedy
 
 
 def findings_of(errors: Mapping[str, str], ok: Mapping[str, str]) -> list[Finding]:
@@ -31,14 +31,14 @@ def findings_of(errors: Mapping[str, str], ok: Mapping[str, str]) -> list[Findin
 
 
 def another_seed(same: bool, steps: int) -> Finding:
-    """Whether another seed gives another episode."""
+    """Report whether another seed gives another episode."""
     if same:
         return Finding("another seed", "note", f"gives the same {steps:,} steps: nothing here is random")
     return Finding("another seed", "ok", "gives another episode")
 
 
 def raised(what: str, error: Exception) -> Finding:
-    """An exception of the environment. what: during which it was raised."""
+    """Report an exception of the environment. what: the call that raised it."""
     notes = "; ".join(getattr(error, "__notes__", []))
     advice = "an exception ends a training run, or with on_error='restart' the episode: fix its cause"
     return Finding("exceptions", "wrong", f"{what} raised {type(error).__name__}: {error} {notes}".rstrip(), advice)

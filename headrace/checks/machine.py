@@ -1,4 +1,4 @@
-"""`headrace check --device`: do the kernels of this machine agree with plain torch on the CPU?"""
+"""`headrace check --device`: compare the kernels of this machine with plain torch on the CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DeviceReport(NamedTuple):
 
 
 def check_device(name: str) -> DeviceReport:
-    """Run all checks of a device. Raises ValueError where it is missing or has no kernels."""
+    """Run all checks of a device. Raises ValueError if it is missing or has no kernels."""
     try:
         device = resolve(name)
     except ValueError as error:

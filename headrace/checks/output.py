@@ -1,4 +1,4 @@
-"""Prints the results of `headrace check`, or writes them as JSON."""
+"""Print the results of `headrace check`, or write them as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.core.terminal import LINES
 from headrace.core.text import printable
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "wrong": ("WRONG", "bold red")}
-WIDTH = 120  # characters, where the output is no terminal
+WIDTH = 120  # characters, if the output is not a terminal
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
@@ -40,7 +40,7 @@ def write_json(results: Mapping[str, object], file: Path | None, printed: bool) 
 
 
 def to_json(report: Report) -> dict[str, object]:
-    """In JSON's types."""
+    """Convert to JSON's types."""
     return {
         "env": report.name,
         "passed": passed(report),

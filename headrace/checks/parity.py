@@ -1,4 +1,4 @@
-"""Compares the kernels, fused code and graphs of a device with plain torch on the CPU. Each check takes about a second.
+"""Compare the kernels and graphs of a device with plain torch on the CPU. Each check takes about a second.
 
 `headrace check` prints the results. Kernels are also validated before their first use on a GPU; the result is stored
 for this GPU, driver and set of versions.
@@ -40,10 +40,10 @@ from headrace.parallel.cuda.cuda_graphs import GraphedIteration
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import PolicyOutput
 
-ENVS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # that run as plain torch too
+ENVS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")  # environments that also run as plain torch
 NUM_ENVS, NUM_STEPS = 256, 40
-ROLLOUT_STEPS = 8  # that policies act and learn from
-MANY_ENVS = 16_384  # for which kernels of networks divide their rows otherwise than for few
+ROLLOUT_STEPS = 8  # of rollouts for acting and learning
+MANY_ENVS = 16_384  # kernels of networks divide this many rows in another way than a few
 OBSERVATION, ACTION = Box(-1, 1, (5,)), Discrete(3)
 FILE = "parity.json"
 
@@ -53,14 +53,14 @@ class Check(NamedTuple):
 
     name: str
     passed: bool
-    worst: float | None  # difference, relative to max(1, |x|); None where the comparison failed
+    worst: float | None  # largest difference, relative to max(1, |x|); None if the comparison failed
     allowed: float | None
     seconds: float
-    note: str  # what differs most, or why the comparison failed
+    note: str  # the name of what differs most, or why the comparison failed
 
 
 def check(device: torch.device) -> list[Check]:
-    """Every comparison that applies to a device, with the kernels that are registered."""
+    """Run every comparison that applies to a device, with the registered kernels."""
     comparisons: dict[str, Callable[[], Deviation]] = {
         "random numbers": partial(_random_numbers, device),
         "advantages": partial(_advantages, device),
@@ -74,10 +74,10 @@ def check(device: torch.device) -> list[Check]:
 
 
 def _run(name: str, comparison: Callable[[], Deviation]) -> Check:
-    """A comparison that raises an exception has not passed."""
+    """Run a comparison. If it raises an exception it has not passed."""
     began = perf_counter()
     try:
-        with torch.enable_grad():  # the first call that asks for a kernel may be one that acts
+        with torch.enable_grad():  # the first call of a kernel may be one that acts, without gradients
             found = comparison()
     except Exception as error:
         return Check(name, False, None, None, perf_counter() - began, f"{type(error).__name__}: {error}")
@@ -85,8 +85,8 @@ def _run(name: str, comparison: Callable[[], Deviation]) -> Check:
 
 
 def trusted(env: Env, plain: Callable[[], Env]) -> Env:
-    """A CompiledEnv, if its CUDA kernel agrees with plain torch on this machine; else plain(), with a message on
-    stderr."""
+    """Return a CompiledEnv if its CUDA kernel agrees with plain torch on this machine; otherwise plain(), with a
+    message on stderr."""
     assert isinstance(env, CompiledEnv)
     name = f"{env.name} {_digest(env.ir.code)}"
     what = f"the CUDA kernel of {env.name}"
@@ -95,7 +95,7 @@ def trusted(env: Env, plain: Callable[[], Env]) -> Env:
 
 def offer_kernels(device: torch.device) -> None:
     """Register CUDA kernels for random numbers, advantages, acting and learning, if numba-cuda is installed and they
-    agree with plain torch on this machine; a message on stderr if they do not."""
+    agree with plain torch on this machine. Prints a message on stderr if they do not."""
     if find_spec("numba_cuda") is None:
         return
     what, instead = "a CUDA kernel of random numbers or advantages", "plain torch runs instead"
@@ -108,8 +108,8 @@ def offer_kernels(device: torch.device) -> None:
 
 
 def networks_trusted(policy: ActorCritic) -> bool:
-    """Whether the CUDA kernels that are made for a policy, with its head, activation and sizes, agree with plain torch
-    on this machine; a message on stderr if they do not."""
+    """Whether the CUDA kernels for a policy's head, activation and sizes agree with plain torch on this machine. Prints
+    a message on stderr if they do not."""
     from headrace.bindings import actor_critic_cuda
 
     name = f"networks {_digest(actor_critic_cuda.text(policy))}"
@@ -122,18 +122,18 @@ def _digest(text: str) -> str:
 
 
 def graphs_trusted(device: torch.device) -> bool:
-    """Whether iterations replayed from a CUDA graph agree with plain ones on this machine; a message on stderr if they
-    do not."""
+    """Whether iterations replayed from a CUDA graph agree with plain ones on this machine. Prints a message on stderr
+    if they do not."""
     return _agrees(
         device, "graphs", partial(_graphs, device), "an iteration as a CUDA graph", "iterations run step by step"
     )
 
 
 def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation], what: str, instead: str) -> bool:
-    """Whether a comparison passes: by the stored result of this machine, or else by a new one.
+    """Whether a comparison passes, by the result stored for this machine, or else by running it.
 
-    Only results are stored: a comparison that an exception ended, perhaps for lack of memory, is tried again by the
-    next process."""
+    Only results are stored. If an exception ends a comparison, perhaps for lack of memory, the next process tries it
+    again."""
     with json_table(folder() / FILE) as stored:
         results = stored.setdefault(json.dumps(facts(device)), {})
         failure = results.get(name)
@@ -154,7 +154,7 @@ def _failure(found: Check) -> str:
 
 
 def facts(device: torch.device) -> dict[str, str]:
-    """What the result may depend on: device, driver, versions."""
+    """Facts that a result may depend on: device, driver, versions."""
     found = {"device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({platform.machine()})"}
     if device.type == "cuda":
         found["driver"] = _driver()
@@ -193,7 +193,7 @@ def _advantages(device: torch.device, fused_gae: Callable[..., Tensor] = gae) ->
 
 
 def _networks(policy: ActorCritic) -> Deviation:
-    """The kernels for a policy, in the tiles of few and of many rows."""
+    """Compare the kernels for a policy, with tiles for few and for many rows."""
     from headrace.bindings import actor_critic_cuda
 
     device, plain = policy.device, deepcopy(policy).cpu().requires_grad_()
@@ -260,7 +260,7 @@ def _steps(name: str, device: torch.device) -> Deviation:
 
 
 def _env_steps(env: CompiledEnv) -> Deviation:
-    """An environment's kernel compared with plain torch on the CPU; with the CPU's kernel, where it branches."""
+    """Compare an environment's kernel with plain torch on the CPU, or with the CPU's kernel if it branches."""
     envs = type(env.target)(env.ir, NUM_ENVS, device=env.device)  # type: ignore[call-arg]
     try:
         reference = CompiledEnv(env.ir.cls, NUM_ENVS, "torch")
@@ -270,7 +270,7 @@ def _env_steps(env: CompiledEnv) -> Deviation:
 
 
 def _graphs(device: torch.device) -> Deviation:
-    """Three iterations replayed from a graph compared with the same three run step by step."""
+    """Compare three iterations replayed from a graph with the same three run step by step."""
     results = []
     for graph in (True, False):
         env = make("CartPole-v1", NUM_ENVS, backend="torch", device=device)
@@ -288,7 +288,7 @@ def _graphs(device: torch.device) -> Deviation:
 
 
 def _collected(policy: ActorCritic | None = None, num_envs: int | None = None) -> tuple[ActorCritic, Rollout]:
-    """A copy of a policy, by default one with three choices, and a rollout of random data, on the CPU."""
+    """Make a copy of a policy, by default one with three choices, and a rollout of random data, on the CPU."""
     policy = ActorCritic(OBSERVATION, ACTION, seed=2) if policy is None else deepcopy(policy)
     own = {"action": action_column(policy.action_space), "log_prob": Column(), "value": Column(bootstrap=True)}
     rollout = Rollout(ROLLOUT_STEPS, num_envs or NUM_ENVS, env_columns(policy.observation_space) | own)
@@ -305,7 +305,7 @@ def _collected(policy: ActorCritic | None = None, num_envs: int | None = None) -
 
 
 def _unequal(column: str, ours: Tensor, theirs: Tensor) -> Deviation:
-    """The fraction of unequal numbers, of which none is allowed."""
+    """A comparison by the fraction of unequal numbers, which must be 0."""
     return Deviation(column, (ours.cpu() != theirs).float().mean().item(), 0.0)
 
 

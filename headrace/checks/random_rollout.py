@@ -1,4 +1,4 @@
-"""Random actions in one gymnasium.Env: are outcomes valid and reproducible by seed, and how long does a step take?"""
+"""Step one gymnasium.Env with random actions: check outcomes and reproducibility by seed, and time the steps."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from headrace.envs.gym.columns import as_number, copied
 from headrace.envs.gym.unread import Unread, unread_end, unread_mask
 from headrace.envs.gym.wrapping import time_limit_of
 
-MIN_REPEATED, MAX_REPEATED = 5, 200  # steps of a trajectory that is repeated
-REPEATED_SECONDS = 0.5  # s to spend on each such trajectory
+MIN_REPEATED, MAX_REPEATED = 5, 200  # number of steps of a repeated trajectory
+REPEATED_SECONDS = 0.5  # s for each such trajectory
 
 
 class StepTimes(NamedTuple):
@@ -37,26 +37,26 @@ class StepTimes(NamedTuple):
 
     @classmethod
     def of(cls, steps: list[float], resets: list[float]) -> StepTimes:
-        """From the measured seconds of steps and resets."""
+        """Compute from the measured seconds of steps and resets."""
         median, p99, slowest = np.percentile(steps, (50, 99, 100)).tolist()
         return cls(median, p99, slowest, len(steps), float(np.median(resets)))
 
 
 @dataclass
 class RandomRollout:
-    """What was observed."""
+    """Observations of a random rollout."""
 
-    steps: list[float] = field(default_factory=list)  # seconds of each
+    steps: list[float] = field(default_factory=list)  # seconds of each step
     resets: list[float] = field(default_factory=list)
     endings: list[str] = field(default_factory=list)  # "terminated", "truncated" of each episode
     errors: dict[str, str] = field(default_factory=dict)  # check -> the first error
-    unread: dict[Unread, None] = field(default_factory=dict)  # in infos, until the first episode has ended
-    remarks: dict[str, str] = field(default_factory=dict)  # check -> the first value that only Headrace may understand
+    unread: dict[Unread, None] = field(default_factory=dict)  # entries of infos, until the first episode has ended
+    remarks: dict[str, str] = field(default_factory=dict)  # check -> the first value that other libraries may refuse
 
     def read(self, check: str, what: str, value: Sample, usual: tuple[type, ...]) -> float:
-        """The one number that a reward or a flag is, as a training reads it; 0 for an error, which is noted.
+        """Read a reward or a flag as one number, as a training does; 0 for an error, which is recorded.
 
-        usual: the types that Gymnasium asks for; of another one there is a remark.
+        usual: the types that Gymnasium requires; a value of another type gets a remark.
         """
         try:
             number = as_number(value, what)
@@ -68,12 +68,12 @@ class RandomRollout:
         return number
 
     def note(self, check: str, found: str) -> None:
-        """Keep the first error of a check; an empty text is none."""
+        """Record the first error of a check. An empty text means no error."""
         if found and check not in self.errors:
             self.errors[check] = f"{found} (step {len(self.steps)}, episode {len(self.endings)})"
 
     def look(self, env: gymnasium.Env, info: Any, ended: Sequence[str] = ()) -> None:
-        """Keep what an info has that nothing reads. ended: names of flags, at the end of an episode."""
+        """Record entries of an info that nothing reads. ended: names of flags at the end of an episode."""
         if self.endings or not isinstance(info, dict):
             return
         found = unread_mask(info, env.observation_space, env.action_space)
@@ -82,7 +82,7 @@ class RandomRollout:
 
 def run(env: gymnasium.Env, steps: int, seconds: float, seed: int) -> RandomRollout:
     """Run for `steps` steps or `seconds`, whichever is reached first. An exception of the environment is re-raised with
-    a note of where it occurred."""
+    a note of the step at which it occurred."""
     seen, began = RandomRollout(), perf_counter()
     actions = drawable(env.action_space)
     actions.seed(seed)
@@ -155,9 +155,10 @@ def seeding(
     step_seconds: float,
     close: Callable[[], None] | None = None,
 ) -> list[Finding]:
-    """Whether a seed gives the same episode in the same and in another environment, and another seed another one.
+    """Check that a seed gives the same episode in the same and in another environment, and that another seed gives
+    another episode.
 
-    close: called before the other one is made, to close env: there may be room for one alone.
+    close: closes env before the other environment is made, since there may be room for only one.
     """
     steps = int(np.clip(REPEATED_SECONDS / max(step_seconds, 1e-9), MIN_REPEATED, MAX_REPEATED))
     first, again = trajectory(env, seed, steps), trajectory(env, seed, steps)
@@ -182,8 +183,8 @@ def seeding(
 
 
 def trajectory(env: gymnasium.Env, seed: int, steps: int, action_seed: int | None = None) -> list[Sample]:
-    """First observation and (observation, reward, terminated, truncated) of each step of an episode, by random actions
-    from the same seed or from `action_seed`."""
+    """First observation and (observation, reward, terminated, truncated) of each step of an episode, with random
+    actions from the same seed or from `action_seed`."""
     actions = drawable(env.action_space)
     actions.seed(seed if action_seed is None else action_seed)
     outcomes: list[Sample] = [copied(env.reset(seed=seed)[0])]

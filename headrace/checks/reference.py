@@ -1,4 +1,4 @@
-"""The reference environment of a port: a gymnasium.Env with a state that can be read, and perhaps set."""
+"""The reference environment of a port: a gymnasium.Env whose state can be read, and perhaps set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language import kinds
 from headrace.kernels.language.ir import EnvIR
 
-State: TypeAlias = dict[str, np.ndarray]  # by the names of the fields of a kernel's State, in the kernel's dtypes
+State: TypeAlias = dict[str, np.ndarray]  # by field of a kernel's State, in the kernel's dtypes
 
 
 class _HasState(Protocol):
@@ -22,10 +22,10 @@ class _HasState(Protocol):
 class Reference:
     """The reference of a kernel, with its state in the fields and dtypes of the kernel's State.
 
-    env: the environment, after a reset. If the kernel's class has from_original(env), that reads the state of the
-    unwrapped environment, and to_original(env, state), if there, sets it. Without from_original the numbers of
+    env: the environment, after a reset. If the kernel's class has from_original(env), this function reads the state of
+    the unwrapped environment, and to_original(env, state), if present, sets it. Without from_original the numbers of
     `env.state` are the fields of State in order, as in Gymnasium's classic control, and can be set.
-    Raises TypeError where the state cannot be read.
+    Raises TypeError if the state cannot be read.
     """
 
     def __init__(self, source: EnvIR, env: gymnasium.Env) -> None:
@@ -47,7 +47,7 @@ class Reference:
         return {field.name: np.asarray(value).astype(kinds.STORAGE[field.dtype]) for field, value in pairs}
 
     def set(self, state: State) -> None:
-        """Set the state to one that state() returned."""
+        """Set a state that state() returned."""
         if self._write is not None:
             self._write(self.env, cast(type[KernelEnv], self.source.cls).State(**state))
             return

@@ -1,4 +1,4 @@
-"""Why a value does not belong to a space."""
+"""Explain why a value does not belong to a space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sample: TypeAlias = "np.ndarray | np.generic | SupportsFloat | str | Sequence[Sa
 
 
 def mismatch(space: Space, value: Sample, path: str) -> str:
-    """The first mismatch and its position; empty where the value belongs to the space. path: a name for the value."""
+    """The first mismatch and its position; empty if the value belongs to the space. path: a name for the value."""
     if isinstance(space, Dict):
         if not isinstance(value, Mapping):
             return f"{path} is a {type(value).__name__}, not a dict of {', '.join(map(str, space))}"

@@ -24,14 +24,14 @@ POLICY_METHODS = (
 
 
 class CheckDevice:
-    """A policy or an env in which the device of every tensor argument and result is checked. For tests, and to find a
-    tensor that is on the wrong device.
+    """Wraps a policy or an env, and checks the device of every tensor argument and result. Use it in tests, and to find
+    a tensor on the wrong device.
 
         collector = InlineCollector(CheckDevice(env), CheckDevice(policy), num_steps, columns, seed)
 
     Calls, attribute reads and attribute writes are forwarded to `inside`.
-    device: the expected device; None for that of the env, or of the policy's parameters.
-    Raises RuntimeError that names the call, the tensor, its device and the expected device.
+    device: the expected device; None for the device of the env, or of the policy's parameters.
+    Raises RuntimeError, naming the call, the tensor, its device and the expected device.
     """
 
     def __init__(self, inside: Env | Policy, device: torch.device | str | None = None) -> None:
@@ -53,7 +53,7 @@ class CheckDevice:
         return f"CheckDevice({self._inside!r}, {str(self._expected)!r})"
 
     def _checked(self, name: str, method: Callable[P, R]) -> Callable[P, R]:
-        """A method that checks its arguments and its result."""
+        """Wrap a method such that its arguments and its result are checked."""
         call = f"{type(self._inside).__name__}.{name}()"
 
         @wraps(method)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
 
 CYCLES = 100
-SHARED = "share an object"  # Gymnasium's words for observations or infos that a later call may write into again
+SHARED = "share an object"  # Gymnasium's message for observations or infos that a later call may overwrite
 COPIED = (
     "trainings here copy what they keep, so nothing is wrong in them; other programs may keep the arrays as they are"
 )
@@ -45,13 +45,13 @@ def pettingzoo_checker(factory: Callable[[], ParallelEnv]) -> list[Finding]:
 
 
 def _run(check: str, test: Callable[[], None], category: type[Warning] = Warning) -> list[Finding]:
-    """ "wrong" where the test raises; else a note for each warning of the category."""
+    """Run a test: "wrong" if it raises, else a note for each warning of the category."""
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
         try:
             test()
         except Exception as error:
-            if SHARED in str(error):  # the last of its checks, so that none is left out
+            if SHARED in str(error):  # the last one of Gymnasium's checks, so that none is skipped
                 return [Finding(check, "note", str(error), COPIED)]
             return [Finding(check, "wrong", f"{type(error).__name__}: {error}")]
     texts = {_plain(str(warning.message)) for warning in caught if issubclass(warning.category, category)}
@@ -59,5 +59,5 @@ def _run(check: str, test: Callable[[], None], category: type[Warning] = Warning
 
 
 def _plain(text: str) -> str:
-    """A warning without colour codes and prefix."""
+    """Remove colour codes and prefix from a warning."""
     return text.replace("\x1b[33m", "").replace("\x1b[0m", "").removeprefix("WARN: ")

@@ -1,5 +1,5 @@
-"""Checks of games in which agents take turns: the one that moves next is an agent, and a step reads its action
-alone."""
+"""Check games in which agents take turns: the next one to move must be an agent, and a step must read only its
+action."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Before = Callable[[Rollout, int], None]  # called with a rollout and t, before s
 
 
 def check(env: Any, record: Callable[[Before], list[Any]], actions: Tensor, others: Tensor) -> Finding:
-    """Compare the same moves of a TurnBasedEnv twice, the second time with other actions of the agents that do not
-    move.
+    """Play the same moves of a TurnBasedEnv twice, the second time with different actions of the agents that do not
+    move, and compare.
 
-    record: plays steps from the same seed, and gives what was seen. actions, others: [T, N, ...]."""
+    record: plays steps from the same seed, and returns their columns. actions, others: [T, N, ...]."""
     number, copies = env.num_agents, torch.arange(env.num_copies)
     moved = set[int]()
 

@@ -1,6 +1,6 @@
-"""Runs the functions of a KernelEnv in plain Python, by every action, for what compiled code does not look at: an index
-that is out of range, a name without a value, a loop without end. Compiled, they read and write other memory, take what
-is left over from before, or do not return."""
+"""Run the functions of a KernelEnv in plain Python, with every action, to find errors that compiled code does not
+check. These are an index out of range, which reads or writes other memory when compiled; a name without a value, which
+has an arbitrary value then; and an endless loop, which does not return."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from headrace.envs.compiled.one_env import OneEnv
 from headrace.kernels.language.errors import EnvError
 
 LIMIT = 5.0  # s for all steps from one state: each takes about a millisecond, unless it does not return
-MOST = 32  # actions tried at each state
+MOST = 32  # largest number of actions tried at each state
 ADVICE = "compiled code does not look at this: correct it before training. For a debugger there is headrace.single"
 
 
 def check(cls: type[KernelEnv], steps: int, seconds: float, seed: int) -> Finding:
-    """Play episodes by random actions, and try every action in each of their states, for `steps` states or `seconds`.
+    """Play episodes with random actions, and try every action in each of their states, for `steps` states or `seconds`.
 
-    Of a space with more than MOST actions its bounds and random ones are tried.
+    For a space with more than MOST actions, its bounds and random actions are tried.
     """
     try:
         plain = OneEnv(cls, None, None)
@@ -41,7 +41,7 @@ def check(cls: type[KernelEnv], steps: int, seconds: float, seed: int) -> Findin
     trials, until, states, over = _Trials(plain, seed), perf_counter() + seconds, 0, True
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # overflows, which are as in compiled code
+            warnings.simplefilter("ignore")  # overflows, which compiled code has too
             while states < steps and (perf_counter() < until or not states):
                 if over:
                     trials.begin()
@@ -53,7 +53,7 @@ def check(cls: type[KernelEnv], steps: int, seconds: float, seed: int) -> Findin
 
 
 class _Trials:
-    """A KernelEnv in plain Python, and the actions to try. number: steps so far."""
+    """A KernelEnv in plain Python, and the actions to try. number: number of steps so far."""
 
     def __init__(self, plain: OneEnv, seed: int) -> None:
         self.plain, self.number = plain, 0
@@ -70,7 +70,8 @@ class _Trials:
             self._observe()
 
     def step(self) -> bool:
-        """Every action from the present state, at last a random one, which stays: whether the episode ended with it."""
+        """Try every action from the present state. The last is random, and kept; returns whether it ended the
+        episode."""
         state, length, over = self.plain.state, self.plain.length, False
         agents = range(self.plain.ir.num_agents)
         with _limited(LIMIT):
@@ -88,7 +89,7 @@ class _Trials:
             self.plain.observation(agent)
 
     def reported(self, error: Exception) -> str:
-        """What an exception of the environment's own code was, and where."""
+        """Describe an exception of the environment's code, and its position."""
         files = {function.file for function in (*self.plain.ir.functions, *self.plain.ir.pixel_functions)}
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
         where = f"{frames[-1].filename}:{frames[-1].lineno}: {frames[-1].name}() " if frames else ""
@@ -101,7 +102,7 @@ class _Trials:
 
 
 def _each(space: Space) -> list[Any]:
-    """The actions of a space; its bounds and some random ones where there are too many."""
+    """The actions of a space, or its bounds and some random actions if there are too many."""
     if isinstance(space, Discrete) and space.n <= MOST:
         return list(range(int(space.start), int(space.start + space.n)))
     if isinstance(space, Discrete):
@@ -119,7 +120,7 @@ class _EndlessLoop(Exception):
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """Raise _EndlessLoop in this block, wherever it then is in Python, when it takes longer."""
+    """Raise _EndlessLoop within this block, at any place in Python code, if it takes longer than `seconds`."""
     thread = ctypes.c_ulong(threading.get_ident())
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
     timer = threading.Timer(seconds, raise_in, (thread, ctypes.py_object(_EndlessLoop)))

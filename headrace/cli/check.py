@@ -1,4 +1,4 @@
-"""`headrace check`: does an environment follow its interface, and do this machine's kernels agree with plain torch?"""
+"""`headrace check`: check an environment's interface, or compare this machine's kernels with plain torch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Check:
 
     # a name, a Gymnasium id or path/to/file.py:Class; without it, this machine is checked
     env: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[ENV]")] = None
-    against: str | None = None  # the reference of which ENV, a KernelEnv, is a port: single steps are compared
-    # what a training is given, too: the environment is checked as `headrace train` makes it
-    env_kwargs: dict[str, Any] = field(default_factory=dict)  # arguments of what makes it, such as continuous=true
+    against: str | None = None  # the reference that ENV, a KernelEnv, was ported from: compares single steps
+    # as for `headrace train`: the environment is checked as a training makes it
+    env_kwargs: dict[str, Any] = field(default_factory=dict)  # arguments of its constructor, such as continuous=true
     wrapper: tuple[str, ...] = ()  # the innermost first: file.py:Class or package.module:function
     ignore: tuple[str, ...] = ()  # members of a Dict observation that are left out, such as text
     frame_stack: int | None = None  # successive observations stacked into one
@@ -45,13 +45,13 @@ class Check:
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print JSON instead of a table
 
     def of_making(self) -> Settings:
-        """Those options that say how an environment is made, where they are given."""
+        """The given options that determine how an environment is made."""
         names = ("env_kwargs", "wrapper", "ignore", "frame_stack", "time_limit")
         return {name: value for name in names if (value := getattr(self, name))}
 
 
 def main(arguments: list[str]) -> None:
-    """Check an environment or a device and print the results; exit code 1 where something is wrong."""
+    """Check an environment or a device and print the results. The exit code is 1 if something is wrong."""
     options = tyro.cli(Check, prog="headrace check", description=DESCRIPTION, args=arguments, registry=pairs.registry())
     if options.against is not None and options.env is None:
         raise ValueError(f"--against {options.against} needs the kernel to compare: headrace check file.py:Class ...")

@@ -1,4 +1,4 @@
-"""`headrace cluster ADDRESS`: the nodes of a Ray cluster, and which actors would be placed where."""
+"""`headrace cluster ADDRESS`: show the nodes of a Ray cluster, and where actors would be placed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cluster:
     """Which cluster, and how many actors."""
 
     address: Annotated[str, Positional, tyro.conf.arg(metavar="ADDRESS", help=ADDRESS)]
-    actors: int | None = None  # how many there would be; None: one for each free core
+    actors: int | None = None  # number of actors to place; None: one for each free core
     cluster_open: FlagCreatePairsOff[bool] = False  # allow a cluster without a token
 
 
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
 
 
 def spread(free: list[int], actors: int) -> list[int]:
-    """How many of the actors go to each node, which has so many free cores: evenly, where there is room."""
+    """Number of actors on each node, given its free cores: evenly, as far as there is room."""
     placed: Counter[int] = Counter()
     for _ in range(min(actors, sum(free))):
         open_nodes = [node for node, cores in enumerate(free) if placed[node] < cores]

@@ -1,4 +1,4 @@
-"""`headrace compare sb3 ALGORITHM ENV`: trains one task with Headrace and with Stable-Baselines3."""
+"""`headrace compare sb3 ALGORITHM ENV`: train one task with Headrace and with Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Compare:
     zoo: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     # environment steps of each training; without it, those of the entry, or 100,000
     total_steps: Annotated[int | None, tyro.conf.arg(metavar="STEPS", help_behavior_hint="")] = None
-    seeds: str = "0"  # a training of each library for each: 0-4 for five, or 1,5,7
+    seeds: str = "0"  # each library trains once for each seed: 0-4 for five, or 1,5,7
     episodes: int = 20  # of each policy after its training
     folder: Path = Path("compared")  # where the runs are written
     # the image, a .png, .svg or .pdf; without it, compared.png, or the first free name of compared_2.png ...

@@ -1,4 +1,4 @@
-"""`headrace diagnose SCRIPT`: where the wall time of a training script goes, and what to do about it."""
+"""`headrace diagnose SCRIPT`: find where the wall time of a training script goes, and what to do about it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ and the report is still written. The exit code is the script's; 0 if it was stop
 UNLIMITED = 1e9  # s: longer than any training
 SWITCHES = ("--try", "--traceback", "-h", "--help")  # flags without a value
 PAIRS = ("--compare",)  # flags with two values
-FAILED = 1  # exit code where a condition of --fail-if holds
+FAILED = 1  # exit code if a condition of --fail-if holds
 NAMES = {*map(str, Role), "learning", conditions.SPEED}  # of figures in --fail-if
 
 
@@ -42,10 +42,10 @@ class Diagnose:
     script: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="SCRIPT [ARGUMENTS]")] = ()
     seconds: float = 60.0  # of wall time to measure; the script is then stopped
     skip: float = 10.0  # seconds to wait before, while the script starts up
-    # seconds for which the script runs longer at most, where training begins late or other programs use the cores
+    # longest extension, s, if training begins late or other programs use the cores
     start_up: float = 60.0
     rate: float = run_script.RATE  # samples per second of the main thread
-    grace: float = run_script.GRACE  # seconds that the script has to end after it was interrupted, as for a checkpoint
+    grace: float = run_script.GRACE  # seconds that the script has to end after an interruption, as for a checkpoint
     output: Path | None = None  # folder for the report; by default a new one, diagnosis/SCRIPT_1, _2, ...
     python: str = sys.executable  # the interpreter that runs the script, such as that of another virtual environment
     hints: Path | None = None  # a TOML file with the roles of your functions: environment, learning, ...
@@ -164,7 +164,7 @@ def _profile(options: Diagnose) -> Profile:
 
 
 def _try(options: Diagnose, profile: Profile) -> Trials:
-    """Try what needs no edit, after saying what that means."""
+    """Try settings that need no edit of the script, after a message about the further runs."""
     command = resolve(options.script, options.python)
     files = [Path(word) for word in command if word.endswith(".py") and Path(word).is_file()]
     found, notes = trials.changes(profile, files[0].read_text(errors="replace") if files else "")
@@ -184,7 +184,7 @@ def _try(options: Diagnose, profile: Profile) -> Trials:
 
 
 def _fail_if(text: str, facts: Facts, code: int) -> int:
-    """The exit code: the script's own if it failed, otherwise FAILED where a condition holds."""
+    """The exit code: the script's own if it failed, otherwise FAILED if a condition holds."""
     shares = summary(facts, judge(facts))["shares"]
     assert isinstance(shares, dict)
     held = conditions.holding(text, shares, facts.profile.counters.get("env_rate"), NAMES)

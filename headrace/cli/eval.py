@@ -29,7 +29,7 @@ class Eval:
     episodes: int = 100  # number of whole episodes
     seed: int = 0  # of the environments and of sampled actions; the same seed gives the same episodes
     workers: int | None = None  # processes that step the environments; the returns do not depend on it
-    # environments at most, where they are not compiled; without it, as many as in training
+    # largest number of environments that are not compiled; without it, the number in training
     eval_envs: int | None = None
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print one JSON object instead of a table
 

@@ -29,7 +29,7 @@ class ExportPolicy:
     value: Flag = False  # write the critic's value, too
     load_last: Flag = False  # the policy at the end of training, not the one with the best return
     trust: Flag = False  # run the code of a policy that lies in the run's own folder
-    group: str | None = None  # of agents, where groups have a policy each
+    group: str | None = None  # the group of agents to export, if each group has a policy
 
 
 def main(arguments: list[str]) -> None:
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _of_group(policy: Any, group: str) -> Any:
-    """The policy of a group of agents. Raises ValueError where there is no such group."""
+    """The policy of a group of agents. Raises ValueError for an unknown group."""
     if not isinstance(policy, GroupedPolicy):
         raise ValueError(f"all agents share one policy, and there is no group {group!r}: leave out --group")
     if group not in policy.groups:

@@ -28,7 +28,7 @@ class Push:
     run: Positional[Path]  # the run's folder
     repo: Positional[str]  # user/name
     private: Annotated[bool, FlagCreatePairsOff] = False  # make a repository that only you see
-    episodes: int = 100  # in which the policy is evaluated before, for the model card; 0: none
+    episodes: int = 100  # episodes of an evaluation for the model card; 0: none
     trust: Annotated[bool, FlagCreatePairsOff] = False  # run code that lies in the run's own folder
 
 
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _evaluated(command: Push) -> Evaluation:
-    """An evaluation of the policy that is pushed, as by `headrace eval`, and says what it came to."""
+    """Evaluate the policy to push, as `headrace eval` does, and print the result."""
     with code_of(command.run, trust=command.trust):
         policy, _, described, env, deterministic, kwargs = load_chosen(command.run, Choice())
         result = evaluate(policy, env, command.episodes, 0, deterministic, **kwargs)

@@ -35,8 +35,8 @@ VERBS = {  # each is a module of headrace.cli with main(arguments)
     "check": ("check an environment, or the kernels of this machine", "headrace check LunarLander-v3"),
     "envs": ("list the built-in environments", "headrace envs"),
 }
-# verbs that people type -> the command here, and in {} what stands for the other words. None is an alias, so that each
-# thing has one name
+# verbs of other tools -> the command here, with {} for the other words. They are not aliases, so that each command has
+# one name
 ELSEWHERE = {
     "resume": "headrace train --resume {RUN}",
     "tensorboard": "tensorboard --logdir runs",
@@ -86,12 +86,12 @@ def _answer(words: list[str], show_traceback: bool) -> int:
 
 
 def _command_here(verb: str, *others: str) -> str:
-    """The command that a verb of ELSEWHERE stands for, with the other words of the line."""
+    """The command for a verb of ELSEWHERE, with the other words of the line."""
     return re.sub(r"\{(.*)\}", lambda place: shlex.join(others) or place[1], ELSEWHERE[verb])
 
 
 def _words_of_a_script(words: list[str]) -> int:
-    """How many words at the end are those of a script that `headrace diagnose` runs."""
+    """Number of words at the end that belong to a script that `headrace diagnose` runs."""
     if words[:1] != ["diagnose"] or "--traceback" not in words:
         return 0
     _, script = importlib.import_module("headrace.cli.diagnose").split(words[1:])
@@ -122,7 +122,7 @@ def _run(verb: str, arguments: list[str], show_traceback: bool) -> int:
 
 
 def _as_flags(error: Exception) -> str:
-    """An error's message, with settings as they are written on a command line: `--backend inline`."""
+    """An error's message, with settings written as on a command line: `--backend inline`."""
     from headrace.training.config import TrainConfig
 
     def flag(found: re.Match[str]) -> str:
@@ -133,7 +133,7 @@ def _as_flags(error: Exception) -> str:
 
 
 def _command(verb: str, arguments: Sequence[str], error: Exception) -> list[str]:
-    """The command with the name that was meant, where a name was wrong and that is certain."""
+    """Correct a wrong name in the command, if it is certain which one was meant."""
     if not isinstance(error, Misnamed) or not error.instead:
         return []
     words = [error.mended(word) for word in arguments]

@@ -18,12 +18,12 @@ from headrace.populations.train_population import Member, Population, population
 
 DESCRIPTION = """Train a population: headrace population ppo CartPole-v1 --mutate clip=0.1..0.3 --interval 20_000
 
-Members are trained with settings of their own. After each interval of environment steps those with the lowest scores
-continue as copies of the best, with settings that are changed (Jaderberg et al. 2017). The same command again goes on
-with a population that was interrupted.
+Members are trained with different settings. After each interval of environment steps those with the lowest scores
+continue as copies of the best, with changed settings (Jaderberg et al. 2017). The same command continues a population
+that was interrupted.
 
-All other flags are those of `headrace train`, and hold for all members; --total-steps are those of each member."""
-FLAGS: dict[str, Flag] = {  # that are no settings
+All other flags are those of `headrace train`, for all members; --total-steps counts the steps of each member."""
+FLAGS: dict[str, Flag] = {  # flags that are not settings
     "mutate": (
         tuple[str, ...],
         "NAME=LOW..HIGH",
@@ -32,7 +32,7 @@ FLAGS: dict[str, Flag] = {  # that are no settings
     ),
     "interval": (int, None, tyro.MISSING, "environment steps of a member between two comparisons"),
     "members": (int, None, 8, "members of the population"),
-    "quantile": (float, None, 0.2, "share of the members that is replaced, and of those that are copied"),
+    "quantile": (float, None, 0.2, "share of members that are replaced, and that are copied"),
     "resample": (float, None, 0.25, "probability that a copy's setting is drawn again; else it is times 0.8 or 1.2"),
     "score": (
         Literal["training", "evaluation"],
@@ -68,7 +68,7 @@ def _train(arguments: list[str], config: Path | None) -> None:
 
 
 def _by_name(words: tuple[str, ...]) -> dict[str, str]:
-    """The ranges by the name of the setting. Raises ValueError for a word without a range."""
+    """Ranges by name of the setting. Raises ValueError for a word without a range."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, text = word.partition("=")

@@ -1,4 +1,4 @@
-"""The policy of a run that a verb uses, its environment, and how it acts."""
+"""Load the policy of a run for a verb, with its environment and its way of acting."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior
 
 @dataclass(frozen=True)
 class Choice:
-    """Which policy, how it acts, and in which environment."""
+    """Choice of the policy, its way of acting, and its environment."""
 
     load_best: Default = False  # the policy with the best return during training
     load_last: Flag = False  # the policy at the end of training
     deterministic: Default = False  # take the most likely actions
     stochastic: Flag = False  # sample actions from the policy's distribution
     trust: Flag = False  # run code that lies in the run's own folder
-    # an environment other than that of the run
+    # another environment than the run's
     env: Annotated[str | None, tyro.conf.arg(metavar="ENV", help_behavior_hint="")] = None
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Choice:
 
 
 class Chosen(NamedTuple):
-    """A loaded policy, and what evaluate() and play() need besides it."""
+    """A loaded policy, and the other arguments of evaluate() and play()."""
 
     policy: Policy
     folder: Path  # of the checkpoint
@@ -63,7 +63,7 @@ def load_chosen(run: Path, choice: Choice) -> Chosen:
 
 
 def describe(folder: Path) -> str:
-    """Which checkpoint this is: `runs/ppo/CartPole-v1_1/best, after 81,920 steps; the run ended by total_steps`."""
+    """Describe a checkpoint: `runs/ppo/CartPole-v1_1/best, after 81,920 steps; the run ended by total_steps`."""
     manifest = checkpoint.read_manifest(folder)
     steps = manifest.get("steps", manifest.get("counters", {}).get("steps"))
     ended = ended_by(folder.parent)
@@ -72,15 +72,15 @@ def describe(folder: Path) -> str:
 
 
 def own_policy_name(run: Path) -> str | None:
-    """The name of a run's policy class where that is of the user's own."""
+    """The name of a run's policy class, if it is the user's own."""
     name = _config(run).get("policy", "none")
     return None if name == "none" else str(name)
 
 
 def own_policy_of(run: Path) -> type[Policy] | None:
-    """The class of a run's policy where that is of the user's own, by its config.toml; None otherwise.
+    """The class of a run's policy, if config.toml names one of the user's own; otherwise None.
 
-    Raises ValueError where it was defined in a process that is gone.
+    Raises ValueError if it was defined in a process that is gone.
     """
     name = own_policy_name(run)
     if name is None:
@@ -104,21 +104,21 @@ def env_of(run: Path) -> str:
 
 
 def eval_env_kwargs(run: Path) -> Settings:
-    """The settings of a run's environments that evaluation uses too; none without a config."""
+    """Settings of a run's environments that also apply to evaluations; empty without a config."""
     settings = _config(run)
     given = [name for name in EVAL_ENV_SETTINGS if name in settings and settings[name] not in ({}, [])]
     return {name: None if settings[name] == "none" else settings[name] for name in given}
 
 
 def eval_counts(run: Path) -> Settings:
-    """The numbers of environments of a run's evaluations, for evaluate(); none without a config."""
+    """Numbers of environments in a run's evaluations, as arguments of evaluate(); empty without a config."""
     settings = _config(run)
     counts = {"training_envs": settings.get("num_envs"), "eval_envs": settings.get("eval_envs")}
     return {name: number for name, number in counts.items() if isinstance(number, int)}
 
 
 def skills_of(run: Path) -> Settings:
-    """The agent_info of a run's evaluations, for evaluate(), where its training drew skills."""
+    """The agent_info for evaluate(), if the run's training drew skills."""
     settings = _config(run)
     return {"agent_info": Discrete(settings["skills"])} if settings.get("intrinsic") == "diayn" else {}
 

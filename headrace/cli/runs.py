@@ -17,19 +17,19 @@ from headrace.runs.listing import RunSummary, runs
 
 DESCRIPTION = """List runs: headrace runs runs/ppo
 
-Each with its steps, the mean return of its last training episodes, the score of best/, the time it trained, and why it
-ended; and with those settings of learning that differ between runs of the same algorithm and environment."""
+The columns are steps, mean return of the last training episodes, score of best/, training time, and the reason for the
+end; and settings of learning that differ between runs of the same algorithm and environment."""
 HEADINGS = ("run", "algorithm", "env", "seed", "steps", "return", "best", "seconds", "state")
 SORTED = ("time", "return", "best", "steps")
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Which runs, and how to print them."""
+    """Choice of runs, and format of the output."""
 
     # the folder that holds them, at any depth
     folder: Annotated[Path, tyro.conf.Positional] = Path("runs")
-    # settings that are columns too, such as learning_rate; without it, those that differ
+    # settings to add as columns, such as learning_rate; without it, those that differ
     show: tuple[str, ...] | None = None
     sort: str = "time"  # time, return, best or steps
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print a JSON object per run, with all settings
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _sorted(found: list[RunSummary], by: str) -> list[RunSummary]:
-    """By time of beginning, or the highest first."""
+    """Sort runs by their beginning, or with the highest value first."""
     if by == "time":
         return found
     value = {"return": "mean_return"}.get(by, by)

@@ -1,4 +1,4 @@
-"""Flags that are settings of a training: what `headrace train`, `tune` and `population` share."""
+"""Flags for settings of a training, which `headrace train`, `tune` and `population` share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Flag: TypeAlias = tuple[Any, str | None, Any, str]  # type, name of the value, d
 def parser(
     named: Mapping[str, str | None], training: TrainConfig, learning: DataclassInstance, own: Mapping[str, Flag]
 ) -> Any:
-    """A dataclass of all arguments; those that are known already are the defaults. own: flags that are no settings."""
+    """Make a dataclass of all arguments, with known ones as defaults. own: flags that are not settings."""
     group = (named["algorithm"] or next(iter(ALGORITHMS))).rpartition(":")[2]
     algorithms = f"{', '.join(ALGORITHMS)}, or path/to/file.py:Class of your own" if named["algorithm"] else _purposes()
     helps = {"algorithm": f"the algorithm: {algorithms}", "env": "the environment"}
@@ -49,13 +49,13 @@ def parser(
 
 
 def _purposes() -> str:
-    """What each algorithm is for, a line each."""
+    """The purpose of each algorithm, one line each."""
     lines = "\n".join(f"{name}: {purpose}" for name, purpose in PURPOSES.items())
     return f"\n{lines}\nor path/to/file.py:Class of your own"
 
 
 def positionals(arguments: Sequence[str]) -> dict[str, str]:
-    """The algorithm and the environment, at any position in the arguments: the available flags depend on them."""
+    """Find the algorithm and the environment, at any position in the arguments: the available flags depend on them."""
     places = range(len(arguments)) if arguments and arguments[0].startswith("-") else ()
     tests = (ALGORITHMS.__contains__, CLASS_REFERENCE.fullmatch)
     start = next((place for test in tests for place in places if test(arguments[place])), 0)
@@ -68,7 +68,7 @@ def positionals(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def path_after(flag: str, arguments: Sequence[str]) -> Path | None:
-    """The value of a flag that is needed to build the parser."""
+    """Find the value of a flag that is needed to build the parser."""
     for argument, following in zip(arguments, [*arguments[1:], None], strict=False):
         if argument == flag and following is not None:
             return Path(following)
@@ -78,7 +78,7 @@ def path_after(flag: str, arguments: Sequence[str]) -> Path | None:
 
 
 def named_code(arguments: Sequence[str]) -> AbstractContextManager[None]:
-    """code_of() the runs that --resume and --config name."""
+    """Call code_of() for the runs that --resume and --config name."""
     runs = path_after("--resume", arguments), run_of(path_after("--config", arguments))
     return code_of(*runs, trust="--trust" in arguments)
 
@@ -90,9 +90,9 @@ def given_settings(args: Sequence[str]) -> set[str]:
 
 
 def typed_arguments(arguments: Sequence[str], config_class: type, own: Collection[str]) -> list[str]:
-    """Arguments as the parser reads them: see _typed(). own: flags that are no settings.
+    """Convert arguments for the parser: see _typed(). own: flags that are not settings.
 
-    Raises ValueError for a flag that other libraries have for a setting, with its name here, and for a setting of other
+    Raises ValueError for another library's name of a setting, with its name here, and for a setting of other
     algorithms, with their names."""
     known = {setting.name for config in (TrainConfig, config_class) for setting in fields(config)}
     for flag in sorted(given_settings(arguments) - known - {*own}):
@@ -104,7 +104,7 @@ def typed_arguments(arguments: Sequence[str], config_class: type, own: Collectio
 
 
 def _typed(before: str, argument: str, optional: Set[str]) -> str:
-    """An argument as the parser reads it: "1000000" for "1e6", "None" for "none" of a setting that may be None.
+    """Convert an argument for the parser: "1e6" to "1000000", and "none" to "None" for a setting that may be None.
 
     before: the argument before it. optional: names of such settings.
     """
@@ -123,9 +123,9 @@ def parsed(
     command: str, example: str, description: str, flags: Mapping[str, Flag], arguments: list[str], config: Path | None
 ) -> tuple[Any, Json]:
     """Parse the arguments of a command that trains: headrace COMMAND ALGORITHM ENV. Returns all of them, and the
-    settings that are given by flags or by the file `config`.
+    settings given by flags or by the file `config`.
 
-    flags: of the command, which are no settings. Raises ValueError, with the example, where a name is missing.
+    flags: the command's flags that are not settings. Raises ValueError, with the example, if a name is missing.
     """
     typed = positionals(arguments)
     file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}

@@ -1,4 +1,4 @@
-"""`headrace sweep ALGORITHM ENV --search ...`: searches settings with Optuna."""
+"""`headrace sweep ALGORITHM ENV --search ...`: search for settings with Optuna."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Search settings: headrace sweep ppo CartPole-v1 --search learning_rate=1e-4..1e-2 clip=0.1,0.2,0.3
 
-Each trial is a training, whose score is the mean return of its last policy in --final-episodes episodes. A trial whose
-learning curve is below the median of those before it is pruned. The same command again goes on with a sweep that was
-interrupted; with more --trials, with one that has ended.
+Each trial is a training. Its score is the mean return of its last policy in --final-episodes episodes. A trial whose
+learning curve is below the median of earlier trials is pruned. The same command continues a sweep that was interrupted
+and, with more --trials, one that has ended.
 
-All other flags are those of `headrace train`, and hold for all trials."""
+All other flags are those of `headrace train`, for all trials."""
 STUDY = "study.jsonl"  # Optuna's journal, in the sweep's folder
-INTERRUPTED = "interrupted"  # marks trials that are to be made again
+INTERRUPTED = "interrupted"  # marks trials to repeat
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to search, and where to."""
+    """The search space, and the sweep's folder."""
 
     algorithm: tyro.conf.Positional[str]
     env: tyro.conf.Positional[str]
     # settings and their ranges (LOW..HIGH, on a logarithmic scale from a ratio of 10 on) or values (A,B,C)
     search: tuple[str, ...]
-    trials: int = 20  # in all, those of earlier calls included
-    # trials at the same time, in processes that share the cores; None: one, or with together as many as cores
+    trials: int = 20  # total number, including earlier calls
+    # trials at the same time, in processes that share the cores; None: one, or with together the number of cores
     jobs: int | None = None
     together: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # trials in threads of one process
     folder: Path | None = None  # of the sweep; without it, runs/sweeps/ALGORITHM-ENV
     pruning: Annotated[bool, tyro.conf.FlagCreatePairsOff] = True  # end trials that learn worse than most
-    sampler_seed: int = 0  # of the choice of settings
+    sampler_seed: int = 0  # seed of the choice of settings
 
     @property
     def at_once(self) -> int:
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
     if "self_play" in names:
         raise ValueError(NO_SELF_PLAY)
     with named_code(rest):
-        entry_of(options.env)  # raises here, and not in each trial, where there is none
+        entry_of(options.env)  # raises here, rather than in each trial, if it does not exist
     stem = f"{options.algorithm}-{options.env}".replace("/", "-").replace(":", "-")
     folder = options.folder or Path("runs/sweeps") / stem
     with writing(folder, "the sweep"):
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _study(folder: Path, options: Sweep, space: Space, rest: Sequence[str]) -> Study:
-    """The study in a folder, a new one where there is none. Raises ValueError for one of other settings."""
+    """Open the study in a folder, or begin one. Raises ValueError for a study with other settings."""
     import optuna
     from optuna.storages.journal import JournalFileBackend
 
@@ -113,10 +113,9 @@ def _study(folder: Path, options: Sweep, space: Space, rest: Sequence[str]) -> S
 
 
 def _mend(journal: Path) -> None:
-    """Cut off the last line of a journal where a sweep that was killed, or a full disk, has left it without its end:
-    Optuna would append to it. No other process may be using it. Raises ValueError, naming the line, for other
-    damage."""
-    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)  # else Optuna waits for half a minute
+    """Cut off an incomplete last line of a journal, which a killed sweep or a full disk has left: Optuna would append
+    to it. No other process may be using the journal. Raises ValueError, naming the line, for other damage."""
+    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)  # otherwise Optuna waits for half a minute
     if not journal.exists():
         return
     content = journal.read_bytes()
@@ -140,7 +139,7 @@ def _pruner(options: Sweep) -> Any:
 
 
 class _Searching:
-    """Asks a study for settings, has them tried, and tells it the outcome."""
+    """Gets settings from a study, runs their trials, and reports the outcomes to it."""
 
     def __init__(self, study: Study, folder: Path, options: Sweep, space: Space, rest: Sequence[str]) -> None:
         self.study, self.folder, self.options, self.space, self.rest = study, folder, options, space, list(rest)
@@ -148,7 +147,7 @@ class _Searching:
         self.interrupted = False
 
     def run(self) -> None:
-        """Try settings until there are enough trials, or a signal comes."""
+        """Run trials until there are enough, or a signal comes."""
         self._again()
         jobs, together = min(self.options.at_once, self.options.trials), self.options.together
         executor = Elsewhere(trained, jobs, together) if together or jobs > 1 else Here(trained)
@@ -157,7 +156,7 @@ class _Searching:
             say(f"interrupted: the same command goes on with {self.folder}")
 
     def _again(self) -> None:
-        """Have trials made again that were interrupted, or whose process was killed."""
+        """Queue the settings of trials that were interrupted, or whose process was killed, again."""
         from optuna.trial import TrialState
 
         trials = self.study.get_trials(deepcopy=False)
@@ -170,7 +169,7 @@ class _Searching:
                 self.study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
 
     def _tasks(self) -> Iterator[tuple[list[str], Report]]:
-        """Arguments and reports of the trials that are missing."""
+        """Arguments and reports of the missing trials."""
         while len(counted(self.study)) < self.options.trials:
             trial = self.study.ask()
             values = {name: what.suggest(trial, name) for name, what in self.space.items()}
@@ -180,7 +179,7 @@ class _Searching:
                 trial.report(mean_return, point)
                 return trial.should_prune()
 
-            # later flags win: where these are given too, they are the user's
+            # later flags win, so the user's own override these
             common = ["--log-folder", str(self.folder), "--progress", "none", *self.rest]
             yield [self.options.algorithm, self.options.env, *common, *flags(values)], report
 
@@ -205,7 +204,7 @@ class _Searching:
 
 
 def counted(study: Study) -> list[FrozenTrial]:
-    """Trials that need not be made: all but those interrupted."""
+    """Finished trials: all but interrupted ones."""
     return [
         trial
         for trial in study.get_trials(deepcopy=False)

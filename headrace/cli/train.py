@@ -57,7 +57,7 @@ defaults.
 Ctrl-C saves a checkpoint, and prints the command that resumes the run."""
 FINAL_EPISODES = 100
 Each = Callable[[Training, IterationResult], None]
-FLAGS: dict[str, Flag] = {  # that are no settings
+FLAGS: dict[str, Flag] = {  # flags that are not settings
     "config": (Path | None, "FILE", None, "a TOML file of settings, such as a run's config.toml, or a preset: fasttd3"),
     "zoo": (Path | None, "FILE", None, "a YAML file of rl_zoo3, such as ppo.yml: the settings of its entry ENV"),
     "resume": (Path | None, "RUN", None, "resume this run; flags may change its limits"),
@@ -103,9 +103,9 @@ def main(arguments: list[str]) -> None:
 def trained(
     arguments: list[str], quiet: bool = False, each: Each | None = None, make: Callable[..., Training] = Training
 ) -> tuple[Run, Evaluation | None]:
-    """The run of these arguments, and its evaluation; quiet: without printing that and the commands for next steps.
+    """Train with these arguments, and evaluate. quiet: do not print the evaluation and the commands for the next steps.
 
-    each: called after each iteration. A run that it has stopped is not evaluated. make: gives the training of its
+    each: called after each iteration. A run that it has stopped is not evaluated. make: makes the training of its
     arguments.
     """
     resume, config = path_after("--resume", arguments), path_after("--config", arguments)
@@ -116,7 +116,7 @@ def trained(
 
 
 def _read(arguments: list[str], resume: Path | None, config: Path | None) -> tuple[tuple[str, ...], Settings, int]:
-    """The names and options of a training by these arguments, and the episodes of its evaluation."""
+    """Parse the arguments: names and options of a training, and the number of episodes of its evaluation."""
     saved = _saved_settings(resume) if resume else {}
     typed = positionals(arguments)
     file = settings_of(config, {*typed, *given_settings(arguments)}) if config else {}
@@ -161,11 +161,11 @@ def _read(arguments: list[str], resume: Path | None, config: Path | None) -> tup
 def _trained(
     run_it: Callable[[], Run], final_episodes: int, quiet: bool, each: Each | None
 ) -> tuple[Run, Evaluation | None]:
-    """Train, evaluate and say what comes next."""
+    """Train, evaluate and print the commands for the next steps."""
     run = run_it()
     if (started_by_torchrun() or (0, 1))[0]:
-        return run, None  # rank 0 has the run's folder
-    whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not the body
+        return run, None  # another rank: rank 0 has the run's folder
+    whole = each is None or run.reason in TrainConfig.__dataclass_fields__  # a limit has ended it, not `each`
     run, evaluation = _evaluated(run, final_episodes if whole else 0, quiet)
     if not (quiet or run.interrupted):
         verbs = ("eval", "play", "plot") if can_render(str(run.env)) else ("eval", "plot")
@@ -174,7 +174,7 @@ def _trained(
 
 
 def train(*names: str, each: Each | None = None, make: Callable[..., Training] = Training, **options: Any) -> Run:
-    """headrace.train() with a body."""
+    """Run headrace.train() with a body."""
     training = make(*names, on_interrupt="return", **options)
     with training, looked_at_once(training.trainer, {"each": each, **options}):
         for row in training:
@@ -184,14 +184,14 @@ def train(*names: str, each: Each | None = None, make: Callable[..., Training] =
 
 
 def with_env(arguments: list[str], env: str) -> list[str]:
-    """Arguments that name a run or a file of settings, with another environment."""
+    """Replace the environment in arguments that name a run or a file of settings."""
     resume, config = path_after("--resume", arguments), path_after("--config", arguments)
     saved = _saved_settings(resume) if resume else settings_of(config, set()) if config else {}
     return [saved.get("algorithm", "ppo"), env, *arguments]
 
 
 def _check_order(algorithm: str, env: str | None, arguments: list[str]) -> None:
-    """Raise ValueError, with the command, where an environment is in the place of the algorithm."""
+    """Raise ValueError, with the right command, if an environment is in the place of the algorithm."""
     if algorithm not in ALGORITHMS and (algorithm in gymnasium.registry or algorithm in names()):
         others = [word for word in arguments if word not in (algorithm, env)]
         own = env if env in ALGORITHMS else "ppo"
@@ -200,7 +200,7 @@ def _check_order(algorithm: str, env: str | None, arguments: list[str]) -> None:
 
 
 def _check_names(named: dict[str, str | None], resume: Path | None) -> None:
-    """Raise ValueError, TypeError where an environment is missing."""
+    """Raise ValueError, TypeError if an environment is missing."""
     if named["env"] is None and resume:
         raise TypeError(f"the environment of {resume} was made in Python: resume there, train(resume=..., env=...)")
     if named["env"] is None and named["algorithm"]:
@@ -208,14 +208,14 @@ def _check_names(named: dict[str, str | None], resume: Path | None) -> None:
 
 
 def _saved_settings(run: Path) -> Json:
-    """The settings of a saved run; none if a checkpoint holds only a policy."""
+    """The settings of a saved run; empty for a checkpoint that has only a policy."""
     folder, manifest, _ = checkpoint.read(run, LAST)
     return saved_settings(folder, manifest) if "settings" in manifest else {}
 
 
 def _evaluated(run: Run, episodes: int, quiet: bool) -> tuple[Run, Evaluation | None]:
-    """Evaluate, and say so. Nothing after a signal; one that comes meanwhile ends the evaluation, and is the run's
-    signal, so that what would follow, such as another seed, does not begin."""
+    """Evaluate, and print the result; do nothing after a signal. A signal during the evaluation ends it and becomes the
+    run's signal, so that later work, such as another seed, does not begin."""
     if run.interrupted or not episodes:
         return run, None
     lines = None if quiet else EvaluationLines(episodes)

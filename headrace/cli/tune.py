@@ -1,4 +1,4 @@
-"""`headrace tune ALGORITHM ENV`: tries how a training is fastest on this machine."""
+"""`headrace tune ALGORITHM ENV`: find the fastest settings for a training on this machine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.core.terminal import say, tell
 from headrace.core.writing import free, replacing
 from headrace.tuning.tuner import Tuning, tune
 
-DESCRIPTION = """Try how a training is fastest on this machine: headrace tune ppo LunarLander-v3
+DESCRIPTION = """Find the fastest settings for a training on this machine: headrace tune ppo LunarLander-v3
 
 It trains with one process, workers, actors in each mode, other numbers of environments, threads and devices, measures
 steps per second, and compares the time to the same return. It prints a table and its choice, and writes a file for
-`headrace train --config`. Settings that are given by flags or --config stay as they are.
+`headrace train --config`. Settings given by flags or --config are not changed.
 
-Ctrl-C prints the best so far. A second one ends at once."""
-FLAGS: dict[str, Flag] = {  # that are no settings
+Ctrl-C prints the best settings so far. A second Ctrl-C ends at once."""
+FLAGS: dict[str, Flag] = {  # flags that are not settings
     "seconds": (float, None, 120.0, "time to try, s; starting processes and compiling for the first time not counted"),
     "by": (Literal["return", "steps"], None, "return", "what decides: time to the same return, or steps per second"),
     "config": (Path | None, "FILE", None, "a TOML file of settings"),
@@ -32,7 +32,7 @@ FLAGS: dict[str, Flag] = {  # that are no settings
 
 
 def main(arguments: list[str]) -> None:
-    """Tune, print what was found, and write the file."""
+    """Tune, print the result, and write the file."""
     config = path_after("--config", arguments)
     with named_code(arguments):
         _tune(arguments, config)
@@ -43,14 +43,14 @@ def _tune(arguments: list[str], config: Path | None) -> None:
     output = parsed.output or free(f"{parsed.algorithm}-{_short(parsed.env)}.toml")
     _check_folder(output.parent)
     found = tune(parsed.algorithm, parsed.env, seconds=parsed.seconds, by=parsed.by, watch=tell, **given)
-    say(_report(found))  # before the file, which may fail
+    say(_report(found))  # before writing the file, which may fail
     with replacing(output, "the settings") as fresh:
         fresh.write_text(found.toml(), encoding="utf-8")
     say(f"wrote {output}\n  headrace train --config {shlex.quote(str(output))}")
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise before the measurements what the file would raise after them."""
+    """Raise errors of writing the file before the measurements."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder} to write to: make it, or give another --output")
     if not os.access(folder, os.W_OK):
@@ -64,5 +64,5 @@ def _report(found: Tuning) -> str:
 
 
 def _short(env: str) -> str:
-    """An environment's name without the file, module or folder that it is from."""
+    """An environment's name without its file, module or folder."""
     return env.rpartition(":")[2].rpartition("/")[2].removesuffix(".py")

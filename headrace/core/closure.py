@@ -1,11 +1,11 @@
 """What a plain function reaches: functions, methods and values, and a digest of all of them.
 
 Names in the code of a function are looked up in its module, in modules of the package that it names, and as attributes
-of the classes that are given or found; so are those of the functions found. A function counts by its syntax tree, and
-by what its closure, its defaults and its attributes hold. This package, the package of the plain function and whatever
-else is the user's are followed. Functions and classes of other packages count by name, and, for a plain function of
-the user's, by the version of their package. Nothing is run. Imports within functions of the user's are followed where
-the module is imported already; names that are put together at run time are not.
+of the classes that are given or found; so are those of the functions found. A function enters the digest by its syntax
+tree, and by the values in its closure, its defaults and its attributes. The search covers this package, the package of
+the plain function and all other code of the user's. Functions and classes of other packages enter by name, and, for a
+plain function of the user's, by the version of their package. No code is run. Imports within the user's functions are
+followed if the module is imported already. Names that are put together at run time are not found.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from headrace.core.value_text import AllUnchanged, Changing, describe
 
 Space: TypeAlias = Mapping[str, object]  # of a module or class: name -> value
 OWN = "headrace"
-LOOKING = "headrace.core.looking"  # whose values change, and are in no result
+LOOKING = "headrace.core.looking"  # its values change, and no result depends on them
 _SITE = ("site-packages", "dist-packages")  # folders of packages that were installed
-_MAKING = {"__init__", "__new__", "__post_init__"}  # which the objects that a plain function is given have behind them
+_MAKING = {"__init__", "__new__", "__post_init__"}  # have run already for the objects that a plain function is given
 _SILENT = {"__repr__", "__str__", "__reduce__", "__getstate__", "__setstate__", "__init_subclass__", "__set_name__"}
 _code, _defaults = attrgetter("__code__"), attrgetter("__defaults__", "__kwdefaults__")
 _contents = attrgetter("cell_contents")
@@ -40,9 +40,10 @@ _texts: dict[int, tuple[CodeType, str]] = {}
 
 
 class Reach:
-    """What a function reached. owners, spaces, names, values: the module or class of each name, and what it was.
-    functions: all that were found, those of other packages among them. named: all names in their code. unseen: modules
-    that they import when they are called, and that are not loaded so far: what is in these is not known."""
+    """What a function reaches. owners, spaces, names, values: of each name, the label and the namespace of its module
+    or class, the name, and its value. functions: all that were found, including those of other packages. named: all
+    names in their code. unseen: modules that they import when called and that are not loaded yet, so that their
+    contents are unknown."""
 
     def __init__(self, walk: _Walk) -> None:
         found = [*zip(*walk.found.values(), strict=True)] or [()] * 4
@@ -61,16 +62,15 @@ class Reach:
 
     @functools.cached_property
     def digest(self) -> Digest:
-        """The digest of all that was reached: the same where nothing but comments, docstrings, annotations of functions
-        and formatting differ."""
+        """The digest of all that was reached, without comments, docstrings, annotations of functions and formatting."""
         return Digest(self._hash(_trees, tree_text), self.text)
 
     def matches(self, digest: str) -> bool:
-        """Whether this is the digest."""
+        """Whether `digest` is the digest of what was reached."""
         return getattr(digest, "text", None) == self.text or digest == self.digest
 
     def is_current(self) -> bool:
-        """Whether each name still is what it was, and holds what it held."""
+        """Whether each name still has its value, and each value its contents."""
         try:
             return (
                 all(map(is_, map(getitem, self.spaces, self.names), self.values))
@@ -80,7 +80,7 @@ class Reach:
                 and all(map(is_, map(_contents, self._cells), self._contents))
                 and self._changing.hold()
             )
-        except (KeyError, RuntimeError, ValueError):  # gone; changed by another thread; a cell that was emptied
+        except (KeyError, RuntimeError, ValueError):  # a name or cell is gone; a thread changes a value
             return False
 
     def _sizes_hold(self) -> bool:
@@ -90,7 +90,7 @@ class Reach:
         return sizes == self._sizes
 
     def change(self) -> str:
-        """The name of something that is not what it was; slower than is_current()."""
+        """The name of something that has changed; slower than is_current()."""
         for owner, space, name, value in zip(self.owners, self.spaces, self.names, self.values, strict=True):
             if space.get(name, space) is not value:
                 return f"{owner}.{name}"
@@ -103,13 +103,13 @@ class Reach:
         return "a variable of the enclosing function, or a default of an argument"
 
     def held(self) -> list[tuple[str, object]]:
-        """Values of the names and of variables in closures, but for those of this package."""
+        """Names and their values, and values of variables in closures, without this package's names."""
         own = zip(self.owners, self.names, self.values, strict=True)
         cells = [("a variable of an enclosing function", value) for value in self._contents]
         return [(name, value) for owner, name, value in own if owner.partition(".")[0] != OWN] + cells
 
     def restore(self) -> None:
-        """Bind each name, and each variable of a closure, to what it was."""
+        """Bind each name, and each variable of a closure, to its earlier value again."""
         for space, name, value in zip(self.spaces, self.names, self.values, strict=True):
             if space.get(name, space) is not value:
                 if (owner := self._classes.get(id(space))) is None:
@@ -120,7 +120,7 @@ class Reach:
             cell.cell_contents = value
 
     def places(self) -> str:
-        """A digest of where the functions stand in their files: lines that are named hold as long as it is the same."""
+        """A digest of the functions' positions in their files. Noted line numbers are valid while it is the same."""
         lines = (
             f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_linetable.hex()}" for code in self._codes
         )
@@ -178,8 +178,8 @@ class _Walk:
         return name in (self.package, OWN) or not _is_others(name)
 
     def _describe(self, label: str, value: object, keeps: bool = False) -> None:
-        """Add the text of a value, and follow the functions and classes in it. keeps: of an object that is given: what
-        it keeps of its own is read from there."""
+        """Add the text of a value, and follow the functions and classes in it. keeps: whether the value is an attribute
+        of a class whose objects are arguments; an object's own state is then read from the object."""
         if type(value) is FunctionType:
             self._add_function(label, value)
             return
@@ -251,7 +251,7 @@ class _Walk:
             except ValueError:  # empty until the function around has run further
                 continue
             self.cells.append(cell)
-            if name == "__class__" and value in self.given:  # super() reads it, and makes no object of the class
+            if name == "__class__" and value in self.given:  # super() reads the class, but makes no object of it
                 self.lines.add((f"{label}({name}) = {value.__module__}.{value.__qualname__}", None))
             else:
                 self._describe(f"{label}({name})", value)
@@ -277,8 +277,8 @@ class _Walk:
     def _add_names(
         self, owner: str, space: Space, names: list[str], seen: set[str], loaded: frozenset[str] | None = None
     ) -> None:
-        """Take in these names of a module, and of the followed modules that it has under them. loaded: of the
-        function's own module, those that are no attributes."""
+        """Take in these names of a module, and of followed modules that are among its names. loaded: for the function's
+        own module, the names that its code loads as globals, without attributes."""
         seen.add(owner)
         for name in names if loaded is None else sorted(loaded):
             value = space.get(name)
@@ -292,7 +292,7 @@ class _Walk:
 
 
 def _unwrapped(function: FunctionType) -> FunctionType:
-    """The function that a decorator of the registry's or of torch's was applied to: they leave it what it is."""
+    """The function below decorators of headrace.core.fused and of torch, which do not change what it computes."""
     while (inner := vars(function).get("__wrapped__")) is not None:
         home = _home(function)
         if not (home == "headrace.core.fused" or home.partition(".")[0] == "torch"):
@@ -309,7 +309,7 @@ def _home(function: FunctionType) -> str:
 
 
 def _is_others(name: str) -> bool:
-    """Whether a top-level module is neither the user's nor this package: Python's, or of an installed package."""
+    """Whether a top-level module is of the standard library or of an installed package, rather than the user's."""
     if name in sys.stdlib_module_names:
         return True
     return name in sys.modules and _is_installed(name)
@@ -317,8 +317,8 @@ def _is_others(name: str) -> bool:
 
 @functools.cache
 def _is_installed(name: str) -> bool:
-    """Whether a module is where pip puts packages: in a folder of them, or anywhere next to what pip notes of it, as
-    after `pip install --target`. Of an editable install pip notes another folder than the code's."""
+    """Whether pip installed a module: it is in site-packages, or in the folder of pip's metadata for it, as after `pip
+    install --target`. For an editable install the metadata is in another folder than the code, so this is False."""
     about = vars(sys.modules[name])
     places = [Path(place) for place in (about.get("__file__"), *about.get("__path__", ())) if place]
     if any(site in place.parts[:-1] for place in places for site in _SITE):
@@ -341,7 +341,7 @@ def _names(code: CodeType) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)
 def global_names(code: CodeType) -> frozenset[str]:
-    """The names of its module that a function's code loads, and functions within it; attributes are none."""
+    """Names of globals that the code of a function, and of functions within it, loads; attributes are left out."""
     inner = (global_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     loads = (one for one in dis.get_instructions(code) if one.opname.startswith("LOAD_"))
     own = {one.argval for one in loads if "GLOBAL" in one.opname or one.opname == "LOAD_NAME"}

@@ -17,7 +17,8 @@ _passive: list[bool] = []  # whether this process was given the setting here; em
 
 
 def processor() -> str:
-    """Its name, and family and model where the system tells them: a virtual machine's "AMD EPYC" may be any."""
+    """The processor's name, with family and model where the system reports them: "AMD EPYC" of a virtual machine may be
+    any of several processors."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -31,7 +32,7 @@ def processor() -> str:
 
 def cores() -> int:
     """The number of cores that this process may use: those it may run on, or fewer where a control group grants it
-    less time than that, as `docker run --cpus 2` and Kubernetes' limits do. At least 1."""
+    less time, as `docker run --cpus 2` and Kubernetes' limits do. At least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(min(allowed, math.ceil(min(quota(), allowed))), 1)
 
@@ -40,7 +41,7 @@ def cores() -> int:
 def quota(root: Path = Path("/")) -> float:
     """Cores' worth of time that Linux's control groups grant this process; infinity without a limit.
 
-    A limit holds for all groups below it. Inside a container the groups above its own are not to be seen.
+    A group's limit also holds for all groups below it. Inside a container the groups above its own are not visible.
     """
     granted = [math.inf]
     with suppress(OSError):
@@ -66,15 +67,15 @@ def _granted(folder: Path) -> float:
 
 
 def partition(number: int, parts: int) -> list[slice]:
-    """Which of `number` things each of several processes has: sizes differ by one at most."""
+    """Divide `number` things among several processes: a slice for each. Sizes differ by one at most."""
     return [slice(first, end) for first, end in pairwise(number * part // parts for part in range(parts + 1))]
 
 
 def let_threads_sleep() -> None:
-    """Let threads of OpenMP, torch's among them, sleep at once when they wait, in this process and those it starts: by
+    """Let threads of OpenMP, including torch's, sleep at once when they wait, in this process and those it starts. By
     default they spin for milliseconds, on cores that kernels need.
 
-    Nothing where the user has chosen, or torch is loaded already."""
+    Does nothing if the user has set one of SETTINGS, or if torch is loaded already."""
     if not _passive:
         _passive.append(not set_by_user() and "torch" not in sys.modules)
         if _passive[0]:

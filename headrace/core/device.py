@@ -39,7 +39,7 @@ def without_denormals() -> Iterator[None]:
     0.9 times the smallest number is rounded to itself: units of a relu that never activate would make Adam ten times
     slower.
     """
-    before = not _DENORMAL * 1.0  # the same bits of the processor say what becomes of Python's numbers
+    before = not _DENORMAL * 1.0  # Python's floats obey the same flags of the processor
     torch.set_flush_denormal(True)
     try:
         yield
@@ -52,9 +52,9 @@ _computing: Callable[[], Sequence[int]] = tuple
 
 @contextmanager
 def cores_taken(computing: Callable[[], Sequence[int]]) -> Iterator[None]:
-    """Within this block kernels leave a core to each of some processes while it computes, and use one at least.
+    """Within this block kernels leave one core to each process that is computing, but use at least one themselves.
 
-    computing: gives a descriptor of each, which can be read once it has ended computing.
+    computing: returns a file descriptor for each such process, which becomes readable once it has finished.
     """
     global _computing
     before, _computing = _computing, computing
@@ -65,7 +65,7 @@ def cores_taken(computing: Callable[[], Sequence[int]]) -> Iterator[None]:
 
 
 def processes_computing() -> Sequence[int]:
-    """The descriptors of processes that kernels leave cores to; none where the number of threads is given."""
+    """File descriptors of the processes that kernels leave cores to; empty if the user gave the number of threads."""
     computing = _computing()
     return () if computing and _given_threads() else computing
 
@@ -77,7 +77,7 @@ def kernel_threads() -> int:
 
 
 def _given_threads() -> int:
-    """The number of threads that the user has given; 0 for none."""
+    """The number of threads that the user has set; 0 if unset."""
     for name in ("HEADRACE_THREADS", "OMP_NUM_THREADS"):
         if os.environ.get(name, "").isdecimal():
             return max(1, int(os.environ[name]))
@@ -116,7 +116,7 @@ def numbers(scalars: Mapping[str, torch.Tensor], device: torch.device) -> dict[s
 
 
 def queue_end(device: torch.device) -> Callable[[], bool]:
-    """Asks whether a device has done what is queued there now; one that is not a GPU has."""
+    """Asks whether a device has finished what is queued on it now; always true for a device that is not a GPU."""
     if device.type != "cuda":
         return lambda: True
     event = torch.cuda.Event()

@@ -55,9 +55,9 @@ _here = _Here()
 def fused(name: str, binding: str | None = None, quiet: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let kernels registered under `name` replace this function. The plain function stays available as `.plain`.
 
-    binding: the module that registers them, imported at the first call; None where a check of the machine offers them.
-    quiet: nothing is printed where they do not serve, since the plain function's own calls are fast nevertheless, or
-    say why they are not.
+    binding: the module that registers the kernels. It is imported at the first call. None: a check of the machine
+    (headrace.checks) registers them. quiet: print nothing where no kernel can be used, because the functions that the
+    plain function calls have kernels of their own.
     """
 
     def decorate(plain: Callable[P, R]) -> Callable[P, R]:
@@ -116,23 +116,22 @@ def register(
 
 
 def kernel_of(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[P, R] | None:
-    """The kernel that would serve this call of a @fused function; None where the plain function would run, or one that
-    somebody has put in its place."""
+    """The kernel that would serve this call of a @fused function; None if the plain function would run, or if another
+    function has been put in its place."""
     serving = getattr(function, "serving", None)
     return serving and serving(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 def latest_kernel(function: Callable[P, R]) -> Callable[P, R] | None:
-    """The kernel of a @fused function that is tried first, whatever it serves: for who has asked it about the same
-    arguments before. None where the plain function is not the one that it was written after, or kernels do not
-    serve."""
+    """The kernel of a @fused function that is tried first, without the check of the arguments: the caller has made it
+    for the same arguments. None if the plain function has changed since the kernel was written, or if kernels do not
+    serve here."""
     latest = getattr(function, "latest", None)
     return latest and latest()  # type: ignore[no-any-return]
 
 
 def silence() -> None:
-    """Do not print in this process why kernels do not serve: for copies of a policy, of which another process says
-    it."""
+    """Stop printing in this process why kernels do not serve: another process prints it for the same policy."""
     global _silent
     _silent = True
 
@@ -158,8 +157,8 @@ def traced() -> Iterator[None]:
 
 
 def kept(make: Callable[P, R]) -> Callable[P, R]:
-    """Keep the tensors that a function makes of plain values, as functools.cache() does. Where operations are recorded
-    it makes them again, so that they are constants there."""
+    """Cache the tensors that a function makes of plain values, as functools.cache() does. While operations are recorded
+    the function runs again, so that its tensors are recorded as constants."""
     known: Callable[P, R] = functools.cache(make)  # type: ignore[assignment]
 
     @functools.wraps(make)
@@ -171,8 +170,8 @@ def kept(make: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def plain_only(plain: bool = True) -> Iterator[None]:
-    """Within this block plain functions run instead of kernels, in actors too: in what they are ordered to collect.
-    plain: False for no change."""
+    """Within this block plain functions run instead of kernels, also in the actors that collect what is ordered within
+    it. plain: False for no change."""
     global _enabled
     before, _enabled = _enabled, _enabled and not plain
     try:
@@ -191,18 +190,18 @@ def reached(plain: Function, classes: Classes = ()) -> Reach:
 
 
 def _follows(plain: Function, kernel: _Kernel) -> bool:
-    """Whether the plain function is the one that a kernel was written after."""
+    """Whether the plain function is unchanged since the kernel was written."""
     return not kernel.digest or reached(plain, kernel.classes).matches(kernel.digest)
 
 
 class AsChosen(str):
-    """Why a kernel does not serve what the user's settings ask for, as a network of convolutions: it is not printed,
-    since there is nothing to mend."""
+    """Why a kernel does not serve what the user's settings ask for, such as a network of convolutions. It is not
+    printed, since the user has nothing to correct."""
 
 
 def _serves(name: str | None, plain: Function, kernel: _Kernel, answer: bool | str) -> bool:
-    """Whether a kernel that gave this answer serves; prints the reason where it does not, once. name: None to print
-    nothing."""
+    """Whether a kernel serves a call. answer: what its `serves` returned. Prints the reason once if it does not; name:
+    None to print nothing."""
     if answer is True and not _follows(plain, kernel):
         answer = "the plain function is not the one its kernel was written after; running that instead"
     if name is None or _silent or isinstance(answer, AsChosen):

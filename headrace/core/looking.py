@@ -1,8 +1,9 @@
 """Looking at functions and modules once, rather than before each call of a kernel.
 
-A kernel computes what plain functions and modules say as long as these are what they were, so they are looked at before
-each call. After a short call that takes longer than the call itself. Within looked_once() each is looked at once, and
-again after code of the user's has run, which may have changed anything.
+A kernel may replace plain functions and modules only while these are unchanged, so they are examined before each call.
+For a short call the examination takes longer than the call itself. Within looked_once() each is examined once, and
+again after the user's code has run, since that may have changed anything. Such a span of time, in which only Headrace's
+code has run, is called a moment.
 """
 
 from __future__ import annotations
@@ -14,33 +15,34 @@ from weakref import WeakSet
 
 
 class Moment:
-    """A time in which no code of the user's runs. seen: what was looked at in it. over: whether such code has run."""
+    """A time in which no code of the user's runs. seen: what was examined in it. over: whether such code has run."""
 
     def __init__(self) -> None:
         self.seen, self.over = set[object](), False
 
     def end(self) -> None:
-        """Keep nothing any more: others may keep the moment."""
+        """Mark the moment as over and forget what was examined in it: callers may still hold a reference to it."""
         self.over = True
         self.seen.clear()
 
 
 class _Here(threading.local):
-    """State of one thread. moment: None outside of looked_once(). fixed: that the user's code cannot run."""
+    """State of one thread. moment: None outside of looked_once(). fixed: whether the user's code cannot run."""
 
     moment: Moment | None = None
     fixed = False
 
 
 _here, _lock = _Here(), threading.Lock()
-_moments: WeakSet[Moment] = WeakSet()  # of all threads, which the user's code may end
+_moments: WeakSet[Moment] = WeakSet()  # of all threads: the user's code, in any thread, ends them
 
 
 @contextmanager
 def looked_once(none_of_the_users: bool = False) -> Iterator[None]:
-    """Within this block of a thread, what note() was given is not looked at again before users_code().
+    """Within this block of a thread, what was passed to note() is not examined again until users_code().
 
-    none_of_the_users: for a block in which the user's code cannot run, nor change anything: users_code() does nothing.
+    none_of_the_users: True for a block in which no code of the user's can run or change anything; users_code() then
+    does not end the moment.
     """
     if _here.moment is not None:
         yield
@@ -55,8 +57,8 @@ def looked_once(none_of_the_users: bool = False) -> Iterator[None]:
 
 @contextmanager
 def users_code() -> Iterator[None]:
-    """Within this block, in which code of the user's may run, all is looked at each time; afterwards a new moment
-    begins, in other threads too."""
+    """Wrap a block in which the user's code may run: within it everything is examined each time. Afterwards a new
+    moment begins, in other threads too."""
     before = _here.moment
     if not _here.fixed:
         _here.moment = None
@@ -71,7 +73,7 @@ def users_code() -> Iterator[None]:
 
 
 def _begun(fixed: bool) -> Moment:
-    """A moment that begins."""
+    """Make a moment. fixed: the user's code cannot end it."""
     made = Moment()
     if not fixed:
         with _lock:
@@ -80,8 +82,7 @@ def _begun(fixed: bool) -> Moment:
 
 
 def moment() -> Moment | None:
-    """The time since the user's code last ran: the same object as before while it has not; None outside of
-    looked_once()."""
+    """The current moment: the same object until the user's code runs; None outside of looked_once()."""
     found = _here.moment
     if found is not None and found.over:
         found = _here.moment = _begun(fixed=False)
@@ -89,13 +90,13 @@ def moment() -> Moment | None:
 
 
 def is_noted(thing: object) -> bool:
-    """True if a thing was looked at in this moment."""
+    """True if a thing was examined in the current moment."""
     found = moment()
     return found is not None and thing in found.seen
 
 
 def note(thing: object) -> None:
-    """Note that a thing was looked at, and is what it was."""
+    """Note that a thing was examined and is unchanged."""
     found = moment()
     if found is not None:
         found.seen.add(thing)

@@ -162,13 +162,13 @@ def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Ten
 
 @fused("returns.normalized", "headrace.bindings.rng_returns_cpu")
 def normalized(x: Tensor, valid: Tensor) -> Tensor:
-    """Mean 0 and variance 1 over the valid entries; 0 where these are equal. Others count nothing, even where they are
-    infinite or NaN."""
+    """Normalise to mean 0 and variance 1 over the valid entries; 0 if these are equal. Other entries do not count, even
+    if they are infinite or NaN."""
     return normalized_by(lambda *sums: None, x, valid)
 
 
 def normalized_by(add: Callable[..., None], x: Tensor, valid: Tensor) -> Tensor:
-    """normalized() over entries that are shared out. add: adds sums, in place, to those of the other shares."""
+    """normalized() over entries that several learners share. add: adds the other learners' sums to these, in place."""
     wide = double(x)
     counted = valid.to(wide.device)
     count, total = counted.sum(dtype=wide.dtype), torch.where(counted, wide, 0.0).sum()
@@ -180,15 +180,16 @@ def normalized_by(add: Callable[..., None], x: Tensor, valid: Tensor) -> Tensor:
 
 
 def double(x: Tensor) -> Tensor:
-    """x in float64, in which equal numbers of float32 are added without rounding, so that their mean is exactly each.
+    """Convert x to float64. Equal float32 numbers are added without rounding there, so that their mean is exactly that
+    number.
 
-    On the same device, but for Metal, which has no float64: then on the CPU.
+    The result is on the same device, or on the CPU for a tensor on Metal, which has no float64.
     """
     return (x.cpu() if x.device.type == "mps" else x).double()
 
 
 def projected(probability: Tensor, returns: Tensor, atoms: Tensor) -> Tensor:
-    """The distribution over atoms, [M, B], of one over other returns: eq. 7 of Bellemare et al. 2017, arXiv:1707.06887.
+    """Project a distribution over `returns` onto atoms, [M, B]: eq. 7 of Bellemare et al. 2017, arXiv:1707.06887.
 
     probability, returns: [M, B], returns between the first and the last atom. atoms: [M] or [M, 1], evenly spaced.
     """
@@ -207,10 +208,10 @@ def categorical_loss(
     weight: Tensor,
     atoms: Tensor,
 ) -> Tensor:
-    """The cross-entropy of each critic's distribution and the target, added: the distribution of the target critic with
-    the lower value, of the returns reward + discount * atom, projected.
+    """Sum of the critics' cross-entropies with the target, weighted by row. The target is the distribution of the
+    target critic with the lowest value: its returns are reward + discount * atom, projected onto the atoms.
 
-    logits: [C, B, M]. following: the same of target critics, of the next observation and action, without a gradient.
+    logits: [C, B, M]. following: logits of the target critics for the next observation and action, without a gradient.
     reward, discount, weight: [B]. atoms: [M].
     """
     probability = following.softmax(2)
@@ -225,8 +226,8 @@ def categorical_loss(
 
 
 def _variance(x: Tensor, valid: Tensor) -> Tensor:
-    """Over valid entries, float64; the others may be infinite or NaN."""
-    # from the largest on, so that what does not vary has a variance of exactly 0
+    """Variance over the valid entries, float64; the other entries may be infinite or NaN."""
+    # the largest is subtracted first, so that equal entries have a variance of exactly 0
     x = torch.where(valid, x - torch.where(valid, x, -torch.inf).max(), 0.0)
     count = valid.sum().clamp(min=1)
     return torch.where(valid, x - x.sum() / count, 0.0).square().sum() / count

@@ -198,7 +198,7 @@ def _statements(nodes: list[Any], of_class: bool) -> Iterator[object]:
 
 
 def _joined(node: ast.JoinedStr) -> str:
-    """An f-string; versions of Python divide the text between its expressions otherwise."""
+    """An f-string as text. Constants between its expressions are joined: Python's versions divide them differently."""
     parts: list[str] = [""]
     for value in node.values:
         if isinstance(value, ast.Constant):

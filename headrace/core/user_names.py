@@ -24,8 +24,8 @@ _folders: list[str] = []  # in which neighbours of these files are looked for, t
 
 
 class Misnamed(ValueError):
-    """A name of nothing. given: that name, or what it has before a colon; instead: what was meant, where that is
-    certain, else ""; flags: of a command that is given that name."""
+    """A name that names nothing. given: the name, or its part before a colon. instead: what was meant, if that is
+    certain, else "". flags: flags of the command that was given the name."""
 
     def __init__(self, message: str, given: str, instead: str = "", flags: tuple[str, ...] = ()) -> None:
         super().__init__(message, given, instead, flags)
@@ -35,7 +35,7 @@ class Misnamed(ValueError):
         return str(self.args[0])
 
     def mended(self, name: str) -> str:
-        """Another form of the name, mended; any other name as it is."""
+        """Replace the wrong part of a name by `instead`; another name is returned as it is."""
         place, colon, own = (reference := absolute_reference(name)).rpartition(":")
         if reference == self.given:
             return self.instead

@@ -1,8 +1,8 @@
 """Values as text, for digests: what two values have to have in common to be the same for a function that reads them.
 
-Nothing of the user's is run: attributes are read where they lie, not through __getattr__(), properties or __repr__().
-Functions and classes in a value are listed, for the caller to follow. Each part of a value is described once, so a
-value that holds itself ends.
+None of the user's code is run: attributes are read from __dict__ and slots, not through __getattr__(), properties or
+__repr__(). Functions and classes in a value are listed, for the caller to follow. Each part of a value is described
+once, so a value that holds itself ends.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Changing:
             self.numbers = _array_numbers(part)
 
     def holds(self) -> bool:
-        """Whether it still is what it was. Takes a microsecond for most."""
+        """Whether the part is unchanged. Takes about a microsecond for most parts."""
         if self.numbers is not None:
             return _array_numbers(self.part) == self.numbers
         if self.read is None:
@@ -101,7 +101,7 @@ class Changing:
 
 
 class AllUnchanged:
-    """A check that parts which can be changed are the same as before: those that are read quickly at once, in C."""
+    """Check that mutable parts are unchanged. Arrays, lists, dicts and plain objects are compared all at once, in C."""
 
     def __init__(self, changing: Sequence[Changing]) -> None:
         self.changing = changing
@@ -255,7 +255,7 @@ def _collection(kind: type, value: Any) -> Content | None:
 
 
 def _order(value: Any) -> str:
-    """By which members of a set are described: one that is the same in every process."""
+    """The sort key of a set's members, which is the same in every process."""
     if isinstance(value, type | FunctionType):
         return f"{value.__module__}.{value.__qualname__}"
     return constant_text(value) if type(value) in _CONSTANTS else "\0".join(describe(value).lines)
@@ -286,13 +286,13 @@ def _shape(tensor: Any) -> str:
 
 
 def _is(kind: type, module: str, name: str) -> bool:
-    """Whether a class is derived from one of a library, where that was imported: else it cannot be."""
+    """Whether a class is derived from a library's class; False if the library is not imported."""
     base = getattr(sys.modules.get(module), name, None)
     return base is not None and issubclass(kind, base)
 
 
 def _attributes(kind: type, value: Any) -> Iterator[tuple[str, object]]:
-    """What an object keeps, in its __dict__ and its slots."""
+    """Names and values of an object's attributes, from its slots and its __dict__."""
     for name, found in ((name, x) for base in kind.__mro__ for name, x in vars(base).items()):
         if type(found) is MemberDescriptorType and found.__objclass__.__module__ != "builtins":
             with contextlib.suppress(AttributeError):  # an empty slot
@@ -316,7 +316,7 @@ def _has_attributes_alone(kind: type) -> bool:
 
 
 def is_opaque(kind: type) -> bool:
-    """True if objects of a class count by the class alone."""
+    """True if objects of a class are described by the class alone."""
     home = kind.__module__.partition(".")[0]
     if kind is SimpleNamespace or home not in sys.stdlib_module_names:
         return False

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-# what fsync() gives on file systems that refuse it for this kind of file: they have no other way to write it safely
+# errors of fsync() on file systems that do not support it for this kind of file: nothing safer is available there
 NO_SYNC = {getattr(errno, name) for name in ("EINVAL", "EACCES", "EPERM", "EBADF", "EISDIR", "ENOTSUP", "ENOSYS")}
 
 
@@ -22,7 +22,7 @@ def free(name: str) -> Path:
 
 
 def check_file(path: Path) -> Path:
-    """The path of a file. Raises OSError, naming it, for a pipe, a device and the like, which might never end."""
+    """Return the path. Raises OSError, naming it, for a pipe, a device and the like: reading them might never end."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return path
@@ -61,9 +61,9 @@ def writing(path: Path, what: str = "the run's files") -> Iterator[None]:
 def replacing(path: Path, what: str, mode: int | None = None) -> Iterator[Path]:
     """The path of a new file, of the same folder and suffix, that takes the place of `path` once it is on the disk.
 
-    what: it is, for the error. mode: of the file, whose contents the owner alone can read until then; None: as open()
-    gives it. Makes the folder. Several threads and processes may replace one file: the last one stays. Raises OSError,
-    naming the file; what was there before is left."""
+    what: the name of the file's contents in an error. mode: permissions of the finished file; until then the owner
+    alone can read it. None: permissions as open() sets them. Makes the folder. Several threads and processes may
+    replace one file: the last one stays. Raises OSError, naming the file; an earlier file then stays."""
     with writing(path, what):
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
@@ -81,7 +81,7 @@ def replacing(path: Path, what: str, mode: int | None = None) -> Iterator[Path]:
 
 
 def sync(descriptor: int) -> None:
-    """Have an open file on the disk, where the file system has a way to do that. Raises OSError."""
+    """Write an open file through to the disk, where the file system supports that. Raises OSError."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -90,7 +90,7 @@ def sync(descriptor: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, as sync()."""
+    """Write the names in a folder through to the disk, as sync() does a file's contents."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except PermissionError:  # Windows cannot open folders; one that can only be written to cannot be read

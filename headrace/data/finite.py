@@ -21,7 +21,7 @@ WRITTEN_BY = {  # where to look for the cause, by column
 }
 
 
-LARGE = 1e4  # larger numbers, squared in a loss, take all of float32's digits
+LARGE = 1e4  # the square of a larger number in a loss leaves no digits of float32 to the others
 ADVICE = {  # what may help against numbers that are too large, by column
     "reward": "give a smaller reward_scale",
     "observation": "give normalize_observation=True",
@@ -57,13 +57,14 @@ def check_rollout(rollout: Rollout, first_step: int, steps: int | None = None) -
 
 
 def _given(name: str, column: Tensor) -> Tensor:
-    """A column; of infos without NaN, which stands there for a number that an episode did not give."""
+    """A column. In columns of infos NaN, which stands for a number that an episode did not report, becomes 0."""
     return column.masked_fill(column.isnan(), 0.0) if name.startswith("info.") else column
 
 
 def _total(columns: list[Tensor]) -> float:
-    """The sum of all columns, which is finite only if all entries are: one reduction for each, and one wait for the
-    device. On the CPU by NumPy, which wakes no other thread: a core may be a kernel's."""
+    """Sum of all columns, which is finite only if all entries are. This takes one reduction for each column, and one
+    wait for the device. NumPy computes it on the CPU, since torch would wake other threads while kernels use the
+    cores."""
     if columns[0].device.type == "cpu":
         with np.errstate(all="ignore"):
             return float(sum(np.add.reduce(column.detach().numpy(), axis=None) for column in columns))

@@ -1,8 +1,9 @@
 """Actions of several parts, or of another shape than a vector, as one vector.
 
-A policy has one action, a row of a column [N, K]. An action space that is a Dict or Tuple, or a Box, MultiDiscrete or
-MultiBinary of several dimensions, becomes a FlatBox where all of it are Boxes, so that it suits every algorithm for
-Boxes, and a FlatAction otherwise. Environments are given what their own space has: see `batch`.
+A policy has one action, a row of a column [N, K]. So an action space that is a Dict or Tuple, or a Box, MultiDiscrete
+or MultiBinary of several dimensions, becomes one of vectors. If all of its members are Boxes it becomes a FlatBox,
+which suits every algorithm for Boxes, and otherwise a FlatAction. `batch` converts vectors to actions of the
+environment's own space.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ Keys = tuple[str | int, ...]
 
 
 class Part(NamedTuple):
-    """A space without members in an action space: the keys that lead to it, itself, the same as a vector (a Discrete
-    one stays as it is), and its entries in the whole vector."""
+    """A space without members inside an action space. keys: the keys that lead to it. flat: the same space with vectors
+    as values (a Discrete space stays as it is). entries: its entries in the whole vector."""
 
     keys: Keys
     space: Space
@@ -26,7 +27,8 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Members of both kinds. whole: the environment's space. parts: those without members, in their order."""
+    """Methods of FlatBox and FlatAction. whole: the environment's space. parts: its spaces without members, in
+    order."""
 
     def __init__(self, whole: Space, parts: list[tuple[Keys, Space]]) -> None:
         self.whole = whole
@@ -37,23 +39,23 @@ class _Parts:
         self.parts = [Part(keys, space, own, place) for (keys, space), own, place in found]
 
     def batch(self, rows: np.ndarray) -> Any:
-        """Vectors [N, K] as the environment's actions: arrays [N, ...] in dtypes and bounds of the space, in dicts and
-        tuples as the space has them."""
+        """Convert vectors [N, K] to the environment's actions: arrays [N, ...] in dtypes and bounds of the space,
+        nested in dicts and tuples as the space is."""
         found = [(part.keys, _typed(part, rows[:, part.entries])) for part in self.parts]
         return _nested(self.whole, dict(found))
 
     def each(self, rows: np.ndarray) -> list[Any]:
-        """Vectors [N, K] as a list of N actions."""
+        """Convert vectors [N, K] to a list of N actions of the environment's."""
         found = [(part.keys, _typed(part, rows[:, part.entries])) for part in self.parts]
         return [_nested(self.whole, {keys: values[i] for keys, values in found}) for i in range(len(rows))]
 
     def join(self, action: Any) -> np.ndarray:
-        """An action of the environment's as a vector, float32 [K]."""
+        """Convert an action of the environment's to a vector, float32 [K]."""
         values = [np.ravel(_member(action, part.keys)).astype(np.float32) for part in self.parts]
         return np.concatenate(values)
 
     def join_batch(self, actions: Any) -> np.ndarray:
-        """Actions of the environment's, arrays [N, ...], as vectors, float32 [N, K]: the reverse of `batch`."""
+        """Convert actions of the environment's, arrays [N, ...], to vectors, float32 [N, K]: the reverse of `batch`."""
         values = [np.asarray(_member(actions, part.keys), np.float32) for part in self.parts]
         return np.concatenate([value.reshape(len(value), -1) for value in values], axis=1)
 
@@ -64,7 +66,7 @@ class FlatBox(_Parts, Box):
     def __init__(self, whole: Space, parts: list[tuple[Keys, Space]]) -> None:
         _Parts.__init__(self, whole, parts)
         sides = {side: [getattr(part.flat, side) for part in self.parts] for side in ("low", "high")}
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: it is no bound
+        with np.errstate(over="ignore"):  # a bound beyond float32's range becomes infinite, that is, no bound
             low, high = (np.concatenate(own).astype(np.float32) for own in sides.values())
         Box.__init__(self, low, high)  # type: ignore[arg-type]
         for side in ("bounded_below", "bounded_above"):
@@ -105,7 +107,8 @@ class FlatAction(_Parts, Space[np.ndarray]):
 
 
 def flat_action(space: Space) -> Space:
-    """An action space as one of vectors; one that is Discrete or of vectors, or has parts of other kinds, as it is."""
+    """Convert an action space to one of vectors. A space that is Discrete, has vectors already, or has members of other
+    kinds is returned as it is."""
     parts = [*_leaves(space)]
     if any(not isinstance(part, Box | Discrete | MultiDiscrete | MultiBinary) or _size(part) == 0 for _, part in parts):
         return space
@@ -115,7 +118,7 @@ def flat_action(space: Space) -> Space:
 
 
 def whole(space: Space) -> Space:
-    """The environment's own space of one that flat_action() gives."""
+    """The environment's own space, given the space that flat_action() made of it."""
     return space.whole if isinstance(space, _Parts) else space
 
 
@@ -127,7 +130,7 @@ def is_hybrid(space: Space) -> bool:
 
 
 def component_sizes(space: Space) -> list[int]:
-    """Choices of each component of an action that an action mask is about; none of a Box or MultiBinary."""
+    """Number of choices of each component that an action mask covers. A Box and a MultiBinary have none."""
     if isinstance(space, FlatAction):
         return [size for part in space.parts for size in component_sizes(part.flat)]
     if isinstance(space, Discrete):

@@ -12,15 +12,15 @@ from gymnasium.spaces import Box, Dict, MultiBinary, Space
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
 CENTRAL = "central_state"  # the state of all agents, which is for critics: see envs.wrappers.central
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
-# places of members, with all others between the first two; the mask is last because it is no input of a network
+# order of members: all others come after the observation. The mask is last because no network takes it as an input
 ORDER = {OBSERVATION: 0, ACHIEVED_GOAL: 2, DESIRED_GOAL: 3, ACTION_MASK: 4}
 
 
 class FlatDict(Box):
     """Vectors with names as one float32 vector: the entries of the first member, those of the second ...
 
-    members: name -> a Box or MultiBinary. Their order is: observation, others as given (by Gymnasium's Dict in that of
-    their names), achieved_goal, desired_goal, action_mask.
+    members: name -> a Box or MultiBinary. Their order is: observation, others in the order given (Gymnasium's Dict
+    sorts by name), achieved_goal, desired_goal, action_mask.
     slices: name -> its entries. features: how many entries there are without the action mask.
     Raises TypeError for a member of another kind.
     """
@@ -52,7 +52,7 @@ class FlatDict(Box):
         return ", ".join(f"{name} ({part.stop - part.start})" for name, part in self.slices.items())
 
     def split(self, vector: Any) -> dict[str, Any]:
-        """The members [..., F] of vectors, by name: views, flat."""
+        """The members of vectors [..., F], by name: flat views."""
         return {name: vector[..., part] for name, part in self.slices.items()}
 
     def __eq__(self, other: object) -> bool:
@@ -75,6 +75,6 @@ def _bounds(name: str, space: Space) -> tuple[np.ndarray, np.ndarray]:
         size = math.prod(space.shape)
         return np.zeros(size, np.float32), np.ones(size, np.float32)
     if isinstance(space, Box):
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: it is no bound
+        with np.errstate(over="ignore"):  # a bound beyond float32's range becomes infinite, that is, no bound
             return space.low.ravel().astype(np.float32), space.high.ravel().astype(np.float32)
     raise TypeError(f"{name} is {space}: a vector is made of Box and MultiBinary")

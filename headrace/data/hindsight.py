@@ -1,4 +1,4 @@
-"""Hindsight experience replay: goals that were reached in an episode in place of the one that was desired.
+"""Hindsight experience replay: replaces the desired goal by goals that were reached in the same episode.
 
 Andrychowicz et al. 2017, arXiv:1707.01495, section 3.2 and 4.5: strategies "future", "final" and "episode".
 """
@@ -20,10 +20,10 @@ OfGoals = Callable[[Tensor, Tensor], Tensor]  # of achieved and desired goals, [
 
 @dataclass(frozen=True)
 class Goals:
-    """Where the goals are in a vector observation, and what an environment gives for them.
+    """Positions of the goals in a vector observation, and the environment's reward and termination for a goal.
 
-    reward: float32 [B] of a step that achieved a goal. terminated: bool [B], whether it ends the episode; None where
-    that does not depend on goals.
+    reward: a function of achieved and desired goals, float32 [B]. terminated: the same for the end of the episode, bool
+    [B]; None if the end does not depend on goals.
     """
 
     achieved: slice
@@ -33,12 +33,13 @@ class Goals:
 
 
 class GoalReplay(Replay):
-    """A Replay that replaces the desired goal of k of k + 1 transitions by one that was achieved in their episode.
+    """A Replay that replaces the desired goal in k of k + 1 transitions by a goal that was achieved in the same
+    episode.
 
-    like, capacity: as the Replay's, with vector observations. hindsight: k. which: "future", drawn uniformly from those
-    achieved later; "episode", from all; "final", the last one, once the episode has ended. A row keeps its goal where
-    its episode began before the oldest row that is left. append() raises ValueError for rows of asynchronous actors, of
-    which several rollouts of an environment may come at once.
+    like, capacity: as the Replay's, with vector observations. hindsight: k. which: "future" draws uniformly from the
+    goals achieved later in the episode, "episode" from all of its goals; "final" takes the last goal, once the episode
+    has ended. A row keeps its goal if the first rows of its episode have been overwritten. append() raises ValueError
+    for rows of asynchronous actors, since several rollouts of one environment may then arrive at once.
     """
 
     draws = DRAWS + 2  # whether the goal is replaced, and by which one
@@ -48,8 +49,8 @@ class GoalReplay(Replay):
         self.goals, self.fraction, self.which = goals, hindsight / (hindsight + 1), which
         shape, device = (self.length * self.num_envs,), like.device
         self._began = torch.full(shape, -1, dtype=torch.int64, device=device)  # step at which a row's episode began
-        self._last = torch.full(shape, -1, dtype=torch.int64, device=device)  # at its first row: its last step so far
-        self._running = torch.full((self.num_envs,), -1, dtype=torch.int64, device=device)  # when the present one began
+        self._last = torch.full(shape, -1, dtype=torch.int64, device=device)  # at first rows: the episode's last step
+        self._running = torch.full((self.num_envs,), -1, dtype=torch.int64, device=device)  # of the present episode
 
     def _write(self, rollout: Rollout, env: Tensor, begin: Tensor) -> None:
         if rollout.env is not None:
@@ -60,11 +61,11 @@ class GoalReplay(Replay):
         self._trace(rollout.valid[: rollout.num_steps], times, before)
 
     def _row(self, time: Tensor, env: Tensor) -> Tensor:
-        """The row of the ring that has a step of an environment."""
+        """The row of the ring in which a step of an environment is stored."""
         return time % self.length * self.num_envs + env
 
     def _trace(self, valid: Tensor, times: Tensor, before: Tensor) -> None:
-        """Note to which episodes rows belong. valid: [T, N]; times: their steps; before: valid of the row before."""
+        """Record the episode of each row. valid: [T, N]; times: their steps; before: `valid` of the row before them."""
         starts = valid & ~torch.cat((before.unsqueeze(0), valid[:-1]))
         began = torch.where(starts, times, -1)
         began[0] = torch.where(starts[0], times[0], self._running)
@@ -92,7 +93,7 @@ class GoalReplay(Replay):
         return batch._replace(reward=reward, discount=discount)
 
     def _later(self, rows: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
-        """True for rows whose goal is replaced, and a goal for each that was achieved in its episode."""
+        """Choose the rows whose goal is replaced, and for each row a goal that was achieved in its episode."""
         env = rows % self.num_envs
         newest = self.written[env] - 1
         time = newest - (newest - rows // self.num_envs) % self.length
@@ -119,6 +120,6 @@ class GoalReplay(Replay):
         if stop > first:
             times = torch.arange(first, stop, device=self.ring.device).unsqueeze(1)
             valid = self.ring.valid[times[:, 0] % self.length]
-            # where an episode began that the oldest row is of is not known any more
+            # the beginning of the oldest row's episode is no longer known
             before = torch.full_like(valid[0], first > 0)
             self._trace(valid, times.expand_as(valid), before)

@@ -1,4 +1,4 @@
-"""The rows of a replay buffer in pieces, as checkpoints hold them: rows never change, so that most are written once."""
+"""Rows of a replay buffer in pieces, as checkpoints store them. Rows never change, so most pieces are written once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-PIECE, ROWS = 2**23, 2**16  # bytes and rows of a piece, at most: it is copied in a few milliseconds
+PIECE, ROWS = 2**23, 2**16  # largest number of bytes and rows of a piece, so that it is copied in a few milliseconds
 Piece = dict[str, Tensor]
 
 
@@ -31,7 +31,7 @@ class Ring(Protocol):
 class Rows:
     """Rows `start` to `stop` of each environment of a ring buffer, int64 [N], as a sequence of pieces.
 
-    Each is a copy of what the ring holds when it is asked for.
+    Each piece is copied from the ring when it is accessed.
     """
 
     def __init__(self, ring: Ring, start: Tensor, stop: Tensor) -> None:

@@ -37,8 +37,8 @@ class PrioritizedReplay(Replay):
         self.highest = torch.ones((), dtype=torch.float64, device=device)  # priority of new rows
 
     def _write(self, rollout: Rollout, env: Tensor, begin: Tensor) -> None:
-        """Rows that can be drawn now get the highest priority so far; rows that were overwritten, and rows whose
-        successor is not written yet, 0."""
+        """Give rows that have become drawable the highest priority so far. Rows that were overwritten, and rows whose
+        successor is not written yet, get 0."""
         super()._write(rollout, env, begin)
         ahead = self.num_steps
         times = begin + torch.arange(1 - ahead, rollout.num_steps + 1, device=begin.device).unsqueeze(1)
@@ -47,7 +47,7 @@ class PrioritizedReplay(Replay):
         self._set(rows.flatten(), (self.highest * can).flatten())
 
     def draw(self, random: Tensor) -> Tensor:
-        """Rows of minibatches, int64 [G, B], by uniform numbers [G, B, DRAWS], of which the first is used.
+        """Draw rows of minibatches, int64 [G, B]. random: uniform numbers [G, B, DRAWS], of which the first is used.
 
         The total is divided into B equal parts, and one row is drawn from each (the paper's appendix B.2.1).
         """
@@ -57,15 +57,16 @@ class PrioritizedReplay(Replay):
         return descend(self.tree, self.depth, left)
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
-        """Transitions as the Replay's, of minibatches [..., B] whose weights are (N P(row))^-beta divided by the
-        largest of their minibatch (section 3.4)."""
+        """Transitions as the Replay's, in minibatches [..., B]. Their weights are (N P(row))^-beta divided by the
+        largest weight of the minibatch (section 3.4)."""
         batch = super().gather(rows, gamma)
         priority = self.tree[rows + 2**self.depth].clamp(min=torch.finfo(torch.float64).tiny)
         weight = (priority.amin(-1, keepdim=True) / priority) ** self.beta
         return batch._replace(weight=batch.weight * weight.float())
 
     def update(self, rows: Tensor, error: Tensor) -> None:
-        """Set priorities from the errors of rows, of the same shape; from the largest for a row that occurs twice.
+        """Set priorities from the errors of rows, of the same shape. For a row that occurs twice the largest error
+        counts.
 
         Rows that cannot be drawn keep 0.
         """
@@ -92,7 +93,7 @@ class PrioritizedReplay(Replay):
         return self.tree[2**self.depth :][: self.length * self.num_envs]
 
     def state_dict(self) -> StateDict:
-        """The Replay's, and a copy of the priorities: by it a step of learning can be undone."""
+        """The Replay's state and a copy of the priorities, by which a step of learning can be undone."""
         return {**super().state_dict(), "leaves": self.leaves().clone(), "highest": self.highest.clone()}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -105,7 +106,7 @@ class PrioritizedReplay(Replay):
 
 @fused("priorities.descend", "headrace.bindings.prioritized_rows")
 def descend(tree: Tensor, depth: int, left: Tensor) -> Tensor:
-    """The leaves, int64, at which the sums of those before them exceed `left`, float64 of any shape."""
+    """For each entry of `left` (float64, any shape), find the first leaf (int64) whose cumulative sum exceeds it."""
     node = torch.ones_like(left, dtype=torch.int64)
     for _ in range(depth):
         node = node * 2

@@ -1,8 +1,9 @@
 """Replay buffers: the last steps of N environments in a ring buffer, for off-policy algorithms.
 
-Rows are a rollout's; the observation that follows row t is that of row t + 1, so each is stored once. Each environment
-has a write position of its own, since asynchronous actors give steps of some more often than of others. No operation
-waits for the device: write positions are a tensor, shapes do not depend on data, and masked rows have weight 0.
+Rows are those of rollouts. The observation after row t is that of row t + 1, so each observation is stored once. Each
+environment has its own write position, since asynchronous actors deliver steps of some environments more often than of
+others. No operation waits for the device: write positions are a tensor, shapes do not depend on data, and masked rows
+have weight 0.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Batch(NamedTuple):
     observation: Any  # [B, ...]
     action: Tensor  # [B, ...]
     reward: Tensor  # [B]: sum of gamma^k reward over the steps taken
-    discount: Tensor  # [B]: of the value of next_observation: gamma^steps, 0 after a termination
-    next_observation: Any  # [B, ...]: after those steps
+    discount: Tensor  # [B]: factor of next_observation's value: gamma^steps, 0 after a termination
+    next_observation: Any  # [B, ...]: the observation after those steps
     weight: Tensor  # [B]: 1, and 0 for masked rows; a loss is sum(weight * x) over the number of those above 0
     rows: Tensor  # int64 [B]: positions in the ring buffer, time * N + env
 
@@ -81,7 +82,7 @@ class Replay:
         self.ring = Rollout(self.length, like.num_envs, self.columns, like.device)
         # rows of each environment since the beginning
         self.written = torch.zeros(like.num_envs, dtype=torch.int64, device=like.device)
-        self.alike = True  # whether that is the same number for all
+        self.alike = True  # whether `written` is the same for all environments
         self._envs = torch.arange(like.num_envs, device=like.device)
 
     def rounded(self, length: int) -> int:
@@ -95,20 +96,22 @@ class Replay:
 
     @property
     def least(self) -> int:
-        """Rows, besides those of a rollout, that are needed to draw any."""
+        """Number of rows, in addition to those of one rollout, that must fit before a row can be drawn."""
         return self.n_step_span + 1
 
     def append(self, rollout: Rollout) -> None:
         """Write the T rows of a rollout over the oldest, and its bootstrap row after them.
 
-        Columns are those of `rollout.env`. Where one begins with a masked row although the episode before it had not
-        ended, its environment could not be saved, or was lost: that episode is truncated, so that no n-step return
-        reaches into the next. Raises ValueError for columns that the ring has no room for.
+        `rollout.env` has the environment of each column. A column that begins with a masked row although the episode
+        before it had not ended is of an environment that was lost or could not be saved. Its earlier episode is
+        truncated, so that no n-step return reaches into the next one. Raises ValueError for columns that the ring has
+        no room for.
         """
         self._write(rollout, *self._begin(rollout))
 
     def _begin(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """The environment of each column, and how many rows that has before it, int64 [N]. Counts the new rows."""
+        """The environment of each column, and the number of rows that the environment has before it, int64 [N] each.
+        Adds the new rows to `written`."""
         steps = rollout.num_steps
         if rollout.env is None:
             begin = self.written.clone()
@@ -116,7 +119,7 @@ class Replay:
             return self._envs, begin
         self.alike, env = False, rollout.env.to(self.written.device)
         ordered, order = env.sort(stable=True)
-        earlier = torch.empty_like(env)  # columns before it of its environment
+        earlier = torch.empty_like(env)  # number of earlier columns of the same environment
         earlier[order] = self._envs - torch.searchsorted(ordered, ordered)
         self._check_room(env, steps * (int(earlier.max()) + 1))
         begin = self.written[env] + earlier * steps
@@ -142,7 +145,7 @@ class Replay:
 
         def write(target: Tensor, source: Tensor) -> Tensor:
             target = target.flatten(0, 1)
-            if len(source) > steps:  # first, since another column of the environment may begin at its bootstrap row
+            if len(source) > steps:  # first, since the environment's next column may begin at this bootstrap row
                 target.index_copy_(0, after, source[steps])
             return target.index_copy_(0, body, source[:steps].flatten(0, 1))
 
@@ -153,10 +156,10 @@ class Replay:
         truncated.index_copy_(0, before, truncated[before] | cut_off)
 
     def draw(self, random: Tensor) -> Tensor:
-        """Rows drawn uniformly, int64 [...]. random: uniform numbers in [0, 1), [..., DRAWS].
+        """Draw rows uniformly, int64 [...]. random: uniform numbers in [0, 1), [..., DRAWS].
 
-        Drawn are rows whose n-step successor has been written; there must be one. Of TRIES candidates the first valid
-        one is taken; where none is valid, a masked one, which has weight 0.
+        Rows are drawn from those whose n-step successor has been written; there must be at least one. The first valid
+        one of TRIES candidates is taken. If none is valid, a masked one is taken, which has weight 0.
         """
         oldest = self.oldest()
         counts = (self.written - self.num_steps + 1 - oldest).clamp(min=0)  # rows of each environment to draw from
@@ -190,7 +193,7 @@ class Replay:
         return Batch(observation, take(ring.action, rows), reward, discount, next_observation, weight, rows)
 
     def _ahead(self, rows: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Reward and discount of the transitions that begin at `rows`, and how many steps they take, in its shape."""
+        """Reward, discount and number of steps of the transitions that begin at `rows`, in the shape of `rows`."""
         ring = self.ring
         reward_column, terminated_column = ring.reward.flatten(), ring.terminated.flatten()
         truncated_column = ring.truncated.flatten()
@@ -233,7 +236,7 @@ class Replay:
         return {"start": start, "stop": stop, **columns}
 
     def write_rows(self, piece: Mapping[str, Tensor]) -> None:
-        """Write what read_rows() gave back to where it was."""
+        """Write a piece of read_rows() back to its rows of the ring."""
         device = self.ring.device
         times, env = self._rows(piece["start"].to(device), piece["stop"].to(device))
         rows = times % self.length * self.num_envs + env
@@ -251,9 +254,9 @@ class Replay:
         return named_tensors({name: getattr(self.ring, name) for name in self.columns})
 
     def state_dict(self) -> StateDict:
-        """The rows that are there, a piece at a time, and how many have been written of each environment.
+        """The stored rows, as a sequence of pieces, and the number of rows written of each environment.
 
-        Rows are read from the ring when they are used, since a copy of all might not fit into memory.
+        Rows are read from the ring when a piece is accessed, since a copy of all might not fit into memory.
         """
         rows = Rows(self, self.oldest(), self.written + 1)
         return {"length": self.length, "written": self.written.clone(), "rows": rows}
@@ -274,13 +277,13 @@ class Replay:
 
 
 def spread(number: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Row `number` of all, int64 [...], where environments have `counts` rows, int64 [N]: its step and environment.
+    """Step and environment of row `number` of all rows, int64 [...], if environments have `counts` rows, int64 [N].
 
-    Rows are in the order of their steps, and of their environments within a step: with the same count everywhere, row r
-    is step r // N of environment r % N.
+    Rows are ordered by step, and within a step by environment: with equal counts, row r is step r // N of environment r
+    % N.
     """
     counts, order = counts.sort(stable=True)
-    fewer = torch.cat((counts.new_zeros(1), counts[:-1]))  # steps that the environment before in this order has
+    fewer = torch.cat((counts.new_zeros(1), counts[:-1]))  # steps of the previous environment in this order
     more = torch.arange(len(counts), 0, -1, device=counts.device)  # environments that have further steps
     rows = (counts - fewer) * more  # from step `fewer` on, until the next environment has no more
     end = rows.cumsum(0)
@@ -295,7 +298,7 @@ def take(column: SomeTree, rows: Tensor) -> SomeTree:
 
 
 def plan(like: Rollout, capacity: int, extra: tuple[str, ...] = (), extra_bytes: int = 0) -> str:
-    """The memory that a Replay takes, in words for users.
+    """Describe the memory that a Replay takes, for users.
 
     like, capacity, extra: as the Replay's. extra_bytes: per step, in addition to the columns, such as priorities.
     Raises MemoryError, with the numbers, where that is more than the device has free.

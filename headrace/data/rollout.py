@@ -58,14 +58,14 @@ Columns = Mapping[str, Union[Column, "Columns"]]
 
 
 def column_map(function: Callable[[Column], Any], column: Column | Columns) -> Any:
-    """`function` of a column, or a dict of it of each column in a (nested) group."""
+    """Apply `function` to a column, or to each column of a (nested) group, which gives a dict."""
     if isinstance(column, Column):
         return function(column)
     return {name: column_map(function, member) for name, member in column.items()}
 
 
 def each_column(columns: Columns, *values: Rollout | Group) -> Iterator[tuple[Any, ...]]:
-    """Every column, those in nested groups included, and with it the tensor that each of `values` has for it."""
+    """Iterate over all columns, also in nested groups, each with the corresponding tensor of each of `values`."""
     for name, column in columns.items():
         members = [getattr(value, name) for value in values]
         if isinstance(column, Column):
@@ -75,9 +75,10 @@ def each_column(columns: Columns, *values: Rollout | Group) -> Iterator[tuple[An
 
 
 class Group:
-    """Columns under one name, such as a Dict observation: attributes, and indexing that reaches each of them.
+    """Columns under one name, such as those of a Dict observation. Each is an attribute; an index applies to all of
+    them.
 
-    group["name"] is a member, too, as of a Gymnasium observation."""
+    group["name"] is a member too, as in a Gymnasium observation."""
 
     def __init__(self, members: Mapping[str, Value]) -> None:
         self.__dict__.update(members)
@@ -107,8 +108,8 @@ class Group:
 
 
 def tree_map(function: Callable[..., Tensor], value: SomeTree, *others: Tree) -> SomeTree:
-    """`function` of a tensor, or of each tensor of a (nested) group, dict, tuple, list or NamedTuple, in an object of
-    the same kind; None stays None."""
+    """Apply `function` to a tensor, or to each tensor of a (nested) group, dict, tuple, list or NamedTuple. Returns an
+    object of the same kind; None stays None."""
     if value is None or isinstance(value, Tensor):
         return value if value is None else function(value, *others)  # type: ignore[return-value]
     if isinstance(value, Group):
@@ -124,7 +125,7 @@ def tree_map(function: Callable[..., Tensor], value: SomeTree, *others: Tree) ->
 
 
 def flatten(value: SomeTree) -> SomeTree:
-    """[T, N, ...] -> [T * N, ...]: a view, in either layout, where rows have all N environments."""
+    """[T, N, ...] -> [T * N, ...]: a view in either layout, if the rows have all N environments."""
     return tree_map(lambda column: column.flatten(0, 1), value)
 
 
@@ -162,8 +163,8 @@ class Rollout:
     truncated: Tensor
     episode_return: Tensor
     episode_length: Tensor
-    env: Tensor | None = None  # int64 [N]: which environment a column is of, where it is not the one of its own number;
-    # of two columns of one environment the first is the earlier
+    env: Tensor | None = None  # int64 [N]: the environment of each column; None where column n is of environment n.
+    # Of two columns of one environment the first is the earlier one
     lag: Tensor | None = None  # float32 [N]: updates of the policy since the one that collected a column began
 
     def __init__(
@@ -203,7 +204,8 @@ class Rollout:
         return part
 
     def continue_from(self, previous: Rollout) -> None:
-        """Begin where `previous`, of the same columns, ended: its bootstrap rows become the first rows of this one.
+        """Begin where `previous`, a rollout of the same columns, ended: its bootstrap rows become the first rows of
+        this one.
 
         previous may be this rollout, which is then overwritten by the steps that follow.
         """
@@ -212,7 +214,7 @@ class Rollout:
                 value[0].copy_(earlier[-1])
 
     def to(self, device: torch.device | str) -> Rollout:
-        """A copy on another device, in the same layout; itself where it is on it already."""
+        """Copy to another device, in the same layout; returns itself if it is on that device already."""
         if torch.device(device) == self.device:
             return self
         other = Rollout(self.num_steps, self.num_envs, self.columns, device)
@@ -222,7 +224,7 @@ class Rollout:
         return other
 
     def valid_steps(self) -> int:
-        """How many of the T * N steps are valid. By NumPy on the CPU, which wakes no other thread."""
+        """Number of valid steps among the T * N. NumPy counts them on the CPU, since torch would wake other threads."""
         valid = self.valid[: self.num_steps]
         return int(np.count_nonzero(valid.numpy()) if valid.device.type == "cpu" else valid.sum())
 

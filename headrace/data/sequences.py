@@ -1,7 +1,7 @@
 """Sequences of rows drawn from a replay buffer, for recurrent policies. Kapturowski et al. 2019 (R2D2), section 2.3.
 
-Each begins at a stored recurrent state of the policy that collected it. Its first `burn_in` rows only update that state
-with the present weights; the rows after them are learned from.
+A sequence begins at a stored recurrent state of the policy that collected it. Its first `burn_in` rows only update that
+state with the present weights. The loss covers the rows after them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from headrace.data.rollout import Group, Rollout, named_tensors, tree_map
 
 
 class SequenceReplay(Replay):
-    """A Replay that gives `sequence_length` rows of one environment after another, and what led there.
+    """A Replay that draws `sequence_length` consecutive rows of one environment, with the rows and the state before
+    them.
 
-    like, capacity, num_steps: as the Replay's; like has a column `memory`, [N, W] before each step. Sequences
-    begin at multiples of sequence_length of the steps of their environment, where memory is kept, so that each row is
-    learned from equally often. In place of observations its batches hold histories, Groups of
+    like, capacity, num_steps: as the Replay's; like has a column `rnn_state`, the recurrent state [N, W] before each
+    step. Sequences begin at steps that are multiples of sequence_length, for which alone the recurrent state is stored.
+    So each row is learned from equally often. In place of observations batches hold histories, Groups of
         observation [S, M, ...], valid [S, M]: M rows of S sequences, those of the burn-in first;
-        memory [S, W]: before the first of them;
-        at int64 [S, L]: which of the M are meant.
+        rnn_state [S, W]: the recurrent state before the first of them;
+        at int64 [S, L]: which of the M rows the transitions are at.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class SequenceReplay(Replay):
         self.sequence_length, self.burn_in = sequence_length, burn_in
         super().__init__(like, capacity, num_steps)
         self.chunks = self.length // sequence_length
-        # the last entry takes the states that are not stored
+        # the last entry is overwritten with the states that are not needed
         kept = (self.chunks + 1, like.num_envs)
         self.rnn_state = tree_map(lambda x: torch.zeros(*kept, *x.shape[2:], device=x.device), like.rnn_state)
 
@@ -64,8 +65,8 @@ class SequenceReplay(Replay):
     def draw(self, random: Tensor) -> Tensor:
         """Rows of minibatches, int64 [..., B], by uniform draws [..., B, DRAWS], of which a few are used.
 
-        Drawn are whole sequences, those alike whose last row's n-step successor has been written; masked rows within
-        them come along, and weigh 0. Raises ValueError where sequence_length does not divide B.
+        Whole sequences are drawn uniformly from those whose last row's n-step successor has been written. Masked rows
+        within them have weight 0. Raises ValueError where sequence_length does not divide B.
         """
         length = self.sequence_length
         if random.shape[-2] % length:
@@ -81,7 +82,7 @@ class SequenceReplay(Replay):
         return (times % self.length * self.num_envs + env.unsqueeze(-1)).flatten(-2)
 
     def gather(self, rows: Tensor, gamma: float) -> Batch:
-        """The transitions that begin at `rows` [..., B], as draw() gives them, with histories for observations."""
+        """The transitions that begin at `rows` [..., B] of draw(), with histories in place of observations."""
         length, burn_in = self.sequence_length, self.burn_in
         size, device = self.length * self.num_envs, rows.device
         reward, discount, steps = self._ahead(rows, gamma)
@@ -108,7 +109,7 @@ class SequenceReplay(Replay):
         return super().row_bytes + sum(states) // self.sequence_length
 
     def read_rows(self, start: Tensor, stop: Tensor) -> Piece:
-        """The Replay's, and the recurrent states of rows at which sequences begin."""
+        """The Replay's piece, and the recurrent states of rows at which sequences begin."""
         chunks = self._chunks(start, stop)
         return super().read_rows(start, stop) | {name: kept[chunks] for name, kept in self._states()}
 
@@ -120,7 +121,7 @@ class SequenceReplay(Replay):
             kept[chunks] = piece[name].to(device)
 
     def _chunks(self, start: Tensor, stop: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the states of the sequences are kept that begin in a piece: an index of [chunks, N]."""
+        """Positions of the recurrent states of sequences that begin in a piece: an index into [chunks, N]."""
         times, env = self._rows(start, stop)
         begins = times % self.sequence_length == 0
         return times[begins] // self.sequence_length % self.chunks, env[begins]

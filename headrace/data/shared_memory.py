@@ -50,20 +50,20 @@ class Memory:
         return torch.frombuffer(self.bytes, dtype=dtype, count=prod(shape), offset=offset).view(shape)
 
     def write(self, offset: int, room: int, content: bytes) -> None:
-        """Write bytes and, before them, how many. Raises ValueError where both do not fit into `room` bytes."""
+        """Write the number of bytes, then the bytes. Raises ValueError if both do not fit into `room` bytes."""
         size = len(content)
         if 8 + size > room:
             raise ValueError(f"{size} bytes do not fit into {room - 8}")
         self.bytes[offset : offset + 8 + size] = size.to_bytes(8, "little") + content
 
     def read(self, offset: int) -> bytes:
-        """What write() was given."""
+        """Read the bytes that write() stored."""
         size = int.from_bytes(self.bytes[offset : offset + 8], "little")
         return self.bytes[offset + 8 : offset + 8 + size]
 
 
 def shared_size(num_steps: int, num_envs: int, columns: Columns) -> int:
-    """Bytes of such a rollout."""
+    """Number of bytes of a rollout with these columns."""
     return sum(
         padded((num_steps + column.bootstrap) * (column.envs or num_envs) * prod(column.shape) * column.dtype.itemsize)
         for (column,) in each_column(columns)
@@ -71,7 +71,7 @@ def shared_size(num_steps: int, num_envs: int, columns: Columns) -> int:
 
 
 class SharedRollout(Rollout):
-    """A rollout whose columns are in shared memory: in a new one, or in one given, from `offset` bytes on."""
+    """Make a rollout with its columns in shared memory: in a new Memory, or in the given one from `offset` bytes on."""
 
     def __init__(
         self, num_steps: int, num_envs: int, columns: Columns, memory: Memory | None = None, offset: int = 0
@@ -89,5 +89,5 @@ class SharedRollout(Rollout):
 
 
 def padded(size: int) -> int:
-    """Bytes from the beginning of something of this size to that of what follows it."""
+    """Round a size in bytes up, so that what follows begins on a cache line."""
     return -(-size // LINE) * LINE

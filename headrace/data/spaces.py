@@ -29,16 +29,16 @@ NUMBERS: dict[type[Space], tuple[str, ...]] = {  # of spaces of whole numbers, a
     MultiDiscrete: ("nvec", "start"),
     MultiBinary: ("n",),
 }
-FARTHEST = 1e15  # a bound so far from 0 is none: people write the largest number they can for it
+FARTHEST = 1e15  # a bound this far from 0 counts as none: authors of environments write huge numbers for no bound
 INFINITE = ("-inf", "inf")
 EXACT = 2**24  # whole numbers below it are exact in float32
-MOST = 2**31  # whole numbers are kept as int32
+MOST = 2**31  # whole numbers are stored as int32
 Key = str | int  # of a member of a Dict or a Tuple
 Sample: TypeAlias = Any  # a value of a space, or a batch of them: an array, a number, or a dict or tuple of Samples
 
 
 def env_columns(observation_space: Space) -> dict[str, Column | Columns]:
-    """The columns that every environment writes, for one of this observation space."""
+    """Columns that every environment writes, for an environment with this observation space."""
     return {
         "observation": observation_column(observation_space),
         "valid": Column(dtype=torch.bool, bootstrap=True),
@@ -108,7 +108,7 @@ def action_column(space: Space, path: str = "action") -> Column:
 
 
 def _numbers(space: Space) -> list[np.ndarray]:
-    """The first and the last number of each choice of a space of whole numbers; none of others."""
+    """First and last number of each choice of a space of whole numbers; empty for other spaces."""
     if not isinstance(space, Discrete | MultiDiscrete):
         return []
     count = space.n if isinstance(space, Discrete) else space.nvec
@@ -121,7 +121,7 @@ ACTED = "; use Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of 
 
 
 def _why_not(space: Space) -> str:
-    """Why a space that has no members is not supported; empty where it is."""
+    """Why a space without members is not supported; empty if it is."""
     if isinstance(space, Discrete):
         least, most = int(space.start), int(space.start) + int(space.n) - 1
     elif isinstance(space, MultiDiscrete):
@@ -140,14 +140,14 @@ def _refusal(space: Space, path: str, why: str, instead: str) -> TypeError:
 
 
 def members(space: Dict | Tuple) -> list[tuple[str, Key, Space]]:
-    """Of each member: its name in a group of columns, its key in an observation, and its space."""
+    """For each member its name in a group of columns, its key in an observation, and its space."""
     if isinstance(space, Dict):
         return [(key, key, member) for key, member in space.spaces.items()]
     return [(str(place), place, member) for place, member in enumerate(space.spaces)]
 
 
 def leaves(space: Space, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Space]]:
-    """The spaces in a nested one that have no members, with the keys that lead to each in an observation."""
+    """The spaces without members in a nested space, each with the keys that lead to it in an observation."""
     if not isinstance(space, Dict | Tuple):
         yield keys, space
         return
@@ -156,7 +156,7 @@ def leaves(space: Space, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key
 
 
 def of_envs(column: Column | Columns, envs: int | None) -> Any:
-    """A column, or a nested group of them, of `envs` environments only; None for all that a rollout has."""
+    """Restrict a column, or a nested group of columns, to `envs` environments; None for all of the rollout."""
     return column_map(lambda one: replace(one, envs=envs), column)
 
 
@@ -190,8 +190,8 @@ def is_image(space: Space) -> TypeGuard[Box]:
 
 
 def bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of a Box in float64. They are infinite on sides without one: also those at FARTHEST, and at the end of a
-    dtype of floats or of 32 bits or more."""
+    """Bounds of a Box in float64, infinite on sides without one. A bound beyond FARTHEST, or at the end of the range of
+    a float dtype or of one of 32 bits or more, counts as none."""
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     least, most = -FARTHEST, FARTHEST
     if space.dtype.kind == "f" or space.dtype.itemsize >= 4:
@@ -203,7 +203,7 @@ def bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unit_bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
-    """bounds(), and a range of 2 for each entry that has not both: -1 and 1, or next to the one bound it has where that
+    """bounds(), with a range of length 2 for each entry that lacks one: from -1 to 1, or at its one bound if that
     excludes 0."""
     low, high = bounds(space)
     bounded = np.isfinite(low) & np.isfinite(high)
@@ -212,7 +212,8 @@ def unit_bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def drawable(space: Space) -> Space:
-    """A space that draws as an unbounded one where bounds() has no bound; the space itself where these are its own."""
+    """A Box that samples as an unbounded one on sides without a bound in bounds(); the space itself if nothing
+    differs."""
     if not isinstance(space, Box):
         return space
     below, above = map(np.isfinite, bounds(space))
@@ -269,7 +270,7 @@ def to_json(space: Space) -> Json:
 def from_json(data: Json) -> Space:
     """The space that `to_json` wrote."""
     match data["type"]:
-        case "Dict":  # of pairs, whose order it keeps: it sorts those of a mapping
+        case "Dict":  # made of pairs, whose order Dict keeps; it would sort a mapping
             return Dict([(name, from_json(member)) for name, member in data["spaces"].items()])
         case "FlatDict":
             return FlatDict({name: from_json(member) for name, member in data["spaces"].items()})
@@ -287,13 +288,13 @@ def from_json(data: Json) -> Space:
 
 
 def _dtype_of(kind: type[Space]) -> type[np.generic]:
-    """The dtype of a space of whole numbers that is made without one."""
+    """Default dtype of a space of whole numbers."""
     return np.int8 if kind is MultiBinary else np.int64
 
 
 def _texts(bound: np.ndarray, bounded: np.ndarray) -> list[str]:
-    """The numbers of a bound, exactly. JSON has no infinities; whole numbers have none either, and their least or
-    largest stand for them."""
+    """The exact numbers of a bound as text, for JSON, which has no infinities. Whole numbers have none either: where a
+    side has no bound, "inf" or "-inf" replaces the dtype's largest or least number."""
     number = _number(bound.dtype)
     found = [str(number(x)) for x in bound.ravel()]
     if bound.dtype.kind == "f":
@@ -302,7 +303,7 @@ def _texts(bound: np.ndarray, bounded: np.ndarray) -> list[str]:
 
 
 def _box(dtype: np.dtype[Any], shape: list[int], *sides: list[str]) -> Box:
-    """The Box of the _texts() of both bounds."""
+    """Make a Box of the _texts() of both bounds."""
     number = _number(dtype)
     least, most = (0, 0) if dtype.kind in "fb" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     ends = {} if dtype.kind == "f" else dict(zip(INFINITE, (least, most), strict=True))
@@ -315,7 +316,7 @@ def _box(dtype: np.dtype[Any], shape: list[int], *sides: list[str]) -> Box:
 
 
 def _number(dtype: npt.DTypeLike) -> Callable[[Any], Any]:
-    """The kind of number that holds those of a dtype exactly, and is written in full."""
+    """The type that holds a dtype's numbers exactly and writes all of their digits."""
     dtype = np.dtype(dtype)
     return int if dtype.kind in "iub" else float if dtype.itemsize <= 8 else dtype.type
 

@@ -149,7 +149,7 @@ static inline float PREFIX_NAME_of(float x) { return FORMULA; }
 
 USES = {"gru": ("dense", "sigmoid"), "lstm": ("dense", "sigmoid"), "concat": ("copy",), "number": ("copy",)}
 USES |= {"minimum": ("copy",)}
-NOT_CALLED = ("concat", "number", "flatten", "slice")  # written without a function of their own
+NOT_CALLED = ("concat", "number", "flatten", "slice")  # operations without a function
 
 
 def sources(operations: set[str], activations: set[str], prefix: str) -> str:

@@ -62,7 +62,7 @@ def identifier(stem: str) -> str:
 
 
 def write(graph: Graph, prefix: str) -> bytes:
-    """The header's content. Raises ValueError for a policy with convolutions."""
+    """Write the header's content. Raises ValueError for a policy with convolutions."""
     if graph.operations() & IMAGES:
         raise ValueError("images need convolutions, which a C header has not: export to onnx or numpy")
     arrays, body = list[str](), list[str]()
@@ -91,7 +91,7 @@ def write(graph: Graph, prefix: str) -> bytes:
 
 
 def size(value: Value) -> int:
-    """How many numbers a value has."""
+    """Number of entries of a value."""
     return math.prod(value.shape)
 
 
@@ -120,7 +120,7 @@ def _array(name: str, weight: Array) -> str:
 
 
 def _number(x: float) -> str:
-    """A float32 in C: nine digits give it back exactly."""
+    """Write a float32 in C, with nine digits, from which it is restored exactly."""
     if math.isinf(x):
         return "HUGE_VALF" if x > 0 else "-HUGE_VALF"
     text = f"{x:.9g}"
@@ -202,7 +202,7 @@ def _choices(node: Node, prefix: str) -> list[str]:
 
 
 def _ends(graph: Graph, prefix: str) -> list[str]:
-    """The lines that write the outputs, and last the state, which earlier lines read."""
+    """Lines that write the outputs, and finally the state, since earlier lines read it."""
     lines = []
     for name, value in graph.outputs.items():
         if name != STATE:

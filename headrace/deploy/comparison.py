@@ -1,4 +1,4 @@
-"""Whether an exported policy computes what the policy does: in batches of four sizes, recurrent states included."""
+"""Compare an exported policy with the policy, in batches of four sizes, including recurrent states."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from headrace.policies.q_network import QNetwork
 from headrace.policies.recurrent import RecurrentActorCritic
 from headrace.policies.rnn import RecurrentEncoder, step
 
-OBSERVATIONS = 1000  # at least, in all batches together
-TOLERANCE = 1e-5  # times max(1, |y|)
-LAST_BITS = 16  # times the change of an output by the last bits of the weights, where that is more: sums round, too
-NUDGES = 8  # weights that differ so, of which the largest change counts: one alone may leave an output as it is
-WIDE = 1e4  # bounds further out say nothing of the observations
-TRACED = (  # of files by torch.onnx
+OBSERVATIONS = 1000  # least number in all batches together
+TOLERANCE = 1e-5  # largest difference of an output y, relative to max(1, |y|)
+LAST_BITS = 16  # or this multiple of the output's change by the weights' last bits, if larger: sums round, too
+NUDGES = 8  # copies with changed last bits; the largest change counts, since one copy may leave an output unchanged
+WIDE = 1e4  # wider bounds are not informative about observations
+TRACED = (  # advice for files by torch.onnx
     "torch.onnx runs a policy's Python code once and keeps what an `if`, len() or float() gave: write it with tensors "
     "(x.shape[0], torch.where), or serve policy.predict()"
 )
@@ -43,10 +43,10 @@ TRACED = (  # of files by torch.onnx
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was compared: `observations` of them, and the largest difference of each output.
+    """The result of a comparison: the number of observations, and the largest difference of each output.
 
-    rounding: of outputs with a difference above 1e-5 max(1, |y|), by how much the policy's own rounding changes them.
-    ties: actions that differ where rounding decides, because two choices are equally good within the tolerance.
+    rounding: for outputs with a difference above 1e-5 max(1, |y|), the change by the policy's own rounding. ties:
+    number of actions that differ because two choices are equally good within the tolerance.
     """
 
     observations: int
@@ -69,7 +69,7 @@ class Comparison:
 
 
 class Differences:
-    """The largest difference of each output so far, and what is allowed."""
+    """The largest difference of each output so far, and the allowed one."""
 
     def __init__(self, policy: Policy, graph: Graph) -> None:
         self.policy, self.graph = policy, graph
@@ -78,7 +78,7 @@ class Differences:
         self._of_nudged: tuple[object, list[Outputs]] = object(), []  # a batch, and their outputs
 
     def add(self, name: str, found: Array, expected: Array, observation: Any, state: Tensor | None) -> None:
-        """Compare an output of a batch. Raises ArithmeticError where it differs by more than is allowed."""
+        """Compare an output of a batch. Raises ArithmeticError if it differs by more than is allowed."""
         if found.shape != expected.shape:
             raise ArithmeticError(
                 f"the exported policy differs from the policy: {name} has the shape {found.shape} where the policy has "
@@ -110,8 +110,8 @@ class Differences:
         return [_last_bits(self.policy, seed) for seed in range(NUDGES)]
 
     def _change(self, name: str, expected: Array, observation: Any, state: Tensor | None) -> float:
-        """By how much an output changes at most with the weights of `nudged`."""
-        if self._of_nudged[0] is not observation:  # else it was asked about another output
+        """Largest change of an output with the weights of `nudged`."""
+        if self._of_nudged[0] is not observation:  # otherwise they were computed for another output
             outputs = [reference(self.graph, nudged, observation, state)[0] for nudged in self.nudged]
             self._of_nudged = observation, outputs
         changed = (_part(self.graph, name, outputs) for outputs in self._of_nudged[1])
@@ -119,7 +119,7 @@ class Differences:
 
 
 def _last_bits(policy: Policy, seed: int) -> Policy:
-    """A copy of a policy whose weights differ in their last bit: outputs that change are lost to rounding."""
+    """Copy a policy and change the last bit of its weights. Its outputs show the effect of rounding."""
     nudged, generator = copy.deepcopy(policy), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in nudged.parameters():
@@ -132,7 +132,7 @@ def compare(policy: Policy, graph: Graph, reader: Reader, seed: int = 0) -> Comp
     """Compare an exported policy with the policy it was made from, on the CPU.
 
     Batches are of 1, block, block + 1 and 2 block + 3 observations, since the policy pads its own to whole blocks.
-    Raises ArithmeticError where an output differs by more than 1e-5 max(1, |y|), and by more than rounding explains.
+    Raises ArithmeticError if an output differs by more than 1e-5 max(1, |y|) and more than rounding explains.
     """
     policy = policy if _device(policy).type == "cpu" else copy.deepcopy(policy).cpu()
     generator, differences = np.random.default_rng(seed), Differences(policy, graph)
@@ -145,7 +145,7 @@ def compare(policy: Policy, graph: Graph, reader: Reader, seed: int = 0) -> Comp
 def _compare_steps(
     rows: int, steps: int, reader: Reader, differences: Differences, generator: np.random.Generator
 ) -> int:
-    """Compare consecutive steps of `rows` environments; returns how many choices differ, all of which are ties."""
+    """Compare consecutive steps of `rows` environments. Returns the number of choices that differ, all ties."""
     policy, graph = differences.policy, differences.graph
     state, exported_state, ties = None, graph_state(graph, rows), 0
     for _ in range(steps):
@@ -153,7 +153,7 @@ def _compare_steps(
         expected, after = reference(graph, policy, observation, state)
         found = _read(reader, observation, exported_state, rows, differences.advice)
         choices = not isinstance(graph.action_space, Box)
-        for name in graph.outputs:  # before the choices, which are judged by the differences of their scores
+        for name in graph.outputs:  # before the choices: differences of their scores decide about ties
             if name != "action" or not choices:
                 differences.add(name, found[name], _part(graph, name, expected), observation, state)
         ties += _check_choices(graph, found["action"], expected, differences) if choices else 0
@@ -162,7 +162,7 @@ def _compare_steps(
 
 
 def _read(reader: Reader, observation: Any, state: Array | None, rows: int, advice: str) -> Outputs:
-    """The outputs of a batch. Raises ArithmeticError where the exported policy cannot be run on it."""
+    """Compute the outputs of a batch. Raises ArithmeticError if the exported policy fails on it."""
     try:
         return reader(observation, state)
     except Exception as error:
@@ -173,7 +173,7 @@ def _read(reader: Reader, observation: Any, state: Array | None, rows: int, advi
 
 
 def _part(graph: Graph, name: str, outputs: Outputs) -> Array:
-    """An output as the graph has it: of the state, the part that the exported outputs need."""
+    """An output in the graph's form: for the state, the part that the exported outputs need."""
     return outputs[name][:, : graph.state_size] if name == STATE else outputs[name]
 
 
@@ -187,7 +187,7 @@ def graph_state(graph: Graph, rows: int) -> Array | None:
 
 
 def _check_choices(graph: Graph, found: Array, expected: Outputs, differences: Differences) -> int:
-    """How many choices differ, all of which are ties. Raises ArithmeticError for others."""
+    """The number of choices that differ by ties. Raises ArithmeticError for other differences."""
     scores, rows = expected[graph.scores], len(found)
     chosen, wanted = (x.reshape(rows, -1).astype(int) for x in (found, expected["action"]))
     if isinstance(graph.action_space, MultiBinary):
@@ -207,7 +207,7 @@ def _check_choices(graph: Graph, found: Array, expected: Outputs, differences: D
 
 
 def _components(graph: Graph, chosen: Array, wanted: Array) -> list[tuple[int, Array, Array]]:
-    """Of each choice: where its scores begin, and both choices counted from 0."""
+    """For each choice, the position of its scores, and both choices counted from 0."""
     settings = next(node.settings for node in graph.nodes if node.operation == "argmax")
     begins = np.cumsum([0, *settings["sizes"][:-1]])
     return [
@@ -222,8 +222,7 @@ def _gap(scores: Array, begin: int, chosen: Array, wanted: Array) -> Array:
 
 
 def observations(policy: Policy, rows: int, generator: np.random.Generator) -> Any:
-    """Observations of a policy's space, as sample() makes them; with action masks at random, some of which allow
-    nothing."""
+    """Draw observations of a policy's space with sample(), and random action masks, some of which allow nothing."""
     found = sample(policy.observation_space, policy.encoder, rows, generator)
     if not getattr(policy, "masked", False):
         return found
@@ -233,8 +232,8 @@ def observations(policy: Policy, rows: int, generator: np.random.Generator) -> A
 
 
 def sample(space: Space, encoder: Any, rows: int, generator: np.random.Generator) -> Any:
-    """Observations of a space: normal with the statistics of a normaliser, or uniform within bounds that are not wide,
-    or standard normal."""
+    """Draw observations of a space: normal with a normaliser's statistics, or uniform within narrow bounds, or standard
+    normal."""
     if isinstance(encoder, RecurrentEncoder):
         encoder = encoder.encoder
     if isinstance(space, Dict | Tuple):
@@ -265,7 +264,7 @@ def sample(space: Space, encoder: Any, rows: int, generator: np.random.Generator
 
 @contextmanager
 def _exact_convolutions() -> Iterator[None]:
-    """Without oneDNN, whose convolutions by Winograd's algorithm differ from the sum of products by up to 1e-4."""
+    """Disable oneDNN within this block: its Winograd convolutions differ from sums of products by up to 1e-4."""
     before = torch.backends.mkldnn.set_flags(False)
     try:
         yield
@@ -276,7 +275,7 @@ def _exact_convolutions() -> Iterator[None]:
 @torch.no_grad()
 @_exact_convolutions()
 def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None) -> tuple[Outputs, Tensor | None]:
-    """The outputs of the policy itself: actions of predict(), the others by its own modules. And the next state."""
+    """Compute the policy's own outputs, actions with predict() and others with its modules, and the next state."""
     action, _ = policy.predict(observation, state)
     batch, _ = to_batch(policy.observation_space, observation, torch.device("cpu"))
     if graph.traced:
@@ -298,7 +297,7 @@ def reference(graph: Graph, policy: Any, observation: Any, state: Tensor | None)
 
 
 def _value(graph: Graph, policy: Any, observation: Any, state: Any) -> Outputs:
-    """The value, where a graph has one."""
+    """The value, if the graph has one."""
     return {"value": policy.value(observation, state).unsqueeze(1).numpy()} if "value" in graph.outputs else {}
 
 

@@ -21,7 +21,7 @@ from headrace.runs.run import Run, load
 
 
 class Target(NamedTuple):
-    """A format: the suffix of its files, and what writes their content, from a graph and a name for functions."""
+    """A format: the suffix of its files, and a function that writes them from a graph and a name for functions."""
 
     suffix: str
     write: Callable[[Graph, str], bytes]
@@ -36,7 +36,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Export:
-    """A written file, and how it compares with the policy."""
+    """A written file, and its comparison with the policy."""
 
     path: Path
     comparison: Comparison
@@ -46,15 +46,15 @@ class Export:
 def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None = None, value: bool = False) -> Export:
     """Write a policy's most likely actions to a file that needs neither Headrace nor PyTorch.
 
-    policy: one, or a run or its folder (the best policy, or the last where there is no best). to: "onnx", a model;
-    "numpy", one file of Python that needs NumPy alone; "c", one C99 header. Normalisation, scaling and bounds of
-    actions and recurrent state are in the file. output: the file, replaced if it exists; None for policy.onnx,
-    policy.py or policy.h, or the first free name of policy_2.onnx ... value: write the critic's value, too.
-    A policy of your own class, derived from one of Headrace's without recurrent state, is exported to onnx alone, by
+    policy: a policy, or a run or its folder (the best policy, or the last if there is no best). to: "onnx", a model;
+    "numpy", one file of Python that needs only NumPy; "c", one C99 header. Normalisation, scaling and bounds of actions
+    and recurrent state are in the file. output: the file, replaced if it exists; None for policy.onnx, policy.py or
+    policy.h, or the first free name of policy_2.onnx ... value: write the critic's value, too.
+    A policy of your own class, derived from one of Headrace's without recurrent state, can only be exported to onnx, by
     torch.onnx.
     The file is compared with the policy before it is written: on 1,000 observations or more, in batches of four sizes.
-    Raises TypeError or ValueError for what cannot be exported, ArithmeticError where the file differs from the policy
-    by more than 1e-5 max(1, |y|), ImportError without onnx, FileNotFoundError without a C compiler.
+    Raises TypeError or ValueError for policies that cannot be exported, ArithmeticError if the file differs from the
+    policy by more than 1e-5 max(1, |y|), ImportError without onnx, FileNotFoundError without a C compiler.
     """
     if to not in TARGETS:
         raise ValueError(f"unknown format {to!r}{did_you_mean(to, TARGETS)}: use {', '.join(TARGETS)}")
@@ -83,7 +83,7 @@ def export(policy: Policy | Run | str | Path, to: str, output: str | Path | None
 
 
 def _written(policy: Policy, to: str, name: str, value: bool) -> tuple[Graph, bytes]:
-    """A policy's graph and the file's content. Raises TypeError or ValueError for what cannot be exported."""
+    """Make a policy's graph and the file's content. Raises TypeError or ValueError if it cannot be exported."""
     if value and (names := getattr(policy, "critic_members", ())):
         raise ValueError(f"the critic sees {', '.join(names)}, which only training has: leave out --value")
     try:

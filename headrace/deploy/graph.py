@@ -1,4 +1,4 @@
-"""The computation of a policy as a list of nodes: what the writers of all formats read."""
+"""The computation of a policy as a list of nodes, from which files of all formats are written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Input:
-    """A part of the observation. keys: where it is in an observation of a Dict or a Tuple; none for a single space."""
+    """A part of the observation. keys: lead to it in an observation of a Dict or a Tuple; empty for a single space."""
 
     value: Value
     keys: tuple[Key, ...]
@@ -44,7 +44,7 @@ class Node:
     settings: dict[str, Any]
 
 
-OPERATIONS = {  # what the writers implement; x: the first input
+OPERATIONS = {  # operations that the writers implement; x: the first input
     "normalize": "clip((x - center) * scale, -limit, limit)",
     "dense": "weight x + bias; weight: [outputs, inputs]",
     "activation": "a function of headrace.kernels.nn.activation_table; setting: name",
@@ -76,9 +76,10 @@ OPERATIONS = {  # what the writers implement; x: the first input
 class Graph:
     """A policy as nodes, in the order in which they are computed.
 
-    outputs: name -> value: `action`, as Policy.predict() returns it, one of `logits`, `mean` and `q_values`, which
-    actions are made of, `state` of a recurrent policy, and `value` if asked for. state_size: numbers in the recurrent
-    state of an environment, 0 for none. traced: the operations are torch.onnx's, and not among the nodes.
+    outputs: name -> value: `action`, as Policy.predict() returns it; the one of `logits`, `mean` and `q_values` from
+    which actions are computed; `state` of a recurrent policy; and `value` if requested. state_size: size of the
+    recurrent state of an environment, 0 for none. traced: whether the operations are torch.onnx's, and not among the
+    nodes.
     """
 
     observation_space: Space
@@ -124,7 +125,7 @@ class Graph:
 
     @property
     def scores(self) -> str:
-        """Which of `logits`, `mean` and `q_values` the outputs have."""
+        """The one of `logits`, `mean` and `q_values` that is among the outputs."""
         return next(name for name in self.outputs if name in ("logits", "mean", "q_values"))
 
     def operations(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""From the modules of a policy to nodes of a graph: layers, encoders, RNN cells and heads."""
+"""Convert the modules of a policy to nodes of a graph: layers, encoders, RNN cells and heads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.policies.rnn import RecurrentEncoder, RNNCell
 
 
 def layer(graph: Graph, module: nn.Module, x: Value) -> Value:
-    """The output of a module for the input x. Raises TypeError for a module that cannot be exported."""
+    """Add a module's nodes for the input x, and return the output. Raises TypeError if it cannot be exported."""
     if type(module) in LAYERS:
         return LAYERS[type(module)](graph, module, x)
     name = name_of(module)
@@ -29,7 +29,7 @@ def layer(graph: Graph, module: nn.Module, x: Value) -> Value:
 
 
 def unknown(module: nn.Module) -> TypeError:
-    """The refusal of a module."""
+    """The error for a module that cannot be exported."""
     return TypeError(
         f"a policy with a {type(module).__name__} in it cannot be exported by Headrace's own writers, which know the "
         "networks of its policies: use predict()"
@@ -189,7 +189,7 @@ def part(graph: Graph, x: Value, start: int, stop: int) -> Value:
 
 
 def affine(graph: Graph, x: Value, scale: Any, offset: Any) -> Value:
-    """x * scale + offset, for each feature; x itself where that changes nothing."""
+    """x * scale + offset, for each feature; x itself if that changes nothing."""
     weights = {
         name: np.broadcast_to(np.asarray(given, np.float32).reshape(-1), x.shape)
         for name, given in (("scale", scale), ("offset", offset))
@@ -243,7 +243,7 @@ def choose(graph: Graph, x: Value, start: int) -> Value:
 
 
 def to_bounds(graph: Graph, action: Value) -> Value:
-    """Actions in the bounds of a Box, and whole numbers for one of integers, as headrace.policies.numpy_io has them."""
+    """Limit actions to a Box's bounds, and round them for a Box of integers, as headrace.policies.numpy_io does."""
     space = graph.action_space
     assert isinstance(space, Box)
     low, high = bounds(space)

@@ -1,4 +1,4 @@
-"""One file of Python that needs NumPy alone, from a graph: functions, the class Policy, and the weights in base64."""
+"""Write a graph as one file of Python that needs only NumPy: functions, the class Policy, and the weights in base64."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ WEIGHTS = {{
 
 
 def write(graph: Graph) -> bytes:
-    """The file's content. It has no pickle in it, and running it needs no package but NumPy."""
+    """Write the file's content. It contains no pickle, and running it needs no package except NumPy."""
     weights: dict[str, Array] = {}
     body = [_statement(node, weights) for node in graph.nodes]
     functions = _functions(graph)

@@ -1,4 +1,4 @@
-"""An ONNX model with a dynamic batch, from a graph. https://onnx.ai/onnx/operators/"""
+"""Write a graph as an ONNX model with a dynamic batch. https://onnx.ai/onnx/operators/"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.policies.masks import FORBIDDEN
 OPSET = 17  # the first with LayerNormalization; runtimes from 2022 on read it
 IR_VERSION = 8  # the one of that opset
 BATCH = "N"
-ACTIVATIONS = {  # that one operator is; _activation has those of several
+ACTIVATIONS = {  # activations of one operator; _activation has those of several
     "tanh": "Tanh",
     "relu": "Relu",
     "elu": "Elu",
@@ -56,7 +56,7 @@ class Model:
 
 
 def write(graph: Graph) -> bytes:
-    """The file's content. Raises ImportError without the package onnx."""
+    """Write the file's content. Raises ImportError without the package onnx."""
     require("onnx", NEEDED)
     import onnx
     from onnx import helper

@@ -1,4 +1,4 @@
-"""From a policy to its graph: Headrace's policies, without hooks and replaced modules."""
+"""Make the graph of a policy: one of Headrace's policies, without hooks and replaced modules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from headrace.policies.rnn import width
 
 
 def describe(policy: Any, value: bool = False) -> Graph:
-    """The graph of a policy's most likely actions; with `value`, of its value too, in units of return.
+    """Make the graph of a policy's most likely actions and, with `value`, of its value in units of return.
 
     Raises TypeError for a policy or a module that is not Headrace's own, or was altered.
     """
@@ -65,7 +65,7 @@ def describe(policy: Any, value: bool = False) -> Graph:
 
 
 def _observation(graph: Graph, space: Space, keys: tuple[Any, ...] = ()) -> Any:
-    """The inputs for a space: a Value, or a dict of them."""
+    """Add the inputs for a space: a Value, or a dict of them."""
     if isinstance(space, Dict | Tuple):
         return {name: _observation(graph, member, (*keys, key)) for name, key, member in members(space)}
     assert space.dtype is not None and space.shape is not None
@@ -74,7 +74,7 @@ def _observation(graph: Graph, space: Space, keys: tuple[Any, ...] = ()) -> Any:
 
 
 def _mask(graph: Graph, policy: Any, observation: Any) -> Value | None:
-    """The action mask in an observation; None where there is none."""
+    """The action mask in an observation; None if there is none."""
     if not policy.masked:
         return None
     if isinstance(observation, dict):
@@ -94,7 +94,7 @@ def _actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> N
 
 
 def _recurrent_actor_critic(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
-    """The state is the actor's; with `value` and a critic of its own, the critic's follows."""
+    """Add a recurrent actor-critic. Its state is the actor's, then the critic's with `value` and a separate critic."""
     encoded = encode(graph, policy.encoder, observation)
     states = []
     for copy in range(graph.state_size // policy.rnn.width):
@@ -112,8 +112,8 @@ def _recurrent_actor_critic(graph: Graph, policy: Any, observation: Any, value: 
 
 
 def _q_network(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
-    """A dueling network's last operations are linear: they become one layer on the features of both branches. So are
-    means of quantiles, and the expectation of atoms is not."""
+    """Add a Q-network. The last operations of a dueling network are linear, and become one layer on the features of
+    both branches. Means of quantiles are linear, too; the expectation of atoms is not."""
     features = layer(graph, policy.trunk, step(graph, policy.encoder, observation))
     if policy.branch is None:
         last = policy.out if policy.atoms is None else policy.out.of_all
@@ -133,7 +133,7 @@ def _q_network(graph: Graph, policy: Any, observation: Any, value: bool) -> None
 
 
 def _dueling(policy: Any) -> dict[str, Any]:
-    """Weights of the last layer of a dueling network. Wang et al. 2016, arXiv:1511.06581, eq. 9."""
+    """Weights of the joint last layer of a dueling network. Wang et al. 2016, arXiv:1511.06581, eq. 9."""
     parts = (policy.out, policy.value_out)
     if policy.atoms is not None:
         parts = tuple(part.of_all for part in parts)
@@ -169,7 +169,7 @@ def _actor_q(graph: Graph, policy: Any, observation: Any, value: bool) -> None:
 
 
 def _value_of_critics(graph: Graph, policy: Any, encoded: Value, action: Value) -> Value:
-    """The smallest of the critics' values; the mean of those that are means of quantiles."""
+    """The smallest of the critics' values, or their mean if they are means of quantiles."""
     both = graph.add("concat", encoded, action, shape=(encoded.shape[0] + action.shape[0],))
     values = [_critic(graph, policy, critic, both) for critic in range(policy.critics.number)]
     if len(values) == 1:
@@ -181,7 +181,7 @@ def _value_of_critics(graph: Graph, policy: Any, encoded: Value, action: Value) 
 
 
 def _critic(graph: Graph, policy: Any, critic: int, x: Value) -> Value:
-    """The value of one critic; of quantiles their mean, by the mean of the last layer's outputs."""
+    """The value of one critic. For quantiles it is their mean: the last layer's outputs are averaged."""
     critics, atoms = policy.critics, policy.atoms
     norms = getattr(critics, "norms", None)
     x = x if norms is None else batch_renorm(graph, norms[0], x, critic)
@@ -197,7 +197,7 @@ def _critic(graph: Graph, policy: Any, critic: int, x: Value) -> Value:
 
 
 def _normalized(graph: Graph, critics: Any, critic: int, number: int, x: Value) -> Value:
-    """The sums of a hidden layer of a critic, normalised where they are."""
+    """The pre-activations of a critic's hidden layer, normalised if the critic does so."""
     if not isinstance(critics, NormalizedCritics):
         return x
     kinds = {"weight": critics.gains, "bias": critics.shifts}
@@ -210,7 +210,7 @@ def _no_state(policy: Any, value: bool) -> int:
 
 
 def _actor_state(policy: Any, value: bool) -> int:
-    """Width of the state of the actor's cell, and with `value` of the critic's."""
+    """Width of the state of the actor's cell and, with `value`, of the critic's."""
     return policy.state_width if value else policy.rnn.width  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""Running what was written, as a user of the file does: to compare it with the policy."""
+"""Run written files as their users do, to compare them with the policy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ void act(const float *observation, float *state, float *action) { PREFIX_act(obs
 
 
 def parts(graph: Graph, observation: Any) -> Outputs:
-    """The arrays of a batch of observations, by the names and in the dtypes of the graph's inputs."""
+    """Arrays of a batch of observations, by the names and in the dtypes of the graph's inputs."""
     found = {}
     for given in graph.inputs:
         part = observation
@@ -51,7 +51,7 @@ def parts(graph: Graph, observation: Any) -> Outputs:
 
 @contextmanager
 def numpy_reader(graph: Graph, content: bytes, name: str) -> Iterator[Reader]:
-    """The class in a Python file. Actions are those of its predict()."""
+    """Run the class in a Python file. Actions are those of its predict()."""
     policy = numpy_writer.load(content)
 
     def step(observation: Any, state: Array | None) -> Outputs:
@@ -63,7 +63,7 @@ def numpy_reader(graph: Graph, content: bytes, name: str) -> Iterator[Reader]:
 
 @contextmanager
 def onnx_reader(graph: Graph, content: bytes, name: str) -> Iterator[Reader]:
-    """An ONNX model, by onnxruntime on the CPU. Raises ImportError without onnxruntime."""
+    """Run an ONNX model with onnxruntime on the CPU. Raises ImportError without onnxruntime."""
     require("onnxruntime", NEEDED)
     import onnxruntime
 
@@ -82,7 +82,7 @@ def onnx_reader(graph: Graph, content: bytes, name: str) -> Iterator[Reader]:
 
 @contextmanager
 def c_reader(graph: Graph, content: bytes, name: str) -> Iterator[Reader]:
-    """A C header, compiled. Raises FileNotFoundError without a compiler, RuntimeError where it does not compile."""
+    """Compile and run a C header. Raises FileNotFoundError without a compiler, RuntimeError if it does not compile."""
     with tempfile.TemporaryDirectory() as folder:
         yield compiled(graph, content, name, Path(folder))
 

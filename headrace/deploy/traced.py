@@ -1,4 +1,4 @@
-"""Policies that policy_graph cannot describe, traced by torch.onnx: those of a user's own."""
+"""Export policies of user classes, which policy_graph cannot describe, by tracing with torch.onnx."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from headrace.policies.q_network import QNetwork
 
 
 def traceable(policy: Any) -> bool:
-    """Whether trace() is for a policy: one derived from Headrace's, without recurrent state."""
+    """Whether trace() supports a policy: its class is derived from one of Headrace's, without recurrent state."""
     known = ActorCritic | AsymmetricActorCritic | QNetwork | ActorQ | DiscreteActorQ
     return isinstance(policy, known) and policy.recurrent == "none"
 
 
 def scores(policy: Any, observation: Any) -> tuple[str, Tensor]:
-    """What the actions of N observations are made of: its name, and [N, K]."""
+    """The name of the scores from which actions are computed, and the scores [N, K] of N observations."""
     if isinstance(policy, ActorQ):
         return "mean", policy.actor_output(policy.encoder(observation))[: policy.action_size].t()
     if isinstance(policy, QNetwork):
@@ -93,13 +93,13 @@ class _MostLikely(nn.Module):
 
 
 def trace(policy: Any, value: bool) -> tuple[Graph, bytes]:
-    """A graph without its operations, and the ONNX model. Raises ValueError where torch.onnx cannot export an
-    operation, ImportError without the package onnx."""
+    """Make a graph without operations, and the ONNX model. Raises ValueError if torch.onnx cannot export an operation,
+    ImportError without the package onnx."""
     require("onnx", NEEDED)
     policy = copy.deepcopy(policy).cpu().eval()
     for part in policy.modules():
         if isinstance(part, Policy):
-            part.__dict__["block"] = 1  # rows that were padded to a number of rows would be that number in the model
+            part.__dict__["block"] = 1  # padding to whole blocks would fix the number of rows in the model
     graph = Graph(policy.observation_space, policy.action_space, 0, type(policy).__name__, traced=True)
     example = _inputs(graph, policy.observation_space, 3 * policy.block)
     if isinstance(policy, QNetwork) and value:
@@ -152,7 +152,7 @@ def _joined(space: Space, parts: Iterator[Tensor]) -> Any:
 
 
 def _note_choices(graph: Graph) -> None:
-    """Say in the graph which of its scores belong to which choice, as those who compare it read it."""
+    """Record in the graph which scores belong to which choice, for the comparison."""
     space = graph.action_space
     if isinstance(space, Discrete):
         settings: dict[str, Any] = {"sizes": [int(space.n)], "starts": [int(space.start)]}

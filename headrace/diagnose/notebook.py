@@ -52,7 +52,7 @@ def register(shell: Any) -> None:
 def diagnose_cell(shell: Any, line: str, cell: str) -> None:
     """Run a cell in the kernel's own process, sampled; print the report, and show a link to it.
 
-    What the cell raises is raised again after the report. Raises UsageError for a line that is not as in USAGE.
+    An exception of the cell is raised again after the report. Raises UsageError for a line that does not match USAGE.
     """
     from IPython.display import FileLink, display
 
@@ -115,7 +115,7 @@ def _sampled(spool: Path) -> Iterator[None]:
 
 
 def _outcome(code: Any, variables: dict[str, Any], until: float) -> tuple[Exit, BaseException | None]:
-    """The end of a cell, and what it raised; the interrupt at the end of the time is no error."""
+    """How a cell ended, and the exception that it raised. The interrupt at the time limit is no error."""
     try:
         run_cell(code, variables)
     except KeyboardInterrupt as interrupt:

@@ -22,48 +22,48 @@ class Round(NamedTuple):
     """Some episodes of an evaluation, one for each of the first environments."""
 
     first: int  # number of the episode of environment 0
-    size: int  # environments that play one; the others rest
-    of: int  # episodes of the evaluation
+    size: int  # number of environments that play an episode; the others rest
+    of: int  # number of episodes in the evaluation
 
 
 @runtime_checkable
 class Env(Protocol):
-    """N environments on one device. Derive from it: what is not abstract has a default, which suits single agents.
+    """N environments on one device. Derive from it: members that are not abstract have a default for single agents.
 
     step() reads `rollout.action[t]` and writes `reward[t], terminated[t], truncated[t], observation[t + 1],
     valid[t + 1]`, and at masked rows `episode_return[t], episode_length[t]` (see headrace.data.rollout for endings).
-    A step that terminates at the time limit is truncated too, as by Gymnasium's TimeLimit.
-    Actions of a Box outside its bounds are clipped to them; the column keeps the policy's action.
+    A step that terminates at the time limit is also truncated, as with Gymnasium's TimeLimit. Actions outside a Box's
+    bounds are clipped; the column keeps the policy's action.
     """
 
     name: str  # as in make(name): "CartPole-v1"
     backend: str  # "cpu", "cuda", "torch", "inline", "workers", "vector"
     num_envs: int  # columns of a rollout: num_agents * num_copies
     device: torch.device
-    observation_space: Space  # of one agent; a Dict by group where spaces are nested
+    observation_space: Space  # of one agent; a Dict by group if spaces are nested
     action_space: Space  # likewise
-    max_steps: int | None = None  # steps until an episode is truncated; None for never, or where that is not known
-    agents: tuple[str, ...] = ("agent_0",)  # of one copy of the environment, in the order of their columns
+    max_steps: int | None = None  # steps until an episode is truncated; None for never or unknown
+    agents: tuple[str, ...] = ("agent_0",)  # in one copy of the environment, in the order of their columns
     groups: Mapping[str, tuple[str, ...]] = MappingProxyType({"all": ("agent_0",)})  # agents that share a policy
-    nested: bool = False  # whether spaces differ between groups: then observation and action have a member for each
+    nested: bool = False  # whether spaces differ between groups; observation and action then have a member for each
     takes_turns: bool = False  # whether its agents move one at a time: see TurnBasedEnv
-    first_env: int = 0  # number of the first environment, where these are a part of a larger set
-    made_params: Settings = MappingProxyType({})  # that make() was given, and evaluations have
-    factory: Callable | None = None  # makes one of the environments; None where that is not known
-    made_with: Settings = MappingProxyType({})  # options of make() that others like these take, besides params
-    changed_params: Settings = MappingProxyType({})  # what set_params() has been given so far
+    first_env: int = 0  # number of the first environment, for a part of a larger set
+    made_params: Settings = MappingProxyType({})  # arguments of make(), which also apply to evaluations
+    factory: Callable | None = None  # makes one of the environments; None if unknown
+    made_with: Settings = MappingProxyType({})  # options of make() for further environments like these, without params
+    changed_params: Settings = MappingProxyType({})  # arguments of set_params() so far
     learned: Sequence[Any] = ()  # wrappers that learn statistics, see envs.gym.learned
-    fixed_params: str = ""  # why set_params() is refused; empty where it is not
-    single: bool = False  # whether a process may have them once only: evaluations are in these, too
+    fixed_params: str = ""  # why set_params() is refused; empty if it is allowed
+    single: bool = False  # whether a process can have them only once: evaluations then also use them
 
     @property
     def num_agents(self) -> int:
-        """Agents in each copy of the environment."""
+        """Number of agents in each copy of the environment."""
         return len(self.agents)
 
     @property
     def num_copies(self) -> int:
-        """Copies of the environment: num_envs, unless there are several agents."""
+        """Number of copies of the environment: num_envs, unless there are several agents."""
         return self.num_envs // self.num_agents
 
     @property
@@ -76,37 +76,37 @@ class Env(Protocol):
 
     @property
     def restarts(self) -> int:
-        """How many environments had to be made again after a failure."""
+        """Number of environments that were made again after a failure."""
         return 0
 
     @property
     def params(self) -> Settings:
-        """Parameters of the environments, by name, as they were given; the others have their defaults."""
+        """The given parameters of the environments, by name; others have their defaults."""
         return {**self.made_params, **self.changed_params}
 
     @params.setter
     def params(self, values: Settings) -> None:
-        """Refused: they are part of what was made."""
+        """Raise AttributeError: parameters are given to make()."""
         raise AttributeError(f"params cannot be set: make the environments with make(..., params={shown(values)})")
 
     def set_params(self, **params: Any) -> None:
-        """Change parameters of the environments while they are used, from their next step on: a curriculum.
+        """Change parameters of the environments in use, from their next step on, for example for a curriculum.
 
-        One value for all environments, or a sequence with one for each of num_copies. Of compiled environments they
-        are those of Params, and have one for each where one was given so when they were made. Others have their method
-        set_params(**params) called, or their attributes of these names set. A resumed training has the same parameters.
-        Evaluations keep those that the environments were made with.
-        Raises ValueError for a parameter that there is not, for another number of values, and for environments without
-        any parameters.
+        params: one value for all environments, or a sequence with one for each of num_copies. For compiled environments
+        these are parameters in Params; values for each environment are allowed if a parameter was given so to make().
+        For others the method set_params(**params) is called, or attributes of these names are set. A resumed training
+        has the same parameters. Evaluations keep those that the environments were made with.
+        Raises ValueError for an unknown parameter, for another number of values, and for environments without
+        parameters.
         """
         if self.fixed_params:
             raise ValueError(f"set_params({', '.join(params)}) does not reach the environments: {self.fixed_params}")
-        params = deepcopy(params)  # which are kept: the caller may change arrays in place
+        params = deepcopy(params)  # a copy, since the caller may change arrays in place
         self._set_params(params)
         self.changed_params = {**self.changed_params, **params}
 
     def _set_params(self, params: Settings) -> None:
-        """set_params() of this kind of environments."""
+        """Implement set_params() for this kind of environments."""
         one_by_one = ": give backend='inline' or 'workers', where Gymnasium makes each by itself"
         raise ValueError(
             f"the environments of {self.name} are of the backend {self.backend!r}, and have no set_params()"
@@ -114,23 +114,23 @@ class Env(Protocol):
         )
 
     def apply(self, function: Callable[[Any], Any], indices: Iterable[int] | None = None) -> list[Any]:
-        """What a function returns for each of some environments, or of all, called where they are: in a worker process
-        with copies of what it refers to. It is given a gymnasium.Env, in its wrappers.
+        """Call a function with each of some environments, or of all, and return the results. Its argument is a
+        gymnasium.Env, in its wrappers. In a worker process it has copies of the objects that it refers to.
 
-        Raises what the function raises; ValueError for environments that are no objects.
+        Raises what the function raises, and ValueError for environments that are not objects.
         """
         raise ValueError(f"the environments of {self.name} are of the backend {self.backend!r}, and no objects")
 
     def columns(self) -> dict[str, Column | Columns]:
-        """The columns that the env writes, and the action."""
+        """Columns that the env writes, and the action."""
         return {**env_columns(self.observation_space), "action": action_column(self.action_space)}
 
     def rollout(self, num_steps: int, columns: Columns) -> Rollout:
-        """A rollout of these columns for the env to fill, in the memory that suits it."""
+        """Make a rollout of these columns for the env to fill, in suitable memory."""
         return Rollout(num_steps, self.num_envs, columns, self.device)
 
     def plan(self) -> str:
-        """What the env takes of the machine, in a line; empty where that is not worth a line."""
+        """Describe the machine's resources that the env uses, in a line; empty if they are small."""
         return ""
 
     def metrics(self) -> dict[str, float]:
@@ -142,11 +142,11 @@ class Env(Protocol):
         """Begin a new episode everywhere; write observation[0] and valid[0]. The same seed gives the same episodes."""
 
     def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
-        """As reset(), for an evaluation: copy i plays episode episodes.first + i, and rests after its end.
+        """Reset for an evaluation: copy i plays episode episodes.first + i, and rests after its end.
 
-        An episode depends on the seed and on its number, not on the copy that plays it. What is common to all kinds of
-        environments is the first round, whose episodes are those of reset(); copies that play no episode go on there.
-        Raises ValueError for further rounds where these environments know the first one only.
+        An episode depends on the seed and on its number, not on the copy that plays it. All kinds of environments
+        support the first round, whose episodes are those of reset(). Copies without an episode continue in that round.
+        Raises ValueError for further rounds if these environments only support the first one.
         """
         if episodes.first:
             raise ValueError(f"the environments of {self.name} play the first {self.num_copies} episodes only")
@@ -158,7 +158,7 @@ class Env(Protocol):
 
     @abstractmethod
     def state_dict(self) -> StateDict:
-        """Tensors and numbers to continue from, bit for bit. Empty where the environments cannot be saved."""
+        """Tensors and numbers from which to continue, bit for bit; empty if the environments cannot be saved."""
 
     @abstractmethod
     def load_state_dict(self, state: StateDict) -> None:
@@ -170,23 +170,23 @@ class Env(Protocol):
 
 
 class TurnBasedEnv(Env, Protocol):
-    """An Env of several agents that move one at a time: a step reads the action of one in each copy."""
+    """An Env of several agents that move one at a time. A step reads the action of one agent in each copy."""
 
     @abstractmethod
     def movers(self) -> Tensor:
-        """The agent that moves next in each copy, [num_copies]; where an episode has ended, any of them."""
+        """The agent that moves next in each copy, [num_copies]; arbitrary if the episode has ended."""
 
     @abstractmethod
     def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
-        """As step(), of the copies `which`, bool [num_copies], whose episodes go on. The others stay where they are,
-        and their outcome has no meaning."""
+        """Step only the copies `which`, bool [num_copies], whose episodes must not have ended. The others do not
+        change, and their outcome is meaningless."""
 
 
 @runtime_checkable
 class AsyncEnv(Env, Protocol):
-    """An Env whose parts can be stepped one by one, without waiting for the others.
+    """An Env whose parts can be stepped independently.
 
-    parts: the environments of each part. A part is what steps alone: a worker process, an environment of
+    parts: the environments of each part. A part is the unit that steps alone: a worker process, an environment of
     EnvPool, or half of MuJoCo's.
     """
 
@@ -198,38 +198,38 @@ class AsyncEnv(Env, Protocol):
 
     @abstractmethod
     def start(self, rollout: Rollout, t: int, part: int) -> None:
-        """Start a part's step from row t, and do not wait for it. Raises ValueError where it is still at one."""
+        """Start a part's step from row t without waiting for it. Raises ValueError if the part is still in a step."""
 
     @abstractmethod
     def get(self, timeout: float | None = None) -> list[int]:
-        """The parts that have finished their step, as soon as there are some; none after `timeout` seconds, or where
-        none was started."""
+        """Wait for parts to finish their step, and return them; none after `timeout` seconds, or if none was
+        started."""
 
     def ready(self) -> list[int]:
-        """The parts that have finished their step by now. Does not wait."""
+        """Return parts that have finished their step, without waiting."""
         return self.get(0.0)
 
 
 @runtime_checkable
 class MultiAgentEnv(Protocol):
-    """One environment of several agents that act at once, as users give it: a pettingzoo.ParallelEnv, or any class with
-    the same methods. PettingZooEnv puts copies of it behind an Env, of which each agent has a column."""
+    """One environment of a user's with several agents that act at once: a pettingzoo.ParallelEnv, or any class with the
+    same methods. PettingZooEnv makes an Env of its copies, in which each agent has a column."""
 
     possible_agents: list[str]
     if TYPE_CHECKING:
-        agents: list[str]  # those that take part now: many environments have none before their first reset()
+        agents: list[str]  # present agents; many environments have none before their first reset()
 
     def observation_space(self, agent: str) -> Space:
-        """The space of an agent's observations: at each call the same."""
+        """The space of an agent's observations, the same at each call."""
 
     def action_space(self, agent: str) -> Space:
-        """The space of an agent's actions: at each call the same."""
+        """The space of an agent's actions, the same at each call."""
 
     def reset(self, seed: int | None = None, options: Json | None = None) -> tuple[Json, Json]:
-        """Begin a new episode: observations and infos by agent."""
+        """Begin a new episode. Returns observations and infos by agent."""
 
     def step(self, actions: Json) -> tuple[Json, Json, Json, Json, Json]:
-        """A step by the actions of the agents: observations, rewards, terminations, truncations and infos by agent."""
+        """Step with the agents' actions; returns observations, rewards, terminations, truncations, infos by agent."""
 
     def close(self) -> None:
         """Free what the environment holds."""
@@ -290,8 +290,8 @@ class EnvWrapper(Env):
 
 
 def repeat_first(rollout: Rollout, num_copies: int, count: int) -> None:
-    """Give the copies from `count` on, which play no episode, the observation of the first copy in row 0: one that a
-    policy can act on."""
+    """Copy the first copy's observation in row 0 to the copies from `count` on, which play no episode, so that a policy
+    can act on it."""
 
     def repeat(column: Tensor) -> Tensor:
         by_agent = column[0].unflatten(0, (-1, num_copies))  # a view

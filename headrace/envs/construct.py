@@ -59,38 +59,39 @@ def make(
     env_kwargs: Settings | None = None,
     **kwargs: Any,
 ) -> Env:
-    """N environments behind one Env.
+    """Make an Env of N environments.
 
     source: a registered name ("CartPole-v1"); any Gymnasium id ("LunarLander-v3", "package:Id-v0");
     "path/to/file.py:Class" or "package.module:Class" of a KernelEnv or gymnasium.Env; such a class; a function that
     returns a gymnasium.Env or a pettingzoo.ParallelEnv. Vector environments come from Atari games ("ALE/Pong-v5"),
     tasks of EnvPool ("envpool/Pong-v5") and of MuJoCo ("mujoco/Hopper-v5"), ids with a vector entry point, and
     functions with a parameter `num_envs` that return a gymnasium.vector.VectorEnv or a
-    headrace.envs.vector.simulators.Simulator. A list of sources that are not compiled: environment i is made by
-    number i modulo theirs. A pettingzoo.AECEnv, in which agents only take turns, is
-    stepped by PettingZoo's turn_based_aec_to_parallel: only the action of the agent that is next counts.
-    backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another (of
-    a port: its reference); "workers" steps them in processes; "vector" steps a vector environment; "auto" compiles
-    what can be compiled, for `device`, and otherwise uses workers where they are given, or a vector environment.
-    A pettingzoo.ParallelEnv has several agents, and num_envs copies: see envs.gym.pettingzoo. group_by: which agents
+    headrace.envs.vector.simulators.Simulator. With a list of sources that are not compiled, source i modulo their
+    number makes environment i. PettingZoo's turn_based_aec_to_parallel steps a pettingzoo.AECEnv, in which agents only
+    take turns: only the action of the next agent counts.
+    backend: "cpu", "cuda" or "torch" compile a KernelEnv; "inline" steps Gymnasium environments one after another (for
+    a port, its reference); "workers" steps them in processes; "vector" steps a vector environment; "auto" compiles
+    environments for `device` if possible, and otherwise uses workers if they are given, or a vector environment.
+    A pettingzoo.ParallelEnv has several agents, and num_envs copies: see envs.gym.pettingzoo. group_by: the agents that
     share a policy: those with the same "spaces", with the same "names" up to a number, none ("agents"), or groups by
-    name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}; with_state: observations get its state() where it has one.
-    frame_stack: observations stacked; time_limit: steps until an episode is truncated; reward_scale: a factor of
-    rewards, but not of reported returns; ignore: members of a Dict observation that are left out; info_mask: policies
-    take the actions that info["action_mask"] allows. Of these, compiled environments take time_limit only.
+    name, {"hunters": ["wolf", "fox"], "prey": ["hare"]}. with_state: whether observations include its state(), if it
+    has one. frame_stack: number of observations stacked. time_limit: steps until an episode is truncated. reward_scale:
+    a factor of rewards, but not of reported returns. ignore: members of a Dict observation that are left out.
+    info_mask: whether policies only take actions that info["action_mask"] allows. Compiled environments only support
+    time_limit of these.
     workers (the number of processes, or the Workers to use, or "auto" to choose by measuring one environment, possibly
-    none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv. on_error holds for "inline" as well.
-    device: of the rollouts. Environments that run on the CPU are copied to another device by a DeviceEnv.
-    first_env: number of the first environment, where these are a part of a larger set: they begin the episodes, and
-    draw the random numbers, that the same environments of the whole set would. Not for workers and vectors.
-    params: name -> one value, or a sequence with one per environment: of a compiled environment's Params; of others
-    what set_params() takes, see Env; few vectors take them. threads: of the cpu backend, for compiled environments.
-    wrappers (functions, or their names, file.py:Class) and env_kwargs are for those that are not compiled. env_kwargs
-    are arguments of gymnasium.make, the class or the function, and with "vector" of what makes the vector: any names.
-    kwargs: further ones of these, whose names are none of the above.
+    none), on_error and step_timeout: see headrace.envs.workers.env.WorkerEnv. on_error also applies to "inline".
+    device: of the rollouts. For environments on the CPU, a DeviceEnv copies to another device. first_env: number of the
+    first environment, for a part of a larger set: episodes and random numbers are those of these environments in the
+    whole set. Not for workers and vectors.
+    params: name -> one value, or a sequence with one per environment. Names are those of a compiled environment's
+    Params; for others see Env.set_params(). Few vectors support them. threads: of the cpu backend, for compiled
+    environments. wrappers (functions, or their names, file.py:Class) and env_kwargs are for environments that are not
+    compiled. env_kwargs are arguments, with any names, of gymnasium.make, the class or the function, or with "vector"
+    of the function that makes the vector. kwargs: further such arguments, whose names are none of the above.
 
-    Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a file, module or
-    extra that is missing; TypeError for spaces that are not supported, and a name in both env_kwargs and kwargs.
+    Raises ValueError for an unknown name, backend or num_envs; FileNotFoundError or ImportError for a missing file,
+    module or extra; TypeError for unsupported spaces, and for a name in both env_kwargs and kwargs.
     """
     kwargs = sources.arguments_of(env_kwargs, kwargs)
     if num_envs < 1:
@@ -170,10 +171,10 @@ def factory(
     env_kwargs: Settings | None = None,
     **kwargs: Any,
 ) -> Callable[[], gymnasium.Env]:
-    """A function that makes one gymnasium.Env of a source: the reference of a port, or the KernelEnv in plain Python.
+    """Return a function that makes one gymnasium.Env: the reference of a port, or the KernelEnv in plain Python.
 
-    compiled: a KernelEnv is stepped by its kernels instead. So is a port with params, always, and its reference draws
-    it. The other options are those of make().
+    compiled: whether kernels step a KernelEnv instead. They always step a port with params, and its reference draws it.
+    The other options are those of make().
     """
     known, kwargs = spec(source), sources.arguments_of(env_kwargs, kwargs)
     entry, wrapping = _entry(known), Wrapping(frame_stack, time_limit, ignore=tuple(ignore), info_mask=info_mask)
@@ -191,7 +192,7 @@ def factory(
 
 
 def adapted(given: EnvArgument) -> Env:
-    """An Env of a ready-made object: a gymnasium.vector.VectorEnv, a simulator (envs.vector.simulators), or an Env,
+    """Make an Env of an existing object: a gymnasium.vector.VectorEnv, a simulator (envs.vector.simulators), or an Env,
     which is returned as it is. Raises TypeError for anything else."""
     from headrace.envs.vector import libraries
 
@@ -199,7 +200,7 @@ def adapted(given: EnvArgument) -> Env:
 
 
 def named(wrappers: Wrappers) -> Functions:
-    """Wrappers as functions. Raises TypeError for what is neither that nor a name, ValueError for a name of nothing."""
+    """Resolve wrappers to functions. Raises ValueError for unknown names, TypeError for other objects."""
     if isinstance(wrappers, str):
         raise TypeError(f"wrappers is {wrappers!r}: give a list, [{wrappers!r}]")
     for wrapper in wrappers:
@@ -211,24 +212,24 @@ def named(wrappers: Wrappers) -> Functions:
 
 
 def entry_of(source: Source) -> Entry | str:
-    """The class, function or Gymnasium spec that a source names. Raises ValueError where there is none."""
+    """The class, function or Gymnasium spec that a source names. Raises ValueError for an unknown name."""
     return _entry(spec(source))
 
 
 def can_render(source: Source) -> bool:
-    """Whether a video can be made of a source's environments, as far as its class or its parameters tell."""
+    """Whether videos of a source's environments are possible, as far as its class or its parameters show."""
     known = spec(source)
     return sources.can_render(known.name, _entry(known))
 
 
 def comes_as_vector(source: Source) -> bool:
-    """Whether make() gives a source's environments as one vector of them, rather than one by one."""
+    """Whether make() makes a source's environments as one vector, rather than one by one."""
     known = spec(source)
     return sources.comes_as_vector(known.name, _entry(known))
 
 
 class Listing(NamedTuple):
-    """A registered environment, as `headrace envs` shows it."""
+    """An entry of the list of `headrace envs`."""
 
     name: str
     observation_space: Space
@@ -238,8 +239,8 @@ class Listing(NamedTuple):
 
 
 def listing() -> list[Listing]:
-    """Every registered environment, except those registered only for their settings. Imports them, and makes those of
-    Gymnasium once for their spaces."""
+    """All registered environments, except those registered only for their settings. Imports them, and makes Gymnasium's
+    once for their spaces."""
     return [_listed(spec(name)) for name in names() if spec(name).listed]
 
 
@@ -304,7 +305,7 @@ def _vector(
     ignore: Sequence[str],
     given: Settings,
 ) -> Env:
-    """given: options of compiled environments, which those take that have parameters of these names."""
+    """Make a vector environment. given: options of compiled ones, for functions that have parameters of these names."""
     from headrace.envs.vector import libraries
 
     if refused := sorted(given.keys() - {*sources.parameters_of(entry)}):
@@ -324,7 +325,7 @@ def _vector(
 
 
 def _seen_from(where: torch.device, env: Env) -> Env:
-    """An env of the CPU behind a DeviceEnv for another device; any other env as it is."""
+    """Wrap an env on the CPU in a DeviceEnv for another device. Any other env is returned as it is."""
     if where.type == "cpu" or env.device.type != "cpu":
         return env
     from headrace.envs.wrappers.device_env import DeviceEnv
@@ -337,7 +338,7 @@ def _seen_from(where: torch.device, env: Env) -> Env:
 
 
 def _regrouped(env: Env, group_by: Grouping) -> Env:
-    """A compiled env with other groups of agents than its class has."""
+    """Give a compiled env other groups of agents than its class has."""
     if env.num_agents == 1:
         raise ValueError(f"{env.name} has one agent, and group_by={group_by!r} is for several: leave it out")
     env.groups = grouped(dict.fromkeys(env.agents, (env.observation_space, env.action_space)), group_by)
@@ -345,7 +346,7 @@ def _regrouped(env: Env, group_by: Grouping) -> Env:
 
 
 def _refuse_compiled_options(name: str, backend: str, threads: int | None) -> None:
-    """Raise ValueError where options of compiled environments are given for others."""
+    """Raise ValueError for options of compiled environments that are given for others."""
     if backend not in ("auto", "inline", "workers"):
         raise ValueError(f"{name} is a Gymnasium environment, which the {backend} backend cannot compile: use 'inline'")
     if threads is not None:
@@ -389,7 +390,7 @@ def factory_elsewhere(
 
 
 def elsewhere(known: Spec) -> Maker | Entry:
-    """What another process makes these environments of: a source file by its whole path; else what is known here."""
+    """The source for another process: the absolute path of a source file, otherwise the source itself."""
     entry = known.entry
     if isinstance(entry, type) and is_from_file(sys.modules.get(entry.__module__)):
         entry = sources.reference(entry)

@@ -1,4 +1,4 @@
-"""Curricula: parameters of the environments that go to the next level when the episodes of a level succeed."""
+"""Curricula: the environments' parameters change to the next level when the episodes of a level succeed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from headrace.core.types import Settings, StateDict
 from headrace.envs.base import Env
 
 DEFAULTS = {"by": "return", "episodes": 100}
-SUCCESS = "is_success"  # the number in infos that success rates are means of
+SUCCESS = "is_success"  # the entry of infos whose mean is the success rate
 
 
 class Curriculum:
     """The levels of parameters, and the present one.
 
-    settings: the values of each parameter by level, {"gravity": [9.8, 12, 15]}, of all parameters as many; `above`: the
-    mean at which the next level begins, over the last `episodes` (100) episodes that ended in the present level; `by`:
-    of what, their "return" or "success_rate", for which infos have `is_success`. env: has set_params() called.
-    Raises ValueError, AttributeError where settings are wrong, or the environments have no such parameter.
+    settings: the values of each parameter by level, {"gravity": [9.8, 12, 15]}, the same number for all parameters.
+    `above`: the mean at which the next level begins, over the last `episodes` (100) episodes that ended in the present
+    level. `by`: the value that is averaged, "return" or "success_rate", which needs `is_success` in infos. env: its
+    set_params() is called. Raises ValueError, AttributeError for wrong settings, and for parameters that the
+    environments do not have.
     """
 
     def __init__(self, settings: Settings, env: Env, infos: Sequence[str]) -> None:
@@ -41,7 +42,7 @@ class Curriculum:
         return {name: values[self.level] for name, values in self.levels.items()}
 
     def follow(self, returns: Sequence[float], infos: Mapping[str, Sequence[float]]) -> None:
-        """Take the episodes that have ended, and go to the next level where they succeed."""
+        """Add finished episodes, and go to the next level if they succeed."""
         scores = infos[SUCCESS] if self.by == "success_rate" else returns
         self.scores.extend(score for score in scores if not isnan(score))
         last = min(map(len, self.levels.values())) - 1
@@ -61,14 +62,14 @@ class Curriculum:
         return {"level": self.level, "scores": list(self.scores)}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(), of a curriculum with fewer levels at the last one."""
+        """Continue from state_dict(). A curriculum with fewer levels continues at its last one."""
         self.level = min(state["level"], min(map(len, self.levels.values())) - 1)
         self.scores.extend(state["scores"])
         self._set()
 
 
 def _check(levels: Mapping[str, Any], above: Any, by: Any, episodes: Any, infos: Sequence[str]) -> None:
-    """Raise ValueError for settings that are wrong."""
+    """Raise ValueError for wrong settings."""
     lengths = {name: len(x) if isinstance(x, list | tuple) else 0 for name, x in levels.items()}
     if not lengths or min(lengths.values()) < 2 or len({*lengths.values()}) > 1:
         hint = "".join(did_you_mean(name, (*DEFAULTS, "above")) for name, length in lengths.items() if not length)

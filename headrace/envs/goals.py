@@ -1,4 +1,4 @@
-"""The rewards of other goals than the one an environment was given, for hindsight experience replay."""
+"""Rewards for other goals than an environment's own, for hindsight experience replay."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from headrace.envs.gym.inline import InlineEnv
 
 
 def goals_of(env: Env, factory: Callable[[], Any] | None, stack: ExitStack | None = None) -> Goals:
-    """The goals of an environment: a KernelEnv's compute_reward(achieved, desired), of tensors [B, g], or that of a
-    Gymnasium environment, compute_reward(achieved, desired, info), of arrays; and likewise compute_terminated, if any.
-    What gives one number for a batch is called for each goal: it may be written for one, or be a constant.
+    """Find the goals of an environment. Rewards come from a KernelEnv's compute_reward(achieved, desired), of tensors
+    [B, g], or a Gymnasium environment's compute_reward(achieved, desired, info), of arrays. Likewise for
+    compute_terminated, if any. A function that returns one number for a batch is called for each goal, since it may be
+    written for one goal, or be a constant.
 
-    The functions are those of the first environment, where it is in this process; else of one that is made here.
-    factory: makes one of the environments, or is their KernelEnv; None where that is not known. stack: closes what is
-    made here.
-    Raises ValueError where observations are no Dict of vectors with achieved_goal and desired_goal of one size, or
-    there is no compute_reward.
+    The functions belong to the first environment if it is in this process, otherwise to one that is made here. factory:
+    makes one of the environments, or is their KernelEnv; None if unknown. stack: closes an environment that is made
+    here.
+    Raises ValueError if observations are not a Dict of vectors with achieved_goal and desired_goal of one size, or
+    without compute_reward.
     """
     space = env.observation_space
     slices = space.slices if isinstance(space, FlatDict) else {}
@@ -50,8 +51,8 @@ def goals_of(env: Env, factory: Callable[[], Any] | None, stack: ExitStack | Non
 
 
 def _one(env: Env, factory: Callable[[], Any] | None, stack: ExitStack | None) -> Any:
-    """A KernelEnv, or a function that gives one environment, the same one unless it was replaced; None where there is
-    neither."""
+    """A KernelEnv, or a function that returns one environment, the same at each call unless it was replaced; None if
+    there is neither."""
     inside = env
     while isinstance(inside, EnvWrapper):
         inside = inside.env
@@ -66,7 +67,7 @@ def _one(env: Env, factory: Callable[[], Any] | None, stack: ExitStack | None) -
 
 
 def _function(env: str, one: Any, name: str) -> OfGoals | None:
-    """An environment's function of goals; None where it has none."""
+    """An environment's function of goals; None if it has none."""
     of_tensors = sources.is_kernel(one)
     if one is None or not (getattr(one, name, None) if of_tensors else one().has_wrapper_attr(name)):
         return None
@@ -90,7 +91,7 @@ def _function(env: str, one: Any, name: str) -> OfGoals | None:
 
 
 def _numbers(found: Any, what: str) -> Tensor:
-    """What a function of goals gave, as a tensor. Raises TypeError for what are no numbers."""
+    """Convert the result of a function of goals to a tensor. Raises TypeError unless it consists of numbers."""
     if isinstance(found, Tensor):
         return found
     array = np.array(found)  # a copy: the array may be used again

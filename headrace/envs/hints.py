@@ -1,4 +1,4 @@
-"""What may have been meant by the name of no environment."""
+"""Hints for an unknown name of an environment."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ MOST_FILES, MOST_BYTES = 1000, 1_000_000  # that are searched for an id
 
 
 def unknown(name: str) -> Misnamed:
-    """The error for the name of no environment: what may have been meant, and what to write where that is certain."""
+    """The error for an unknown name of an environment, with a hint, and the right name if it is certain."""
     hint, instead = _meant(name)
     return Misnamed(f"there is no environment {name!r}{hint}", name, instead)
 
 
 def _meant(name: str) -> tuple[str, str]:
-    """A hint, and the name that was meant, "" where that is not certain."""
+    """A hint, and the name that was meant, "" if that is not certain."""
     if found := _registered_by_user(name):
         place, instead = found
         return f"; {place} registers it: write {instead}", instead
@@ -62,7 +62,7 @@ def _in_package(name: str) -> tuple[str, str] | None:
 
 
 def _of_module(name: str) -> tuple[str, str] | None:
-    """What to write for `file` or `folder/file` without .py, `module.Class`, and PettingZoo's `simple_tag_v3`."""
+    """The right form of `file` or `folder/file` without .py, of `module.Class`, and of PettingZoo's `simple_tag_v3`."""
     if (file := Path(f"{name}.py")).is_file() or (Path(name) / "__init__.py").is_file():
         try:
             sources.find(str(file) if file.is_file() else dotted(Path(name)))
@@ -80,7 +80,7 @@ def _of_module(name: str) -> tuple[str, str] | None:
 
 
 def _near(name: str) -> str:
-    """Advice that is not certain."""
+    """A hint that is not certain."""
     others = {*names(), *gymnasium.registry} - {name}  # a version that Gymnasium dropped may have settings
     if name.startswith(sources.MUJOCO):
         others = {sources.MUJOCO + other for other in others if other.endswith("-v5")}
@@ -121,7 +121,7 @@ def _user_files() -> Iterator[Path]:
 
 
 def _place(path: Path, text: str) -> str:
-    """How to name a file: by its module where its package or its text takes that for granted."""
+    """The name of a file, or of its module if its package or its text requires a module."""
     module = dotted(path)
     by_module = (path.parent / "__init__.py").is_file() or f"{module}:" in text
     return module if len(path.parts) > 1 and by_module else str(path)

@@ -1,4 +1,4 @@
-"""Which environments of Gymnasium compiled loops can step in its place, with the same episodes: MuJoCo's tasks."""
+"""Choose compiled loops in place of Gymnasium, with the same episodes, for MuJoCo's tasks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from headrace.envs.construct import entry_of
 from headrace.envs.registry import Source
 from headrace.envs.sources import MUJOCO, EnvSpec
 
-PAYS = 8  # environments from which on compiled loops take less time than Gymnasium
-LIGHT = ("InvertedPendulum", "InvertedDoublePendulum", "Reacher")  # with so little physics that they do not pay
+PAYS = 8  # least number of environments for which compiled loops are faster than Gymnasium
+LIGHT = ("InvertedPendulum", "InvertedDoublePendulum", "Reacher")  # tasks with too little physics for compiled loops
 # options of make() that compiled loops have, or do not need
 OWN = ("time_limit", "env_kwargs", "step_timeout", "first_env", "log_info")
 
 
 def native(source: Source | None, num_envs: int, options: Settings) -> tuple[Any, Json, str]:
-    """A source whose episodes are those of `source`, stepped by compiled loops where they can and pay; its options; and
-    a line that says so, or what they lack, empty where that needs no word.
+    """A source with the episodes of `source`, its options, and a message.
+
+    The source is `mujoco/<id>` where the compiled loops support the task and are faster; otherwise it is `source`
+    itself. The message says which was chosen, or which options the loops lack. It is empty if there is nothing to
+    report.
 
     options: of make(), and others that are about environments. Those that are empty, None or the default do not count.
     """

@@ -1,4 +1,4 @@
-"""Environments of a source that are divided between processes, each of which makes its part."""
+"""Divide the environments of a source between processes, each of which makes its part."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def part_maker(
     env_kwargs: Settings | None = None,
     **wrapping: Any,
 ) -> Callable[[int, int], Env]:
-    """A function for another process: given n and the number of the first, it makes n of the environments there.
+    """Return a function for another process that makes n of the environments there, given n and the number of the
+    first.
 
     The options are those of make().
-    Environments that come as a vector are one vector in each process, of that process's number of them.
-    Raises ValueError for other backends than "auto", "cpu" and "inline", and for options that these have not.
+    For vector environments each process makes one vector with its number of them. Raises ValueError for backends other
+    than "auto", "cpu" and "inline", and for options that these do not support.
     """
     known = spec(source)
     if backend not in ("auto", "cpu", "inline"):
@@ -62,9 +63,9 @@ def part_maker(
 
 
 def join_states(states: Sequence[StateDict], firsts: Sequence[int]) -> StateDict:
-    """The state of environments, from what Env.state_dict() gave of their parts; empty where one cannot be saved.
+    """Join the states of parts, from Env.state_dict(), to the state of all environments; empty if one cannot be saved.
 
-    Lists are of environments, and so is a dimension of tensors: the first of arrays, the last of others.
+    Lists have an entry per environment, and so has a dimension of tensors: the first of arrays, the last of others.
     firsts: the number of each part's first environment.
     """
     if not all(states):
@@ -82,7 +83,7 @@ def join_states(states: Sequence[StateDict], firsts: Sequence[int]) -> StateDict
 
 
 def state_of_part(state: StateDict, part: slice) -> StateDict:
-    """The state of some environments, from what join_states() gave of all of them."""
+    """Take the state of some environments from join_states() of all of them."""
 
     def taken(name: str, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -95,7 +96,7 @@ def state_of_part(state: StateDict, part: slice) -> StateDict:
 
 
 def _dim(name: str) -> int:
-    """Which dimension of a tensor in a state is of environments: see kernels.targets.tensor_state."""
+    """The dimension of a state's tensor that counts environments: see kernels.targets.tensor_state."""
     return 0 if name.startswith("array.") else -1
 
 

@@ -20,12 +20,12 @@ Source = Maker | list | tuple  # several of them, in turn
 
 @dataclass(frozen=True)
 class Spec:
-    """A name, what makes its environments, and the settings with which to train on it.
+    """A name, the entry that makes its environments, and settings for training on it.
 
     entry: `module:Class` or `file.py:Class` (imported when first made), `module:Id-v0` of Gymnasium, a class, or a
     function that gives a gymnasium.Env. defaults: per algorithm, values for fields of its config or of TrainConfig.
-    listed: whether listings show it; false for environments of other packages, registered only for their settings.
-    published: who published the settings, where they were taken over and not tuned here.
+    listed: whether listings show it; False for environments of other packages, registered only for their settings.
+    published: who published the settings, if they were not tuned here.
     """
 
     name: str
@@ -46,7 +46,7 @@ def register(
     listed: bool = True,
     published: str = "",
 ) -> Spec:
-    """Make `entry` known as `name`, with default settings per algorithm; again under a name replaces it. See Spec.
+    """Register `entry` as `name`, with default settings per algorithm. Registering a name again replaces it. See Spec.
 
         register("Maze-v0", "my_package.maze:Maze", defaults={"ppo": {"total_steps": 2_000_000, "num_steps": 64}})
 
@@ -69,10 +69,10 @@ def register_family(pattern: str, defaults: Mapping[str, Settings], published: s
 
 
 def spec(source: Source) -> Spec:
-    """What is registered under a name, or for a class; for anything else a spec with the defaults of its family, if it
-    has one.
+    """The Spec registered under a name, or for a class; for anything else a Spec with the defaults of its family, if
+    any.
 
-    Raises TypeError for what is neither a name nor a class nor a function, nor a list of them.
+    Raises TypeError unless `source` is a name, a class, a function, or a list of them.
     """
     if isinstance(source, str):
         source = source.removeprefix(PREFIX) if source.removeprefix(PREFIX) in _specs else source

@@ -1,4 +1,4 @@
-"""Resolves what users name an environment by: names, ids, `file.py:Class`, classes, functions."""
+"""Resolve sources of environments: names, ids, `file.py:Class`, classes, functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.envs.base import MultiAgentEnv
 from headrace.envs.compiled.kernel_env import KernelEnv
 
 EnvSpec = gymnasium.envs.registration.EnvSpec
-MOST = 6  # names in a message
+MOST = 6  # largest number of names in a message
 ATARI = "ALE/"  # ids of Atari games begin so: ALE/Pong-v5
 MOVED = {"pettingzoo.mpe": "mpe2"}  # packages of environments that have other names now
 OLD = (
@@ -45,8 +45,7 @@ Entry = type | Callable[..., gymnasium.Env] | EnvSpec
 def find(source: str) -> Entry:
     """The class, function or Gymnasium spec that `file.py:Class`, `package.module:Class` or `module:Id-v0` names.
 
-    Raises FileNotFoundError for a missing file, ImportError for a missing module, ValueError where there is no such
-    class in it.
+    Raises FileNotFoundError for a missing file, ImportError for a missing module, ValueError for a missing class in it.
     """
     place, _, name = source.rpartition(":")
     if not place:  # a file without a class
@@ -89,7 +88,7 @@ def registered(name: str) -> EnvSpec | None:
 
 
 def can_render(name: str, entry: Entry | str) -> bool:
-    """Whether its environments give images, as far as render modes of a class and parameters of a function tell."""
+    """Whether environments can render images, as far as a class's render modes or a function's parameters show."""
     if is_kernel(entry):
         if entry.gymnasium_id is None:
             return hasattr(entry, "render") or hasattr(entry, "pixel")
@@ -119,10 +118,10 @@ def comes_as_vector(name: str, entry: Entry | str) -> bool:
 
 
 def reference(thing: Callable) -> str:
-    """The name by which find() gives this class or function again: `package.module:Class` or `file.py:Class`.
+    """The name with which find() returns this class or function: `package.module:Class` or `file.py:Class`.
 
-    A partial, an object that is called and an object's method are not found again by the name of what is in them: it
-    is in angle brackets, as a lambda's.
+    A partial, a callable object and an object's method cannot be found by a name. Theirs is in angle brackets, as a
+    lambda's.
     """
     inner: Any = thing
     while isinstance(inner, functools.partial):
@@ -139,9 +138,9 @@ def reference(thing: Callable) -> str:
 
 
 def arguments_of(env_kwargs: Settings | None, kwargs: Settings) -> dict[str, Any]:
-    """The arguments of what makes an environment: env_kwargs, and keywords that are no settings of make().
+    """The arguments for making an environment: env_kwargs, and keywords that are not settings of make().
 
-    Raises TypeError for a name in both, and for env_kwargs that are no dict."""
+    Raises TypeError for a name in both, and if env_kwargs is not a dict."""
     if env_kwargs is not None and not isinstance(env_kwargs, Mapping):
         raise TypeError(f"env_kwargs is {shown(env_kwargs, 60)}: give a dict, the environment's arguments by name")
     if twice := sorted({*(env_kwargs or {})} & {*kwargs}):
@@ -150,9 +149,10 @@ def arguments_of(env_kwargs: Settings | None, kwargs: Settings) -> dict[str, Any
 
 
 def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
-    """One gymnasium.Env of what find() returned. A KernelEnv gives the reference that it is a port of, or plain Python.
+    """Make one gymnasium.Env from the result of find(). For a KernelEnv it is the reference that it was ported from, or
+    plain Python.
 
-    Raises ImportError where a package is missing, TypeError where a function gives something else.
+    Raises ImportError for a missing package, TypeError if a function returns something else.
     """
     if is_kernel(entry):
         if entry.gymnasium_id is None:
@@ -191,9 +191,10 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
 
 @contextmanager
 def installs_named(name: str, entry: EnvSpec) -> Iterator[None]:
-    """Where making an environment needs a module that is missing, raise an error that says what to do.
+    """If making an environment needs a missing module, raise an error with the remedy.
 
-    Raises ImportError or Misnamed; other ModuleNotFoundErrors as they are, since only their tracebacks say who imports.
+    Raises ImportError or Misnamed. Other ModuleNotFoundErrors are raised unchanged, since only their tracebacks show
+    the import.
     """
     try:
         yield
@@ -214,8 +215,8 @@ def installs_named(name: str, entry: EnvSpec) -> Iterator[None]:
 
 @contextmanager
 def mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
-    """Turn MuJoCo's messages on a model into warnings, which Python shows once; but for what is deprecated in a model
-    of Gymnasium's, which no user can change.
+    """Turn MuJoCo's messages about a model into warnings, which Python shows once. Messages about deprecated features
+    in Gymnasium's models are dropped, since users cannot change these.
 
     MuJoCo would print them for each environment, and write them to a file."""
     if ".mujoco" not in str(entry.entry_point) or importlib.util.find_spec("mujoco") is None:
@@ -250,7 +251,7 @@ def is_module(name: str) -> bool:
 
 
 def in_module(name: str) -> str:
-    """How to name an environment of a module: advice. Imports the module."""
+    """Advice on naming an environment of a module. Imports the module."""
     try:
         module = importlib.import_module(name)
     except Exception as error:
@@ -269,7 +270,7 @@ def is_turn_based(env: object) -> bool:
 
 
 def has_a_limit(entry: Entry | str) -> bool:
-    """Whether gymnasium.make makes this, or the reference that it is a port of, and so limits its episodes."""
+    """Whether gymnasium.make makes this environment or its reference, and so limits its episodes."""
     port = is_kernel(entry) and entry.gymnasium_id is not None
     return port or (isinstance(entry, EnvSpec) and not entry.id.startswith(ATARI))
 
@@ -289,7 +290,7 @@ def _is_environment(thing: Callable) -> bool:
 
 
 def _file_meant(place: str) -> str | None:
-    """The file that was meant by `folder/file` without .py, or `file.py:` before a second colon."""
+    """The file that was meant by `folder/file` without .py, or by `file.py:` before a second colon."""
     file = f"{place.rstrip(':').removesuffix('.py')}.py"
     return file if {":", "/"} & {*place} and file != place and Path(file).is_file() else None
 
@@ -301,7 +302,7 @@ def _moved(place: str) -> str | None:
 
 
 def _no_class(module: ModuleType, place: str, name: str) -> Misnamed:
-    """The error for a module without the class asked for: what it has."""
+    """The error for a module without the requested class, with the classes that it has."""
     given = f"{place}:{name}" if name else place
     place = str(shown_path(place)) if place.endswith(".py") else place
     wrong = f"there is no environment {name!r} in {place}" if name else f"{place} does not say which class in it to use"
@@ -319,7 +320,7 @@ def _no_class(module: ModuleType, place: str, name: str) -> Misnamed:
 
 
 def _functions_near(name: str, module: ModuleType) -> list[str]:
-    """Functions of a module by which one may be meant, which may make environments: `parallel_env` of PettingZoo's."""
+    """Functions of a module that may make environments, such as PettingZoo's `parallel_env`."""
     functions = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
     return get_close_matches(name, functions, n=1, cutoff=0.8)
 

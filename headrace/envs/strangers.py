@@ -1,4 +1,4 @@
-"""Settings of a run that could have any code run, without code in the run's folder."""
+"""Find settings of a run that could cause arbitrary code to run, without code in the run's folder."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ENVIRONMENTS = (Env, KernelEnv, gymnasium.Env, gymnasium.vector.VectorEnv)
 
 
 def check_settings(run: Path, settings: Json) -> None:
-    """Raise Untrusted where settings of a run could have any code run. To be called within code_of() of the run.
+    """Raise Untrusted if settings of a run could cause arbitrary code to run. Call this within code_of() of the run.
 
-    settings: those of the run, without those that the user has given in their place. Three kinds are refused: arguments
-    for a function, as a command for subprocess:getoutput; arguments that name a file of the run's folder, which an
-    environment would load; and the address of a Ray cluster, whose machines have this one unpickle what they send.
+    settings: the run's, without those that the user has replaced. Three kinds are refused: arguments for a function,
+    such as a command for subprocess:getoutput; arguments that name a file of the run's folder, which an environment
+    would load; and the address of a Ray cluster, since this machine unpickles what the cluster's machines send.
     """
     if is_trusted(run):
         return
@@ -52,7 +52,7 @@ def check_settings(run: Path, settings: Json) -> None:
 
 
 def _makes_environments(env: str) -> bool:
-    """Whether a name is that of a class of environments, or of an id. Classes are made wherever they are."""
+    """Whether a name is that of a class of environments, or of an id. Such classes are allowed in any module."""
     entry = entry_of(env)
     bases = entry.__mro__ if isinstance(entry, type) else ()
     return isinstance(entry, EnvSpec) or bool(set(ENVIRONMENTS) & set(bases))

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WINDOW = 100  # episodes of a running mean
-MOST_LETTERS = 100  # of a name in a plot
-RESAMPLES = 1000  # of a bootstrap
+MOST_LETTERS = 100  # longest name in a plot
+RESAMPLES = 1000  # number of bootstrap samples
 GRID = 200  # points of a curve of several runs
-MAX_POINTS = 3000  # single episodes that are plotted, at most
-STYLES = ("-", "--", ":", "-.")  # of the agents of a group of runs
+MAX_POINTS = 3000  # largest number of episodes plotted as dots
+STYLES = ("-", "--", ":", "-.")  # line styles of the agents in a group of runs
 # safe for colour blindness (Okabe & Ito 2008)
 SUFFIXES = (".png", ".svg", ".pdf")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -35,24 +35,25 @@ def plot(
 ) -> Path:
     """Plot the learning curves of run folders, and return the path of the image: a PNG, SVG or PDF, by its suffix.
 
-    runs: folders of runs of Headrace, and what other libraries wrote: folders with monitor files of Stable-Baselines3,
-    of rl_zoo3, or with TensorBoard's events, such as those of CleanRL.
+    runs: folders of runs of Headrace or of other libraries: with monitor files of Stable-Baselines3, of rl_zoo3, or
+    with TensorBoard's events, such as those of CleanRL.
 
     output: None stands for curves.png, or the first free name of curves_2.png ...
-    by: settings by which the runs of an algorithm are grouped, ("learning_rate",); None for all that differ between
-    them and concern learning, () for none.
+    by: settings that group the runs of an algorithm, such as ("learning_rate",). None for all settings of learning that
+    differ between them, () for none.
 
     Each environment has a row: the return of training episodes against environment steps and against wall time. A
-    single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one
-    group are treated as seeds: the interquartile mean of their running means, with a 95 % confidence band by stratified
-    bootstrap (Agarwal et al. 2021, arXiv:2108.13264): where `by` puts runs of several settings into one group, runs are
-    drawn again among those of the same settings. A run that ended before others keeps its last value.
-    Of several agents there is a line for each, or for each group of them with a policy of its own: its mean over the
-    run's window of episodes. Of self-play there is the learner's Elo rating in place of returns.
+    single run is plotted as its running mean over 100 episodes, with a dot for each episode. Several runs of one group
+    are treated as seeds. Their line is the interquartile mean of their running means, with a 95 % confidence band by
+    stratified bootstrap (Agarwal et al. 2021, arXiv:2108.13264). If `by` puts runs with several settings into one
+    group, the bootstrap draws runs among those with the same settings. A run that ended before others keeps its last
+    value.
+    With several agents there is a line for each agent, or for each group with its own policy: the mean return over the
+    run's window of episodes. With self-play the learner's Elo rating is plotted in place of returns.
     Damaged rows of a run's logs are left out, with a warning for each.
-    A folder that is no run, or has no episodes, is left out, with a line that says so.
-    Raises FileNotFoundError, ValueError where all are such folders, or a name in `by` is no setting of theirs;
-    ImportError without matplotlib.
+    A folder that is not a run, or has no episodes, is left out, and a line reports it.
+    Raises FileNotFoundError, ValueError if this is so for all folders, or if a name in `by` is not a setting of the
+    runs; ImportError without matplotlib.
     """
     runs = [runs] if isinstance(runs, str | Path) else runs
     target = free("curves.png") if output is None else Path(output)
@@ -78,7 +79,7 @@ def plot(
 
 
 def _readable(runs: Sequence[Path]) -> list[History]:
-    """The histories of runs. Of those that cannot be read, a line says why; raises that of the first if none can be."""
+    """Read the histories of runs. A line says why a run cannot be read. If none can be read, raises the first error."""
     from headrace.evaluation import foreign_logs  # which `import headrace` does not need
 
     found, wrong = list[History](), list[Exception]()
@@ -95,15 +96,16 @@ def _readable(runs: Sequence[Path]) -> list[History]:
 
 
 def _with_envs(histories: Sequence[History]) -> list[History]:
-    """Histories with the name of an environment each: where a library's files name none, that of the others, if these
-    have one alone."""
+    """Give each history the name of an environment. If a library's files do not name it, the other runs' environment is
+    taken, if they all have the same."""
     named = {history.env for history in histories if history.env}
     env = named.pop() if len(named) == 1 else "environment unknown"
     return [history if history.env else replace(history, env=env) for history in histories]
 
 
 def _label(name: str) -> str:
-    """A name as matplotlib shows it, which leaves out what begins with "_", and reads formulas between dollars."""
+    """Escape a name for matplotlib, which hides names that begin with "_" and takes text between dollars for
+    formulas."""
     text = shortened(printable(name), MOST_LETTERS).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
@@ -116,7 +118,7 @@ def _check_settings(names: Sequence[str], histories: Sequence[History]) -> None:
 
 
 def grouped(histories: Sequence[History], by: Sequence[str] | None = None) -> dict[str, list[History]]:
-    """Runs of one environment by algorithm and the values of some settings: see plot()."""
+    """Group the runs of one environment by algorithm and the values of some settings: see plot()."""
     groups: dict[str, list[History]] = {}
     for history in histories:
         alike = [other.settings for other in histories if other.name == history.name]
@@ -127,7 +129,7 @@ def grouped(histories: Sequence[History], by: Sequence[str] | None = None) -> di
 
 
 def running_mean(value: Array, window: int = WINDOW) -> Array:
-    """Mean of each entry and the window - 1 before it, [E]; of fewer at the start."""
+    """Mean of each entry and the window - 1 entries before it, [E]; of fewer at the start."""
     total = np.concatenate([[0.0], np.cumsum(value)])
     stop = np.arange(1, len(value) + 1)
     start = np.maximum(stop - window, 0)
@@ -135,12 +137,12 @@ def running_mean(value: Array, window: int = WINDOW) -> Array:
 
 
 def smoothed(history: History) -> Array:
-    """The running mean of a run's returns; these themselves where they are means already."""
+    """The running mean of a run's returns, or the returns themselves if they are means already."""
     return history.episode_return if history.averaged else running_mean(history.episode_return)
 
 
 def interquartile_mean(value: Array, axis: int = 0) -> Array:
-    """Mean of the middle half along an axis; of everything where there are fewer than four."""
+    """Mean of the middle half along an axis; the mean of all if there are fewer than four."""
     from scipy.stats import trim_mean
 
     return trim_mean(value, 0.25, axis=axis)
@@ -153,14 +155,15 @@ def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, 
 
 
 def strata(histories: Sequence[History]) -> list[str]:
-    """Of each run, the values of the settings of learning in which it differs from others."""
+    """For each run, the values of settings of learning in which the runs differ."""
     settings = [history.settings for history in histories]
     names = differing(settings)
     return [repr([own.get(name) for name in names]) for own in settings]
 
 
 def join_curves(curves: Sequence[tuple[Array, Array]], stratum: Sequence[str]) -> tuple[Array, Array, Array, Array]:
-    """As join(), of curves given by their x and y. stratum: of each curve, the name of those it is drawn among."""
+    """Join curves given by their x and y, as join() does. stratum: for each curve, the name of the set that the
+    bootstrap draws it from."""
     x = np.linspace(max(known[0] for known, _ in curves), max(known[-1] for known, _ in curves), GRID)
     y = np.stack([np.interp(x, *known) for known in curves])
     generator, members = (
@@ -212,7 +215,7 @@ def _plot_group(panel: Axes, axis: str, colour: str, name: str, members: Sequenc
 def _plot_agent(
     panel: Axes, axis: str, colour: str, style: str, name: str, rows: Sequence[Array], members: Sequence[History]
 ) -> None:
-    """A line of one agent. rows: of each run, see History.by_agent."""
+    """Plot the line of one agent. rows: for each run, see History.by_agent."""
     known = [(row[:, 0 if axis == "steps" else 1], row[:, 2]) for row in rows]
     if len(known) > 1:
         _plot_band(panel, colour, style, name, len(known), join_curves(known, strata(members)))
@@ -221,7 +224,7 @@ def _plot_agent(
 
 
 def _plot_band(panel: Axes, colour: str, style: str, name: str, runs: int, curve: tuple[Array, ...]) -> None:
-    """The mean of several runs, and its band."""
+    """Plot the mean of several runs, and its band."""
     x, middle, low, high = curve
     panel.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     mean = "mean" if runs < 4 else "interquartile mean"

@@ -27,7 +27,7 @@ from headrace.policies.base import Policy, check_policy
 if TYPE_CHECKING:
     from headrace.envs.workers.process import Workers
 
-FEW_ENVS = 8  # environments where neither a training nor a setting says how many
+FEW_ENVS = 8  # number of environments if neither a training nor a setting determines it
 
 
 def evaluate(
@@ -53,30 +53,30 @@ def evaluate(
     eval_envs: int | None = None,
     training_envs: int | None = None,
 ) -> Evaluation:
-    """Returns of `episodes` episodes, numbered from 0, each begun with a seed of its own.
+    """Evaluate a policy in `episodes` episodes, numbered from 0, each with its own seed.
 
-    env: as for make(), or a ready Env, which is made again from its Recipe: its source, and the options it was made
-    with. Ports are
+    env: as for make(), or a ready Env, which is made again from its source and options (its Recipe). Ports are
     evaluated in their Gymnasium reference, other KernelEnvs and those with params compiled. Episodes differ from those
     of a training run with the same seed.
-    deterministic: the most likely actions; otherwise sampled actions, reproducible by seed.
+    deterministic: True takes the most likely actions, False samples actions, reproducibly by seed.
     With several agents, the return of an episode is the mean over agents, and its length that of the longest.
-    eval_envs: how many environments there are at most, see Evaluator. They play the episodes in rounds, episode i in
-    environment i modulo their number; they are closed in any case. The seed, the params, the random actions and the
-    return of an episode depend on its number, and not on how many environments there are, where reset(seed=...)
-    determines an episode. Every one of the first `episodes` counts, so short episodes are not favoured.
-    training_envs: the number of environments of the training that the policy is from, see Evaluator.
+    eval_envs: largest number of environments, see Evaluator. They play the episodes in rounds, episode i in environment
+    i modulo their number, and are closed at the end in any case. The seed, the params and the random actions of an
+    episode depend only on its number. So does its return, if reset(seed=...) determines an episode. All of the first
+    `episodes` episodes count, so short ones are not favoured.
+    training_envs: number of environments in the policy's training, see Evaluator.
     workers: a number of processes, or a headrace.Workers; None steps in this process. The results do not depend on it.
     frame_stack, time_limit, info_mask, params, env_kwargs, ignore, agent_info: as in training, see make() and Trainer;
-    wrapper: make()'s wrappers. Of params and agent_info with an entry for each environment, episode i has that of
+    wrapper: make()'s wrappers. If params or agent_info have an entry for each environment, episode i has that of
     environment i modulo their number.
-    most_steps: episodes longer than this are cut off there, and counted; None: the environment's own time limit, or
-    27,000 where that is longer. reference: whether ports are Gymnasium's, or else compiled.
-    watch: called with the numbers of episodes that have ended and of steps: every few steps, and before each of
-    environments that are not compiled.
+    most_steps: longer episodes are cut off at this step, and counted. None for the environment's own time limit or
+    27,000, whichever is larger. reference: whether ports are evaluated in Gymnasium's environment; otherwise they are
+    compiled.
+    watch: called with the number of ended episodes and of steps, every few steps, and before each step of environments
+    that are not compiled.
     on_error, step_timeout: see make(). With "restart", an episode that an error ends is replaced by another one.
-    Raises Stopped where watch returns true; TypeError for an Env that cannot be made again; ValueError for workers or
-    eval_envs of compiled environments, or a missing agent_info.
+    Raises Stopped if watch returns True; TypeError for an Env that cannot be made again; ValueError for workers or
+    eval_envs with compiled environments, or a missing agent_info.
     """
     options: Json = {"frame_stack": frame_stack, "time_limit": time_limit, "info_mask": info_mask, "params": params}
     options |= {"env_kwargs": env_kwargs, "wrapper": wrapper, "ignore": ignore, "agent_info": agent_info}
@@ -86,15 +86,15 @@ def evaluate(
 
 
 class Evaluator:
-    """evaluate() several times in the same environments: made at the first evaluation, kept until close().
+    """Evaluates several times in the same environments, which are made at the first evaluation and kept until close().
 
     env and the other arguments: as for evaluate().
-    eval_envs: how many environments there are at most; None: as many as the training has (training_envs, or those of a
-    ready Env), else FEW_ENVS, or as many as there are workers. Compiled environments are as many as there are episodes,
-    and so are the references of ports where eval_envs is None.
-    Of a list of functions, environment i is made by number i modulo theirs, and the number of environments is a
-    multiple of theirs. Where the list is longer than training_envs, evaluations have those functions that are left, and
-    at most one environment of each.
+    eval_envs: largest number of environments. None for the number of the training (training_envs, or a ready Env's),
+    else FEW_ENVS, or the number of workers. There is a compiled environment for each episode, and also a reference of a
+    port for each if eval_envs is None.
+    With a list of functions, function i modulo their number makes environment i, and the number of environments is a
+    multiple of theirs. If the list is longer than training_envs, evaluations use the functions beyond it, with at most
+    one environment each.
     """
 
     def __init__(
@@ -141,10 +141,10 @@ class Evaluator:
             training_envs = env.num_copies
         self.source, self._most = self._at_most(eval_envs, training_envs, port)
         self._env: Env | None = None
-        self._carried: tuple[Carried, ...] = ()  # what its wrappers have learned
+        self._carried: tuple[Carried, ...] = ()  # statistics that its wrappers have learned
 
     def _at_most(self, eval_envs: int | None, training_envs: int | None, port: bool) -> tuple[Source, int | None]:
-        """What environments are made of, and how many there are at most; None for as many as episodes."""
+        """The source of environments, and their largest number; None for one per episode."""
         name = envs.spec(self.source).name
         if eval_envs is not None and not (isinstance(eval_envs, Integral) and eval_envs >= 1):
             raise ValueError(f"eval_envs must be a whole number of environments, 1 or more, got {eval_envs!r}")
@@ -190,8 +190,8 @@ class Evaluator:
             return replace(found, seconds=perf_counter() - started)
 
     def prepare(self, policy: Policy, episodes: int) -> Env:
-        """The environments for so many episodes, which are made now where there are others or none; so are those whose
-        wrappers have learned something else since than what comes with the policy."""
+        """The environments for `episodes` episodes. They are made if there are none, if their number does not fit, or
+        if their wrappers' statistics differ from those that come with the policy."""
         own = carried(policy) if kernel_class(self.source) is None and not self._vector else ()
         if self._env is not None and self._env.learned and (not own or own != self._carried):
             self.close()
@@ -230,12 +230,12 @@ class Evaluator:
             raise
 
     def close(self) -> None:
-        """Close the environments. Another evaluation makes others."""
+        """Close the environments. The next evaluation makes new ones."""
         env, self._env = self._env, None
         if env is not None:
             env.close()
 
 
 def _repeated(value: Any, number: int) -> Any:
-    """Values for so many environments, of values for others; one value as it is."""
+    """Repeat a list of values for `number` environments; a single value is returned as it is."""
     return [value[i % len(value)] for i in range(number)] if has_several(value) else value

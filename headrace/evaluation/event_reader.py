@@ -1,4 +1,4 @@
-"""Scalars and texts of TensorBoard's event files.
+"""Read scalars and texts from TensorBoard's event files.
 
 A record is the length of its message, a checksum, the message (an Event), and a checksum.
 """
@@ -28,9 +28,9 @@ class Scalars:
 
 
 def read_events(paths: list[Path]) -> Scalars:
-    """The scalars of event files. seconds: since the first event.
+    """Read event files. Times are seconds since the first event.
 
-    What follows a damaged record is left out, with a warning. Raises ValueError without any record.
+    Records after a damaged one are left out, with a warning. Raises ValueError without any record.
     """
     events = sorted((event for path in paths for event in _events(path)), key=lambda event: event.wall_time)
     if not events:
@@ -48,7 +48,7 @@ def read_events(paths: list[Path]) -> Scalars:
 
 
 def _number(value: Any) -> float | None:
-    """The number of a summary's value: simple, or as a tensor with one entry; None where it is something else."""
+    """The number of a summary's value, which is simple or a tensor with one entry; None for anything else."""
     if value.WhichOneof("value") == "simple_value":
         return float(value.simple_value)
     entries = [*value.tensor.float_val, *value.tensor.double_val]
@@ -58,7 +58,7 @@ def _number(value: Any) -> float | None:
 
 
 def _events(path: Path) -> Iterator[Any]:
-    """The events of a file that may still be written to, without an incomplete last one."""
+    """Iterate over the events of a file that may still be written to. An incomplete last one is left out."""
     from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event
 

@@ -27,12 +27,12 @@ RUN_NUMBER = re.compile(r"[-_]\d+$")
 
 
 def read(path: str | Path) -> History:
-    """The history of a run, whatever library it is of.
+    """Read the history of a run of any supported library.
 
     path: a folder of a run of Headrace; a folder with *monitor.csv, such as one of rl_zoo3, or a single such file; a
     folder with TensorBoard's events, or a single such file.
 
-    Raises FileNotFoundError where it is none of these, ValueError where it has no episodes.
+    Raises FileNotFoundError for any other path, ValueError for a run without episodes.
     """
     path = Path(path)
     if (path / "config.toml").exists():
@@ -75,7 +75,7 @@ def _of_monitors(path: Path, files: list[Path]) -> History:
 
 def _of_zoo(folder: Path) -> tuple[str, str, Json]:
     """The library, the algorithm and the hyperparameters of a folder ALGORITHM/ENV_N of rl_zoo3, which has them in
-    ENV/config.yml; of another folder the library alone."""
+    ENV/config.yml; for another folder only the library."""
     files = list(folder.glob("*/config.yml"))
     if not files:
         return SB3, "", {}
@@ -83,8 +83,8 @@ def _of_zoo(folder: Path) -> tuple[str, str, Json]:
 
 
 def _hyperparameters(file: Path) -> Json:
-    """The hyperparameters in a file of rl_zoo3. Nothing that a tag of Python names is imported or called: its value
-    stands as it is written. Empty without PyYAML, or where a file is damaged, and a line says so."""
+    """Read the hyperparameters in a file of rl_zoo3. Python tags in it import and call nothing: their values are read
+    as plain ones. Without PyYAML, or for a damaged file, the result is empty and a line says so."""
     try:
         import yaml
     except ImportError:
@@ -108,7 +108,7 @@ def _hyperparameters(file: Path) -> Json:
 
 
 def _of_events(path: Path, files: list[Path]) -> History:
-    """The episodes of CleanRL's events, or the means of Stable-Baselines3's."""
+    """The episodes in CleanRL's events, or the means in Stable-Baselines3's."""
     found = read_events(files)
     tag = next((tag for tag in (EPISODES, MEANS) if tag in found.scalars), None)
     if tag is None:

@@ -18,10 +18,10 @@ from headrace.core.types import Json, Settings
 from headrace.core.writing import check_file
 
 PREFIX = "return/"  # of the columns of agents in metrics.jsonl
-RATED = "self_play/rating"  # the column of Elo ratings, which says more than returns against opponents that improve
+RATED = "self_play/rating"  # the column of Elo ratings: more informative than returns against improving opponents
 RATING = "Elo rating"
 Array = NDArray[np.float64]
-# settings that say how long a run was, what it wrote, and where: runs that differ in no others are treated as seeds
+# settings of a run's length, its output and its machine: runs that differ only in these are treated as seeds
 NOT_OF_LEARNING = (
     *("seed", "total_steps", "max_seconds", "max_episodes", "target_return", "window", "replay_order"),
     *(
@@ -47,27 +47,27 @@ class History:
     episode_return: Array
     steps: Array  # of all environments together, when the episode ended
     seconds: Array  # of wall time since training began
-    settings: Json = field(default_factory=dict)  # those of its config.toml
-    # mean returns of each agent or group of agents, float64 [rows, 3]: steps, seconds, return; of self-play RATING
-    # alone; empty for one agent
+    settings: Json = field(default_factory=dict)  # of its config.toml
+    # mean returns of each agent or group of agents, float64 [rows, 3]: steps, seconds, return; with self-play only
+    # RATING; empty for one agent
     by_agent: Mapping[str, Array] = field(default_factory=dict)
-    library: str = ""  # that wrote it; empty: Headrace
+    library: str = ""  # the library that wrote it; empty: Headrace
     averaged: bool = False  # returns are means over episodes already
 
     @property
     def name(self) -> str:
-        """Its algorithm as a plot names it, with the library."""
+        """The algorithm's name in a plot, with the library."""
         return f"{self.algorithm} ({self.library})" if self.library else self.algorithm.upper()
 
     def axis(self, name: str) -> Array:
-        """The x of each episode: "steps" or "seconds"."""
+        """The x value of each episode. axis: "steps" or "seconds"."""
         return self.steps if name == "steps" else self.seconds
 
 
 def read(path: str | Path) -> History:
-    """The history in a run's folder. Damaged rows are left out, with a warning that names the line.
+    """Read the history in a run's folder. Damaged rows are left out, with a warning that names the line.
 
-    Raises FileNotFoundError if it is no run, ValueError without episodes, or where monitor.csv has no header.
+    Raises FileNotFoundError if it is not a run, ValueError without episodes, or if monitor.csv has no header.
     """
     folder = Path(path)
     if not (folder / "monitor.csv").is_file():
@@ -86,7 +86,7 @@ def read(path: str | Path) -> History:
 
 
 def differing(runs: Sequence[Settings]) -> list[str]:
-    """The names of the settings of learning that are not the same in all of these runs, in alphabetical order."""
+    """Names of settings of learning that differ between these runs, in alphabetical order."""
     names = {name for settings in runs for name in settings} - {"algorithm", "env", *NOT_OF_LEARNING}
     return sorted(name for name in names if len({repr(settings.get(name)) for settings in runs}) > 1)
 
@@ -127,7 +127,7 @@ def _steps_at(path: Path, seconds: Array, length: Array) -> Array:
 
 
 def _returns_by_agent(path: Path) -> dict[str, Array]:
-    """The columns return/NAME of the metrics, and RATED. Damaged rows, of which _steps_at() warns, are left out."""
+    """The columns return/NAME and RATED of the metrics. Damaged rows are left out; _steps_at() warns about them."""
     found: dict[str, list[tuple[float, float, float]]] = {}
     for line in _whole_lines(path) if path.is_file() else ():
         with suppress(ValueError, LookupError, TypeError, AttributeError):
@@ -141,7 +141,7 @@ def _returns_by_agent(path: Path) -> dict[str, Array]:
 
 
 def _rows(path: Path, lines: list[str], first: int, parse: Callable[[str], list[float]]) -> list[list[float]]:
-    """Numbers of each line from the first on. Lines without them are left out, with a warning."""
+    """The numbers of each line, starting at line `first`. Damaged lines are left out, with a warning."""
     rows = []
     for number, line in enumerate(lines[first:], first + 1):
         try:
@@ -153,12 +153,12 @@ def _rows(path: Path, lines: list[str], first: int, parse: Callable[[str], list[
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file that may still be written to, without an incomplete last line."""
+    """The lines of a file that may still be written to. An incomplete last line is left out."""
     return check_file(path).read_text(errors="replace").split("\n")[:-1]
 
 
 def _spread(seconds: Array) -> Array:
-    """End times of episodes, [E]: spread evenly over their iteration, at whose end they are logged."""
+    """End times of episodes, [E]. They are logged at the end of an iteration, and spread evenly over it here."""
     moments, first, count = np.unique(seconds, return_index=True, return_counts=True)
     before = np.concatenate([[0.0], moments[:-1]])
     rank = np.arange(len(seconds)) - np.repeat(first, count) + 1

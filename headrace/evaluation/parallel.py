@@ -1,4 +1,4 @@
-"""Evaluations in a process of their own, while training goes on."""
+"""Evaluations in a separate process, while training continues."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from headrace.parallel.weights import received, sent
 from headrace.policies.base import Policy
 
 EVALUATE = 0  # the only order; a number and weights follow
-GRACE = 1.0  # s for the process to leave an evaluation that nobody waits for
+GRACE = 1.0  # s that the process has to give up an evaluation whose result is no longer needed
 
 
 class Evaluated(NamedTuple):
-    """What is evaluated, for a process to which the names registered in this one are unknown."""
+    """The environment and settings of evaluations, for a process that does not know this process's registered names."""
 
     recipe: Recipe
-    registered: Spec | None  # where the source is a registered name
-    gymnasium_spec: EnvSpec | None  # where it is an id of Gymnasium
+    registered: Spec | None  # if the source is a registered name
+    gymnasium_spec: EnvSpec | None  # if it is an id of Gymnasium
     device: torch.device
-    arguments: Mapping[str, Any]  # others of Evaluator
+    arguments: Mapping[str, Any]  # the other arguments of Evaluator
     episodes: int
     seed: int
 
 
 class Evaluating:
-    """A Role (envs.workers.protocol): evaluates a policy with the weights that come with an order, always in the same
-    environments, and answers by the Evaluation.
+    """A Role (envs.workers.protocol): evaluates a policy with the weights in each order, always in the same
+    environments. The answer is the Evaluation.
 
     policy: a Policy, saved by torch; evaluated: an Evaluated, pickled by cloudpickle.
     """
@@ -69,13 +69,13 @@ class Evaluating:
         self.evaluator.prepare(self.policy, self.episodes)
 
     def carry_out(self, what: int, where: int) -> Evaluation | None:
-        """Evaluate the weights that follow the order. None where it is to end before that is done."""
+        """Evaluate the weights that follow the order. None if the process has to end before the evaluation is done."""
         weights, self.policy.wrapper_statistics = torch.load(io.BytesIO(self.orders.recv()))
         self.policy.load_state_dict(weights)
         try:
             watch = lambda ended, steps: self.orders.poll()  # noqa: E731
             return self.evaluator.evaluate(self.policy, self.episodes, self.seed, watch=watch)
-        except Stopped:  # the next order is there, or nobody gives any
+        except Stopped:  # the next order has come, or the parent is gone
             return None
 
     def close(self) -> None:
@@ -87,9 +87,9 @@ class EvaluationProcess:
     """A process that evaluates a policy on a device, with one set of weights after another.
 
     env, arguments: those of Evaluator; episodes, seed: of each evaluation.
-    It is started again where it has died, and the evaluation is repeated; where it has died three times in a row, that
-    is raised, with how it ended. Raises TypeError for a policy or an env that cannot be sent or made again, and what
-    evaluate() raises.
+    If the process dies it is started again, and the evaluation is repeated. If it dies three times in a row, an error
+    says how it ended. Raises TypeError for a policy or an env that cannot be sent or made again, and what evaluate()
+    raises.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class EvaluationProcess:
         self._workers = Workers(1)
         # an evaluation takes as long as its episodes do
         self._transport = Transport(self._workers.acquire(1), math.inf)
-        self._number, self._weights = 0, b""  # of the evaluation under way
+        self._number, self._weights = 0, b""  # of the running evaluation
         try:
             self._transport.assign([task])
         except BaseException:
@@ -123,7 +123,7 @@ class EvaluationProcess:
 
     @property
     def idle(self) -> bool:
-        """Whether it is at no evaluation."""
+        """Whether no evaluation is running."""
         return not self._transport.orders
 
     def start(self, weights: StateDict, statistics: Sequence[Json] = ()) -> None:
@@ -134,7 +134,7 @@ class EvaluationProcess:
         self._order()
 
     def get(self, timeout: float) -> Evaluation | None:
-        """The result of the evaluation that was started; None where it is not there after `timeout` seconds."""
+        """The result of the evaluation that was started; None if it has not finished after `timeout` seconds."""
         ready, lost = self._transport.get(timeout)
         if lost:
             self._transport.replace(0, progress=self._number)
@@ -145,7 +145,7 @@ class EvaluationProcess:
         self._transport.start(0, EVALUATE, self._number, self._weights)
 
     def close(self) -> None:
-        """End the process, also in the middle of an evaluation."""
+        """End the process, even during an evaluation."""
         for worker in self._transport.workers:
             worker.end(GRACE)
         self._workers.close()

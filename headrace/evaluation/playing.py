@@ -1,4 +1,4 @@
-"""Plays episodes in environments by a policy, and adds up their returns."""
+"""Play episodes with a policy, and add up their returns."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from headrace.envs.base import Env, Round
 from headrace.envs.wrappers.conditioning import NAME, InformedEnv
 from headrace.policies.base import Policy, spaces_to_see
 
-LONGEST = 27_000  # steps of an episode, where the environment has no time limit: the longest of Gymnasium's own limits
+LONGEST = 27_000  # steps of an episode without a time limit: the longest of Gymnasium's own limits
 ROWS = 64  # steps of compiled environments between two checks for finished episodes
-FEW_ROWS = 8  # the same for other environments, whose steps take longer: `watch` is asked before each
-Watch = Callable[[int, int], bool]  # from the numbers of episodes that ended and of steps: whether to stop
+FEW_ROWS = 8  # the same for other environments, whose steps take longer: `watch` is called before each step
+Watch = Callable[[int, int], bool]  # (number of ended episodes, number of steps) -> whether to stop
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns and lengths of finished episodes, by episode."""
+    """Returns and lengths of episodes, in order of their numbers."""
 
     mean: float
     std: float
@@ -37,7 +37,7 @@ class Evaluation:
     seconds: float
     by_agent: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # returns, with several agents
     by_group: Mapping[str, float] = field(default_factory=dict)  # mean return of the agents that share a policy
-    cut: int = 0  # episodes that had not ended after most_steps: their returns are those until then
+    cut: int = 0  # number of episodes cut off after most_steps: their returns are those until then
 
     def __str__(self) -> str:
         length = sum(self.lengths) / len(self.lengths)
@@ -59,7 +59,7 @@ def played(
     watch: Watch | None = None,
     agent_info: Any = None,
 ) -> Evaluation:
-    """The returns of episodes in environments that exist, which begin new ones. Arguments: see headrace.evaluate."""
+    """Play new episodes in existing environments. Arguments: see headrace.evaluate."""
     started = perf_counter()
     seen = _informed(env, policy, agent_info)
     _check_spaces(policy, seen)
@@ -73,7 +73,7 @@ def played(
 
 
 def _check_spaces(policy: Policy, env: Env) -> None:
-    """Raise ValueError where a policy of one agent was made for other spaces than those of an environment."""
+    """Raise ValueError if a policy of one agent was made for other spaces than the environment's."""
     if env.num_agents > 1 or isinstance(policy, GroupedPolicy):
         return
     known_spaces, given_spaces = spaces_to_see(policy, env.observation_space), (env.observation_space, env.action_space)
@@ -86,7 +86,7 @@ def _check_spaces(policy: Policy, env: Env) -> None:
 
 
 def _informed(env: Env, policy: Policy, agent_info: Any) -> Env:
-    """An env with the agent_info of a training. Raises ValueError where the policy needs one that is not given."""
+    """Add a training's agent_info to an env. Raises ValueError if the policy needs one that is not given."""
     space = getattr(policy, "observation_space", None)
     if isinstance(space, Dict) and NAME in space.spaces and not _has_info(env):
         if agent_info is None:
@@ -100,7 +100,7 @@ def _has_info(env: Env) -> bool:
 
 
 class _Episodes:
-    """Returns and lengths of the episodes of an evaluation, [agents, episodes], and which of them were cut off."""
+    """Returns and lengths of the episodes of an evaluation, [agents, episodes], and whether they were cut off."""
 
     def __init__(self, number: int, num_agents: int) -> None:
         self.number = number
@@ -126,7 +126,7 @@ def _evaluation(env: Env, found: _Episodes, seconds: float) -> Evaluation:
 
 
 def _is_slow(env: Env) -> bool:
-    """Whether `watch` is asked before each step."""
+    """Whether `watch` is called before each step."""
     return env.backend not in ("cpu", "cuda", "torch")
 
 
@@ -178,7 +178,7 @@ def _play(
         running &= ~ended
         valid = rollout.valid[:rows].cpu() & running
         valid[max(0, most_steps - before) :] = False
-        returns += torch.where(valid, rollout.reward.cpu(), 0).sum(0)  # for those that are cut off
+        returns += torch.where(valid, rollout.reward.cpu(), 0).sum(0)  # for episodes that are cut off
         lengths += valid.sum(0)
         if not running.any():
             break

@@ -1,4 +1,4 @@
-"""What environments like given ones are made of."""
+"""The source and options of an environment, from which evaluations make others like it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headrace.envs.registry import Source
 
 
 class Recipe(NamedTuple):
-    """What environments like given ones are made of."""
+    """A source of environments, and options of make()."""
 
     source: Source
     options: Settings  # of make()
 
 
 def source_of(env: Env | Source) -> Source:
-    """What environments can be made of again: of a ready Env its class, its function or its name.
+    """The source from which environments can be made again: for a ready Env its class, function or name.
 
-    Raises TypeError where an Env has none of these.
+    Raises TypeError for an Env that has none of these.
     """
     if isinstance(env, str | list | tuple) or callable(env):
         return env
@@ -42,7 +42,7 @@ def source_of(env: Env | Source) -> Source:
 
 
 def can_be_made(env: Env | Source) -> bool:
-    """Whether source_of() can tell what environments can be made of again."""
+    """Whether source_of() finds a source from which environments can be made again."""
     try:
         source_of(env)
     except TypeError:
@@ -51,7 +51,7 @@ def can_be_made(env: Env | Source) -> bool:
 
 
 def recipe_of(env: Env | Source | Recipe) -> Recipe:
-    """What environments like a ready Env are made of. Raises TypeError as source_of() does."""
+    """The source and options that make environments like a ready Env. Raises TypeError as source_of() does."""
     if isinstance(env, Recipe):
         return env
     if isinstance(env, str | list | tuple) or callable(env):
@@ -68,13 +68,13 @@ def kernel_class(source: Source) -> type[KernelEnv] | None:
 
 
 def kinds_of(source: Source) -> Sequence[Source]:
-    """What makes the environments of a list in turn; a list of one for any other source."""
+    """The functions that make environments in turn, for a list; a list of one for any other source."""
     if isinstance(source, Several):
         return source.factories
     return source if isinstance(source, list | tuple) else [source]
 
 
 def is_port(source: Source) -> bool:
-    """Whether this is a KernelEnv that is a port of an environment of Gymnasium, its reference."""
+    """Whether the source is a KernelEnv that is a port of an environment of Gymnasium, its reference."""
     kernel = kernel_class(source)
     return kernel is not None and kernel.gymnasium_id is not None

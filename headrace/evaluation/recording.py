@@ -1,4 +1,5 @@
-"""Episodes as files of Minari's format: a folder with main_data.hdf5, a group for each episode, and metadata.json.
+"""Write and read episodes in Minari's format: a folder with main_data.hdf5, a group for each episode, and
+metadata.json.
 
 https://minari.farama.org/content/dataset_standards/ describes it. Images are stored as they are, not as JPEG.
 """
@@ -29,13 +30,13 @@ from headrace.envs.gym.learned import carried
 from headrace.envs.wrappers.conditioning import seen_in
 from headrace.policies.base import Policy
 
-MINARI = "0.5.4"  # the version whose format this is
+MINARI = "0.5.4"  # the version that has this format
 DATA, METADATA = "main_data.hdf5", "metadata.json"
 COLUMNS = ("rewards", "terminations", "truncations")
 
 
 class Recorded(NamedTuple):
-    """A folder of episodes that was written."""
+    """A folder of recorded episodes."""
 
     path: Path
     returns: tuple[float, ...]
@@ -43,7 +44,7 @@ class Recorded(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """An episode of T steps. Observations, T + 1 of them, are arrays, or dicts or tuples of arrays; so are actions."""
+    """An episode of T steps. Its T + 1 observations and its actions are arrays, or dicts or tuples of arrays."""
 
     observations: Any
     actions: Any
@@ -53,10 +54,10 @@ class Episode(NamedTuple):
 
 
 class EpisodeRecorder(gymnasium.Wrapper):
-    """Writes the episodes of an environment to a folder, whatever steps it: a policy, or a script of one's own.
+    """A wrapper that writes an environment's episodes to a folder, whether a policy or a script steps it.
 
-    An episode is written as it ends. One that reset() or close() cuts short is truncated at its last step.
-    Raises FileExistsError where there is such a folder, ValueError for spaces that the format has not, ImportError
+    An episode is written when it ends. If reset() or close() cuts it short, it is truncated at its last step.
+    Raises FileExistsError if the folder has episodes, ValueError for spaces that the format does not have, ImportError
     without h5py.
     """
 
@@ -84,7 +85,7 @@ class EpisodeRecorder(gymnasium.Wrapper):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, Json]:
-        """A step, which is recorded."""
+        """Take and record a step."""
         found = observation, reward, terminated, truncated, _ = super().step(action)
         outcome = float(reward), bool(terminated), bool(truncated)
         self._rows.append((deepcopy(action), *outcome, deepcopy(observation)))  # the next step may write into both
@@ -131,12 +132,12 @@ def record(
     agent_info: Any = None,
     **options: Any,
 ) -> Recorded:
-    """Play episodes by a policy and write them. Episode i has the seed `seed` + i.
+    """Play episodes with a policy and write them. Episode i has the seed `seed` + i.
 
     env: as for make(), played in its reference environment; or a Gymnasium environment. output: a new folder; None
-    stands for episodes, or the first free name of episodes_2 ... agent_info: as for play(); what is written are the
-    environment's own observations. options: of make(), as for evaluate().
-    Raises ValueError for several agents and spaces that the format has not; ImportError without h5py.
+    stands for episodes, or the first free name of episodes_2 ... agent_info: as for play(); the files have the
+    environment's own observations, without it. options: of make(), as for evaluate().
+    Raises ValueError for several agents, and for spaces that the format does not have; ImportError without h5py.
     """
     if episodes < 1:
         raise ValueError(f"episodes must be 1 or more, got {episodes!r}")
@@ -165,10 +166,10 @@ def _play(policy: Policy, env: gymnasium.Env, seed: int, deterministic: bool, se
 
 
 def read_episodes(folder: str | Path) -> Iterator[Episode]:
-    """The episodes in a folder of Minari's format, one by one. A dataset of Minari's own has them in its folder data/.
+    """Iterate over the episodes in a folder of Minari's format. For a dataset of Minari this is its folder data/.
 
-    Raises FileNotFoundError where there are none, ValueError for formats that are not read and for damaged files,
-    ImportError without h5py.
+    Raises FileNotFoundError without episodes, ValueError for unsupported formats and damaged files, ImportError without
+    h5py.
     """
     folder = Path(folder)
     if not (folder / METADATA).exists():
@@ -192,7 +193,7 @@ def read_episodes(folder: str | Path) -> Iterator[Episode]:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[None]:
-    """Raise ValueError, naming the file, where it is damaged."""
+    """Raise ValueError, naming the file, if it is damaged."""
     try:
         yield
     except FileNotFoundError:
@@ -203,14 +204,14 @@ def _whole(path: Path) -> Iterator[None]:
 
 
 def _metadata(folder: Path) -> Json:
-    """Read metadata.json. Raises ValueError where it is damaged."""
+    """Read metadata.json. Raises ValueError if it is damaged."""
     with _whole(folder / METADATA):
         found: Json = json.loads(check_file(folder / METADATA).read_text())
     return found
 
 
 def recorded_spaces(folder: str | Path) -> tuple[gymnasium.Space, gymnasium.Space]:
-    """The spaces of observations and of actions of a folder of Minari's format. Raises ValueError for damaged files."""
+    """Read the observation and action space of a folder of Minari's format. Raises ValueError for damaged files."""
     metadata = _metadata(Path(folder))
     with _whole(Path(folder) / METADATA):
         found = [_space(json.loads(metadata[f"{name}_space"])) for name in ("observation", "action")]
@@ -237,7 +238,7 @@ def _space(described: Json) -> gymnasium.Space:
 
 
 def _stored(place: Any, folder: Path) -> Any:
-    """A column, or a dict of its members; those of a Tuple are named _index_0 and so on."""
+    """Read a column, or a dict of its members. Those of a Tuple are named _index_0 and so on."""
     if hasattr(place, "keys"):
         members = {name: _stored(place[name], folder) for name in place}
         is_tuple = members and all(name == f"_index_{i}" for i, name in enumerate(sorted(members, key=_number)))
@@ -266,7 +267,7 @@ def _members(space: spaces.Dict | spaces.Tuple) -> list[tuple[Any, gymnasium.Spa
 
 
 def _described(space: gymnasium.Space) -> Json:
-    """A space as metadata.json has it. Raises ValueError for kinds that are not recorded."""
+    """Describe a space as metadata.json does. Raises ValueError for kinds that cannot be recorded."""
     kind, found = type(space).__name__, dict[str, Any]()
     if isinstance(space, spaces.Box):
         found = {"shape": list(space.shape), "low": space.low.tolist(), "high": space.high.tolist()}
@@ -285,7 +286,7 @@ def _described(space: gymnasium.Space) -> Json:
 
 
 def _spec(env: gymnasium.Env) -> Json:
-    """The environment by its id, where that can be written."""
+    """The environment's spec as JSON, if it can be written."""
     try:
         return {} if env.spec is None else {"env_spec": env.spec.to_json()}
     except (TypeError, ValueError):  # made with functions or objects

@@ -1,4 +1,4 @@
-"""Records videos of a policy, as GIF or MP4."""
+"""Record videos of a policy, as GIF or MP4."""
 
 from __future__ import annotations
 
@@ -79,9 +79,10 @@ def play(
     pettingzoo.ParallelEnv made with render_mode="rgb_array". output: a .gif or .mp4 file;
     None stands for play.gif, or the first free name of play_2.gif ... Episodes are cut off after
     max_steps. frame_stack, time_limit, params, ignore, info_mask: as in training, see make(); env_kwargs, wrapper:
-    make()'s kwargs and wrappers; agent_info: as for evaluate(), of a Discrete space each value in turn. KernelEnvs are
-    stepped compiled; a port with params is drawn by its reference. With several agents, the return is their mean.
-    Raises ValueError for another format or an environment that renders no images; ImportError for a missing library.
+    make()'s kwargs and wrappers. agent_info: as for evaluate(); of a Discrete space each value in turn. Compiled code
+    steps KernelEnvs; the reference of a port with params draws the images. With several agents, the return is their
+    mean. Raises ValueError for another format or an environment that renders no images; ImportError for a missing
+    library.
     """
     target = (free("play.gif") if output is None else Path(output)).absolute()
     if target.suffix not in WRITERS:
@@ -118,7 +119,7 @@ def play(
 
 
 def _drawable(env: Any, factory: Callable[[], Any]) -> Any:
-    """An environment of a factory. Raises ValueError where it takes no render_mode."""
+    """Make an environment. Raises ValueError if it takes no render_mode."""
     try:
         return factory()
     except TypeError as error:
@@ -132,12 +133,12 @@ def _drawable(env: Any, factory: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Frame:
-    """One image, and the episode so far."""
+    """One image, with the step and return of the episode so far."""
 
     image: Image  # in a palette of 256 colours, because all frames are held in memory
     step: int
     total: float  # return so far
-    last: bool  # of its episode
+    last: bool  # whether this is the episode's last frame
     totals: dict[str, float]  # of each agent, if there are several
 
 
@@ -162,7 +163,7 @@ def _record_episode(
 
 
 def _record_agents(policy: Policy, env: ParallelEnv, seed: int, deterministic: bool, max_steps: int) -> Iterator[Frame]:
-    """An episode of a pettingzoo.ParallelEnv: each agent acts by the policy of its group, or all by one."""
+    """Play an episode of a pettingzoo.ParallelEnv. Each agent acts with the policy of its group, or all with one."""
     generator = torch.Generator().manual_seed(seed)
     observations, _ = env.reset(seed=seed)
     step, done, rnn_states = 0, False, dict.fromkeys(env.possible_agents)
@@ -184,7 +185,7 @@ def _record_agents(policy: Policy, env: ParallelEnv, seed: int, deterministic: b
 
 
 def _in_dtype(space: Space, action: Any) -> Any:
-    """An action in the dtype of the environment, which may be another than that of the saved policy."""
+    """Convert an action to the environment's dtype, which may differ from that of the saved policy."""
     return action if isinstance(action, dict | tuple) else np.asarray(action).astype(space.dtype)[()]
 
 

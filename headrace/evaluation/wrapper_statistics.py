@@ -1,4 +1,4 @@
-"""What wrappers of the environments learn in a training, for the evaluations and checkpoints of its policy."""
+"""Statistics that wrappers of the environments learn in a training, for evaluations and checkpoints of its policy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headrace.envs.gym.learned import give, pooled, statistics_of, tell_learned
 from headrace.policies.base import Policy
 
 KEY = "wrappers"  # in a training's state
-BACKENDS = ("inline", "workers")  # whose environments can be asked
+BACKENDS = ("inline", "workers")  # backends whose environments can be asked
 
 
 class WrapperStatistics:
-    """Keeps a policy's wrapper_statistics as they are in the environments, where these can be asked for them.
+    """Keeps a policy's wrapper_statistics equal to those of the environments, if their backend can report them.
 
-    waits: whether no environment is at a step between two rollouts."""
+    waits: whether no environment is in a step between two rollouts."""
 
     def __init__(self, env: Env, waits: bool) -> None:
         self.env = env
@@ -24,16 +24,16 @@ class WrapperStatistics:
         tell_learned(env.name, env.learned, self.known)
 
     def follow(self, policy: Policy) -> None:
-        """Give a policy what the environments' wrappers have learned by now."""
+        """Copy the present statistics of the environments' wrappers to a policy."""
         if self.known:
             policy.wrapper_statistics = pooled(self.env.apply(statistics_of))
 
     def state_dict(self) -> StateDict:
-        """The numbers of each environment."""
+        """The statistics of each environment."""
         return {KEY: self.env.apply(statistics_of)} if self.known else {}
 
     def load_state_dict(self, state: StateDict, policy: Policy) -> None:
-        """Continue from state_dict(), which is within a training's state."""
+        """Continue from state_dict(), which is part of a training's state."""
         if self.known and state.get(KEY):
             for number, statistics in enumerate(state[KEY]):
                 self.env.apply(partial(give, statistics=statistics), [number])

@@ -1,4 +1,4 @@
-"""What an actor's process does: it holds environments and a copy of the policy, and collects a fragment an order."""
+"""The work of an actor's process: it holds environments and a policy's copy, and collects a fragment per order."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ActorFacts(NamedTuple):
 
     @classmethod
     def of(cls, env: Env) -> ActorFacts:
-        """Those of an actor's environments."""
+        """Collect the facts of an actor's environments."""
         spaces = (env.observation_space, env.action_space)
         learned = tuple(env.learned)
         return cls(env.name, *spaces, env.max_steps, env.agents, dict(env.groups), env.nested, learned)
@@ -67,12 +67,12 @@ class Part(NamedTuple):
 
     @property
     def slice(self) -> slice:
-        """Of the copies of the environment."""
+        """The range of environment copies."""
         return slice(self.first, self.first + self.size)
 
 
 class CollectorSpec(NamedTuple):
-    """What an actor needs besides its environments, as its learner sends it."""
+    """What a learner sends to an actor, in addition to the environments."""
 
     policy: bytes
     num_steps: int
@@ -81,18 +81,18 @@ class CollectorSpec(NamedTuple):
     layout: Layout  # of the weights
     stagger: bool
     threads: int  # of kernels
-    algorithm: bytes | None  # by cloudpickle: gives the algorithm of a policy, whose process() the actor calls
+    algorithm: bytes | None  # by cloudpickle: makes the algorithm for a policy; the actor calls its process()
     precision: str  # see core.precision
     device: torch.device  # that the policy acts on
 
 
 class PartCollector(InlineCollector):
-    """Collects with a part of the environments what a collector of all of them would collect there."""
+    """Collects with some of the environments exactly what a collector of all environments collects with them."""
 
     total: int  # copies of the environment in all
 
     def _random(self, first_step: int | Tensor) -> Tensor:
-        """As of all environments: agent a of copy i is column a * total + i there."""
+        """Draw the numbers that these environments have among all, where agent a of copy i is column a * total + i."""
         env, steps = self.env, self.rollout.num_steps
         first = [agent * self.total + env.first_env for agent in range(env.num_agents)]
         shape = (steps, env.num_copies, self.policy.num_draws)
@@ -101,9 +101,9 @@ class PartCollector(InlineCollector):
 
 
 class Acting:
-    """A Role (envs.workers.protocol). Its answer to an order to collect is how many environments were made again.
+    """A Role (envs.workers.protocol). It answers an order to collect with the number of environments made again so far.
 
-    make: gives the environments, pickled by cloudpickle.
+    make: a function that makes the environments, pickled by cloudpickle.
     """
 
     def __init__(self, make: bytes, part: Part, orders: Connection) -> None:
@@ -119,7 +119,7 @@ class Acting:
         self.ended = 0.0  # when the last fragment was done; 0 before the first
 
     def carry_out(self, what: int, where: int) -> int | None:
-        """Carry out one of the orders above. Answers POLICY by the bytes of a state, COLLECT by restarts."""
+        """Carry out one of the orders above. Answers POLICY with a state's size in bytes, COLLECT with restarts."""
         if what == COLLECT:
             return self.collect(*divmod(where, SLOTS))
         if what == POLICY:
@@ -161,7 +161,7 @@ class Acting:
 
     @torch.no_grad()
     def _act_once(self) -> None:
-        """Compile what acting needs: later that would count as part of a step, which has a time limit."""
+        """Compile what acting needs now, since compiling within a step would count against the step's time limit."""
         collector = self.collector
         self.policy.act(collector.rollout.observation[0], collector.rnn_state, collector._random(0)[0])
         if "value" in collector.rollout.columns:
@@ -188,7 +188,7 @@ class Acting:
         self.collector.stop = self._beat
 
     def _beat(self) -> bool:
-        """Called before each step of the environments in Python: whether to give up the fragment."""
+        """Return whether to give up the fragment; called before each step of environments in Python."""
         self.fragments.heartbeat[0] += 1
         return bool(self.fragments.give_up[0])
 
@@ -201,7 +201,7 @@ class Acting:
         collector, began = self.collector, (perf_counter(), process_time())
         self.weights.read(slot)
         self.stagger.before(collector.steps)
-        # looked at once a fragment: a look a step takes a quarter of the actor's time between two steps
+        # examined once per fragment: examining before each step takes a quarter of the actor's time between two steps
         with looked_once(none_of_the_users=True), suppress(Stopped):  # a fragment stopped will not be read
             collector.collect()
         self.stagger.after()
@@ -209,7 +209,7 @@ class Acting:
             self._process(self.algorithm)
         copy_all(self._targets[number % len(self._targets)], self._columns)
         state = packed(collector.state_dict())
-        if len(state) + 8 > self.fragments.room:  # it has grown: new episodes, should this process be lost
+        if len(state) + 8 > self.fragments.room:  # too large now: if this process is lost, new episodes begin
             state = packed({**collector.state_dict(), "env": {}})
         self.fragments.write_state(number, state)
         waited = began[0] - self.ended if self.ended else 0.0
@@ -219,14 +219,14 @@ class Acting:
         return self.env.restarts
 
     def _process(self, algorithm: Any) -> None:
-        """Fill the columns that the algorithm makes of a rollout."""
+        """Fill the columns that the algorithm's process() computes from a rollout."""
         rollout = self.collector.rollout
         targets = algorithm.process(rollout)
         for name, value in zip(PROCESSED, (targets.advantage, targets.returns, targets.valid), strict=True):
             getattr(rollout, name).copy_(value)
 
     def _restore(self, number: int) -> None:
-        """Go on from the state before a fragment, which is in the shared memory."""
+        """Continue from the state before a fragment, read from shared memory."""
         self.collector.load_state_dict(unpacked(self.fragments.state(number - 1)))
 
     def close(self) -> None:
@@ -235,6 +235,6 @@ class Acting:
 
 
 def constructor(algorithm: Any) -> bytes:
-    """A function of a policy that gives an algorithm like this one, by cloudpickle."""
+    """Pickle, by cloudpickle, a function that makes an algorithm like this one for a policy."""
     kind: Any = type(algorithm)
     return sendable(partial(kind, config=algorithm.config, seed=algorithm.seed))

@@ -1,5 +1,5 @@
-"""The environments of actors, as the learner's process sees them: what they are, the processes that hold them, and what
-carries out the orders of these (Executor): processes of this machine, or of a cluster."""
+"""The environments of actors in the learner's process (ActorEnv), and the protocol of what carries out orders to
+collect (Executor), on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from headrace.parallel.fragments import SLOTS
 from headrace.parallel.schedule import Fragment
 from headrace.policies.base import Policy
 
-UNDER_WAY = 1.0  # s in which an actor may end the step that it is taking when all is closed
-MakePart = Callable[[int, int], Env]  # of n and the number of the first: these environments
+UNDER_WAY = 1.0  # s that an actor has to finish its present step on closing
+MakePart = Callable[[int, int], Env]  # (n, number of the first) -> these n environments
 
 
 class Job(NamedTuple):
-    """What is the same for all orders of a training."""
+    """Facts that all orders of a training share."""
 
     policy: Policy  # the learner's; publish() writes it as it is then
     spec: CollectorSpec
@@ -42,56 +42,56 @@ class Job(NamedTuple):
 
 
 class Executor(Protocol):
-    """Carries out orders, and holds what came of them. An order says which part of the environments (its place)
-    collects its fragment of which number with weights of which version.
+    """Carries out orders to collect, and holds the fragments. An order names the part of the environments that collects
+    (its place), the number of the fragment, and the version of the weights.
 
-    A lost process is replaced, and its order carried out again from the state before it: the result is the same.
-    Until release() a fragment stays where it is; the states after the last ones of each place are kept.
+    A lost process is replaced, and its order carried out again from the state before it, with the same result. A
+    fragment's memory is not reused until release(). The states after the last fragments of each place are kept.
     """
 
     def begin(self) -> None:
-        """Start what is needed, and wait until all are ready for orders. Raises the exceptions of environments."""
+        """Start all processes, and wait until they are ready for orders. Raises the exceptions of environments."""
 
     def order(self, orders: list[Fragment]) -> None:
-        """Let these fragments be collected. A place has one order at a time."""
+        """Order these fragments. A place has at most one open order."""
 
     def wait(self, timeout: float | None) -> list[int]:
-        """The places whose orders are carried out. Returns at once where there are some, else when something has
-        happened, or after `timeout` seconds. Raises the exceptions of environments; WorkerError where an actor is lost
-        and cannot be replaced."""
+        """Return the places that have carried out their orders. If there are none yet, waits until something happens,
+        at most `timeout` seconds. Raises the exceptions of environments, and WorkerError if an actor is lost and cannot
+        be replaced."""
 
     def rollout(self, fragment: Fragment) -> Rollout:
-        """What was collected, [T, n]."""
+        """The rollout of a fragment, [T, n]."""
 
     def tensors(self, fragment: Fragment) -> list[Tensor]:
-        """Its columns in their order, [T, agents, copies, ...]."""
+        """The columns of a fragment in order, [T, agents, copies, ...]."""
 
     def release(self, fragments: list[Fragment]) -> None:
-        """These are not read any more."""
+        """Allow the memory of these fragments to be reused."""
 
     def spent(self, place: int) -> tuple[float, float, float]:
-        """Seconds of the last fragment of a place: in all, of a core, and of waiting for its order."""
+        """Seconds that the last fragment of a place took: wall time, CPU time, and the actor's wait for the order."""
 
     def state(self, place: int, number: int) -> bytes:
-        """The state after a fragment, one of the last two of its place."""
+        """The state after a fragment, which must be one of the last two of its place."""
 
     def restore(self, place: int, number: int, state: bytes | None) -> None:
-        """Go on at fragment `number` from the state before it; None for the beginning."""
+        """Continue at fragment `number` from the state before it; None for the beginning."""
 
     def publish(self, version: int) -> None:
-        """The policy as it is now has this version."""
+        """Store the policy's present weights as this version."""
 
     def weights(self, version: int) -> Tensor:
         """A version's weights as bytes, uint8."""
 
     def set_weights(self, version: int, weights: Tensor) -> None:
-        """Put back what weights() gave."""
+        """Store weights() of an earlier training as this version."""
 
     def details(self) -> dict[str, float]:
-        """What is to be logged."""
+        """Numbers to log."""
 
     def advice(self, seconds: float) -> str:
-        """What would be faster, where that is plain; "" for nothing. seconds: of collecting a fragment."""
+        """Advice on a faster setting, "" for none. seconds: time that a fragment takes."""
 
     def close(self) -> None:
         """Let actors give up what they are collecting."""
@@ -100,15 +100,15 @@ class Executor(Protocol):
 class ActorEnv(Env):
     """N environments in the processes of actors. Only actors step them: see parallel.actors.
 
-    make_part(n, first): makes n of them in an actor's process, the first of which is number `first` of all; it is sent
-    there by cloudpickle. actors: the number of processes; or Workers, which are kept when this is closed.
+    make_part(n, first): makes n environments in an actor's process, numbered from `first` on. It is sent there by
+    cloudpickle. actors: the number of processes; or Workers, which stay open when this is closed.
     on_error: what happens when environments that cannot be saved are lost with their process: "raise", or "restart"
     them with new episodes and count it in `restarts`.
     step_timeout: seconds without a step after which an actor counts as hanging.
     set_up, clean_up: called in each process with its number, first and last of all.
-    role: what its processes do. executor: makes what carries out orders, and starts processes elsewhere, such as
-    those of a cluster; None: processes of this machine.
-    device: on which rollouts are learned from. collect_device: on which the actors' copies of the policy act.
+    role: the Role of the processes. executor: makes an Executor that starts its own processes, such as those of a
+    cluster; None for processes of this machine.
+    device: the learner's device. collect_device: the device on which the actors' copies of the policy act.
     Raises TypeError for a function that cannot be sent; ValueError for a number of actors that does not fit.
     """
 
@@ -135,7 +135,7 @@ class ActorEnv(Env):
         self.device, self.collect_device = torch.device(device), torch.device(collect_device)
         self.on_error, self.step_timeout = on_error, step_timeout
         self.executor, self.make_part = executor, make_part
-        self.shared = ""  # what memory is shared with the actors, in words
+        self.shared = ""  # describes the memory shared with the actors
         self.lost = 0  # environments made again because their process was gone
         if executor is not None:
             if not isinstance(actors, int):
@@ -180,7 +180,7 @@ class ActorEnv(Env):
         return AgentGroups(self.groups, self.spaces).columns(self.num_copies)
 
     def plan(self) -> str:
-        """The memory of processes, weights and fragments, in a line."""
+        """Describe the actors and their shared memory in a line."""
         if self.executor is not None:
             return f"{len(self.parts)} actors with {self.num_copies} environments of {self.name}; {self.shared}"
         pids = [worker.process.pid for worker in self.transport.workers]
@@ -188,8 +188,8 @@ class ActorEnv(Env):
         return in_words(what, pids, self.shared)
 
     def computing(self) -> list[int]:
-        """A descriptor of each process of this machine that is collecting, which can be read once it has answered or is
-        gone."""
+        """A file descriptor for each process of this machine that is collecting. It becomes readable once the process
+        has answered or is gone."""
         return [] if self.executor is not None else self.transport.awaited()
 
     @property
@@ -205,11 +205,11 @@ class ActorEnv(Env):
         raise NotImplementedError("the environments of actors are not stepped from here")
 
     def state_dict(self) -> StateDict:
-        """Empty: their states are in those of the actors' collectors."""
+        """Return an empty state: the environments' states are part of the actors' collectors' states."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Nothing: see state_dict()."""
+        """Do nothing: see state_dict()."""
 
     def close(self) -> None:
         if self.executor is None:
@@ -217,7 +217,7 @@ class ActorEnv(Env):
 
 
 def _facts(make_part: MakePart) -> ActorFacts:
-    """Those of one environment, made here and closed again."""
+    """Make one environment here, read its facts, and close it."""
     env = make_part(1, 0)
     try:
         return ActorFacts.of(env)
@@ -226,11 +226,11 @@ def _facts(make_part: MakePart) -> ActorFacts:
 
 
 def divided(num_copies: int, actors: int) -> list[Part]:
-    """Which of so many environments each of some actors has."""
+    """Divide `num_envs` environments among actors."""
     return [Part(part.start, part.stop - part.start, num_copies) for part in partition(num_copies, actors)]
 
 
 def _release(transport: Transport, owner: Workers, keep: bool) -> None:
-    """Give processes back to their owner, or end them; what they are collecting is soon given up."""
+    """Return processes to their owner, or end them. Fragments being collected are given up soon."""
     transport.finish_orders(UNDER_WAY)
     release(transport, owner, keep)

@@ -1,8 +1,8 @@
-"""Actors: processes that collect with copies of the policy while the learner learns, or takes turns with it.
+"""Actors: processes that collect with copies of the policy, while the learner learns or in turns with it.
 
-An actor is a function: (its state, the weights of a version) -> (a fragment: T steps of its environments, its state
-after them). It is given an order for each fragment. Which fragments make up the next rollout, and which version an
-order names, is all that differs between the modes of collection: parallel.schedule.
+An actor is a function: (its state, the weights of a version) -> (a fragment, its state after it). A fragment is T steps
+of the actor's environments, collected by one order. The modes of collection differ only in which fragments make up the
+next rollout, and which version an order names: parallel.schedule.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from headrace.parallel.transfer import RolloutTransfer
 from headrace.parallel.weights import Layout, changing, sent
 from headrace.policies.base import Policy
 
-RECENT = 8  # updates by which it is said how fast actors are
-ASKED = 0.1  # s between two questions whether to stop
-SHORT = 1e-3  # s between two questions whether a GPU has learned
+RECENT = 8  # updates over which the actors' speed is averaged
+ASKED = 0.1  # s between two checks whether to stop
+SHORT = 1e-3  # s between two checks whether a GPU has finished learning
 
 
 class Actors:
-    """A Collector (parallel.collector) of fragments by all actors of an ActorEnv.
+    """A Collector (parallel.collector) that makes rollouts of the fragments of an ActorEnv's actors.
 
     collection: "sync": all collect with the newest policy, and learning waits for them: lag 0, the same bits as with
-    InlineCollector. "overlapped": a rollout is collected while the one before is learned from: lag 1. "async": a
-    rollout is made of the oldest fragments that there are, as many as actors, so that a slow actor is not waited for
-    until its fragment would be more than max_policy_lag updates old.
-    Where the environments can be saved, neither the number of actors nor the loss of a process changes the result of
-    sync and overlapped.
+    InlineCollector. "overlapped": a rollout is collected while the policy learns from the one before: lag 1. "async": a
+    rollout is made of the oldest finished fragments, as many as there are actors. Learning waits for a slow actor only
+    when its fragment would otherwise be more than max_policy_lag updates old.
+    If the environments can be saved, neither the number of actors nor the loss of a process changes the result of sync
+    and overlapped.
     process: an on-policy algorithm whose process() the actors call, instead of the learner; None for none.
     slots: see Schedule.
     """
 
     __setattr__ = staying("policy", "rollout")
-    any_number = True  # of actors may continue from a state, where they are in step
-    learning_cores = 1  # that the learner needs while actors collect
+    any_number = True  # another number of actors may continue from a state, if not async
+    learning_cores = 1  # cores that the learner needs while actors collect
     dropped_steps = 0
     made_of = b""
     stop: Callable[[], bool] | None = None
     atomic = True
-    executor: Executor  # once warm_up() was called
-    _learner: Any = None  # what actors need that send gradients
+    executor: Executor  # from warm_up() on
+    _learner: Any = None  # a LearnerSpec, if actors send gradients
 
     def __init__(
         self,
@@ -95,34 +95,34 @@ class Actors:
             self.rollout = gathered = Rollout(*shape)
         else:
             self.rollout, gathered = self._transfer.target, self._transfer.source
-        self._gathered: list[Fragment] = []  # the next rollout's, which are copied already
+        self._gathered: list[Fragment] = []  # fragments of the next rollout that are copied already
         num_envs = self.rollout.num_envs
         if max_lag:
             self._lag, self.rollout.lag = torch.zeros(num_envs), torch.zeros(num_envs, device=env.device)
         if not self.schedule.in_step:
             check_equal(copies, len(env.parts))
             self._env, self.rollout.env = torch.arange(num_envs), torch.arange(num_envs, device=env.device)
-        self._close: Callable[[], None] = lambda: None  # what may be closed
+        self._close: Callable[[], None] = lambda: None  # closes the executor
         self._targets = [of_copies(gathered, of_rollout, part.slice) for part in parts]
         self._slowest: deque[float] = deque(maxlen=RECENT)  # s of the slowest fragments of the last rollouts
         self._columns_at = [_columns(env.num_agents, of_rollout, part.slice) for part in parts]  # of the rollout
         self._columns_of = [_columns(env.num_agents, copies, part.slice) for part in env.parts]  # of all environments
 
     def _parts(self) -> list[Part]:
-        """Of a rollout: which copies of the environment each of its fragments is of."""
+        """The environment copies of each fragment of a rollout."""
         return self.env.parts
 
     def _exchanged(self) -> dict[str, Column | Columns]:
-        """The columns of what actors send."""
+        """Columns that actors send."""
         return self.env.columns() | self._own_columns
 
     @property
     def steps(self) -> int:
-        """Steps so far of each environment, as many as rollouts had."""
+        """Number of steps so far of each environment, counted by rollouts."""
         return self.schedule.rounds * self.rollout.num_steps
 
     def warm_up(self) -> None:
-        """Give every actor its copy of the policy; they compile what has to be compiled."""
+        """Send the policy to all actors, which compile what they need."""
         max_lag, steps = self.schedule.max_lag, self.rollout.num_steps
         busy = min(max_lag, self.learning_cores)
         layout = Layout.of(changing(self.policy))
@@ -141,14 +141,14 @@ class Actors:
         self.executor.begin()
 
     def collect(self) -> Rollout:
-        """The next T steps. The rollout is the collector's own; the next call overwrites it.
+        """Return the next T steps. The rollout is the collector's own; the next call overwrites it.
 
         Raises Stopped; the exceptions of environments; WorkerError where an actor is lost and cannot be replaced."""
         if self.schedule.ended():
             rounds = f"{self.schedule.rounds:,} updates, which is all that it has"
             tell(f"replay_order was followed for {rounds}: from here on experience is taken as it comes, as without it")
         with self.timer("waiting for fragments"):
-            self.wait(0.0)  # for those that were done meanwhile
+            self.wait(0.0)  # takes what was finished meanwhile
             self.order()
             while not (taken := self._gathered or self._complete()):
                 self.wait()
@@ -164,7 +164,7 @@ class Actors:
         return self.rollout
 
     def publish(self) -> None:
-        """The policy as it is now is the one of the next version."""
+        """Publish the policy's present weights as the next version."""
         self.schedule.version += 1
         if self._transfer is not None and self.schedule.max_lag:
             self._copy_meanwhile()
@@ -172,8 +172,8 @@ class Actors:
             self.executor.publish(self.schedule.version)
 
     def _copy_meanwhile(self) -> None:
-        """While a GPU still learns what was queued there: copy the fragments of the next rollout, if they are there in
-        time. The weights can only be read once it has learned."""
+        """Copy the fragments of the next rollout while a GPU still learns, if they are complete in time. The weights
+        can only be read once it has finished."""
         learned = queue_end(self.env.device)
         with self.timer("learning"):
             self._answers(0.0)
@@ -185,26 +185,26 @@ class Actors:
             self._gathered = taken
 
     def order(self, learning: bool = False) -> None:
-        """Let the actors that may collect do so."""
+        """Give orders to all actors that may collect."""
         self.executor.order(self.schedule.orders(learning))
 
     def _complete(self) -> list[Fragment]:
-        """The fragments of the next rollout; none where it has to wait for more."""
+        """The fragments of the next rollout; empty if it has to wait for more."""
         return self.schedule.complete()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until an actor has answered or was replaced, or for `timeout` seconds. Raises Stopped."""
+        """Wait until an actor has answered or was replaced, at most `timeout` seconds. Raises Stopped."""
         if self.stop is not None and self.stop():
             raise Stopped
         self._answers(ASKED if timeout is None and self.stop is not None else timeout)
 
     def _answers(self, timeout: float | None) -> None:
-        """As wait(), which cannot be stopped."""
+        """Wait as wait() does, without checking whether to stop."""
         for place in self.executor.wait(timeout):
             self.schedule.answer(place)
 
     def _copy(self, taken: list[Fragment]) -> None:
-        """Copy fragments to where they are together: into the rollout, or on their way to the device that learns."""
+        """Copy fragments into the rollout, or into the buffer that is sent to the learner's device."""
         if self._transfer is not None:
             self._transfer.wait_to_write()
         for targets, fragment in zip(self._targets, taken, strict=True):
@@ -213,7 +213,7 @@ class Actors:
             self._transfer.start()
 
     def _gather(self, taken: list[Fragment]) -> None:
-        """Make the rollout of fragments that are copied."""
+        """Complete the rollout whose fragments are copied: lags, environments and timing."""
         lag, env = self.rollout.lag, self.rollout.env
         for at, fragment in enumerate(taken):
             if lag is not None:
@@ -233,7 +233,7 @@ class Actors:
             self._transfer.finish()
 
     def state_dict(self) -> StateDict:
-        """The actors' states after what was learned from, and the versions of what they are to collect next."""
+        """The actors' states after the fragments learned from, and the versions of the fragments to collect next."""
         schedule = self.schedule
         states = [
             unpacked(self.executor.state(place, number - 1)) if number else None
@@ -252,9 +252,9 @@ class Actors:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(); synchronous and overlapped from that of another number of actors, too. Where
-        "env" is None, the state is of other environments: only its "steps" count, and episodes are new. Raises
-        ValueError for that of other actors, or of a greater lag."""
+        """Continue from state_dict(). Synchronous and overlapped collection also continue from that of another number
+        of actors. If "env" is None, the state is of other environments: only its "steps" count, and episodes are new.
+        Raises ValueError for a number of actors that cannot continue, or a greater lag."""
         if state["env"] is None:
             state = self._begun_after(state["steps"])
         if (saved_actors := len(state["actors"])) != len(self.env.parts):
@@ -274,23 +274,23 @@ class Actors:
             self.executor.restore(place, saved["taken"], before)
 
     def _begun_after(self, steps: int) -> StateDict:
-        """The state of actors that begin new episodes after so many steps of each environment."""
+        """The state of actors that begin new episodes after `steps` steps of each environment."""
         rounds = -(-steps // self.rollout.num_steps)
         state = {"steps": steps, "env": None} if rounds else None
         actors = [{"taken": rounds, "state": state}] * len(self.env.parts)
         return {"version": rounds, "rounds": rounds, "actors": actors, "waiting": {}, "weights": {}}
 
     def spent(self) -> Tensor:
-        """Of each actor's last fragment, float64 [actors, 3]: s, s of a core, and s of the slowest one of a rollout, in
-        the mean of the last ones."""
+        """Timing of each actor's last fragment, float64 [actors, 3]: wall time, CPU time, and the mean time of the
+        slowest fragment of the last rollouts, in s."""
         spent = [self.executor.spent(place)[:2] for place in range(len(self.env.parts))]
         return torch.tensor([(*each, fmean(self._slowest)) for each in spent], dtype=torch.float64)
 
     def forecast(self, learn: float, update: float, spent: Tensor | None = None) -> Forecast:
-        """What an update takes, by the last fragments of each actor.
+        """Estimate the time of an update from the last fragments of each actor.
 
-        learn: s of learning from a rollout. update: s from an update to the next. spent: as spent(), of the actors of
-        all learners; None for one learner. The rows are those of this one's rollouts.
+        learn: s of learning from a rollout. update: s from one update to the next. spent: spent() of the actors of all
+        learners; None for one learner. Rows are counted in this learner's rollouts.
         """
         seconds, core, slowest = (self.spent() if spent is None else spent).unbind(1)
         collect = seconds.clamp(min=1e-9)
@@ -307,7 +307,7 @@ class Actors:
         )
 
     def details(self) -> dict[str, float]:
-        """What is to be logged of the actors."""
+        """Numbers about the actors to log."""
         return self.executor.details()
 
     def metrics(self) -> dict[str, float]:
@@ -320,5 +320,5 @@ class Actors:
 
 
 def _columns(agents: int, copies: int, part: slice) -> Tensor:
-    """Numbers [agents, n] of the columns of some copies of the environment, of `copies` in all."""
+    """Column numbers [agents, n] of some environment copies, of `copies` in all."""
     return torch.arange(agents * copies).unflatten(0, (-1, copies))[:, part]

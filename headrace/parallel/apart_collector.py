@@ -1,4 +1,4 @@
-"""A collector in the learner's process that acts with a copy of the policy: on another device, or meanwhile."""
+"""A collector in the learner's process that acts with a copy of the policy: on another device, or while it learns."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STEPPED_MEANWHILE = "collection='overlapped' steps them while the policy learns"
 
 
 class ApartCollector:
-    """A Collector (parallel.collector) in the learner's process. From warm_up() on `inside` collects with a copy of the
-    policy, and what it has collected is copied to `device`, which learns.
+    """A Collector (parallel.collector) in the learner's process. From warm_up() on, `inside` collects with a copy of
+    the policy. Its rollouts are copied to `device`, which learns.
 
     max_steps: of staggered episodes, see Stagger; None for no stagger. precision: see core.precision, that of the
-    device that collects. overlapped: a thread collects the next rollout while this one is learned from, with the policy
-    before that: lag 1. state_dict() then is that before the rollout that is being collected.
-    Raises TypeError where the policy cannot be copied, ValueError where it is changed so that its copy cannot follow.
+    device that collects. overlapped: a thread collects the next rollout while the policy learns from this one, with the
+    weights before the update: lag 1. state_dict() is then the state before the rollout that is being collected.
+    Raises TypeError if the policy cannot be copied, ValueError if it is changed such that its copy cannot be updated.
     """
 
     dropped_steps = 0
@@ -45,10 +45,10 @@ class ApartCollector:
         self._transfer = RolloutTransfer(*shape, env.device, device)
         self.rollout = self._transfer.target
         self._stagger = Stagger(rollout, max_steps, env.num_agents)
-        self._weights: Weights  # of the learner's policy, and of what reads it
+        self._weights: Weights  # of the learner's policy and of its reader
         self._reader: WeightsReader
         self._meanwhile: Future[None] | None = None  # the rollout that is being collected
-        self._before: StateDict = {}  # the state of `inside` before that
+        self._before: StateDict = {}  # the state of `inside` before that rollout
         self._metrics: dict[str, float] = {}  # of the environments, after the last rollout
         self._closing = False
         inside.stop = self._stops
@@ -63,11 +63,11 @@ class ApartCollector:
 
     @property
     def steps(self) -> int:
-        """Taken so far by each environment, masked ones included."""
+        """Number of steps taken so far by each environment, masked ones included."""
         return self.inside.steps if self._meanwhile is None else int(self._before["steps"])
 
     def collect(self) -> Rollout:
-        """The next T steps, on the device that learns. The next call overwrites them."""
+        """Return the next T steps, on the learner's device. The next call overwrites them."""
         if not self.overlapped:
             self._collect()
         else:
@@ -85,14 +85,14 @@ class ApartCollector:
         return self.rollout
 
     def _collect(self) -> None:
-        """T steps by `inside`."""
+        """Collect T steps with `inside`."""
         self._stagger.before(self.inside.steps)
         with computing(self.precision, self.inside.env.device):
             self.inside.collect()
         self._stagger.after()
 
     def _begin(self) -> None:
-        """Let the thread collect the next rollout, with the policy as it was published last."""
+        """Start collecting the next rollout in the thread, with the policy that was published last."""
         self._before = self.inside.state_dict()
         self._reader.read(0)
         threads = torch.get_num_threads()
@@ -104,7 +104,7 @@ class ApartCollector:
         self._meanwhile = self._thread.submit(copy_context().run, collect)
 
     def _wait(self) -> None:
-        """Until the thread has collected. Raises what that raised; Stopped, too."""
+        """Wait until the thread has collected. Raises its exceptions, and Stopped."""
         lag = self.rollout.lag
         assert lag is not None
         lag.fill_(self._meanwhile is not None)
@@ -116,7 +116,7 @@ class ApartCollector:
         self._meanwhile = None
 
     def _give_up(self) -> None:
-        """Leave the rollout that is being collected."""
+        """Give up the rollout that is being collected."""
         if self._meanwhile is None:
             return
         self._closing = True
@@ -124,7 +124,7 @@ class ApartCollector:
         self._closing, self._meanwhile = False, None
 
     def publish(self) -> None:
-        """The policy as it is now is the one to collect with from now on."""
+        """Use the policy's present weights for collecting from now on."""
         with self.timer("publishing"):
             self._weights.write(0)
             if not self.overlapped:
@@ -144,22 +144,22 @@ class ApartCollector:
             self.inside.warm_up()
 
     def metrics(self) -> dict[str, float]:
-        """Those of the environments, of the last rollout."""
+        """Metrics of the environments, for the last rollout."""
         return self._metrics
 
     def state_dict(self) -> StateDict:
-        """That of the collector inside, after the last rollout."""
+        """The state of `inside` after the last rollout."""
         return self.inside.state_dict() if self._meanwhile is None else self._before
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(), with the policy as it is now."""
+        """Continue from state_dict(), with the policy's present weights."""
         self._give_up()
         self.inside.load_state_dict(state)
         self.publish()
         self._reader.read(0)
 
     def close(self) -> None:
-        """Free what the collector inside holds."""
+        """Free what `inside` holds."""
         if self.overlapped:
             self._give_up()
             self._thread.shutdown()

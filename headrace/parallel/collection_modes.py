@@ -1,8 +1,8 @@
 """Collection modes in which workers need not step together: double-buffered and asynchronous.
 
 Both collect what all workers stepping together would collect: neither environments nor the random draws of actions
-depend on who was first. Where a policy's arithmetic depends on the batch size, the last bits of its outputs do too:
-double-buffered they are the same from run to run, asynchronous they may differ.
+depend on which worker was first. If a policy's arithmetic depends on the batch size, so do the last bits of its
+outputs. They are then the same from run to run when double-buffered, and may differ when asynchronous.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ COLLECTION_MODES = ("sync", "double_buffered", "overlapped", "async")
 def make_collector(
     mode: str, drop_slowest: float, env: Env, *arguments: Any, learner: Any = None, train: Any = None, **of_actors: Any
 ) -> Collector:
-    """A collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector. of_actors: see Actors.
+    """Make the collector of a mode, one of COLLECTION_MODES. drop_slowest: see AsyncCollector. of_actors: see Actors.
 
-    learner: the algorithm, where actors send gradients. train: the algorithm, where it learns while a rollout is
-    collected, or where nothing is collected.
-    Each of EnvPool's environments counts as a worker.
+    learner: the algorithm, where actors send gradients. train: the algorithm, if it learns while a rollout is
+    collected, or if nothing is collected.
+    With EnvPool, each environment counts as a worker.
     Raises ValueError where the environments do not step in workers, or for a number out of range.
     """
     if not 0 <= drop_slowest < 1:
@@ -93,7 +93,7 @@ def _check_overlapped(env: Env) -> None:
 
 
 class DoubleBufferedCollector(InlineCollector):
-    """One half of the workers steps while the policy acts for the other half."""
+    """Lets one half of the workers step while the policy acts for the other half."""
 
     env: AsyncEnv
 
@@ -124,12 +124,13 @@ class DoubleBufferedCollector(InlineCollector):
 
 
 class AsyncCollector(InlineCollector):
-    """The policy acts for whichever workers are ready. A slow step delays its own worker, and the rollout's end.
+    """Lets the policy act for whichever workers are ready. A slow step delays only its own worker, and the rollout's
+    end.
 
-    drop_slowest: the fraction of workers whose last rows a rollout does not wait for. Rows that they have not filled
-    are masked; the last one before counts as truncated, bootstrapped from the value of its next observation. The step
-    that such a worker is in becomes its first of the next rollout, with the log_prob of the policy that chose its
-    action. `dropped_steps` counts the rows masked in this way.
+    drop_slowest: the fraction of workers whose last rows a rollout does not wait for. Rows that these workers have not
+    filled are masked. Their last filled row counts as truncated, and bootstraps from the value of its next observation.
+    The step that such a worker is in becomes its first of the next rollout, with the log_prob of the policy that chose
+    the action. `dropped_steps` counts the rows masked in this way.
     """
 
     env: AsyncEnv
@@ -139,9 +140,9 @@ class AsyncCollector(InlineCollector):
         workers = len(env.parts)
         self.enough = workers - floor(drop_slowest * workers)  # workers that a rollout waits for
         self._at = [0] * workers  # rows of the present rollout that each worker has filled
-        self._late: dict[int, int] = {}  # workers in a step when the last rollout ended: in which row of it
+        self._late: dict[int, int] = {}  # by worker in a step when the last rollout ended: the row of that step
         self._envs = [torch.arange(part.start, part.stop) for part in env.parts]
-        self._copy: Rollout | None = None  # what is learned from, while late workers still write into the rollout
+        self._copy: Rollout | None = None  # copy to learn from, while late workers write into the rollout
         if self.enough < workers:
             self._copy = Rollout(self.rollout.num_steps, env.num_envs, self.rollout.columns)
 
@@ -153,7 +154,7 @@ class AsyncCollector(InlineCollector):
 
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
-        """T steps from row 0 on, or fewer of late workers."""
+        """Collect T steps from row 0 on, or fewer for late workers."""
         env = self.env
         steps = self.rollout.num_steps
         with self.timer("inference"):
@@ -178,13 +179,13 @@ class AsyncCollector(InlineCollector):
             self.evaluate_bootstrap_row()
 
     def _stepped(self, worker: int) -> None:
-        """A worker's step is done. One that began in an earlier rollout becomes the first of this one."""
+        """Record that a worker's step is done. A step begun in an earlier rollout becomes the first of this one."""
         if worker in self._late:
             _move_to_front(self.rollout, self.env.parts[worker], self._late.pop(worker))
         self._at[worker] += 1
 
     def _rows_and_envs(self, ready: list[int]) -> tuple[int | Tensor, slice | Tensor]:
-        """Rows and environments of some workers: as slices where possible."""
+        """Rows and environments of some workers, as slices if possible."""
         parts = self.env.parts
         if len(ready) == 1:
             return self._at[ready[0]], parts[ready[0]]
@@ -195,7 +196,7 @@ class AsyncCollector(InlineCollector):
         return rows.repeat_interleave(torch.tensor([len(x) for x in envs])), torch.cat(envs)
 
     def _advance(self) -> None:
-        """Begin the next rollout where this one ended, but for late workers."""
+        """Begin the next rollout where this one ended, except for late workers."""
         if not self._late:
             return super()._advance()
         for worker, part in enumerate(self.env.parts):
@@ -226,7 +227,7 @@ class AsyncCollector(InlineCollector):
 
 
 def _move_to_front(rollout: Rollout, part: slice, row: int) -> None:
-    """Make a row of some environments the first, and the observation after it the second."""
+    """Move a row of some environments to row 0, and the observation after it to row 1."""
     if not row:
         return
     for column, values in each_column(rollout.columns, rollout):

@@ -1,4 +1,4 @@
-"""What collects rollouts: the Collector protocol, and the collector in the learner's own process."""
+"""The Collector protocol, and the collector in the learner's own process."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ class Collector(Protocol):
 
     rollout: Rollout  # like those of collect(): for Algorithm.prepare()
     dropped_steps: int  # steps so far that are masked because their worker was too slow
-    made_of: bytes  # the fragments of the last rollout, as they are logged; empty where they follow from its number
-    stop: Callable[[], bool] | None  # asked before each step in Python: where true, collect() raises Stopped
-    atomic: bool  # whether state_dict() after that is the one before the rollout
+    made_of: bytes  # the fragments of the last rollout, for the log; empty if they follow from the rollout's number
+    stop: Callable[[], bool] | None  # called before each step in Python: if true, collect() raises Stopped
+    atomic: bool  # whether state_dict() after Stopped is the state before the rollout
 
     @property
     def steps(self) -> int:
-        """Taken so far by each environment, masked ones included: the counter of the actions' random draws."""
+        """Number of steps of each environment so far, masked ones included: the counter of the actions' random
+        draws."""
 
     def collect(self) -> Rollout:
         """The next T steps. The rollout is the collector's own; the next call overwrites it."""
 
     def publish(self) -> None:
-        """The policy as it is now is the one to collect with from now on."""
+        """Use the policy's present weights for collecting from now on."""
 
     def warm_up(self) -> None:
         """Compile whatever has to be compiled, and leave everything as it was."""
 
     def metrics(self) -> dict[str, float]:
-        """Numbers that the environments log of the last rollout: Env.metrics()."""
+        """Metrics of the environments for the last rollout: Env.metrics()."""
 
     def state_dict(self) -> StateDict:
-        """What load_state_dict() goes on from; "env" in it is empty where the environments cannot be saved."""
+        """State for load_state_dict(). Its "env" is empty if the environments cannot be saved."""
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(), bit for bit where the environments can be saved."""
@@ -59,7 +60,7 @@ class Collector(Protocol):
 
 
 def output_columns(rollout: Rollout) -> list[str]:
-    """The columns that the policy fills: the action, and log_prob and value where the algorithm declared them."""
+    """Columns that the policy fills: the action, and log_prob and value if the algorithm declares them."""
     return [name for name in PolicyOutput._fields if name in rollout.columns and name != "rnn_state"]
 
 
@@ -69,7 +70,7 @@ def mask_state(rnn_state: Any, valid: Tensor) -> Any:
 
 
 class InlineCollector:
-    """A Collector in the learner's process: policy and environments take turns, and the policy is the learner's own.
+    """A Collector in the learner's process. Policy and environments take turns, and the policy is the learner's own.
 
     columns: those that the algorithm declares, such as log_prob and value.
     """
@@ -100,7 +101,7 @@ class InlineCollector:
         rollout = self.rollout
         self._observation = [rollout.observation[t] for t in range(num_steps + 1)]
         names = output_columns(rollout)
-        self._carried = [  # by a rollout's first row from the last one of the rollout before
+        self._carried = [  # copied from the last row of a rollout to the first row of the next
             (value[0], value[-1]) for column, value in each_column(rollout.columns, rollout) if column.bootstrap
         ]
         self._outputs = [[(name, getattr(rollout, name)[t]) for name in names] for t in range(num_steps)]
@@ -129,11 +130,11 @@ class InlineCollector:
 
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
-        """T steps from row 0 on. first_step: as `steps`; in a graph a tensor on the device."""
+        """Collect T steps from row 0 on. first_step: as `steps`; in a CUDA graph a tensor on the device."""
         steps(self, first_step)
 
     def warm_up(self) -> None:
-        """Take T steps and undo them, where the environments are compiled for the CPU."""
+        """Take T steps and undo them, if the environments are compiled for the CPU."""
         if self.env.backend == "cpu":
             before = self.state_dict()
             self.fill(self.steps)
@@ -154,7 +155,7 @@ class InlineCollector:
             raise Stopped
 
     def act(self, t: int, random: Tensor) -> None:
-        """Fill row t with what the policy outputs; random [N, num_draws]."""
+        """Fill row t with the policy's outputs. random: [N, num_draws]."""
         self.check_stop()
         output = self.policy.act(self._observation[t], self.rnn_state, random)
         for name, target in self._outputs[t]:
@@ -164,8 +165,8 @@ class InlineCollector:
         self.rnn_state = mask_state(output.rnn_state, self.rollout.valid[t])
 
     def act_for(self, rows: int | Tensor, envs: slice | Tensor, random: Tensor) -> None:
-        """Fill rows of some environments with what the policy outputs. rows, envs: a row and a slice, or a row for each
-        of the environments [k]; random: [T, N, num_draws]."""
+        """Fill rows of some environments with the policy's outputs. rows, envs: a row and a slice, or a row for each of
+        the environments [k]. random: [T, N, num_draws]."""
         self.check_stop()
         rollout = self.rollout
         observation = tree_map(lambda x: x[rows, envs], rollout.observation)
@@ -179,7 +180,7 @@ class InlineCollector:
         tree_map(lambda x, part: x.__setitem__(envs, part), self.rnn_state, after)
 
     def evaluate_bootstrap_row(self) -> None:
-        """Fill the value of the bootstrap row, where the algorithm declared values."""
+        """Fill the value of the bootstrap row, if the algorithm declares values."""
         rollout = self.rollout
         if "value" in rollout.columns:
             rollout.value[-1] = self.policy.value(self._observation[-1], self.rnn_state)
@@ -197,8 +198,8 @@ class InlineCollector:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(), bit for bit where the environments can be saved; else with new episodes. Where
-        "env" is None, the state is of other environments, and only its "steps" count."""
+        """Continue from state_dict(), bit for bit if the environments can be saved, else with new episodes. If "env" is
+        None, the state is of other environments, and only its "steps" count."""
         self.steps = state["steps"]
         if state["env"] is None:
             self.env.reset(self.rollout, rng.seed(self.seed, rng.Purpose.RESUME, self.steps))
@@ -206,7 +207,7 @@ class InlineCollector:
                 tree_map(lambda x: x[-1].copy_(x[0]), getattr(self.rollout, name))
             return
         self.rnn_state = tree_map(lambda x: x.to(self.env.device), state["rnn_state"])
-        if not state["env"] and self.steps:  # by a seed of their own: otherwise the first episodes would come again
+        if not state["env"] and self.steps:  # another seed: otherwise the first episodes would be repeated
             self.env.reset(self.rollout, rng.seed(self.seed, rng.Purpose.RESUME, self.steps))
         for name, row in state["bootstrap_row"].items():
             tree_map(lambda x, saved: x[-1].copy_(saved), getattr(self.rollout, name), row)
@@ -216,7 +217,7 @@ class InlineCollector:
 
 
 class NoSteps:
-    """A Collector that takes no steps: its rollout is one masked row, with the columns that rows of the data have."""
+    """A Collector that takes no steps. Its rollout is one masked row, with the columns of the recorded data."""
 
     steps = dropped_steps = 0
     made_of = b""
@@ -231,13 +232,13 @@ class NoSteps:
         return self.rollout
 
     def publish(self) -> None:
-        """Nothing collects with the policy."""
+        """Do nothing: nothing collects with the policy."""
 
     def warm_up(self) -> None:
-        """Nothing is to be compiled."""
+        """Do nothing: nothing is compiled."""
 
     def metrics(self) -> dict[str, float]:
-        """Nothing is logged."""
+        """Return no metrics."""
         return {}
 
     def state_dict(self) -> StateDict:
@@ -245,14 +246,14 @@ class NoSteps:
         return {"steps": 0, "env": {"stepped": 0}}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Nothing changes."""
+        """Do nothing: there is no state."""
 
     def close(self) -> None:
         """Nothing is held beyond memory."""
 
 
 def acts_as_written(collector: InlineCollector) -> bool:
-    """Whether neither a subclass nor the object has another way to fill rows than an InlineCollector."""
+    """Whether a collector fills rows as an InlineCollector does: neither its class nor the object overrides it."""
     methods = (
         (collector.act, InlineCollector.act),
         (collector.evaluate_bootstrap_row, InlineCollector.evaluate_bootstrap_row),
@@ -277,7 +278,7 @@ def check_masks(env: Env, rollout: Rollout) -> None:
 
 @fused("collector.steps", "headrace.bindings.compiled.compiled_collecting")
 def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
-    """T steps from row 0: policy and environments take turns. first_step: as in InlineCollector.fill()."""
+    """Take T steps from row 0: policy and environments take turns. first_step: as in InlineCollector.fill()."""
     timer = collector.timer
     with timer("inference"):
         random = collector._random(first_step)

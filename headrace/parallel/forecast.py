@@ -1,4 +1,4 @@
-"""How fast actors and learner are together, how long each of them takes, and which waits for which."""
+"""Describe the speed of actors and learner together, the time that each takes, and which of them waits."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from headrace.core.cores import cores
 
 @dataclass(frozen=True)
 class Forecast:
-    """What an update of a training with actors takes. Seconds were measured with all of them at work."""
+    """The time of an update of a training with actors, measured with all actors at work."""
 
     collection: str  # sync, overlapped, async
     rows: int  # of a rollout
     collect: tuple[float, ...]  # s of the last fragment, by actor
-    slowest: float  # s of the slowest fragment of a rollout, in the mean
-    busy: float  # fraction of these during which an actor kept a core busy
+    slowest: float  # s of the slowest fragment of a rollout, mean
+    busy: float  # fraction of this time that an actor used a core
     learn: float  # s from a rollout to the next version of the policy
-    update: float  # s from an update to the next, in the mean
-    advice: str = ""  # what would be faster, by those who know the actors
+    update: float  # s from one update to the next, mean
+    advice: str = ""  # the Executor's advice on a faster setting
     learners: int = 1  # each learns from its part of a rollout in `learn` seconds
 
     @property
     def ratio(self) -> float:
-        """R: seconds of all environments' steps for a second of learning, as one process would take them."""
+        """R: time that one process would take for the steps of all environments, divided by its time for learning."""
         return sum(self.collect) / max(self.learners * self.learn, 1e-9)
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Forecast:
         return f"{text} ({inline:,.0f} in one process; R = {self.ratio:.2g}){self._advice()}"
 
     def _advice(self) -> str:
-        """What would be faster, where that is plain."""
+        """Advice on a faster setting, if there is any."""
         if self.advice:
             return self.advice
         if self.collection == "sync":
@@ -56,7 +56,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class GradientForecast(Forecast):
-    """The same where actors compute the gradients: a fragment's seconds are those of its gradient, too."""
+    """A Forecast for actors that compute gradients: a fragment's seconds include its gradient."""
 
     def __str__(self) -> str:
         each = f"{_duration(min(self.collect))} to {_duration(max(self.collect))}"

@@ -1,4 +1,4 @@
-"""What an actor collects, in shared memory: fragments of rollouts, and the state of its collector after each."""
+"""Fragments of rollouts in shared memory, as actors collect them, and the collector's state after each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from headrace.core.types import StateDict
 from headrace.data.rollout import Column, Columns, Group, Rollout, column_map, each_column
 from headrace.data.shared_memory import LINE, Memory, SharedRollout, padded, shared_size
 
-SLOTS = 2  # fragments: one is read while the next one is written
+SLOTS = 2  # number of fragments: one is read while the next one is written
 STATES = 3  # states: of the last fragment that was taken, and of as many as there are slots
 
 
 class Fragments:
-    """The memory of one actor. Fragment `number` is in `rollouts[number % slots]`, and there are as many states.
+    """The memory of one actor. Fragment `number` is in `rollouts[number % slots]`, the state after it in slot `number %
+    states`.
 
-    state_size: bytes of the largest state that is expected. memory: that of the other process; None for a new one.
+    state_size: bytes of the largest state that is expected. memory: the other process's memory; None for a new one.
     """
 
     def __init__(
@@ -41,10 +42,10 @@ class Fragments:
         self.room, self.slots, self.states = padded(8 + state_size), slots, states
         self.memory = memory = memory or Memory(LINE + slots * each + states * self.room)
         flags = memory.tensor(0, (4,), torch.int64).numpy()
-        # grows with every step; asks to end the fragment; whether plain functions run instead of kernels
+        # a counter of steps; whether to give up the fragment; whether plain functions run instead of kernels
         self.heartbeat, self.give_up, self.plain = flags[:1], flags[1:2], flags[2:3]
         self.restarts = flags[3:]  # environments that were made again so far
-        # of the last fragment: s, s of a core, and s of waiting for its order
+        # timing of the last fragment, s: wall time, CPU time, and time that the actor waited for the order
         self.spent = memory.tensor(flags.nbytes, (3,), torch.float64).numpy()
         self.rollouts = [
             SharedRollout(num_steps, num_envs, columns, memory, LINE + slot * each) for slot in range(slots)
@@ -56,7 +57,7 @@ class Fragments:
         return self.rollouts[number % self.slots]
 
     def write_state(self, number: int, state: bytes) -> None:
-        """Keep the state after a fragment. Raises ValueError where it does not fit."""
+        """Store the state after a fragment. Raises ValueError if it does not fit."""
         self.memory.write(self._states + number % self.states * self.room, self.room, state)
 
     def state(self, number: int) -> bytes:
@@ -65,16 +66,16 @@ class Fragments:
 
 
 def slots_of(collection: str, max_policy_lag: int) -> int:
-    """How many fragments of an actor there may be that are ordered or given and not learned from.
+    """Largest number of fragments of one actor that are ordered or collected, but not learned from yet.
 
-    More than two help where actors do not go in step: one that had only fast episodes goes on while the learner waits
-    for another. Beyond one for each rollout until a fragment is too old, and one to be written, they would not be used.
+    More than two help when actors run asynchronously: an actor with fast episodes continues while the learner waits for
+    another one. At most one for each rollout until a fragment is too old, and one being written, can be in use.
     """
     return max(SLOTS, max_policy_lag + 2) if collection == "async" else SLOTS
 
 
 def part_columns(columns: Columns, of: int, size: int) -> Columns:
-    """The columns of the rollouts of `size` of `of` copies of the environment."""
+    """Columns for rollouts of `size` of the `of` environment copies."""
 
     def part(column: Column) -> Column:
         return column if column.envs is None else replace(column, envs=column.envs // of * size)
@@ -83,18 +84,18 @@ def part_columns(columns: Columns, of: int, size: int) -> Columns:
 
 
 class _Packed(NamedTuple):
-    """A tensor, as its array."""
+    """Stands for a tensor in a pickle."""
 
     array: np.ndarray
 
 
 def packed(state: StateDict) -> bytes:
-    """A collector's state as bytes, for another process of this run."""
+    """Pickle a collector's state for another process of this run."""
     return pickle.dumps(_converted(state, Tensor, lambda tensor: _Packed(tensor.cpu().numpy())), protocol=5)
 
 
 def unpacked(state: bytes) -> StateDict:
-    """What packed() was given."""
+    """Unpickle the state that packed() was given."""
     found: StateDict = _converted(pickle.loads(state), _Packed, lambda packed: torch.from_numpy(packed.array))
     return found
 
@@ -112,10 +113,10 @@ def _converted(value: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
 
 
 def columns_of(rollout: Rollout, columns: Columns | None = None) -> list[Tensor]:
-    """The tensors of a rollout's columns, or of some of them, in their order."""
+    """The tensors of a rollout's columns, or of some of them, in order."""
     return [column for _, column in each_column(rollout.columns if columns is None else columns, rollout)]
 
 
 def of_copies(rollout: Rollout, copies: int, part: slice) -> list[Tensor]:
-    """Views of a rollout's columns, [T, agents, n, ...]: of some of its `copies` of the environment."""
+    """Views [T, agents, n, ...] of a rollout's columns, for the part `part` of its `copies` environment copies."""
     return [column.unflatten(1, (-1, copies))[:, :, part] for column in columns_of(rollout)]

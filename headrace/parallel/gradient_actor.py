@@ -1,9 +1,9 @@
-"""What an actor does that sends gradients: it computes one from each fragment, by a copy of the algorithm.
+"""Actors that send gradients: each computes a gradient from each of its fragments, with a copy of the algorithm.
 
-Losses are means over the rows of all actors, and so divided by sums that no actor has alone: the number of valid rows,
-and what normalises advantages. gradient() asks for them by its `reduce`. Where a sum is not known yet the actor answers
-its part of it and gives up; once it knows the total it begins again. Both algorithms ask before they compute anything
-that takes time.
+Losses are means over the rows of all actors, so they need sums over all actors: the number of valid rows, and the sums
+that normalise advantages. gradient() asks for them through its `reduce`. If a sum is not known yet, the actor answers
+with its part of the sum and gives up the gradient. Once it knows the total it begins again. Both algorithms ask before
+they compute anything that takes time.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from headrace.policies.base import Policy
 from headrace.policies.normalization import Moments, normalizers
 
 LEARNER, SUMS = 4, 5  # orders, in addition to those of parallel.actor
-MOST_SUMS = 1024  # numbers that one gradient may ask for
+MOST_SUMS = 1024  # largest number of sums for one gradient
 
 
 class LearnerSpec(NamedTuple):
-    """What an actor needs to compute gradients, as its learner sends it."""
+    """What a learner sends to an actor that computes gradients."""
 
-    make: bytes  # of a function of the policy that gives the algorithm, by cloudpickle
+    make: bytes  # a function that makes the algorithm for a policy, by cloudpickle
     num_weights: int
     dtype: torch.dtype  # of the gradient
     tally_size: int  # bytes of the longest tally that is expected
     alone: bool  # each gradient is a step of its own, and asks for no sums
 
     def slots(self, memory: Memory | None = None) -> GradientSlots:
-        """The shared memory of an actor: a new one, or that of the other process."""
+        """Make an actor's shared memory, or open that of the other process."""
         return GradientSlots(self.num_weights, self.dtype, self.tally_size, memory)
 
 
 class GradientSlots:
-    """The shared memory for one actor's gradients. That of fragment `number` is in slot `number % SLOTS`.
+    """The shared memory for one actor's gradients. The gradient of fragment `number` is in slot `number % SLOTS`.
 
-    asked: how many numbers the actor has asked the totals of and does not know; 0 once the gradient is there.
-    parts, totals: these numbers, float64: what they are in the actor's fragment, and in those of all actors.
+    asked: number of totals that the actor has asked for, while one of them is unknown; 0 once the gradient is complete.
+    parts, totals: float64: these numbers for the actor's fragment, and their sums over the fragments of all actors.
     """
 
     def __init__(self, num_weights: int, dtype: torch.dtype, tally_size: int, memory: Memory | None = None) -> None:
@@ -67,11 +67,11 @@ class GradientSlots:
         return self._gradients[number % SLOTS]
 
     def write_tally(self, number: int, tally: StateDict) -> None:
-        """Keep what else is to be known of a fragment. Raises ValueError where it does not fit."""
+        """Store a fragment's tally(). Raises ValueError if it does not fit."""
         self.memory.write(self._tallies + number % SLOTS * self._room, self._room, packed(tally))
 
     def tally(self, number: int) -> StateDict:
-        """What write_tally() was given."""
+        """Read what write_tally() stored."""
         return unpacked(self.memory.read(self._tallies + number % SLOTS * self._room))
 
 
@@ -80,9 +80,9 @@ class UnknownSum(Exception):
 
 
 class SumOverActors:
-    """The Reduce of an actor: tensors become their sums over all actors. known: of how many numbers the totals are.
+    """The Reduce of an actor: replaces tensors by their sums over all actors. known: number of totals that are known.
 
-    Raises UnknownSum where more are needed, ValueError for more than MOST_SUMS.
+    Raises UnknownSum if more are needed, ValueError for more than MOST_SUMS.
     """
 
     def __init__(self, slots: GradientSlots, known: int) -> None:
@@ -112,7 +112,7 @@ class GradientActing(Acting):
         self._number = self._slot = 0  # of the fragment, and of the weights that it was collected with
 
     def carry_out(self, what: int, where: int) -> int | None:
-        """As Acting's; SUMS is answered by restarts, too."""
+        """As Acting.carry_out(). SUMS is answered with restarts, as COLLECT."""
         if what == SUMS:
             return self.go_on(where)
         if what == LEARNER:
@@ -124,8 +124,8 @@ class GradientActing(Acting):
         return super().carry_out(what, where)
 
     def begin_learner(self, spec: LearnerSpec, memory: Memory | None = None) -> None:
-        """Make the copy of the algorithm, which moves the policy's parameters into one buffer; write gradients into
-        this memory, or into new one."""
+        """Make the copy of the algorithm, which moves the policy's parameters into one buffer. memory: where gradients
+        are written; None for new memory."""
         self._learner_spec = spec
         build: Callable[[Policy], Any] = pickle.loads(spec.make)
         self.learner = build(self.policy)
@@ -135,7 +135,7 @@ class GradientActing(Acting):
         self.collector.rollout.env = numbers[:, part].flatten()
 
     def go_on(self, known: int) -> int:
-        """Go on with the gradient: so many of the sums over all actors are known. Returns restarts."""
+        """Go on with the gradient. known: number of sums over all actors that are known. Returns restarts."""
         self.weights.read(self._slot)  # a tally has changed the normalisers
         with self.computing():
             return self._learn(known)
@@ -152,7 +152,7 @@ class GradientActing(Acting):
         return restarts
 
     def _learn(self, known: int) -> int:
-        """Compute the gradient with so many known sums, or ask for the next ones."""
+        """Compute the gradient from the first `known` sums, or ask for the next ones."""
         learner, slots, rollout = self.learner, self.slots, self.collector.rollout
         began = perf_counter(), process_time()
         learner.optimizer.gradient.zero_()
@@ -169,8 +169,8 @@ class GradientActing(Acting):
 
 
 def tally(policy: Policy, rollout: Rollout, targets: Any, metrics: dict[str, Tensor]) -> StateDict:
-    """What a learner needs to know of a fragment in addition to its gradient: parts of the metrics, moments of
-    (returns, returns - value), and of what the normalisers have not seen yet. Changes the policy's normalisers."""
+    """What a learner needs from a fragment in addition to its gradient: its part of the metrics, moments of (returns,
+    returns - value), and moments of the rows that normalisers are updated with. Changes the policy's normalisers."""
     valued = torch.stack((targets.returns, targets.returns - rollout.value[:-1]), -1).flatten(0, 1)
     statistics = [normalizer.statistics for normalizer in normalizers(policy)]
     for part in statistics:

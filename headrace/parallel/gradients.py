@@ -1,7 +1,7 @@
 """Gradient exchange: actors compute gradients from their own fragments, and the learner sums them and takes the step.
 
-Synchronous: one update by the gradients of all actors, whose sum is the gradient of one process. Asynchronous, A3C:
-each gradient is an update of its own, as it comes. Mnih et al. 2016, arXiv:1602.01783.
+Synchronous: one update takes the gradients of all actors, whose sum is the gradient that one process would compute.
+Asynchronous, as in A3C: each gradient is an update of its own, in order of arrival. Mnih et al. 2016, arXiv:1602.01783.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from headrace.parallel.schedule import Fragment
 from headrace.policies.base import Policy
 from headrace.policies.normalization import Moments, ReturnNormalizer, normalizers
 
-COUNTED = ("valid", "episode_return", "episode_length")  # columns that are sent: steps and episodes are counted by them
+COUNTED = ("valid", "episode_return", "episode_length")  # columns that are sent, to count steps and episodes
 SPARE = 8192  # bytes of a tally besides its moments
 
 
 class GradientExecutor(Executor, Protocol):
-    """Carries out orders that are answered by gradients.
+    """An Executor whose orders are answered with gradients.
 
-    gradients: what each place has answered last.
+    gradients: the last answer of each place.
     """
 
     gradients: dict[int, GradientSlots]
 
     def add_sums(self, order: Fragment, known: int) -> None:
-        """Let the actor of an order go on: its slots have so many of the sums over all actors."""
+        """Let the actor of an order go on. known: number of sums over all actors that its slots have."""
 
 
 class GradientActors(Actors):
-    """A Collector whose rollouts have no experience, only the columns COUNTED, and the learner of their gradients.
+    """A Collector whose rollouts have only the columns COUNTED, and which also learns from the actors' gradients.
 
-    algorithm: one that defines gradient(). collection: "sync" or "async"; then a rollout is the fragment of one actor,
-    and a fragment's lag counts such updates. At most max_policy_lag + 1 actors are at work then: with more, one of them
-    would give a gradient that is too old. Of several, Adam takes the steps without momentum.
-    The same number of actors gives the same bits when synchronous; another number, sums that are rounded differently.
-    Raises ValueError for groups of agents; TypeError where statistics cannot be merged.
+    algorithm: one that defines gradient(). collection: "sync" or "async". With "async" a rollout is the fragment of one
+    actor, and a fragment's lag counts such updates. At most max_policy_lag + 1 actors are then at work: with more, one
+    of them would return a gradient that is too old. With several actors Adam then has no momentum.
+    Synchronous results are the same bits for the same number of actors. With another number, sums are rounded
+    differently. Raises ValueError for groups of agents, TypeError if statistics cannot be merged.
     """
 
     any_number = False  # the sums of another number of actors are rounded differently
@@ -61,8 +61,8 @@ class GradientActors(Actors):
         super().__init__(env, *arguments, collection=collection, slots=1, **options)
         self.algorithm = algorithm
         if not self.schedule.in_step and len(env.parts) > 1:
-            # updates that come late add a momentum of their own (Mitliagkas et al. 2016, arXiv:1605.09774), and A3C's
-            # RMSProp has none
+            # late updates act as a momentum already (Mitliagkas et al. 2016, arXiv:1605.09774), and A3C's RMSProp has
+            # none
             algorithm.optimizer.beta1 = 0.0
         gradient = algorithm.optimizer.gradient
         moments = sum(normalizer.statistics.mean.nbytes for normalizer in normalizers(self.policy))
@@ -72,7 +72,7 @@ class GradientActors(Actors):
 
     @property
     def _slots(self) -> dict[int, GradientSlots]:
-        """What each place has answered."""
+        """The last answer of each place."""
         return self.executor.gradients
 
     def _parts(self) -> list[Part]:
@@ -95,14 +95,14 @@ class GradientActors(Actors):
     def _complete(self) -> list[Fragment]:
         taken = super()._complete()
         asked = [int(self._slots[fragment.place].asked[0]) for fragment in taken]
-        # a process that replaces a lost one has asked for fewer; the others begin again from there
+        # a process that replaces a lost one has asked for fewer sums; the others begin again from there
         known = min(filter(None, asked), default=0)
         if known:
             self._share(taken, known)
         return [] if known else taken
 
     def _share(self, taken: list[Fragment], known: int) -> None:
-        """Sum what all actors have asked for, in the order of their places, and let them go on with it."""
+        """Add the parts of all actors, in the order of their places, and let the actors go on with the sums."""
         parts = [self._slots[fragment.place].parts[:known] for fragment in taken]
         total = reduce(torch.add, parts)
         for fragment in taken:
@@ -111,7 +111,7 @@ class GradientActors(Actors):
             self.executor.add_sums(fragment, known)
 
     def _copy_meanwhile(self) -> None:
-        """Nothing: an actor waits until its gradient is applied."""
+        """Do nothing: an actor waits until its gradient is applied."""
 
     def _gather(self, taken: list[Fragment]) -> None:
         super()._gather(taken)
@@ -121,8 +121,8 @@ class GradientActors(Actors):
         return GradientForecast(**vars(super().forecast(learn, update, spent)))
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Algorithm.update() for what collect() returned last: the gradients are summed in the order of places, the
-        step is taken, and normalisers are updated once, by merged moments."""
+        """Algorithm.update() for the rollout that collect() returned last. Sums the gradients in the order of places,
+        takes the step, and updates normalisers once, with merged moments."""
         algorithm = self.algorithm
         algorithm.begin_update(progress)
         gradient = algorithm.optimizer.gradient
@@ -143,7 +143,7 @@ def merged(parts: Iterable[Sequence[Tensor]]) -> Moments:
 
 
 def merge_statistics(policy: Any, moments: list[Moments]) -> None:
-    """Policy.update_statistics() by the moments of what each of its normalisers is to be updated with."""
+    """Do what Policy.update_statistics() does, from the moments of the rows for each normaliser."""
     for normalizer, found in zip(normalizers(policy), moments, strict=True):
         new = Moments(*(part.to(normalizer.center.device) for part in vars(found).values()))
         if isinstance(normalizer, ReturnNormalizer):
@@ -153,7 +153,7 @@ def merge_statistics(policy: Any, moments: list[Moments]) -> None:
 
 
 def _check_statistics(policy: Policy) -> None:
-    """Raise TypeError for statistics that are not the package's own: it is not known how to merge them."""
+    """Raise TypeError for statistics of a user's own class, which cannot be merged."""
     for module in policy.modules():
         update = getattr(type(module), "update_statistics", None)
         if update is not None and not update.__module__.startswith("headrace."):

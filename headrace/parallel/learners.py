@@ -1,8 +1,8 @@
 """Sums over learners (algorithms.reduce.Reduce) on one machine, through shared memory.
 
-Each learner writes its tensors into its slot, says so, waits for the others, and adds all slots in order of rank: all
-get the same bits, whichever was first. There are two slots for each, used in turn: a learner that begins the next sum
-but one has seen that all others have begun the next, and so have read the slot that it writes.
+Each learner writes its tensors into its slot, announces it, waits for the others, and adds all slots in order of rank.
+So all get the same bits, whichever was first. Each has two slots, used in turn. When a learner begins sum n + 2 it has
+seen that all others have begun sum n + 1. So they have read the slot of sum n, which it now overwrites.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from headrace.core.cores import cores
 from headrace.data.shared_memory import LINE, Memory, padded
 
 SLOTS = 2
-SPIN = 20e-6  # s of polling where each learner has a core, before the core is offered to others
-YIELD = 2e-3  # s of offering the core to others, before sleeping
-NAPS = (50e-6, 2e-3)  # s of the first sleep, and of the longest: they double
-SPARE = 2**14  # bytes of a slot besides those that are asked for
+SPIN = 20e-6  # s of polling, if each learner has a core, before yielding the core
+YIELD = 2e-3  # s of yielding the core before sleeping
+NAPS = (50e-6, 2e-3)  # s of the first sleep, which doubles, and of the longest
+SPARE = 2**14  # extra bytes of a slot
 
 
 class RankLost(RuntimeError):
@@ -36,20 +36,20 @@ class Ended(RuntimeError):
 
 
 class Board(NamedTuple):
-    """What learners tell each other besides their slots, in shared memory."""
+    """Counters of the learners in shared memory."""
 
-    arrived: memoryview  # int64 [size * 8], a cache line each: the sums that each has begun
-    beats: np.ndarray  # float64 [size, 8]: when each made its last step, by time.monotonic()
+    arrived: memoryview  # int64 [size * 8], a cache line each: number of sums that each has begun
+    beats: np.ndarray  # float64 [size, 8]: time.monotonic() of each one's last step
 
 
 class SharedSum:
     """A Reduce through shared memory. Tensors must have the same shapes at all ranks, and may be on any device.
 
-    room: bytes of the tensors of a sum; larger ones are added in several pieces. memory: that of another rank; None for
-    a new one. timeout: seconds without a beat() after which another rank counts as hanging; they count from
-    when the memory was made.
-    watch: called now and then while waiting; it raises what is to end the wait. columns: the number of each rank's.
-    Raises RankLost, Ended, and what `watch` raises.
+    room: bytes of the tensors of a sum; larger ones are added in several pieces. memory: another rank's memory; None
+    for a new one. timeout: seconds without a beat() after which another rank counts as hanging, from the creation of
+    the memory on.
+    watch: called from time to time while waiting; what it raises ends the wait. columns: the number of columns of each
+    rank. Raises RankLost, Ended, and what `watch` raises.
     """
 
     def __init__(self, rank: int, size: int, room: int, memory: Memory | None = None, timeout: float = 60.0) -> None:
@@ -72,7 +72,7 @@ class SharedSum:
         self._spins, self._fence = size <= cores(), threading.Lock()
 
     def beat(self) -> None:
-        """Tell the others that this rank is at work."""
+        """Record that this rank is at work."""
         self.board.beats[self.rank, 0] = monotonic()
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class SharedSum:
         self.board.arrived[self.rank * (LINE // 8)] = self.number
 
     def _order_memory(self) -> None:
-        """What is read or written before comes before what is after: not a matter of course on ARM."""
+        """Make a memory fence: earlier reads and writes complete before later ones, which ARM does not guarantee."""
         for _ in range(2):
             self._fence.acquire()
             self._fence.release()
@@ -154,7 +154,7 @@ class SharedSum:
             raise Ended("the training was ended by another rank")
 
     def _check(self) -> None:
-        """Raise where the sum will not come."""
+        """Raise if the sum cannot complete."""
         self.check_ended()
         self.watch()
         now = monotonic()
@@ -179,4 +179,4 @@ class ThreadSum(SharedSum):
         self._barrier.wait()
 
     def _wait(self) -> None:
-        """All have arrived."""
+        """Wait at the barrier until all threads have arrived."""

@@ -1,4 +1,4 @@
-"""The collector of algorithms that learn from a replay buffer while a rollout is collected: after every few steps."""
+"""The collector of algorithms that learn from a replay buffer every few steps, while a rollout is collected."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from headrace.parallel.collector import InlineCollector
 
 
 class LearningCollector(InlineCollector):
-    """An InlineCollector whose algorithm appends and learns after every config.train_freq steps: what one with rollouts
-    of train_freq steps would learn. A rollout is what is logged, checked and counted together, and what observations'
-    statistics and schedules are updated after; it is not given up when the training stops.
+    """An InlineCollector whose algorithm appends rows and learns after every config.train_freq steps, as it would with
+    rollouts of train_freq steps. Logs, checks, observation statistics and schedules are updated once per rollout. A
+    rollout is not given up when the training stops.
 
-    arguments: as the InlineCollector's.
+    arguments: those of InlineCollector.
     """
 
     def __init__(self, algorithm: OffPolicy[Any], *arguments: Any) -> None:
         super().__init__(*arguments)
         self.algorithm, self.every = algorithm, algorithm.config.train_freq
         rollout, every = self.rollout, self.every
-        self.parts = [rollout[t : t + every] for t in range(0, rollout.num_steps, every)]  # what it learns from in turn
+        self.parts = [rollout[t : t + every] for t in range(0, rollout.num_steps, every)]  # learned from in turn
 
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
@@ -35,16 +35,16 @@ class LearningCollector(InlineCollector):
         steps(self, random)
 
     def warm_up(self) -> None:
-        """Compile the loop, where it is served by a kernel."""
+        """Compile the loop, if a kernel serves it."""
         steps(self, self._random(self.steps)[:0])
 
     def _check(self) -> None:
-        """Never stop within a rollout: what was learned from its first steps could not be undone."""
+        """Do not stop within a rollout: what was learned from its first steps could not be undone."""
 
 
 @fused("off_policy.steps", "headrace.bindings.compiled.compiled_replay")
 def steps(collector: LearningCollector, random: Tensor) -> None:
-    """len(random) steps from row 0: policy, environments and learning take turns. random: [T, N, num_draws]."""
+    """Take len(random) steps from row 0: policy, environments and learning take turns. random: [T, N, num_draws]."""
     timer, rollout, every = collector.timer, collector.rollout, collector.every
     for t in range(len(random)):
         with timer("inference"):

@@ -1,4 +1,4 @@
-"""Carries out the orders of actors by processes of this machine, in shared memory."""
+"""Carries out orders with processes of this machine, in shared memory."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ SPARE = 4096  # bytes by which a state may be longer than twice its first length
 
 
 class LocalExecutor:
-    """An Executor. Each place has a process, which env.transport starts and replaces.
+    """An Executor on this machine. Each place has a process, which env.transport starts and replaces.
 
-    gradients: the shared memory of each place for gradients, where actors send these.
+    gradients: the shared memory of each place for gradients, if actors send these.
     """
 
     def __init__(self, env: ActorEnv, job: Job) -> None:
         self.env, self.job = env, job
         self.fragments: dict[int, Fragments] = {}  # by place
         self.gradients: dict[int, GradientSlots] = {}  # by place
-        self.open: dict[int, Fragment] = {}  # orders that are not carried out, by place
+        self.open: dict[int, Fragment] = {}  # orders not carried out yet, by place
         self._tensors: dict[int, list[list[Tensor]]] = {}  # by place and slot
-        self._new: dict[int, int] = {}  # what processes that are not ready yet are making, by place: a role, a policy
+        self._new: dict[int, int] = {}  # by place of an unready process: it makes its role (ASSIGN) or POLICY
         self._begun = [0] * len(env.parts)  # the fragment at which each actor began new episodes
-        self._beginning: set[int] = set()  # places of processes that load or restore something before their first step
+        self._beginning: set[int] = set()  # places whose processes load or restore something before their first step
         self._weights = Weights(job.policy, job.versions)
 
     def begin(self) -> None:
-        """Give every actor its copy of the policy and its shared memory; they compile what has to be compiled."""
+        """Send the policy and shared memory to all actors, which compile what they need."""
         steps, columns, parts = self.job.spec.num_steps, self.job.columns, self.env.parts
         envs = parts[0].total * self.env.num_agents
         check_rollout(self.job.slots * shared_size(steps, envs, columns), steps, envs, FOLDER)
@@ -55,7 +55,7 @@ class LocalExecutor:
             self.env.shared += f"; gradients {len(parts)} x {self.gradients[0].memory.size / 1e3:,.3g} kB"
 
     def _send_policy(self, place: int) -> None:
-        """Let a process make its copy of the policy, and compile what has to be compiled."""
+        """Order a process to make its copy of the policy and compile what it needs."""
         self._new[place] = POLICY
         self.env.transport.start(place, POLICY, not kernels_serve(), self.job.spec, timeout=START_TIMEOUT)
 
@@ -69,7 +69,7 @@ class LocalExecutor:
         self.fragments[place] = fragments
 
     def _attach(self, place: int) -> None:
-        """Let an actor use its shared memory and the weights."""
+        """Send an actor its shared memory and that of the weights."""
         worker, learner = self.env.transport.workers[place], self.job.learner
         if learner is not None:  # before the weights, which its copy of the algorithm moves
             if place not in self.gradients:
@@ -93,7 +93,7 @@ class LocalExecutor:
         self.env.transport.start(order.place, COLLECT, where, timeout=timeout)
 
     def add_sums(self, order: Fragment, known: int) -> None:
-        """Let an actor go on with its gradient: so many of the sums over all actors are known."""
+        """Let an actor go on with its gradient. known: number of sums over all actors that are known."""
         self.open[order.place] = order
         self.env.transport.start(order.place, SUMS, known)
 
@@ -111,8 +111,8 @@ class LocalExecutor:
         return done
 
     def _replace(self, place: int) -> None:
-        """Start another process in the place of a lost one. Raises why it was lost, where its state is not known and
-        may not begin again, or where it has been lost several times at the same fragment."""
+        """Replace a lost process. Raises the reason for the loss if its state is unknown and on_error does not allow
+        new episodes, or if it has been lost several times at the same fragment."""
         env, order = self.env, self.open.get(place)
         number = order.number if order else 0
         if not self._known(place, number):
@@ -126,11 +126,11 @@ class LocalExecutor:
         self._new[place] = ASSIGN
 
     def _known(self, place: int, number: int) -> bool:
-        """Whether another process can collect an actor's fragment `number` as it would have done."""
+        """Whether another process can collect an actor's fragment `number` with the same result."""
         return number == self._begun[place] or bool(unpacked(self.fragments[place].state(number - 1))["env"])
 
     def _prepare(self, place: int) -> None:
-        """Give a new process what it needs next; at last the order of the one that it replaces."""
+        """Send a new process what it needs next, and finally the order of the process that it replaces."""
         if self._new[place] == ASSIGN:
             self._send_policy(place)
             return
@@ -145,7 +145,7 @@ class LocalExecutor:
             self._send(order)
 
     def _restore(self, place: int, number: int) -> None:
-        """Bring an actor's environments to their state before a fragment."""
+        """Restore an actor's environments to their state before a fragment."""
         if not number:
             return
         if not unpacked(self.fragments[place].state(number - 1))["env"]:
@@ -161,7 +161,7 @@ class LocalExecutor:
         return slots[fragment.number % len(slots)]
 
     def release(self, fragments: list[Fragment]) -> None:
-        """Nothing: a slot is written again by the order after the next one of its place."""
+        """Do nothing: the schedule orders no fragment into a slot that is still in use."""
 
     def spent(self, place: int) -> tuple[float, float, float]:
         seconds, core, waited = self.fragments[place].spent
@@ -196,5 +196,5 @@ class LocalExecutor:
 
 
 def _steps_begun(fragments: dict[int, Fragments], place: int) -> int:
-    """How many steps an actor's environments have begun, where these are in Python."""
+    """Number of steps that an actor's environments have begun, for environments in Python."""
     return int(fragments[place].heartbeat[0]) if place in fragments else 0

@@ -1,4 +1,4 @@
-"""Actors for a training loop of your own: start them, take the fragments that are done first, publish new weights."""
+"""Actors for a training loop of your own: start them, take the first finished fragments, publish new weights."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from headrace.parallel.schedule import Fragment as Order
 from headrace.policies.base import Policy, check_policy
 
 COLUMNS: dict[str, Column | Columns] = {"log_prob": Column(), "value": Column(bootstrap=True)}
-VERSIONS = 8  # of weights that are kept: publish() waits for an actor that still collects with an older one
+VERSIONS = 8  # number of versions of the weights kept: publish() waits for an actor that collects with an older one
 
 
 class Fragment(NamedTuple):
-    """What one actor has collected in one go."""
+    """T steps of one actor's environments."""
 
-    rollout: Rollout  # [T, n], in shared memory: until the next get()
-    envs: slice  # which of all environments
-    lag: int  # how often weights were published since those that it was collected with
+    rollout: Rollout  # [T, n], in shared memory, valid until the next get()
+    envs: slice  # its environments among all
+    lag: int  # number of publish() calls since the weights that it was collected with
 
 
 class Actors:
@@ -76,7 +76,7 @@ class Actors:
 
     @property
     def version(self) -> int:
-        """How often weights were published."""
+        """Number of publish() calls."""
         return self._collector.schedule.version
 
     def start(self) -> None:
@@ -84,13 +84,13 @@ class Actors:
         self._collector.order()
 
     def ready(self) -> int:
-        """How many fragments get() would give at once. Does not wait."""
+        """Number of fragments that get() would return at once. Does not wait."""
         self._collector.wait(0.0)
         return len(self._collector.schedule.held) - len(self._given)
 
     def get(self, count: int = 1, timeout: float | None = None) -> list[Fragment]:
-        """The first `count` fragments that are done, the oldest first; fewer after `timeout` seconds, or where no more
-        are under way. Their memory is used again after the next get()."""
+        """Return the first `count` finished fragments, the oldest first; fewer after `timeout` seconds, or if no more
+        are being collected. Their memory is reused after the next get()."""
         schedule = self._collector.schedule
         schedule.take(self._given)
         until = inf if timeout is None else monotonic() + timeout
@@ -104,8 +104,8 @@ class Actors:
         return Fragment(rollout, self.env.parts[order.place].slice, self._collector.schedule.lag(order))
 
     def publish(self) -> None:
-        """The policy as it is now is the one to collect with from the next start() on. Waits where an actor is still
-        collecting with weights whose memory is needed."""
+        """Use the policy's present weights from the next start() on. Waits while an actor still collects with weights
+        whose memory is needed."""
         open_orders = self._collector.schedule.open
         while any(order.version <= self.version + 1 - VERSIONS for order in open_orders.values()):
             self._collector.wait()
@@ -118,6 +118,6 @@ class Actors:
         self.close()
 
     def close(self) -> None:
-        """End the processes, or give them back."""
+        """End the processes, or return Workers to their owner."""
         self._collector.close()
         self.env.close()

@@ -1,4 +1,4 @@
-"""Which device collects, learns and evaluates."""
+"""Choose the devices that collect, learn and evaluate."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headrace.core.terminal import tell
 # GPU -> number of weights from which learning on it is faster than on the CPU of the same machine, as measured by
 # benchmarks/cpu_or_gpu.py; results are in benchmarks/results/cpu_or_gpu.jsonl. It has been run on no GPU yet.
 CROSSOVER: dict[str, int] = {}
-# For a GPU that is neither in this table nor measured on this machine. An estimate: with fewer weights, a minibatch
-# takes the CPU's kernels less time than launching its hundred or so operations would take.
+# For a GPU that is neither in this table nor measured on this machine. An estimate: with fewer weights, the CPU's
+# kernels finish a minibatch in less time than launching its hundred or so operations on a GPU takes.
 ASSUMED_CROSSOVER = 500_000
 
 
@@ -33,8 +33,8 @@ class Placement:
     def on(
         cls, name: str | torch.device, weights: int = 0, evaluate: str | None = None, collect: str | None = None
     ) -> Placement:
-        """All on one device; "auto" chooses by the number of weights. evaluate, collect: another device for these.
-        Raises ValueError for a device that this machine does not have."""
+        """Place all on one device; "auto" chooses it by the number of weights. evaluate, collect: another device for
+        these. Raises ValueError for a device that this machine does not have."""
         here = choose(weights) if name == "auto" else device.resolve(name)
         others = (here if other is None else device.resolve(other) for other in (collect, evaluate))
         collects, evaluates = others
@@ -48,7 +48,7 @@ class Placement:
 
 
 def choose(weights: int) -> torch.device:
-    """The CPU, or the GPU where learning so many weights is faster on it, which is then said on stderr."""
+    """The CPU, or the GPU if learning `weights` weights is faster on it. The choice of a GPU is reported on stderr."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     gpu = torch.cuda.get_device_name()
@@ -61,12 +61,12 @@ def choose(weights: int) -> torch.device:
 
 
 def crossover(gpu: str) -> int | None:
-    """Weights from which learning on a GPU of this name is faster than on the CPU; None where that was not measured."""
+    """Number of weights from which learning on a GPU of this name is faster than on the CPU; None if not measured."""
     return measured().get(gpu) or CROSSOVER.get(gpu)
 
 
 def measured() -> dict[str, int]:
-    """The results of benchmarks/cpu_or_gpu.py on this machine: GPU -> weights from which it is faster."""
+    """Results of benchmarks/cpu_or_gpu.py on this machine: GPU -> number of weights from which it is faster."""
     path = measured_file()
     return json.loads(path.read_text()) if path.is_file() else {}
 
@@ -79,5 +79,5 @@ def measured_file() -> Path:
 
 
 def hidden_weights(hidden: Sequence[int], networks: int = 2) -> int:
-    """Weights between the hidden layers of an actor and a critic: nearly all that a large network learns."""
+    """Number of weights between the hidden layers of an actor and a critic: nearly all weights of a large network."""
     return networks * sum(a * b for a, b in pairwise(hidden))

@@ -1,4 +1,4 @@
-"""The states of actors for another number of actors: an environment's part of them does not depend on who had it."""
+"""Convert the states of actors to another number of actors: an environment's state does not depend on its actor."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headrace.parallel.actor import Part
 
 
 def for_parts(state: StateDict, before: Sequence[Part], after: Sequence[Part]) -> StateDict:
-    """The state_dict() of synchronous or overlapped Actors whose environments were divided as `before`, as those have
-    it that divide them as `after`."""
+    """Convert the state_dict() of synchronous or overlapped Actors from the division of environments `before` to the
+    division `after`."""
     versions = {int(name.split(".")[1]): version for name, version in state["waiting"].items()}
     taken, states = state["actors"][0]["taken"], [actor["state"] for actor in state["actors"]]
     parts = [None] * len(after) if states[0] is None else [_part(_whole(states, before), part) for part in after]
@@ -43,7 +43,7 @@ def _whole(states: list[StateDict], parts: Sequence[Part]) -> StateDict:
 
 
 def _part(whole: StateDict, part: Part) -> StateDict:
-    """Of what _whole() gave, the state of the collector of a part."""
+    """The state of the collector of a part, taken from _whole()."""
     columns = partial(tree_map, lambda x: x[:, part.slice].flatten(0, 1))
     return {
         **whole,

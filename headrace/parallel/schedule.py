@@ -1,10 +1,10 @@
-"""Which fragments actors are ordered to collect, and which of them make up the next rollout.
+"""Decides which fragments actors are ordered to collect, and which of them make up the next rollout.
 
 The lag of a fragment is the number of updates between the policy that collected it and the one that learns from it. It
 is bounded by waiting, never by throwing fragments away, which would favour short and fast episodes.
 
 Why no lag is above the bound L (`max_lag`), and why the learner never waits for ever. Let a rollout have c fragments
-(`count`), and let x_0, x_1, ... be what was ordered and not taken, the oldest first. Before a rollout,
+(`count`), and let x_0, x_1, ... be the fragments that were ordered and not taken, the oldest first. Before a rollout,
 lag(x_i) + i // c <= L for all i: taken in this order, none is too old. This stays true:
 - A new order has the newest version, so it comes last. Before a rollout its lag is 0 and there are at most c * (L + 1)
   in all; after one its lag has yet to grow by 1, and there are at most c * L.
@@ -29,9 +29,9 @@ RECORD = np.dtype([("actor", "<i4"), ("version", "<i4"), ("number", "<i8")])  # 
 class Fragment(NamedTuple):
     """An order to collect, or what came of it. The oldest are the first when sorted."""
 
-    version: int  # of the weights: updates before they were written
-    number: int  # of its actor's fragments
-    place: int  # which actor
+    version: int  # of the weights: number of updates before they were written
+    number: int  # position among its actor's fragments
+    place: int  # the actor's number
 
 
 def records(fragments: list[Fragment]) -> bytes:
@@ -40,7 +40,7 @@ def records(fragments: list[Fragment]) -> bytes:
 
 
 def check_equal(num_envs: int, actors: int) -> None:
-    """Raise ValueError where actors would have different numbers of environments, and their fragments other sizes."""
+    """Raise ValueError if actors would have different numbers of environments, and so fragments of different sizes."""
     if num_envs % actors == 0:
         return
     less = num_envs // actors * actors
@@ -53,9 +53,9 @@ def check_equal(num_envs: int, actors: int) -> None:
 
 
 class ReplayOrder:
-    """The fragments of all rollouts of a run, in the order in which they were learned, from the file it logged them to.
+    """The fragments of all rollouts of a run, in the order in which they were learned, read from its log.
 
-    count: of a rollout; None for as many as actors.
+    count: number of fragments of a rollout; None for the number of actors.
     Raises ValueError for a log that does not begin with the run, has rows missing, or is of another number of actors.
     """
 
@@ -76,23 +76,24 @@ class ReplayOrder:
                 )
 
     def rollout(self, number: int) -> list[Fragment]:
-        """The fragments of a rollout; none after the last."""
+        """The fragments of a rollout; empty after the last."""
         rows = self._rows[number * self.count : (number + 1) * self.count]
         return [Fragment(int(row["version"]), int(row["number"]), int(row["actor"])) for row in rows]
 
     def version(self, place: int, number: int) -> int | None:
-        """With which weights an actor collected a fragment; None after its last."""
+        """The version of the weights with which an actor collected a fragment; None after its last."""
         versions = self._versions[place]
         return int(versions[number]) if number < len(versions) else None
 
 
 class Schedule:
-    """The orders of some actors. Knows neither processes nor memory.
+    """Plans the orders of some actors. It deals with numbers alone, not with processes or memory.
 
-    in_step: whether a rollout is made of one fragment of each actor, all of the same number; otherwise of the oldest
-    that there are, of which two may be of one actor. max_lag: 0 where actors and the learner take turns; 1 or more
-    where they do not. replay: the rollouts of another run, which come first. count: fragments of a rollout; None for as
-    many as actors. slots: fragments that an actor may have given or have been ordered, and that are not taken.
+    in_step: whether a rollout is made of one fragment of each actor, all of the same number. Otherwise it is made of
+    the oldest finished fragments, several of which may be of one actor. max_lag: 0 if actors and the learner take
+    turns, 1 or more if not. replay: the rollouts of another run, which are repeated first. count: fragments of a
+    rollout; None for the number of actors. slots: largest number of an actor's fragments that are ordered or collected,
+    but not taken.
     """
 
     def __init__(
@@ -106,31 +107,31 @@ class Schedule:
     ) -> None:
         self.in_step, self.max_lag, self.replay = in_step, max_lag, replay
         self.count, self.slots = count or actors, slots
-        self.version = 0  # updates so far
-        self.rounds = 0  # rollouts so far
-        self.taken = [0] * actors  # fragments of each actor that were learned from
-        self.ordered = [0] * actors  # fragments of each actor that were ordered
-        self.open: dict[int, Fragment] = {}  # orders that are not answered, by place
+        self.version = 0  # number of updates so far
+        self.rounds = 0  # number of rollouts so far
+        self.taken = [0] * actors  # number of fragments of each actor learned from
+        self.ordered = [0] * actors  # number of fragments of each actor ordered
+        self.open: dict[int, Fragment] = {}  # orders not answered yet, by place
         self.held: list[Fragment] = []  # collected and not yet taken
-        self.planned: dict[tuple[int, int], int] = {}  # (place, number) -> the version that it must be collected with
+        self.planned: dict[tuple[int, int], int] = {}  # (place, number) -> the version to collect it with
 
     @property
     def replaying(self) -> bool:
-        """Whether the next rollout is one of the other run's."""
+        """Whether the next rollout repeats one of the other run."""
         return self.replay is not None and self.rounds < self.replay.rounds
 
     def ended(self) -> bool:
-        """Whether the last rollout was the last of the other run's."""
+        """Whether the last rollout was the last one of the other run."""
         return self.replay is not None and self.rounds == self.replay.rounds
 
     def orders(self, learning: bool = False) -> list[Fragment]:
-        """The orders that can be given now; they count as given.
+        """Return the orders that can be given now, and record them as given.
 
         learning: whether the policy is about to be updated from the rollout that was taken last."""
         self._plan()
         found = []
         room = self.count * (self.max_lag + (not learning)) - len(self.waiting())
-        # where there is not room for all: those of which the fewest were ordered
+        # actors with the fewest orders first, since there may not be room for all
         for number, place in sorted((number, place) for place, number in enumerate(self.ordered)):
             if place in self.open or number - self.taken[place] >= self.slots:
                 continue
@@ -155,16 +156,16 @@ class Schedule:
                     self.planned[place, coming] = version
 
     def answer(self, place: int) -> None:
-        """An actor has carried out its order."""
+        """Record that an actor has carried out its order."""
         self.held.append(self.open.pop(place))
 
     def ask(self, fragment: Fragment) -> None:
-        """An actor that has carried out its order is asked for more of it."""
+        """Reopen an order that was carried out: its actor is asked for more."""
         self.held.remove(fragment)
         self.open[fragment.place] = fragment
 
     def complete(self) -> list[Fragment]:
-        """The fragments of the next rollout; none where it has to wait for more."""
+        """The fragments of the next rollout; empty if it has to wait for more."""
         if self.replay is not None and self.replaying:
             found = self.replay.rollout(self.rounds)
         elif self.in_step:
@@ -173,29 +174,29 @@ class Schedule:
             found = sorted(self.held)[: self.count]
         if len(found) < self.count or not set(found) <= set(self.held):
             return []
-        # the others will be an update older, and are taken in turn
+        # the others will be one update older, and are taken in this order
         others = sorted(set(self.waiting()) - set(found))
         late = any(self.lag(x) + 1 + at // self.count > self.max_lag for at, x in enumerate(others))
         return [] if late else found
 
     def take(self, fragments: list[Fragment]) -> None:
-        """A rollout was made of these, and their slots are free."""
+        """Record that a rollout was made of these fragments: their slots are free."""
         for fragment in fragments:
             self.taken[fragment.place] = fragment.number + 1
             self.held.remove(fragment)
         self.rounds += 1
 
     def lag(self, fragment: Fragment) -> int:
-        """Updates since its weights were written."""
+        """Number of updates since the fragment's weights were written."""
         return self.version - fragment.version
 
     def waiting(self) -> list[Fragment]:
-        """What was ordered and not taken, and what is planned with a version that there is."""
+        """Fragments that were ordered and not taken, and those planned with a version that exists already."""
         planned = (Fragment(version, number, place) for (place, number), version in self.planned.items())
         return [*self.open.values(), *self.held, *(x for x in planned if x.version <= self.version)]
 
     def resume(self, version: int, rounds: int, taken: list[int], waiting: list[Fragment]) -> None:
-        """Continue where another schedule had these. Raises ValueError where it was one of another kind."""
+        """Continue from the numbers of another schedule. Raises ValueError if that was of another kind."""
         if self.in_step and set(taken) != {rounds}:
             raise ValueError("saved were rollouts of collection='async': it cannot become another on resuming")
         lag = max((version - fragment.version for fragment in waiting), default=0)

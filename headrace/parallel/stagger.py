@@ -14,11 +14,12 @@ class Stagger:
     Where episodes have a time limit, environments that began together stay synchronised, and a rollout much shorter
     than an episode contains a single phase: updates oscillate with the phase (Bharthulwar, Tao & Su 2025,
     arXiv:2511.21011; Rudin et al. 2021, arXiv:2109.11978, begin with episodes of random length). An episode is ended
-    between two rollouts: for learning this is the end of a rollout, bootstrapped from its last value.
+    between two rollouts. For learning this is the end of a rollout, which bootstraps from its last value.
 
-    max_steps: of an episode; None for no limit, with which nothing is ended. agents: in each copy of the environment;
-    they end together (column agent * copies + copy). first_env: number of the first copy, where these are a part.
-    Has no state: what is ended follows from the number of steps.
+    max_steps: time limit of an episode; None for no limit, and then nothing is ended. agents: number of agents in each
+    copy of the environment; they end together (column agent * copies + copy). first_env: number of the first copy, for
+    a part of the environments.
+    It has no state: which episodes end follows from the number of steps.
     """
 
     def __init__(self, rollout: Rollout, max_steps: int | None, agents: int = 1, first_env: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Rollouts from the device that collects to the device that learns, each in one copy."""
+"""Copies rollouts from the device that collects to the device that learns, each in one copy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headrace.data.shared_memory import padded, shared_size
 class RolloutTransfer:
     """Copies `source`, a rollout on one device, to `target`, one on another. On one device they are the same.
 
-    The columns of each lie in one block of bytes, pinned where a GPU reads or writes it, so that a rollout is one copy.
-    With a GPU that does not wait for anything: the next rollout is on its way into a block of its own on that device
-    while the target is learned from. The target's memory stays the same, as CUDA graphs of learning need it.
+    The columns of each are in one block of bytes, which is pinned if a GPU reads or writes it. So a rollout is one
+    copy. With a GPU the copy runs while the policy learns from the target: the next rollout goes into another block on
+    that device. The target's memory stays the same, as CUDA graphs of learning require.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RolloutTransfer:
         self._taken: Any = None if gpu is None else torch.cuda.Event()
 
     def wait_to_write(self) -> None:
-        """Until the source may be written again."""
+        """Wait until the source may be written again."""
         if self._arrived is not None:
             self._arrived.synchronize()
 
@@ -55,7 +55,7 @@ class RolloutTransfer:
         self._arrived.record(self._stream)
 
     def finish(self) -> None:
-        """Let the target be what start() has copied. A GPU's queue waits for it, not the caller."""
+        """Move what start() has copied into the target. A GPU's queue waits for it, not the caller."""
         if self._stream is None:
             self._there.copy_(self._arriving)
             return
@@ -70,7 +70,7 @@ class RolloutTransfer:
 
 
 def _carved(block: Tensor) -> Callable[[tuple[int, ...], torch.dtype], Tensor]:
-    """A function that gives tensors in a block of bytes, one after another."""
+    """Make a function that allocates tensors in a block of bytes, one after another."""
     offset = 0
 
     def new(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

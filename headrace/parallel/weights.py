@@ -1,7 +1,7 @@
-"""All of a policy that changes, in shared memory: its learner writes it, and every actor reads it.
+"""A policy's parameters and buffers in shared memory: the learner writes them, and every actor reads them.
 
-A version lies in one of several slots. The order that an actor is given names the slot, and nothing is written into one
-that an open order names: so nothing is read half-written, on any processor, and no reader ever waits.
+A version is in one of several slots. An actor's order names the slot, and a slot that an open order names is not
+written. So nothing is read half-written, on any processor, and no reader ever waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.policies.examination import examine
 
 
 class Layout(NamedTuple):
-    """What is in a slot, in this order."""
+    """The tensors of a slot, in this order."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -55,7 +55,7 @@ def changing(policy: Policy) -> dict[str, Tensor]:
 
 
 class Weights:
-    """The learner's end: write(version) puts the policy as it is now into the slot of a version."""
+    """The learner's side: write(version) copies the policy's present tensors into the slot of a version."""
 
     def __init__(self, policy: Policy, slots: int) -> None:
         self.policy = policy
@@ -66,18 +66,18 @@ class Weights:
         self._tensors = list(changing(policy).values())
 
     def slot(self, version: int) -> int:
-        """Where a version is."""
+        """The slot of a version."""
         return version % len(self._slots)
 
     @torch.no_grad()
     def write(self, version: int) -> None:
-        """Put all of the policy into a version's slot. Raises ValueError where the actors' copies cannot follow it."""
+        """Copy all of the policy's tensors into a version's slot. Raises ValueError if actors cannot take them."""
         if examine(self.policy) is not self._examined:
             self._follow()
         copy_all(self._slots[self.slot(version)], self._tensors)
 
     def _follow(self) -> None:
-        """Take the policy's tensors again: parameters and buffers may have been replaced by others of their shape."""
+        """Look up the policy's tensors again: parameters and buffers may have been replaced by others of the shape."""
         tensors, found = changing(self.policy), examine(self.policy)
         if Layout.of(tensors) != self.layout or found.altered != self._altered:
             raise ValueError(
@@ -91,16 +91,16 @@ class Weights:
         return self.memory.tensor(self.slot(version) * self.layout.size, (self.layout.size,), torch.uint8).clone()
 
     def set_state(self, version: int, state: Tensor) -> None:
-        """Put back what state() gave. Raises ValueError for that of another policy."""
+        """Restore state(). Raises ValueError for the state of another policy."""
         if len(state) != self.layout.size:
             raise ValueError(f"the saved weights have {len(state)} bytes, those of this policy {self.layout.size}")
         self.memory.tensor(self.slot(version) * self.layout.size, (self.layout.size,), torch.uint8).copy_(state)
 
 
 class WeightsReader:
-    """An actor's end: read(slot) makes its copy of the policy what was written there.
+    """An actor's side: read(slot) copies a slot into its copy of the policy.
 
-    copies, part: of how many environments in all the actor has which; exploration is read for these alone.
+    copies: number of all environments. part: the actor's environments; exploration is read for these alone.
     """
 
     def __init__(self, policy: Policy, layout: Layout, memory: Memory, copies: int, part: slice) -> None:
@@ -121,7 +121,7 @@ class WeightsReader:
 
 
 def take_part(policy: Policy, copies: int, part: slice) -> None:
-    """Give a copy of a policy the exploration of some environments: `part` of `copies`, of each agent."""
+    """Restrict the exploration of a copy of a policy to `part` of the `copies` environments, for each agent."""
     for module in policy.modules():
         exploration = getattr(module, "exploration", None)
         if isinstance(exploration, Tensor) and len(exploration) > 1:
@@ -129,9 +129,9 @@ def take_part(policy: Policy, copies: int, part: slice) -> None:
 
 
 def sent(policy: Policy, setting: str) -> bytes:
-    """A policy as torch saves it, which keeps what its tensors share, as kernels need it; modules of users included.
+    """Pickle a policy, also with modules of users. torch.save() keeps which tensors share memory, which kernels need.
 
-    Raises TypeError where it cannot be sent. setting: what to leave out then.
+    Raises TypeError if it cannot be pickled. setting: the setting to leave out then, for the message.
     """
     import cloudpickle
 
@@ -145,6 +145,6 @@ def sent(policy: Policy, setting: str) -> bytes:
 
 
 def received(policy: bytes, device: torch.device) -> Policy:
-    """What sent() gave, on a device. On the CPU its tensors share what they shared."""
+    """Unpickle sent(), on a device. On the CPU its tensors share the memory that they shared before."""
     found: Policy = torch.load(io.BytesIO(policy), "cpu", weights_only=False)
     return found.to(device)

@@ -1,6 +1,7 @@
 """Actor and critic as multi-layer perceptrons: the policy of PPO, A2C and the other on-policy algorithms.
 
-The critic of an AsymmetricActorCritic sees more than its actor: members of a Dict observation that only training has.
+The critic of an AsymmetricActorCritic sees more than its actor: members of a Dict observation that are only available
+in training.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class ActorCritic(Policy):
     networks.MLP. distribution: see heads.action_head.
     images: see convolutions.ImageEncoder; actor and critic share its convolutions. Action masks: see masks.py.
     Weights are a function of the seed: orthogonal, gain sqrt 2 in hidden layers, 0.01 for actions, 1 for the value
-    (Andrychowicz et al. 2021, arXiv:2006.05990); ortho_init=False: those of torch.nn.Linear and its like.
-    normalize_observation, normalize_return: see normalization.py. use_sde, sde_sample_freq, use_expln, state_std: see
-    heads.py.
+    (Andrychowicz et al. 2021, arXiv:2006.05990); ortho_init=False: the default weights of torch.nn.Linear and
+    torch.nn.Conv2d. normalize_observation, normalize_return: see normalization.py. use_sde, sde_sample_freq, use_expln,
+    state_std: see heads.py.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
 
@@ -134,7 +135,7 @@ class ActorCritic(Policy):
         return PolicyOutput(action, distribution.log_prob(action), value, rnn_state)
 
     def _explore(self, observation: Any, state: Tensor, random: Tensor) -> PolicyOutput:
-        """Actions by the noise matrix of each environment. Without a state, act() draws one for each row."""
+        """Act with the noise matrix of each environment. Without a state, act() draws a matrix for each row."""
         encoded = self.encoder(observation)
         features = self.actor(encoded)
         distribution, action, state = self.head.explore(self.actor_out(features), features, state, random)
@@ -142,8 +143,8 @@ class ActorCritic(Policy):
         return PolicyOutput(action, distribution.log_prob(action), value, state)
 
     def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
-        """As act(), by its kernel, or without value and log-likelihood, which take half of the time of one action."""
-        if not is_kind(self, ActorCritic) or examine(self).altered:  # its act() may be another one
+        """As act(), with its kernel; or in torch without value and log-likelihood, half the time of an action."""
+        if not is_kind(self, ActorCritic) or examine(self).altered:  # its act() may be a user's
             return super().most_likely(observation, rnn_state)
         kernel = kernel_of(ActorCritic.act, self, observation, rnn_state, None)
         if kernel is not None:
@@ -176,13 +177,15 @@ class ActorCritic(Policy):
 
 
 class AsymmetricActorCritic(Policy):
-    """An actor and a critic with an encoder, normaliser and MLP each: the critic sees `critic_members`, the actor not.
+    """An actor and a critic, each with its own encoder, normaliser and MLP. Only the critic sees `critic_members`.
 
     Pinto et al. 2018, arXiv:1710.06542. observation_space: of rollouts, a Dict or FlatDict with all members; kept as
-    `critic_space`. The attribute observation_space has the actor's members, which are all that predict() and exports
-    take. Of observations with the state of all agents (envs.wrappers.central) it has the agent's own as they are.
+    `critic_space`. The attribute observation_space has the actor's members, the only ones that predict() and exports
+    take. For observations with the state of all agents (envs.wrappers.central) it is the space of the agent's own
+    observation.
     The other arguments are those of ActorCritic.
-    Raises TypeError for unsupported spaces, ValueError for members that observations lack, and unknown names.
+    Raises TypeError for unsupported spaces, ValueError for members that observations do not have, and for unknown
+    names.
     """
 
     def __init__(
@@ -240,12 +243,12 @@ class AsymmetricActorCritic(Policy):
         return value if self.return_normalizer is None else self.return_normalizer(value)
 
     def _of_actor(self, observation: Any) -> Any:
-        """What the actor sees of observations of either space."""
+        """The actor's part of observations of either space."""
         if isinstance(observation, Tensor) and self._is_whole(observation):
             return observation.index_select(1, self._entries)  # type: ignore[arg-type]
         if self.critic_members == (CENTRAL,) and self._is_whole(observation):
             return observation[OBSERVATION]
-        return observation  # of which its encoder takes the members that it knows
+        return observation  # the actor's encoder selects its members
 
     def _is_whole(self, observation: Any) -> bool:
         """Whether these are observations of critic_space rather than of the actor's."""
@@ -258,11 +261,11 @@ class AsymmetricActorCritic(Policy):
         return [p for part in (self.encoder, self.head, self.actor, self.actor_out) for p in part.parameters()]
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Actor and critic have no parameters in common."""
+        """Return none: actor and critic share no parameters."""
         return []
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        """Actions, as Policy.act(); without a value where the observations are those of the actor alone."""
+        """As Policy.act(). Without the critic's members in the observations there is no value."""
         rows = batch_size(observation)
         if needs_padding(rows, self.block):
             return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)
@@ -299,7 +302,7 @@ class AsymmetricActorCritic(Policy):
 
 
 def actor_space(space: Space, critic_members: Sequence[str]) -> Space:
-    """A space of observations without members that the critic alone sees. Raises ValueError where it lacks them."""
+    """An observation space without the members that only the critic sees. Raises ValueError if it has none of them."""
     given = f"critic_members is {', '.join(critic_members)}"
     if not isinstance(space, Dict | FlatDict):
         raise ValueError(
@@ -319,7 +322,7 @@ def actor_space(space: Space, critic_members: Sequence[str]) -> Space:
 
 
 def _entries(space: Space, part: Space) -> Tensor | None:
-    """Places of the entries of a FlatDict with some of the members in that with all; None for other spaces."""
+    """Indices of the entries of some of a FlatDict's members in the whole vector; None for other spaces."""
     if not (isinstance(space, FlatDict) and isinstance(part, FlatDict)):
         return None
     return torch.cat([torch.arange(space.slices[name].start, space.slices[name].stop) for name in part.members])

@@ -39,15 +39,15 @@ class ActorQ(Policy):
     noise_autocorrelation: correlation of an environment's noise between consecutive steps, so that exploration is
     correlated in time (Lillicrap et al. 2016, arXiv:1509.02971, section 3).
     The last noise is part of the recurrent state. exploration_per_episode: the standard deviation of an environment's
-    noise lies between `exploration` and the buffer `exploration_max`, and is drawn as an episode begins (Seo et al.
-    2025, arXiv:2505.22642, section 3); where between them is part of the recurrent state.
-    critic_init_scale: factor of the critics' initial weights. initial_std: standard deviation of a stochastic actor at
-    the start, before tanh; None for 1. use_sde, sde_sample_freq, use_expln: see heads.py; initial_std is that of the
-    noise matrix then.
+    noise is drawn between `exploration` and the buffer `exploration_max` at the beginning of an episode (Seo et al.
+    2025, arXiv:2505.22642, section 3). Its position between the two is part of the recurrent state.
+    critic_init_scale: factor of the critics' initial weights. initial_std: initial standard deviation of a stochastic
+    actor, before tanh; None for 1. use_sde, sde_sample_freq, use_expln: see heads.py; initial_std is then the deviation
+    of the noise matrix.
     critic_hidden: sizes of the critics' hidden layers; None: the actor's. quantiles: outputs of a critic, see Critics.
-    support: the lowest and the highest return; the outputs of a critic are then logits of the probabilities of as many
-    returns (atoms), evenly spaced between them. norm: "layer" or "rms" normalisation before each activation.
-    batch_renorm: None, or for how many batches it is batch normalisation at the start: see normalization.BatchRenorm.
+    support: the lowest and the highest return. The outputs of a critic are then logits for the probabilities of evenly
+    spaced returns (atoms) from one to the other. norm: "layer" or "rms" normalisation before each activation.
+    batch_renorm: None, or the number of initial batches with plain batch normalisation: see normalization.BatchRenorm.
     Weights are a function of the seed, as ActorCritic's.
     Raises TypeError for unsupported spaces, ValueError for unknown names.
     """
@@ -145,8 +145,8 @@ class ActorQ(Policy):
         return [*self.encoder.parameters(), *self.critics.parameters()]
 
     def set_exploration(self, deviation: float, highest: float) -> None:
-        """Let a deterministic actor explore with this standard deviation, or where `highest` is above it between both.
-        Raises ValueError for an actor that has one deviation alone, where each episode is to have its own."""
+        """Let a deterministic actor explore with this standard deviation, or one between it and `highest`, if that is
+        larger. Raises ValueError for `highest` and an actor without exploration_per_episode."""
         self.exploration.fill_(deviation)
         if self.exploration_max is not None:
             self.exploration_max.fill_(max(deviation, highest))
@@ -157,8 +157,8 @@ class ActorQ(Policy):
             )
 
     def actor_output(self, encoded: Tensor, weight: Tensor | None = None) -> Tensor:
-        """The actor's output for encoded observations [B, F]: [K, B], or [2 K, B] of a stochastic actor. weight: of the
-        rows, to learn from them with batch renormalisation."""
+        """The actor's output for encoded observations [B, F]: [K, B], or [2 K, B] for a stochastic actor. weight: the
+        rows' weights, for learning from them with batch renormalisation."""
         features = self.actor(encoded) if weight is None else self.actor(encoded, weight)
         outputs = self.action_size * (1 if self.deterministic or self.use_sde else 2)
         output = read_out(self.actor_out, features, outputs, "actor_out")
@@ -171,7 +171,7 @@ class ActorQ(Policy):
         return action.t(), log_prob
 
     def _normal(self, random: Tensor) -> Tensor:
-        """Standard normals [K, B] from uniform draws [B, num_draws], of which the last two may be for the noise's
+        """Standard normals [K, B] from uniform draws [B, num_draws], whose last two may be for the noise's
         deviation."""
         return box_muller(random[:, : self.action_size + self.action_size % 2].t(), self.action_size)
 
@@ -182,8 +182,8 @@ class ActorQ(Policy):
         return action.t()
 
     def critic_values(self, encoded: Tensor, action: Tensor) -> Tensor:
-        """The value of each critic, [C, B], of encoded observations and normalised actions: of quantiles their mean, of
-        atoms their mean by the critic's probabilities."""
+        """The value of each critic, [C, B], for encoded observations and normalised actions. It is the mean of
+        quantiles, or the mean of atoms under the critic's probabilities."""
         found: Tensor = self.critics(encoded, action)
         if self.atoms is not None:
             return (found.softmax(2) * self.atoms).sum(2)
@@ -213,12 +213,12 @@ class ActorQ(Policy):
     def act_without_exploration(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         if random is None or not self.samples or not bool(self.random):
             return super().act_without_exploration(observation, rnn_state, random)
-        sampling = copy(self)  # on the same tensors but for one: a training may go on meanwhile
+        sampling = copy(self)  # shares all tensors but one: training may continue meanwhile
         sampling._buffers = {**self._buffers, "random": torch.zeros_like(self.random)}
         return sampling.act(observation, rnn_state, random)
 
     def _explore(self, encoded: Tensor, rnn_state: Tensor | None, random: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Normalised actions [N, K] with noise, and the next recurrent state, with that of the noise last."""
+        """Normalised actions [N, K] with noise, and the next recurrent state, which ends with the noise's state."""
         normal, uniform = self._normal(random), random[:, : self.action_size] * 2 - 1
         exploration = self.exploration
         if rnn_state is not None and self.exploration_max is not None:
@@ -244,8 +244,8 @@ class ActorQ(Policy):
         return torch.where(self.random > 0, uniform, action), rnn_state
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
-        """The value of the actor's best actions, [N]: the minimum over the critics, or the mean of all quantiles that
-        have no atoms."""
+        """The value of the actor's best actions, [N]: the minimum over the critics, or for quantiles without atoms
+        their mean."""
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if needs_padding(rows, self.block):
@@ -268,14 +268,14 @@ def check_networks(
     renorm: bool = False,
     support: tuple[float, float] | None = None,
 ) -> None:
-    """Raise ValueError for a policy whose actor or critics are not those that an algorithm learns.
+    """Raise ValueError if an algorithm cannot learn a policy's actor or critics.
 
-    critics: how many; None: any number. quantiles: outputs of each. support: of their atoms."""
+    critics: required number; None for any. quantiles: outputs of each. support: of their atoms."""
     if getattr(policy, "deterministic", deterministic) != deterministic:
         own, wanted = ("stochastic", "deterministic") if deterministic else ("deterministic", "stochastic")
         reason = f"the actor of this policy is {own}, and the algorithm learns a {wanted} one"
         raise ValueError(f"{reason}: make the policy with deterministic={deterministic}")
-    number = getattr(policy.critics, "number", critics)  # critics of a user's own need not say it
+    number = getattr(policy.critics, "number", critics)  # a user's own critics need not have it
     if critics not in (None, number):
         reason = f"this policy has {number} critics, and the algorithm learns {critics}"
         raise ValueError(f"{reason}: make the policy with critics={critics}")
@@ -295,10 +295,10 @@ def check_networks(
 
 
 class InvertedTanh(torch.autograd.Function):
-    """tanh that damps gradients towards the bounds -1 and 1 alone; gradients away from them pass as they are.
+    """tanh that damps only gradients towards the bounds -1 and 1. Gradients away from them pass unchanged.
 
-    Damped both ways, an actor that has reached a bound in all states stays there: the slope at 8 is 5e-7. These
-    are the inverting gradients of Hausknecht & Stone 2016, arXiv:1511.04143, for outputs that end in tanh.
+    With damping in both directions, an actor that has reached a bound in all states stays there: the slope at 8 is
+    5e-7. These are the inverting gradients of Hausknecht & Stone 2016, arXiv:1511.04143, for outputs that end in tanh.
     """
 
     @staticmethod

@@ -21,10 +21,10 @@ from headrace.policies.unknown_members import delete, look_up
 
 P = TypeVar("P", bound=nn.Module)
 SPACES = ("observation_space", "action_space")
-OFF: tuple[Any, ...] = (None, False, 0, "", "none", [], {})  # values of settings that are not used
+OFF: tuple[Any, ...] = (None, False, 0, "", "none", [], {})  # values that switch a setting off
 
 
-# names in a class that say nothing of what its policies compute
+# names in a class that do not affect what its policies compute
 NOT_COMPUTING = {"config", "__module__", "__qualname__", "__doc__", "__annotations__", "__dict__"}
 NOT_COMPUTING |= {"__static_attributes__", "__firstlineno__", "__weakref__"}
 
@@ -53,8 +53,8 @@ class LogProbEntropyValue(NamedTuple):
 def inference_block(observation_space: Space, recurrent: str = "none") -> int:
     """Rows in one block of inference: 64, or 16 for image observations and recurrent policies.
 
-    act() and value() pad a batch to whole blocks. BLAS and vectorised functions compute the remainder of a batch by
-    other routines, so without padding the last bits of an output would change with the size of the batch.
+    act() and value() pad a batch to whole blocks. BLAS and vectorised functions use other routines for the remainder of
+    a batch. Without padding the last bits of an output would depend on the size of the batch.
     """
     images = any(is_image(leaf) for _, leaf in leaves(observation_space))
     return 16 if images or recurrent != "none" else 64
@@ -66,18 +66,18 @@ class Policy(nn.Module):
     Randomness is an argument: `random`, uniform draws in [0, 1) of shape [N, num_draws]. The same draws give the same
     actions on every device and inside a CUDA graph, and an exported policy needs no generator.
     Actions of Discrete and MultiDiscrete spaces are the numbers of the space: they count from its `start`.
-    A class of a user's own defines act() and value(), and forward() or log_prob_entropy_value(), and sets the two
-    spaces and num_draws. One that is recurrent also sets `recurrent` to the kind of its cell and `state_width`, takes
-    and returns states [N, state_width] in act(), and defines inputs(). A state is zeros as an episode begins.
-    Policies with exploration besides their distribution have a tensor `exploration`, [N] or [1], which their algorithm
-    writes: the probability of a random action (DQN), the standard deviation of noise in half ranges (DDPG, TD3).
-    It belongs to the training: act() explores, and predict() and evaluations do not.
+    A user's own class defines act() and value(), and forward() or log_prob_entropy_value(), and sets the two spaces and
+    num_draws. A recurrent one also sets `recurrent` to the kind of its cell, sets `state_width`, takes and returns
+    states [N, state_width] in act(), and defines inputs(). A state is zeros at the beginning of an episode.
+    Policies that explore in addition to their distribution have a tensor `exploration`, [N] or [1], which their
+    algorithm writes: the probability of a random action (DQN), or the standard deviation of noise in half ranges (DDPG,
+    TD3). It belongs to the training: act() explores, predict() and evaluations do not.
     """
 
     observation_space: Space
     action_space: Space
     num_draws: int  # uniform draws for one action
-    samples: bool = True  # whether actions are drawn from a distribution; others differ by exploration alone
+    samples: bool = True  # whether actions are drawn from a distribution; otherwise only exploration is random
     sequence_length: int = 1  # consecutive steps of one environment that follow each other in rows()
     block: int = 1  # act() and value() pad a batch to a multiple of this number of rows
     recurrent: str = "none"  # kind of RNN cell: "none", "gru", "lstm"
@@ -90,7 +90,7 @@ class Policy(nn.Module):
     __delattr__ = delete
 
     def __getattr__(self, name: str) -> Any:
-        """A parameter, buffer or module, or what another library names so: see unknown_members.look_up()."""
+        """Look up a parameter, buffer, module, or another library's name of a member: see unknown_members.look_up()."""
         return look_up(self, name)
 
     def _keep(self, arguments: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def act_without_exploration(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        """act() for those who use the policy: sampled from its distribution, without what a training explores by."""
+        """act() for users of the policy: actions are sampled from its distribution, without training's exploration."""
         return self.act(observation, rnn_state, random if self.samples else None)
 
     def log_prob_entropy_value(self, inputs: Any, action: Tensor) -> LogProbEntropyValue:
@@ -117,8 +117,8 @@ class Policy(nn.Module):
         return LogProbEntropyValue(distribution.log_prob(action), distribution.entropy(), value)
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Columns of the rollout that inputs() needs besides the observation: of a recurrent policy rnn_state, the
-        state [N, state_width] before each step, which is zeros as an episode begins."""
+        """Columns of the rollout that inputs() needs in addition to the observation. A recurrent policy has rnn_state,
+        the state [N, state_width] before each step, which is zeros at the beginning of an episode."""
         return {} if self.recurrent == "none" else {"rnn_state": Column((self.state_width,))}
 
     def rows(self, column: Any) -> Any:
@@ -146,15 +146,15 @@ class Policy(nn.Module):
         return 1.0
 
     def evaluate_rollout(self, rollout: Rollout) -> LogProbEntropyValue:
-        """log_prob_entropy_value() of a whole rollout, [T, N] each: of the policy that collected it, log_prob and value
-        are the collected ones."""
+        """log_prob_entropy_value() of a whole rollout, [T, N] each. For the policy that collected it, log_prob and
+        value equal the collected ones."""
         evaluation = self.log_prob_entropy_value(self.inputs(rollout), self.rows(rollout.action))
         parts = (-1, rollout.num_envs, self.sequence_length)
         return LogProbEntropyValue(*(x.view(parts).transpose(1, 2).flatten(0, 1) for x in evaluation))
 
     def bootstrap_value(self, rollout: Rollout) -> Tensor:
-        """Value of the observation after a rollout's last step, [N]; of a recurrent policy with the state that act()
-        returns for the last step, from the state that was collected before it."""
+        """Value of the observation after a rollout's last step, [N]. A recurrent policy computes its state by act() for
+        the last step, from the collected state before it."""
         if "rnn_state" not in rollout.columns:
             return self.value(rollout.observation[-1])
         last = rollout.num_steps - 1
@@ -171,12 +171,12 @@ class Policy(nn.Module):
         """
 
     def initial_state(self, num_envs: int) -> Any:
-        """Recurrent state at the start of an episode, zeros; None for a policy that has none."""
+        """Recurrent state at the start of an episode, zeros; None for a policy without one."""
         return next(self.parameters()).new_zeros(num_envs, self.state_width) if self.state_width else None
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return next(self.parameters()).device
 
     def predict(
@@ -187,15 +187,15 @@ class Policy(nn.Module):
         generator: torch.Generator | None = None,
         episode_start: Any = None,
     ) -> tuple[Any, Any]:
-        """Actions for observations in NumPy, and the recurrent state after them, as Stable-Baselines3's predict().
+        """Predict actions for observations in NumPy, and the next recurrent state, as Stable-Baselines3's predict().
 
         observation: one, or a batch; a dict of arrays for a Dict space. Returns actions in the action space's dtype and
         bounds, [...] for one observation or [N, ...] for a batch, and the next state. state: the one that the previous
         call returned; None at the start of an episode, and always for a policy that is not recurrent.
-        deterministic: the most likely action; otherwise sampled with `generator` (torch's default where None), which is
-        the same for policies without a distribution: those of DQN, PQN, DDPG and TD3.
-        episode_start: bool [N], where an episode begins, whose recurrent state is then the one of initial_state().
-        Raises ValueError for an observation whose shape differs from the space's.
+        deterministic: True for the most likely action; False to sample with `generator` (None for torch's default).
+        Policies without a distribution, those of DQN, PQN, DDPG and TD3, act the same in both cases. episode_start:
+        bool [N], True where an episode begins; the recurrent state is then initial_state(). Raises ValueError for an
+        observation whose shape differs from the space's.
         """
         if state is None and (action := self.act_on_one(observation, deterministic, generator)) is not None:
             return action, None
@@ -214,12 +214,12 @@ class Policy(nn.Module):
 
     @fused("policy.act_on_one", "headrace.bindings.acting_on_one")
     def act_on_one(self, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
-        """predict() for one observation as a NumPy array, without tensors and with the same bits; None where there is
-        no such way."""
+        """predict() for one observation as a NumPy array, without tensors and with the same bits; None if that is not
+        possible."""
         return None
 
     def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
-        """The most likely actions for N environments, and the next recurrent state: those of act() without draws."""
+        """The most likely actions for N environments, and the next recurrent state, from act() without draws."""
         output = self.act(observation, rnn_state, None)
         return output.action, output.rnn_state
 
@@ -231,10 +231,10 @@ class Policy(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """A policy from config(), with the initial weights of seed 0: load_state_dict() loads others.
+        """Make a policy from config(), with the initial weights of seed 0; load_state_dict() loads others.
 
-        Arguments that the config of an earlier version lacks have their defaults. Raises ValueError for one that this
-        version does not have, unless it was off."""
+        Arguments that an earlier version's config does not have get their defaults. Raises ValueError for an argument
+        that this version does not have, unless it was off."""
         named = {name: from_json(config[name]) for name in SPACES}
         known = signature(cls).parameters
         given = {name: value for name, value in config.items() if name in known or value not in OFF}
@@ -246,8 +246,8 @@ class Policy(nn.Module):
 
 
 def difference(kind: type[Policy], config: dict[str, Any], saved: dict[str, Any]) -> str:
-    """The first argument by which two policies of a class differ, from their config(); empty where nothing does but
-    what one of them lacks: it has the default there."""
+    """The first argument in which the config() of two policies of a class differs; empty if none does. An argument that
+    one of them does not have counts as its default."""
     known = signature(kind).parameters
     defaults = {name: _plain(x.default) for name, x in known.items() if x.default is not Parameter.empty}
     for name in {**config, **saved}:
@@ -260,7 +260,7 @@ def difference(kind: type[Policy], config: dict[str, Any], saved: dict[str, Any]
 
 
 def _covers(mine: Any, other: Any) -> bool:
-    """Whether a space's JSON has all that another has, which may be of an earlier version that kept less."""
+    """Whether a space's JSON has all entries of another one, which an earlier version may have written with fewer."""
     if isinstance(mine, dict) and isinstance(other, dict):
         return all(name in mine and _covers(mine[name], value) for name, value in other.items())
     if isinstance(mine, list) and isinstance(other, list):
@@ -278,7 +278,8 @@ def _takes_any(known: Mapping[str, Parameter]) -> bool:
 
 
 def check_policy(policy: object, function: str) -> None:
-    """Raise TypeError, saying what to give instead, for what does not act as a Policy. function: which takes one."""
+    """Raise TypeError, naming what to pass instead, for an object that does not act as a Policy. function: the function
+    that takes it."""
     if hasattr(policy, "act"):
         return
     hint = "; headrace.load(folder) reads one" if isinstance(policy, str | os.PathLike) else ""
@@ -287,15 +288,15 @@ def check_policy(policy: object, function: str) -> None:
 
 
 def spaces_to_see(policy: Policy, given: Space) -> tuple[Space, Space]:
-    """The spaces of observations and actions of a policy: the former with what its critic alone sees, where `given` is
-    like that."""
+    """A policy's observation and action space. The former includes the members that only its critic sees, if `given`
+    does."""
     whole = getattr(policy, "critic_space", policy.observation_space)
     return (whole if alike(whole, given) else policy.observation_space), policy.action_space
 
 
 def kind_of(policy: nn.Module) -> type:
-    """The class whose methods a policy has: its own, or that of Headrace's which it is derived from without a method of
-    its own, but for config()."""
+    """The class whose methods a policy has: its own class, or the class of Headrace from which that is derived without
+    overriding a method except config()."""
     for kind in type(policy).__mro__:
         if kind.__module__.startswith("headrace."):
             return kind

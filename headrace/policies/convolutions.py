@@ -56,16 +56,16 @@ class ImageEncoder(nn.Module):
         return torch.relu(self.out(self.convolutions(pixels).flatten(1)))
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
-        """Nothing to do: pixels have known bounds."""
+        """Do nothing: pixels have known bounds."""
 
 
 def shares_threads(policy: nn.Module) -> bool:
-    """Whether a policy's convolutions are of images so large that all threads of torch are faster than one."""
+    """Whether a policy's convolutions are of such large images that all of torch's threads are faster than one."""
     return any(isinstance(part, ImageEncoder) and part.pixels >= LARGE for part in policy.modules())
 
 
 def is_for_nature(space: Space) -> bool:
-    """Whether observations are images, or have some as members, for which "auto" takes Nature's network."""
+    """Whether observations are images, or have image members, for which "auto" chooses Nature's network."""
     if isinstance(space, Dict | Tuple):
         return any(map(is_for_nature, space.values() if isinstance(space, Dict) else space))
     return is_image(space) and min(channels_first(space.shape)[1][1:]) >= NATURE_FROM

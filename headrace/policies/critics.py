@@ -19,7 +19,7 @@ from headrace.policies.unknown_members import explains_members
 class Critics(nn.Module):
     """C multi-layer perceptrons in one module: weights [C, inputs, outputs], biases [C, 1, outputs].
 
-    quantiles: outputs of each: 1 is the expected return; more are quantiles of the return's distribution.
+    quantiles: number of outputs of each: 1 for the expected return, more for quantiles of the return's distribution.
     Initial weights as an MLP's: orthogonal, gain sqrt 2, and 1 for the last layer; they differ between critics.
     Raises ValueError for an unknown activation or a size below 1.
     """
@@ -51,8 +51,8 @@ class Critics(nn.Module):
         self.activation, self._activate = activation, ACTIVATIONS[activation]
 
     def forward(self, observation: Tensor, action: Tensor | None = None) -> Tensor:
-        """Values [C, B] of encoded observations [B, F] and normalised actions [B, K], None for critics of observations
-        alone; of M quantiles, [C, B, M]."""
+        """Values [C, B], or [C, B, M] with M quantiles, of encoded observations [B, F] and normalised actions [B, K].
+        The action is None for critics of observations alone."""
         features = observation if action is None else torch.cat((observation, action), 1)
         features = features.expand(self.number, *features.shape)
         *hidden, (weight, bias) = zip(self.weights, self.biases, strict=True)

@@ -19,7 +19,7 @@ from torch.nn import functional
 from headrace.core.fused import kept
 
 LOG_2PI = math.log(2 * math.pi)
-EDGE = 1 - 1e-6  # |tanh| of a squashed action at most: atanh of it is 7.25, which float32 still resolves
+EDGE = 1 - 1e-6  # largest |tanh| of a squashed action: its atanh is 7.25, which float32 still resolves
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0  # of SAC's actors, as in the authors' code
 QUADRATURE = 16  # nodes in the entropy of a squashed Gaussian
 
@@ -53,7 +53,8 @@ class Categorical:
 
     def _choose(self, random: Tensor) -> Tensor:
         cumulated = self.log_probs.exp().cumsum(0)
-        # times the last one, since the sum may differ from 1 by rounding: a last choice of probability 0 is never drawn
+        # multiplied by the last sum, which may differ from 1 by rounding: so a last choice of probability 0 is never
+        # drawn
         passed = cumulated[:-1] <= random * cumulated[-1]
         return passed.sum(0, dtype=torch.int32) + self.start
 
@@ -125,7 +126,8 @@ class Bernoulli:
 class Hybrid:
     """Independent distributions over parts of an action. Actions are float32 [N, sum(sizes)].
 
-    parts: distributions, of which each has actions [N] or [N, size]. sizes: entries of each. draws: of each sample.
+    parts: distributions with actions [N] or [N, size] each. sizes: number of entries of each. draws: number of draws
+    for a sample of each.
     """
 
     def __init__(self, parts: list[Any], sizes: list[int], draws: list[int]) -> None:
@@ -244,10 +246,10 @@ def box_muller(random: Tensor, count: int) -> Tensor:
 
 
 class Tanh(torch.autograd.Function):
-    """tanh of an actor's output, whose slope is 1 / cosh(x)^2 of the input.
+    """tanh of an actor's output, with the slope computed as 1 / cosh(x)^2 from the input.
 
-    1 - tanh(x)^2 of the output is rounding alone where |x| is 9 or more: 0, or twice the truth, and Adam, which divides
-    gradients by their size, takes whole steps of it.
+    For |x| of 9 or more, 1 - tanh(x)^2 from the output is only rounding: 0, or twice the true slope. Adam, which
+    divides gradients by their size, would take full steps along it.
     """
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""Whether a policy computes what its classes say: asked before each call that a kernel answers in place of its modules.
+"""Examine whether a policy computes what its classes define, before each call of a kernel in place of its modules.
 
-A kernel reads a policy's parameters where they lie, and calls none of its modules. Hooks, replaced modules and
-functions replaced on an object take effect in plain torch alone; frozen parameters and gradient hooks where autograd
-computes the gradients. examine() sees all of these, and says in words what it saw.
+A kernel reads a policy's parameters directly, and calls none of its modules. Hooks, replaced modules and functions
+replaced on an object only take effect in plain torch. Frozen parameters and gradient hooks only take effect if autograd
+computes the gradients. examine() detects all of these, and describes them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _SETTINGS = (bool, int, float, str, tuple, type(None), FunctionType, BuiltinFunctionType, MethodType)
 HOOKED = "has a gradient hook"
 DATA = (bool, int, float, str, tuple, list, dict, type(None))
-CALLED = {"update_statistics", "__getattr__", "__getattribute__", "__setattr__"}  # where no class of ours has them
-# methods that programs are made of, or that trainings call when they begin and in evaluations alone
+CALLED = {"update_statistics", "__getattr__", "__getattribute__", "__setattr__"}  # which no class of Headrace has
+# methods that programs are made of, or that trainings call only at the beginning and in evaluations
 IN_PROGRAMS = {"act", "act_without_exploration", "forward", "value", "log_prob_entropy_value", "distribution"}
 IN_PROGRAMS |= {"most_likely", "_value", "_distribution", "_explore", "config", "from_config", "__init__", "__doc__"}
 IN_PROGRAMS |= {"__module__", "__annotations__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"}
@@ -35,12 +35,12 @@ _requires_grad = attrgetter("requires_grad")
 
 
 class Examination:
-    """What was seen of a module and those in it: a new one once any of their parameters, buffers, modules, functions
-    and settings is replaced or moved, a parameter is frozen, or a hook comes or goes.
+    """The state of a module and its submodules. There is a new Examination once any of their parameters, buffers,
+    modules, functions and settings is replaced or moved, a parameter is frozen, or a hook is added or removed.
 
-    altered: in what way calls of the modules differ from what their classes do; None where they do not.
-    own_gradients: the same of the gradients of the parameters. parameters: in the order of parameters(). kept: for
-    callers, what they made of the module as it is.
+    altered: how calls of the modules differ from their classes' methods; None if they do not. own_gradients: the same
+    for the gradients of the parameters. parameters: in the order of parameters(). kept: a place for callers to store
+    what they made of the module in this state.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -49,7 +49,7 @@ class Examination:
         self._attributes = [vars(part) for part in parts]
         self._tensors = [own[kind] for own in self._attributes for kind in ("_parameters", "_buffers")]
         self._members = self._tensors + [own["_modules"] for own in self._attributes]
-        settings = [  # but for tensors, which are looked up where they count
+        settings = [  # without tensors, which are looked up where they matter
             (own, name, value)
             for own in self._attributes
             for name, value in own.items()
@@ -67,17 +67,17 @@ class Examination:
         self._hooked = bool(self.altered) or (self.own_gradients or "").endswith(HOOKED)
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether all is as it was. Takes a few microseconds."""
+        """Whether nothing has changed. Takes a few microseconds."""
         if type(module) is not self._kind or not self._same_objects() or self._places() != self._lie:
             return False
         if self._handles != RemovableHandle.next_id or self._hooked:
-            self._handles = RemovableHandle.next_id  # which every new hook takes a number from
+            self._handles = RemovableHandle.next_id  # the counter from which every new hook takes its number
             return _alterations(module) == (self.altered, self.own_gradients)
         return True
 
     def changed_numbers(self, later: Examination) -> list[tuple[dict[str, Any], str]] | None:
-        """The attributes, each with the dict that it is in, in which alone a later examination differs, where all are
-        floats in both; None where anything else differs."""
+        """The attributes in which a later examination differs, each with its dict, if all are floats in both; None if
+        anything else differs."""
         if self._facts() != later._facts() or self._objects_of() != later._objects_of():
             return None
         own = zip(self._owners, self._names, self._settings, later._settings, strict=True)
@@ -87,8 +87,8 @@ class Examination:
         return [(space, name) for space, name, *_ in found]
 
     def changed_attribute(self, later: Examination) -> tuple[dict[str, Any], str] | None:
-        """The first attribute, with the dict that it is in, which a later examination has another object for; None
-        where attributes are the same."""
+        """The first attribute, with its dict, that is another object in a later examination; None if attributes are the
+        same."""
         if len(self._settings) != len(later._settings):
             return None
         own = zip(self._owners, self._names, self._settings, later._settings, strict=True)
@@ -101,14 +101,14 @@ class Examination:
         return [*map(id, chain(self._objects, self._owners, self._modules))]
 
     def _same_objects(self) -> bool:
-        """Whether the modules' attributes are the same objects, as many as there were."""
+        """Whether the modules' attributes are the same objects, in the same number."""
         objects = [*_values(self._members)]
         same = len(objects) == len(self._objects) and all(map(is_, objects, self._objects))
         same = same and all(map(is_, map(dict.get, self._owners, self._names), self._settings))
         return same and [*map(len, self._attributes)] == self._sizes
 
     def _places(self) -> tuple[list[Any], ...]:
-        """Where the tensors lie, whether they are learned, and the classes of the modules."""
+        """Addresses of the tensors, whether they are learned, and the classes of the modules."""
         return [*map(Tensor.data_ptr, self._held)], [*map(_requires_grad, self._held)], [*map(type, self._modules)]
 
 
@@ -122,7 +122,7 @@ _examinations: WeakKeyDictionary[nn.Module, Examination] = WeakKeyDictionary()
 
 
 def examine(module: nn.Module) -> Examination:
-    """What is to be seen of a module now. The same object as before where nothing has changed."""
+    """Examine a module. Returns the same object as before if nothing has changed."""
     found = _examinations.get(module)
     if found is None or not (is_noted(module) or found.holds(module)):
         found = _examinations[module] = Examination(module)
@@ -137,8 +137,8 @@ def of_users(kind: type) -> bool:
 
 
 def called_by_training(kind: type) -> str | None:
-    """Name a method of a policy's, module's or algorithm's class that is the user's, and that a training calls itself,
-    besides the code that programs are made of; None where there is none."""
+    """Name a user's method of a policy's, module's or algorithm's class that a training calls directly, apart from code
+    that programs are made of; None if there is none."""
     of_ours = [own for own in kind.__mro__ if not of_users(own)]
     called = {name for own in of_ours for name in vars(own)} | CALLED
     for own in filter(of_users, kind.__mro__):
@@ -149,7 +149,7 @@ def called_by_training(kind: type) -> str | None:
 
 
 def modules_in(holder: object) -> list[nn.Module]:
-    """The modules that an algorithm holds, or a tuple of networks; not the modules within them."""
+    """The modules that an algorithm or a tuple of networks holds, without submodules."""
     parts = holder if isinstance(holder, tuple) else vars(holder).values()
     found = ([part] if isinstance(part, nn.Module) else modules_in(part) for part in parts if _may_hold(part))
     return list(dict.fromkeys(chain.from_iterable(found)))
@@ -160,7 +160,7 @@ def _may_hold(part: object) -> bool:
 
 
 def last_examined(module: nn.Module) -> Examination:
-    """What examine() found a moment ago, without looking again; where it did not, what it finds now."""
+    """The result of the last examine(), without a new examination. A module that was never examined is examined now."""
     return _examinations.get(module) or examine(module)
 
 
@@ -169,7 +169,7 @@ def _values(dicts: list[dict[str, Any]]) -> Iterator[Any]:
 
 
 def _alterations(module: nn.Module) -> tuple[str | None, str | None]:
-    """Examination.altered and own_gradients."""
+    """Compute Examination.altered and own_gradients."""
     if torch_module._has_any_global_hook():
         return "there are hooks on all modules", None
     altered = next(filter(None, (_altered(path, part) for path, part in module.named_modules())), None)

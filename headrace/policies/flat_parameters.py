@@ -1,4 +1,4 @@
-"""One buffer for all parameters of a network: clipping, the step and averaging are one pass each.
+"""Move all parameters of a network into one buffer, so that clipping, the step and averaging take one pass each.
 
 The parameters become views of the buffer; modules use them as before.
 
@@ -33,7 +33,7 @@ def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def flatten_gradients(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Zeros [P], of which the parameters' .grad become views: backward() adds to them in place."""
+    """Make a buffer of zeros [P] and let the parameters' .grad be views of it: backward() adds to them in place."""
     parameters = list(parameters)
     gradient = torch.zeros_like(torch.cat([p.detach().flatten() for p in parameters]))
     for parameter, slope in zip(parameters, _split(gradient, parameters), strict=True):

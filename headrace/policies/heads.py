@@ -6,14 +6,14 @@ The noise of an action is linear in the features z(s) of the actor's last hidden
 
     action = mean(s) + W' z(s),    W[l, k] ~ N(0, sigma[l, k]^2)
 
-W, the noise matrix, is drawn every `sde_sample_freq` steps, and in between the same state has the same noise. Over all
-matrices an action is normal, which is what is learned from (eq. 9 and 10):
+W, the noise matrix, is drawn every `sde_sample_freq` steps. In between, the same state has the same noise. Over all
+matrices an action is normal, and losses use this distribution (eq. 9 and 10):
 
     action ~ N(mean(s), sum over l of sigma[l, k]^2 z_l(s)^2)
 
-sigma is learned. On-policy algorithms have no gradient of z through the variance, SAC and its like have one, as in
-Stable-Baselines3. The matrix of an environment is a function of two draws: its recurrent state has these, and the
-number of steps for which they hold.
+sigma is learned. As in Stable-Baselines3, on-policy algorithms have no gradient of z through the variance, while SAC,
+TQC and CrossQ have one. The matrix of an environment is a function of two draws. Its recurrent state contains them, and
+the number of steps for which they remain.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from headrace.policies.masks import forbid
 from headrace.policies.unknown_members import explains_members
 
 DISTRIBUTIONS = ("auto", "categorical", "gaussian", "unit_gaussian", "squashed")
-SDE_STATE = 3  # numbers in the state of use_sde: steps for which a matrix still holds, and its two draws
-SDE_LARGEST = 2.0  # mean of a squashed actor, before tanh
-SDE_LEAST = 1e-6  # variance that is added, as in Stable-Baselines3
+SDE_STATE = 3  # numbers in the state of use_sde: remaining steps of a matrix, and its two draws
+SDE_LARGEST = 2.0  # largest mean of a squashed actor, before tanh
+SDE_LEAST = 1e-6  # added to the variance, as in Stable-Baselines3
 
 
 @explains_members
@@ -159,8 +159,8 @@ class GaussianHead(nn.Module):
 
 @explains_members
 class StateStdHead(GaussianHead):
-    """Box actions of which the network has the log standard deviations as well, added to the learned one of each
-    dimension: a function of the state."""
+    """Box actions whose log standard deviations are also outputs of the network, a function of the state. They are
+    added to the learned one of each dimension."""
 
     def __init__(self, space: Box, squash: bool, own_units: bool) -> None:
         super().__init__(space, squash, own_units)
@@ -174,8 +174,8 @@ class StateStdHead(GaussianHead):
 
 @explains_members
 class NoiseMatrix(nn.Module):
-    """The deviations of the noise of a squashed actor. log_std: [features, K]; sample_freq: steps for which a matrix
-    holds."""
+    """The deviations of the noise of a squashed actor. log_std: [features, K]. sample_freq: number of steps for which a
+    matrix is kept."""
 
     def __init__(self, features: int, actions: int, sample_freq: int, use_expln: bool = False) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class NoiseMatrix(nn.Module):
 @explains_members
 class StateDependentHead(GaussianHead):
     """Box actions whose noise is linear in the features: see the top of this file. log_std: of the noise matrix,
-    [features, K], in the units that a GaussianHead has it in. sample_freq: steps for which a matrix holds."""
+    [features, K], in the units of GaussianHead's. sample_freq: number of steps for which a matrix is kept."""
 
     def __init__(
         self, space: Box, squash: bool, own_units: bool, features: int, sample_freq: int, use_expln: bool
@@ -217,8 +217,8 @@ class StateDependentHead(GaussianHead):
 
 @explains_members
 class HybridHead(nn.Module):
-    """The heads of all parts of a FlatAction side by side. mask: bool [K, N], the choices of all Discrete and
-    MultiDiscrete parts that are allowed; None for all."""
+    """The concatenated heads of all parts of a FlatAction. mask: bool [K, N], the allowed choices of all Discrete and
+    MultiDiscrete parts; None for all."""
 
     def __init__(self, space: FlatAction, heads: list[Any]) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ def state_dependent(head: Any, space: Any, features: int, sample_freq: int, use_
 
 
 def deviation_of(matrix: StateDependentHead | NoiseMatrix) -> Tensor:
-    """sigma, [L, K]: e^log_std; with use_expln 1 + log(1 + log_std) where log_std is above 0."""
+    """sigma, [L, K]: e^log_std, or with use_expln 1 + log(1 + log_std) where log_std is above 0."""
     if not matrix.use_expln:
         return matrix.log_std.exp()
     above = (matrix.log_std.clamp(min=0.0) + SDE_LEAST).log1p() + 1
@@ -275,7 +275,7 @@ def noise(
 
 
 def _normals(seeds: Tensor, features: int, actions: int) -> Tensor:
-    """normals(), which are kept from step to step on the CPU, where making them takes half of one."""
+    """normals(), cached from step to step on the CPU, where computing them takes half of a step's time."""
     if seeds.device.type != "cpu" or is_traced():
         return normals(seeds, features, actions)
     return _kept_normals(seeds.numpy().tobytes(), features, actions)
@@ -301,10 +301,9 @@ def action_head(space: Space, distribution: str = "auto", state_std: bool = Fals
     """The head for an action space: num_parameters, num_draws, and a call that turns [P, N] into a distribution.
 
     distribution: "auto" is "categorical" for Discrete and MultiDiscrete, "gaussian" for a Box, and Bernoulli for
-    MultiBinary; "unit_gaussian" is a Gaussian in the units of actions. Of actions of several kinds it is that of the
-    Boxes among them. state_std: a Gaussian's deviations are outputs
-    of the network, too.
-    Raises ValueError for an unknown name, TypeError where the distribution does not apply to the space.
+    MultiBinary; "unit_gaussian" is a Gaussian in the units of actions. For actions of several kinds it applies to their
+    Boxes. state_std: a Gaussian's deviations are also outputs of the network.
+    Raises ValueError for an unknown name, TypeError if the distribution does not apply to the space.
     """
     if distribution not in DISTRIBUTIONS:
         raise ValueError(f"unknown distribution {distribution!r}: use one of {', '.join(DISTRIBUTIONS)}")
@@ -332,5 +331,5 @@ def action_head(space: Space, distribution: str = "auto", state_std: bool = Fals
 
 
 def _distribution_of(space: Space, distribution: str) -> str:
-    """The distribution of one part of an action: a choice has one alone."""
+    """The name of the distribution of one part of an action. A choice can only be categorical."""
     return distribution if isinstance(space, Box) or distribution == "categorical" else "auto"

@@ -1,4 +1,4 @@
-"""Action masks: which actions an observation allows, and what becomes of the others.
+"""Action masks: the actions that an observation allows, and the treatment of the others.
 
 An observation has a mask as a member "action_mask" of a Dict (PettingZoo's convention), or as the last entries of a
 FlatDict: one entry for each choice of a Discrete or MultiDiscrete action, 0 where it is forbidden. The logit of a
@@ -21,12 +21,12 @@ FORBIDDEN = -1e9  # a logit whose probability is 0 in float32; finite, so that 0
 
 
 def choices(space: Space) -> int | None:
-    """Choices of an action that a mask is about; None for actions that have none."""
+    """Number of choices that a mask covers; None for actions without choices."""
     return sum(component_sizes(space)) or None
 
 
 def mask_space(space: Space) -> Space | None:
-    """The space of the action mask in observations; None where they have none."""
+    """The space of the action mask in observations; None without one."""
     if isinstance(space, FlatDict):
         return space.members.get(ACTION_MASK)
     return space.spaces.get(ACTION_MASK) if isinstance(space, Dict) else None
@@ -50,7 +50,7 @@ def is_masked(observation_space: Space, action_space: Space) -> bool:
 
 
 def mask_of(space: Space | None, observation: Any) -> Tensor:
-    """Which choices N observations allow, bool [A, N]."""
+    """The choices that N observations allow, bool [A, N]."""
     if isinstance(space, FlatDict):
         return (observation[:, space.features :] != 0).t()
     return (getattr(observation, ACTION_MASK) != 0).t()
@@ -64,7 +64,7 @@ def forbid(logits: Tensor, mask: Tensor) -> Tensor:
 def best_value(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The largest value [N] of an allowed action, and this action int64 [N]. values: [A, N], in units of return.
 
-    Of a final observation no action may be allowed; then all count, since nothing is learned from them.
+    A final observation may allow no action. Then all count, since nothing is learned from it.
     """
     lowest = torch.finfo(values.dtype).min
     return torch.where(or_all(mask), values, lowest).max(0)  # type: ignore[return-value]
@@ -76,6 +76,6 @@ def or_all(mask: Tensor) -> Tensor:
 
 
 def random_choice(mask: Tensor, random: Tensor) -> Tensor:
-    """An allowed action, int64 [N], each as likely as the others; random: uniform in [0, 1), [N]."""
+    """Draw an allowed action uniformly, int64 [N]. random: uniform in [0, 1), [N]."""
     number = (random * mask.sum(0)).floor()
     return (mask.cumsum(0) <= number).sum(0).clamp(max=len(mask) - 1)

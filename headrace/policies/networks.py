@@ -34,8 +34,7 @@ from headrace.policies.normalization import BatchRenorm, ObservationNormalizer, 
 from headrace.policies.unknown_members import explains_members
 
 ACTIVATIONS = activation_table.FUNCTIONS  # name -> function, in place where the gradient needs the output only
-# of one layer after the other: its standard deviations [outputs, inputs], [outputs], and noise f [inputs, N],
-# [outputs, N]
+# for each layer in order: standard deviations [outputs, inputs], [outputs], and noise f [inputs, N], [outputs, N]
 LayerNoise: TypeAlias = Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
@@ -53,8 +52,8 @@ class Dense(nn.Module):
 
 
 def _linear(layer: Any, features: Tensor) -> Tensor:
-    """layer(features). A call of a module, and each look at a parameter of it, costs as much as a small operation: they
-    are left out for a Dense layer to which nothing was added."""
+    """Compute layer(features). Calling a module, and each access to its parameters, takes as long as a small operation,
+    so both are avoided for a Dense layer without additions."""
     own, parameters = layer.__dict__, layer._parameters
     hooked = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
     if type(layer) is not Dense or len(parameters) != 2 or hooked or "forward" in own:
@@ -185,9 +184,9 @@ class WeightNoise(nn.Module):
     """Learned standard deviations of the weights of linear layers: noisy networks, Fortunato et al. 2018,
     arXiv:1706.10295.
 
-    At the start they are `scale` / sqrt(inputs) of a layer; the layers themselves have the means. Noise is factorised
-    (eq. 10 and 11): that of a weight is f(e) of its input times f(e) of its output, for p + q standard normals e of a
-    layer with p inputs and q outputs. Each row has noise of its own.
+    They start at `scale` / sqrt(inputs) of a layer. The layers themselves have the means. Noise is factorised (eq. 10
+    and 11): the noise of a weight is f(e) of its input times f(e) of its output, where e are p + q standard normals for
+    a layer with p inputs and q outputs. Each row has its own noise.
     """
 
     def __init__(self, layers: Sequence[Dense], scale: float) -> None:
@@ -290,7 +289,7 @@ class BinaryEncoder(nn.Module):
 
 @explains_members
 class DictEncoder(nn.Module):
-    """A Dict or a Tuple: its members' vectors, concatenated, without that of an action mask."""
+    """A Dict or a Tuple: concatenates the vectors of its members, without an action mask."""
 
     def __init__(self, space: Dict | Tuple, normalize: bool, generator: torch.Generator, images: str) -> None:
         super().__init__()
@@ -315,7 +314,7 @@ _other: ContextVar[Callable[[Space, torch.Generator], Any] | None] = ContextVar(
 
 @contextmanager
 def encoders_by(make: Callable[[Space, torch.Generator], Any]) -> Iterator[None]:
-    """Inside, make_encoder() returns what this function does: a module with a `size`."""
+    """Within this block, make_encoder() returns the result of this function, a module with a `size`."""
     token = _other.set(make)
     try:
         yield

@@ -1,7 +1,7 @@
 """Running mean and variance, and the normalisation of observations, returns and layers with them.
 
-Statistics of observations and returns change only in update(), once per iteration, after learning: until then a rollout
-is evaluated with the statistics it was collected with. Those of layers change with each batch that is learned from.
+Statistics of observations and returns change only in update(), once per iteration, after learning. So a rollout is
+evaluated with the statistics that it was collected with. Statistics of layers change with each batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Moments:
 
 
 def own_rows(moments: Moments) -> Moments:
-    """What update() of a normaliser merges: the moments of its rows; with several learners, those of all rows."""
+    """The moments that update() of a normaliser merges: those of its rows, or with several learners of all rows."""
     return moments
 
 
@@ -64,7 +64,7 @@ class RunningStatistics(nn.Module):
         self.register_buffer("squares", torch.zeros(size, dtype=torch.float64))
 
     def moments(self) -> Moments:
-        """The statistics as they are now: views of the buffers."""
+        """The present statistics: views of the buffers."""
         return Moments(self.count, self.mean, self.squares)
 
     def merge(self, new: Moments) -> None:
@@ -150,15 +150,15 @@ class ReturnNormalizer(nn.Module):
 
 
 def normalizers(policy: nn.Module) -> list[ObservationNormalizer | ReturnNormalizer]:
-    """Those of a policy, in the order of its modules."""
+    """The normalisers of a policy, in the order of its modules."""
     return [module for module in policy.modules() if isinstance(module, ObservationNormalizer | ReturnNormalizer)]
 
 
 def statistics_of(encoder: Any) -> Callable[[Any, Tensor], object] | None:
-    """The method of an encoder that updates its statistics; None for one that has none to update.
+    """The method of an encoder that updates its statistics; None for an encoder without statistics.
 
-    Of a Sequential it is that of the first module, which is given the observations. Raises TypeError for an encoder
-    that contains an ObservationNormalizer and has no method to update it.
+    For a Sequential it is the first module's, which receives the observations. Raises TypeError for an encoder that
+    contains an ObservationNormalizer but has no method to update it.
     """
     first = encoder
     while isinstance(first, nn.Sequential) and len(first) and not hasattr(first, "update_statistics"):
@@ -231,8 +231,8 @@ class BatchRenorm(nn.Module):
 
 
 class BatchRenormFunction(torch.autograd.Function):
-    """BatchRenorm of rows with weights w, and its gradient, which autograd computes with thrice as many passes over the
-    features.
+    """BatchRenorm of rows with weights w, and its gradient. autograd's gradient takes three times as many passes over
+    the features.
 
     With x the features less their mean, s their deviation, y = weight (x / s r + d) + bias, and g the gradient at y,
     that at feature i is weight r / s (g_i - w_i sum g - w_i x_i / s^2 sum g x)."""

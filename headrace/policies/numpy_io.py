@@ -18,7 +18,8 @@ from headrace.data.spaces import Box, Dict, Space, Tuple, members, observation_c
 
 
 def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any, bool]:
-    """Observations as tensors [N, ...], and whether it was a single one. Raises ValueError for a wrong shape."""
+    """Convert observations to tensors [N, ...]. Returns them, and whether there was a single one. Raises ValueError for
+    a wrong shape."""
     if isinstance(space, FlatDict) and isinstance(observation, Mapping):
         observation = space.join(observation)
     if isinstance(space, Dict | Tuple):
@@ -41,7 +42,7 @@ def to_batch(space: Space, observation: Any, device: torch.device) -> tuple[Any,
 
 
 def _check_members(space: Dict | Tuple, observation: Any) -> None:
-    """Raise ValueError where members of the space are missing in an observation."""
+    """Raise ValueError if members of the space are missing in an observation."""
     if isinstance(space, Tuple):
         if not isinstance(observation, Sequence) or len(observation) != len(space):
             raise ValueError(f"expected a tuple of {len(space)} arrays, got {shown(observation)}")
@@ -54,8 +55,8 @@ def _check_members(space: Dict | Tuple, observation: Any) -> None:
 
 
 def to_action(space: Space, action: np.ndarray, single: bool) -> Any:
-    """A policy's actions [N, ...] in the space's dtype and bounds; [...] where single. Those of several parts or
-    dimensions are as the environment's space has them."""
+    """Convert a policy's actions to [N, ...] in the space's dtype and bounds, or [...] for a single one. Actions of
+    several parts or dimensions get the form of the environment's space."""
     if isinstance(space, FlatBox | FlatAction):
         return space.each(action)[0] if single else space.batch(action)
     if isinstance(space, Box):
@@ -66,7 +67,7 @@ def to_action(space: Space, action: np.ndarray, single: bool) -> Any:
 
 
 def batch_size(observation: Any) -> int:
-    """N of observations [N, ...]. Raises TypeError for others than tensors, and Groups of them."""
+    """The number N of observations [N, ...]. Raises TypeError unless they are tensors, or Groups of tensors."""
     while isinstance(observation, Group):
         _, observation = next(iter(observation))
     if not isinstance(observation, Tensor):
@@ -78,14 +79,14 @@ def batch_size(observation: Any) -> int:
 
 
 def needs_padding(rows: int, block: int) -> bool:
-    """Whether a batch is padded to whole blocks. It is not where operations are recorded, since what is compiled
-    computes each row alone."""
+    """Whether a batch is padded to whole blocks. It is not while operations are recorded, since compiled code computes
+    each row alone."""
     return rows % block != 0 and not is_traced()
 
 
 def pad(block: int, *parts: Any) -> list[Any]:
-    """Parts [N, ...], such as observations and recurrent states, padded with copies of their first rows until their
-    number is a multiple of `block`. Raises ValueError where they are not of one N."""
+    """Pad parts [N, ...], such as observations and recurrent states, with copies of their first rows to a multiple of
+    `block` rows. Raises ValueError if their N differs."""
     sizes: set[int] = set()
 
     def padded(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Members of Stable-Baselines3's policies, actors and critics: what they are here, or what to use instead."""
+"""Members of Stable-Baselines3's policies, actors and critics: their counterparts here, or what to use instead."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ INSTEAD = {  # members of policies and their parts -> what to use instead
 
 
 class ActionDistribution:
-    """The distribution over N actions, with the methods of Stable-Baselines3's. of_policy: as forward() gives it."""
+    """The distribution over N actions, with the methods of Stable-Baselines3's. of_policy: forward()'s distribution."""
 
     def __init__(self, of_policy: Any, num_draws: int) -> None:
         self._of_policy, self._num_draws = of_policy, num_draws
@@ -75,9 +75,9 @@ class ActionDistribution:
 
     @property
     def distribution(self) -> Any:
-        """As torch.distributions has it; of MultiDiscrete actions a list of these.
+        """The distribution of torch.distributions; for MultiDiscrete actions a list of them.
 
-        Raises TypeError for a distribution that PyTorch has not.
+        Raises TypeError for a distribution that PyTorch does not have.
         """
         return _of_torch(self._of_policy)
 
@@ -134,8 +134,8 @@ OF_POLICIES_ALONE = {"predict", "net_arch", "device", "observation_space", "acti
 
 
 def member(part: nn.Module, name: str) -> Any:
-    """A member of a policy, or of a part of one, that Headrace has under another name. Raises AttributeError that says
-    what to use instead where that is known."""
+    """A member of a policy, or of a part of one, that Headrace has under another name. Raises AttributeError, which
+    says what to use instead if that is known."""
     is_policy = hasattr(type(part), "predict")
     if is_policy and name in METHODS:
         return partial(METHODS[name], part)
@@ -145,7 +145,7 @@ def member(part: nn.Module, name: str) -> Any:
 
 
 def missing(part: nn.Module, name: str) -> str:
-    """The message about a member that there is not."""
+    """The message about a missing member."""
     instead = INSTEAD.get(name, "")
     if name in METHODS or name in OF_POLICIES_ALONE:
         instead = f"these are layers alone, and policy.{name} is what the policy has"

@@ -1,4 +1,4 @@
-"""Checks of what algorithms need of a policy's parts, before a training: users replace them by modules of their own."""
+"""Check before a training that a policy's parts, which users may replace by their own modules, suit the algorithm."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headrace.policies.rnn import RecurrentEncoder, RNNCell
 
 
 class Need(NamedTuple):
-    """A kind of module that some parts have to be for a setting of the policy.
+    """A requirement: the kind of module that some parts must be for a setting of the policy.
 
-    classes: of policies, by name, so that none has to be imported. method: of these, which uses the parts; a policy
-    with another one may have other parts. setting: for messages; empty where the policy does not have it. instead: what
-    to write.
+    classes: names of policy classes, so that none has to be imported. method: their method that uses the parts; a
+    policy that overrides it may have other parts. setting: for messages; empty if the policy does not have it. instead:
+    the remedy.
     """
 
     classes: tuple[str, ...]
@@ -50,8 +50,8 @@ NEEDS = (
 
 
 def check_learnable(policy: Any, function: str, config: Any) -> None:
-    """Raise TypeError or ValueError, saying what to write, for what an algorithm cannot learn: no policy, or one with a
-    part, or a recurrent state, that lacks what the policy's methods use. function: the algorithm's name."""
+    """Raise TypeError or ValueError, with the remedy, if an algorithm cannot learn a policy: it is not a policy, or a
+    part or its recurrent state does not have what the policy's methods use. function: the algorithm's name."""
     check_policy(policy, function)
     if not isinstance(policy, Policy):
         return
@@ -101,7 +101,7 @@ def _check_kind(policy: Policy, need: Need) -> None:
 
 
 def _check_state(policy: Policy) -> None:
-    """Raise ValueError where the recurrent state is not of the width that the policy says."""
+    """Raise ValueError if the recurrent state does not have the policy's state_width."""
     column, width, name = policy.columns().get("rnn_state"), policy.state_width, type(policy).__name__
     if isinstance(column, Column) and column.shape != (width,):
         raise ValueError(
@@ -116,7 +116,7 @@ def _check_state(policy: Policy) -> None:
 
 
 def _check_sequences(policy: Policy, config: Any) -> None:
-    """Raise ValueError for settings of a replay buffer that do not draw the sequences of a recurrent policy."""
+    """Raise ValueError for settings of a replay buffer that cannot draw a recurrent policy's sequences."""
     name = f"{type(policy).__name__}, with recurrent={policy.recurrent!r},"
     if alone := [x for x in ("prioritized", "hindsight") if getattr(config, x, False)]:
         raise ValueError(

@@ -33,19 +33,19 @@ from headrace.policies.rnn import make_recurrent, step, width
 
 
 class QNetwork(Policy):
-    """Values of all actions, by an MLP; acts epsilon-greedily.
+    """An MLP that computes the values of all actions, and acts epsilon-greedily.
 
     hidden: sizes of the hidden layers. activation, layer_norm: see networks.MLP. dueling: two last
     hidden layers, one for the value of the state and one for the advantages of the actions, minus their mean (Wang et
     al. 2016, arXiv:1511.06581, eq. 9). normalize_observation: see normalization.py. images: see
     convolutions.ImageEncoder. recurrent: "gru" or "lstm", an RNN cell of rnn_size before the layers, which learns from
-    sequences of sequence_length steps after burn_in steps: see rnn.RecurrentEncoder. quantiles: of the return of each
-    action, whose mean is its value; 1: the value alone. support: the lowest and the highest return; the `quantiles`
-    outputs of an action are then logits of the probabilities of as many returns (atoms), evenly spaced between them.
-    noisy: standard deviation of the weights' noise at the start, times the root of a layer's inputs, see WeightNoise;
-    0: none. Then means and biases begin as torch.nn.Linear's. The seed determines the weights.
-    `exploration`, [1] or [N], is the probability of a random action in act(); it is not saved, and 0 once loaded.
-    Raises TypeError for unsupported spaces, ValueError for an unknown activation.
+    sequences of sequence_length steps after burn_in steps: see rnn.RecurrentEncoder. quantiles: number of quantiles of
+    the return of each action, whose mean is its value; 1 for the value alone. support: the lowest and the highest
+    return. The `quantiles` outputs of an action are then logits for the probabilities of evenly spaced returns (atoms)
+    from one to the other. noisy: initial standard deviation of the weights' noise, times the root of a layer's inputs,
+    see WeightNoise; 0 for none. With noise, means and biases begin as torch.nn.Linear's. The seed determines the
+    weights. `exploration`, [1] or [N], is the probability of a random action in act(); it is not saved, and 0 once
+    loaded. Raises TypeError for unsupported spaces, ValueError for an unknown activation.
     """
 
     num_draws = 2  # whether to explore, and the random action; then those of the weights' noise
@@ -117,7 +117,7 @@ class QNetwork(Policy):
         flatten_parameters(self.parameters())  # kernels serve parameters in one buffer
 
     def _noise(self, scale: float, generator: torch.Generator) -> WeightNoise:
-        """Noise for the layers, in the order in which they are computed; their means get initial weights for it."""
+        """Make the noise of the layers, in their order, and set the initial weights of their means."""
         parts = (self.trunk, self.value_branch, self.value_out, self.branch, self.out)
         layers = [layer for part in parts if part is not None for layer in part.modules() if isinstance(layer, Dense)]
         for layer in layers:
@@ -139,8 +139,9 @@ class QNetwork(Policy):
         return found if self.quantiles == 1 else found.mean(1)
 
     def outputs(self, features: Tensor, random: Tensor | None = None) -> Tensor:
-        """The parts of values(): of encoded observations [N, F] the quantiles of the return of each action, or
-        logits of its atoms, [A, quantiles, N]; the values [A, N] themselves of one quantile. random: see forward()."""
+        """The outputs from which values() are computed, for encoded observations [N, F]: quantiles of each action's
+        return, or logits of its atoms, [A, quantiles, N]; with one quantile the values [A, N] themselves. random: see
+        forward()."""
         drawn = None if self.noise is None or random is None else self.noise.draw(random)
 
         def hidden(mlp: MLP, features: Tensor) -> Tensor:
@@ -163,7 +164,7 @@ class QNetwork(Policy):
         return value + advantage - advantage.mean(0)
 
     def noise_draws(self, number: int) -> int:
-        """Uniform draws of a row for so many independent noises; 0 for a network without noise."""
+        """Number of uniform draws of a row for `number` independent noises; 0 for a network without noise."""
         return 0 if self.noise is None else number * self.noise.num_draws
 
     def noise_of(self, random: Tensor | None, number: int) -> tuple[Tensor, ...]:
@@ -218,5 +219,5 @@ class QNetwork(Policy):
 
 
 def given(random: Tensor | None) -> tuple[Tensor, ...]:
-    """Draws as arguments of a method: none where there are none, since a subclass' may take the observation alone."""
+    """Draws as arguments of a method: none without draws, since a subclass's method may take only the observation."""
     return () if random is None else (random,)

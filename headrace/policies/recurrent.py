@@ -89,7 +89,7 @@ class RecurrentActorCritic(Policy):
         return self._distribution(self._rnn_outputs(inputs), inputs.observation)
 
     def actor_parameters(self) -> list[nn.Parameter]:
-        """Parameters of distribution(), and those of the whole RNN cell, of which the critic's copy has no gradient."""
+        """Parameters of distribution(), including the whole RNN cell; the critic's copy in it has no gradient."""
         parts = (self.encoder, self.head, self.trunks[0], self.rnn, self.actor_out)
         return [p for part in parts for p in part.parameters()]
 
@@ -136,8 +136,8 @@ class RecurrentActorCritic(Policy):
         return self.rows(Group({"observation": seen, "rnn_state": rollout.rnn_state, "valid": valid}))
 
     def bootstrap_value(self, rollout: Rollout) -> Tensor:
-        """Value of the observation after a rollout's last step, [N], from the state at the start of its last sequence,
-        as evaluate_rollout() has those of the rows before."""
+        """Value of the observation after a rollout's last step, [N]. The state is computed from the start of the last
+        sequence, as in evaluate_rollout()."""
         start = rollout.num_steps - self.sequence_length
         features = self._features(flatten(rollout.observation[start:])).unflatten(1, (-1, rollout.num_envs))
         outputs = self.rnn.sequence(features, rollout.rnn_state[start], rollout.valid[start:])

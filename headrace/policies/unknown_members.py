@@ -1,4 +1,4 @@
-"""Attributes of policies and their parts that are looked up where there is none of that name."""
+"""Look up attributes that a policy or a part of it does not have under other libraries' names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def look_up(part: nn.Module, name: str) -> Any:
-    """A parameter, buffer or module, or what another library names so: see other_libraries.member()."""
+    """Look up a parameter, buffer or module, or another library's name of a member: see other_libraries.member()."""
     try:
         return nn.Module.__getattr__(part, name)
     except AttributeError:
@@ -20,7 +20,7 @@ def look_up(part: nn.Module, name: str) -> Any:
 
 
 def delete(part: nn.Module, name: str) -> None:
-    """Delete an attribute. Raises AttributeError that says what another library's member of that name is here."""
+    """Delete an attribute. Raises AttributeError, which names the counterpart of another library's member."""
     try:
         nn.Module.__delattr__(part, name)
     except AttributeError as error:
@@ -30,7 +30,7 @@ def delete(part: nn.Module, name: str) -> None:
 
 
 def explains_members(kind: type[M]) -> type[M]:
-    """Give a class of modules look_up() and delete()."""
+    """Add look_up() and delete() to a class of modules."""
     kind.__getattr__ = look_up  # type: ignore[assignment,method-assign]
     kind.__delattr__ = delete  # type: ignore[method-assign]
     return kind

@@ -1,4 +1,4 @@
-"""Members of a population trained on the nodes of a Ray cluster, which share the population's folder."""
+"""Train members of a population on the nodes of a Ray cluster, which share the population's folder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headrace.runs.signals import Interrupts
 from headrace.runs.task_processes import Task
 
 SOURCES = "(sources)"  # the version of Headrace where it is not installed
-AGAIN = 2  # times that a member begins its interval again whose process or node was lost
+AGAIN = 2  # times that a member begins an interval again after the loss of its process or node
 
 
 class ClusterMembers:
-    """Trains members as tasks of one core each. A context manager, which is connected to the cluster.
+    """Trains members as tasks of one core each. A context manager with a connection to the cluster.
 
-    jobs: tasks at a time. folder: of the population, with its record.
+    jobs: number of tasks at a time. folder: the population's, with its record.
     Raises what Connection does.
     """
 
@@ -40,8 +40,8 @@ class ClusterMembers:
         self._connection.close()
 
     def run(self, tasks: Iterator[Task], done: Callable[[int, Outcome | None, str], None]) -> str:
-        """As Processes.run(). A signal ends the tasks: members begin their interval again. Raises ImportError for a
-        node with another version of Headrace, FileNotFoundError for one that does not have the folder."""
+        """As Processes.run(). A signal ends the tasks; on resuming, members begin their interval again. Raises
+        ImportError for a node with another version of Headrace, FileNotFoundError for a node without the folder."""
         numbered, at_work = enumerate(tasks), dict[Any, int]()
         with Interrupts() as interrupts:
             while not interrupts.caught:
@@ -67,7 +67,7 @@ def on_node(interval: Interval, folder: Path, working: Path, version: str) -> Ou
             "that all nodes share (--folder)"
         )
     os.environ.setdefault("HEADRACE_THREADS", "1")
-    with suppress(OSError):  # where names of files are relative to
+    with suppress(OSError):  # relative names of files refer to it
         os.chdir(working)
     return train(interval)
 
@@ -79,7 +79,7 @@ def _begun(interval: Interval, *here: Any) -> Any:
 
 
 def _ended(refs: list[Any]) -> list[tuple[Any, Outcome | None]]:
-    """Tasks that have ended, waited for at most LOOK seconds, with their outcomes; None where a process was lost."""
+    """Wait at most LOOK seconds for tasks to end. Returns these with their outcomes, None if a process was lost."""
     import ray
     from ray.exceptions import RayTaskError
 

@@ -1,4 +1,4 @@
-"""Exploit and explore: which members of a population are replaced by copies of better ones, and with which settings.
+"""Exploit and explore: choose the members of a population that copies of better ones replace, and their settings.
 
 Population Based Training (Jaderberg et al. 2017, arXiv:1711.09846), section 4.1.1: truncation selection; perturbation
 by a factor, or resampling.
@@ -21,20 +21,20 @@ from headrace.tuning import search_space
 from headrace.tuning.search_space import LOGARITHMIC, Range
 
 FACTORS = (0.8, 1.2)  # of explore(), those of the paper
-Values: TypeAlias = Sequence[Any]  # of a setting, in the order in which explore() goes to a neighbour
+Values: TypeAlias = Sequence[Any]  # of a setting, in order: explore() moves to a neighbour
 Mutations: TypeAlias = Mapping[str, Range | Values]  # by setting
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Settings of how a population exploits and explores."""
+    """Settings of exploiting and exploring."""
 
-    quantile: float = 0.2  # share of the members that copy one of as many best ones
-    resample: float = 0.25  # probability that a setting of a copy is drawn again instead of perturbed
+    quantile: float = 0.2  # share of members that are replaced by copies of the same share of best ones
+    resample: float = 0.25  # probability that a copy's setting is drawn again instead of perturbed
     seed: int = 0
 
     def generator(self, interval: int) -> np.random.Generator:
-        """The random numbers of an interval, which depend on nothing else."""
+        """The random numbers of an interval, which depend only on the population's seed and the interval."""
         return np.random.Generator(np.random.Philox(key=[self.seed, interval]))
 
 
@@ -42,7 +42,7 @@ def mutations(mutate: Mapping[str, str], algorithm: str, config: DataclassInstan
     """The ranges and values of settings that a population changes.
 
     mutate: "LOW..HIGH" or "A,B,C" by the name of a setting. config: the algorithm's, with all other settings.
-    Raises ValueError for what is no range, and for a setting that cannot change during a training.
+    Raises ValueError for text that is not a range, and for a setting that cannot change during a training.
     """
     own = {setting.name for setting in fields(config)}
     space = search_space.parsed([f"{name}={text}" for name, text in mutate.items()], algorithm, "mutate")
@@ -71,7 +71,7 @@ def _typed(text: str) -> Any:
 
 
 def draw(what: Range | Values, generator: np.random.Generator) -> Any:
-    """A value of a setting: uniform, on a logarithmic scale from a ratio of the ends of 10 on."""
+    """Draw a value of a setting uniformly, on a logarithmic scale if the ends have a ratio of 10 or more."""
     if not isinstance(what, Range):
         return what[int(generator.integers(len(what)))]
     low, high = what.low, what.high
@@ -83,8 +83,8 @@ def draw(what: Range | Values, generator: np.random.Generator) -> Any:
 
 
 def perturb(what: Range | Values, value: Any, generator: np.random.Generator) -> Any:
-    """A value times 0.8 or 1.2, within the range; of values the one before or after. A whole number changes by 1 or
-    more; 0, which no factor changes, is drawn again."""
+    """Multiply a value by 0.8 or 1.2, within its range, or move to the neighbour in a list of values. A whole number
+    changes by at least 1. 0, which no factor changes, is drawn again."""
     if isinstance(what, Range) and not value:
         return draw(what, generator)
     up = int(generator.integers(2))
@@ -101,7 +101,7 @@ def _within(what: Range, value: float) -> float | int:
 
 
 def begin(space: Mutations, members: int, selection: Selection) -> list[Json]:
-    """The settings that members begin with: drawn from their ranges."""
+    """Draw the settings that members begin with from their ranges."""
     generator = selection.generator(0)
     return [{name: draw(what, generator) for name, what in space.items()} for _ in range(members)]
 
@@ -109,10 +109,10 @@ def begin(space: Mutations, members: int, selection: Selection) -> list[Json]:
 def decide(
     scores: Sequence[float | None], settings: Sequence[Json], space: Mutations, selection: Selection, interval: int
 ) -> list[tuple[int, Json]]:
-    """Of each member, the one that it continues from, and its settings.
+    """For each member, the member that it continues from, and its settings.
 
-    scores: None of a member that has failed, which is always replaced. The others are replaced where they are among the
-    lowest. At least one has a score.
+    scores: of each member; None for a failed one, which is always replaced. Other members are replaced if they are
+    among the lowest. At least one must have a score.
     """
     generator = selection.generator(interval)
     ranked = sorted(range(len(scores)), key=lambda member: (scores[member] is None, -(scores[member] or 0.0), member))

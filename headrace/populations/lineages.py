@@ -1,4 +1,4 @@
-"""Plots a population: scores and settings of its members over the steps, and who was copied by whom."""
+"""Plot a population: scores and settings of its members against steps, and which members copied which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Point(NamedTuple):
     steps: tuple[int, int]  # at which the interval begins and ends
     parent: int  # the member whose state it began with
     origin: int  # the member of the first interval that it descends from
-    score: float | None  # None where it failed
+    score: float | None  # None if it failed
     settings: dict[str, Any]
 
 
@@ -32,9 +32,9 @@ def is_population(folder: str | Path) -> bool:
 
 
 def history(folder: str | Path) -> list[list[Point]]:
-    """The members of a population by interval, of intervals with all results.
+    """The members of a population by interval, for intervals with all results.
 
-    Raises FileNotFoundError for a folder that is none of a population, ValueError where none of its intervals is over.
+    Raises FileNotFoundError for a folder that is not a population's, ValueError if no interval is complete.
     """
     if not is_population(folder):
         raise FileNotFoundError(f"{folder} is not a population: it has no {RECORD}")
@@ -59,7 +59,7 @@ def history(folder: str | Path) -> list[list[Point]]:
 
 
 def ancestors(intervals: Sequence[Sequence[Point]]) -> list[int]:
-    """The members that the best one of the last interval descends from, by interval, and itself."""
+    """The best member of the last interval and its ancestors, by interval."""
     last = intervals[-1]
     member = max(range(len(last)), key=lambda member: (last[member].score is not None, last[member].score, -member))
     found = [member]
@@ -71,8 +71,9 @@ def ancestors(intervals: Sequence[Sequence[Point]]) -> list[int]:
 def plot(folder: str | Path, output: str | Path | None = None) -> Path:
     """Plot a population, and return the path of the image: a PNG, SVG or PDF, by its suffix.
 
-    A panel has the scores, and each setting has one. Lines of one colour descend from one member; a line that begins at
-    another member's end is a copy of it. The ancestors of the best member are drawn thick.
+    There is a panel for scores and one for each setting. Lines of one colour descend from one member. A line that
+    begins at the end of another member's line is a copy of that member. The ancestors of the best member are drawn
+    thick.
     output: None stands for population.png, or the first free name of population_2.png ...
     Raises FileNotFoundError, ValueError, see history(); ImportError without matplotlib.
     """
@@ -104,7 +105,8 @@ def plot(folder: str | Path, output: str | Path | None = None) -> Path:
 def _plot_members(
     panel: Axes, intervals: Sequence[Sequence[Point]], value: Callable[[Point], Any], steps: bool
 ) -> None:
-    """A line for each member in each interval. steps: a value that holds during the interval, not at its end."""
+    """Plot a line for each member in each interval. steps: whether the value holds during the interval, like a setting,
+    rather than at its end."""
     colours, best = dict(zip(range(len(intervals[0])), cycle(COLOURS), strict=False)), ancestors(intervals)
     for number, points in enumerate(intervals):
         for member, point in enumerate(points):

@@ -1,4 +1,4 @@
-"""A member of a population: a run that is trained for an interval at a time, from a checkpoint at its beginning."""
+"""A member of a population: a run that is trained one interval at a time, from the checkpoint at its beginning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.training.trainer import Trainer
 
 Each = Callable[[Training, IterationResult], None]
 Score = Literal["training", "evaluation"]
-AT_ITS_END = "interval"  # why such a training has ended
+AT_ITS_END = "interval"  # reason for the end of such a training
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Interval:
     folder: Path  # of the run
     algorithm: str | Algorithm
     env: EnvArgument
-    settings: Settings  # all of those that the user gave for the first interval; later those that may have changed
-    start: str | None  # name of the checkpoint to go on from; None for a run that begins
+    settings: Settings  # for the first interval all that the user gave; later those that may have changed
+    start: str | None  # name of the checkpoint to continue from; None for a new run
     until: int  # environment steps
     last: bool
     score: Score
     each: Each | None = None
     config: str | Path | None = None
-    together: bool = False  # whether in a thread, at the same time as other members
+    together: bool = False  # whether it is trained in a thread, at the same time as other members
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Outcome:
 
     member: int
     steps: int = 0
-    score: float | None = None  # None where no episode has ended
-    signal: str = ""  # that has ended it
-    failed: str = ""  # what it raised
+    score: float | None = None  # None if no episode has ended
+    signal: str = ""  # the signal that ended it
+    failed: str = ""  # its exception
 
     def row(self) -> Json:
         """As population.jsonl has it."""
@@ -70,7 +70,7 @@ class _Member(Training):
         super().__init__(name, interval.env, resume=resume, on_interrupt="return", **given)
 
     def _new_folder(self, trainer: Trainer) -> Path:
-        shutil.rmtree(self._own_folder, ignore_errors=True)  # of a training that was killed in its first interval
+        shutil.rmtree(self._own_folder, ignore_errors=True)  # left by a training that was killed in its first interval
         self._own_folder.mkdir(parents=True)
         return self._own_folder
 
@@ -84,7 +84,7 @@ class _Member(Training):
 
 
 def train(interval: Interval, ask: object = None) -> Outcome:
-    """Train a member for an interval. What goes wrong is an outcome, too, but for settings that raise NotTogether."""
+    """Train a member for an interval. A failure is an outcome, too, except settings that raise NotTogether."""
     try:
         return _train(interval)
     except NotTogether:
@@ -114,24 +114,24 @@ def _train(interval: Interval) -> Outcome:
     if t.run.steps < interval.until:
         ended = f"its training has ended at step {t.run.steps:,} ({t.run.reason})"
         raise RuntimeError(f"{ended}, before the end of the interval at {interval.until:,}")
-    known = returns or t.trainer.episodes.returns  # where none has ended in the interval, those before it
+    known = returns or t.trainer.episodes.returns  # if none has ended in the interval, earlier ones
     score = fmean(known) if evaluated is None and known else evaluated
     return Outcome(interval.member, t.run.steps, score)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The source and the settings with which a member goes on after an interval."""
+    """The source and the settings with which a member continues after an interval."""
 
     member: int
-    source: int  # the member whose state it continues from: itself, or the one that it is a copy of
+    source: int  # the member whose state it continues from: itself, or another one
     start: str | None  # name of the source's checkpoint; None at the beginning
-    own: str | None  # name of its own checkpoint, whose place in the logs it goes on from
+    own: str | None  # name of its own checkpoint: its logs continue from there
     settings: Json = field(default_factory=dict)
 
     @classmethod
     def of(cls, row: Json) -> Decision:
-        """That of a row in population.jsonl."""
+        """Read the decision of a row in population.jsonl."""
         return cls(row["member"], row["from"], row["start"], row["own"], row["settings"])
 
     def row(self) -> Json:

@@ -1,4 +1,4 @@
-"""population.jsonl: what a population is, its results and its decisions, each written before it takes effect."""
+"""population.jsonl: a population's settings, results and decisions, each written before it takes effect."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ RECORD = "population.jsonl"
 class Record:
     """The rows of a population's file.
 
-    The first row says what the population is. Decisions are a row for each interval, 0 for those of the beginning, and
-    follow the results of that interval, a row for each member. A row without its end, of a population that was killed,
-    does not count.
+    The first row has the population's settings. Results are a row for each member and interval. Decisions are a row for
+    each interval, after its results; interval 0 has those of the beginning. An incomplete last row, of a population
+    that was killed, does not count.
     Raises ValueError, naming the line, for other damage.
     """
 
@@ -33,7 +33,7 @@ class Record:
                 raise ValueError(f"{what}: remove it and those after it to go on from there") from error
 
     def begin(self, about: Json) -> None:
-        """Begin, or go on with a population of the same settings. Raises ValueError for one of others."""
+        """Begin, or continue a population with the same settings. Raises ValueError for different settings."""
         if not self.rows:
             self.add({"population": about})
             return
@@ -57,9 +57,9 @@ class Record:
         return dict(self.rows[0].get("population", {})) if self.rows else {}
 
     def results(self, interval: int) -> dict[int, Json]:
-        """The results of an interval that are known, by member."""
+        """The known results of an interval, by member."""
         return {row["member"]: row for row in self.rows if row.get("interval") == interval and "member" in row}
 
     def decisions(self) -> list[list[Json]]:
-        """The decisions that were made, by interval."""
+        """The decisions so far, by interval."""
         return [row["decisions"] for row in self.rows if "decisions" in row]

@@ -1,4 +1,4 @@
-"""population(): trains members side by side, which copy the best of them at fixed steps, and change their settings."""
+"""population(): trains members at the same time. At fixed steps some copy better members and change their settings."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from headrace.populations.cluster_members import ClusterMembers
     from headrace.runs.task_threads import Threads
 
-LIMITS = ("target_return", "max_seconds", "max_episodes")  # with which members would end at steps of their own
-OWN = {  # settings that a population has its own ways of -> what to do
+LIMITS = ("target_return", "max_seconds", "max_episodes")  # limits with which members would end at different steps
+OWN = {  # settings that a population replaces -> what to do instead
     "resume": "the same call goes on with a population",
     "save_freq": "a population keeps checkpoints at its intervals",
     "log_folder": "give folder",
@@ -40,7 +40,7 @@ OWN = {  # settings that a population has its own ways of -> what to do
 
 @dataclass(frozen=True)
 class Member:
-    """A member at the end: its run's folder, its score in the last interval, and its settings there."""
+    """A member at the end: its run's folder, and its score and settings in the last interval."""
 
     number: int
     path: Path
@@ -53,18 +53,18 @@ class Population:
     """The result of population()."""
 
     path: Path
-    members: tuple[Member, ...]  # the best first; empty where it was interrupted
-    signal: str = ""  # that has interrupted it
+    members: tuple[Member, ...]  # the best first; empty if it was interrupted
+    signal: str = ""  # the signal that interrupted it
 
     @property
     def policy(self) -> Policy:
-        """The last policy of the best member. Raises RuntimeError where the population was interrupted."""
+        """The last policy of the best member. Raises RuntimeError if the population was interrupted."""
         if not self.members:
             raise RuntimeError(f"{self.path} was interrupted ({self.signal}): the same call goes on with it")
         return load(self.members[0].path, which=LAST)
 
     def plot(self, output: str | Path | None = None) -> Path:
-        """Plot scores and settings of all members, with who copied whom, and return the path of the image."""
+        """Plot scores, settings and copies of all members, and return the path of the image."""
         from headrace.populations import lineages  # which `import headrace` does not need
 
         return lineages.plot(self.path, output)
@@ -90,31 +90,31 @@ def population(
     watch: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Population:
-    """Population Based Training (Jaderberg et al. 2017, arXiv:1711.09846): train members with settings of their own.
+    """Population Based Training (Jaderberg et al. 2017, arXiv:1711.09846): train members with different settings.
 
         hr.population("ppo", "CartPole-v1", mutate={"learning_rate": "1e-5..1e-2"}, interval=20_000)
 
     After each interval of environment steps the lowest members continue as copies of the best: weights, optimizer,
-    replay buffer and settings. The settings of a copy are changed. All that is random follows from seed and interval.
+    replay buffer and settings. The settings of a copy are changed. All random choices follow from seed and interval.
 
     mutate: settings and their ranges, "LOW..HIGH" (on a logarithmic scale from a ratio of 10 on), or values, "A,B,C".
-    Members begin with values drawn from these. quantile: share of the members that is replaced, and of those copied.
-    resample: probability that a setting of a copy is drawn again; else it is multiplied by 0.8 or 1.2, or is the value
-    before or after. score: of a member, the mean return of the last `window` training episodes that ended in the
+    Members begin with values drawn from these. quantile: share of members that are replaced, and that are copied.
+    resample: probability that a copy's setting is drawn again. Otherwise it is multiplied by 0.8 or 1.2, or moves to a
+    neighbouring value. score: of a member, the mean return of the last `window` training episodes that ended in the
     interval, or an evaluation of `eval_episodes`.
-    jobs: members trained at the same time, in processes that share the cores; 1: one after the other in this process.
-    together: in threads of this process, of which jobs are as many as cores where they are not given; see docs/runs.md.
-    cluster: members are tasks of one core each on a Ray cluster, as in train(), all at the same time unless jobs are
-    given. Its nodes share the folder. cluster_open: as in train().
+    jobs: number of members trained at the same time, in processes that share the cores; 1 trains them one after another
+    in this process. together: train them in threads of this process; jobs is then by default the number of cores; see
+    docs/runs.md. cluster: train them as tasks of one core each on a Ray cluster, as in train(), all at the same time
+    unless jobs is given. The nodes share the folder. cluster_open: as in train().
     folder: by default runs/populations/ALGORITHM-ENV. It has a run for each member, and population.jsonl. The same call
-    goes on with a population that was interrupted or killed, and comes to the same bits.
-    interval: environment steps. A rest of total_steps shorter than an interval belongs to the last interval.
+    continues a population that was interrupted or killed, with the same bits.
+    interval: environment steps. A remainder of total_steps shorter than an interval is added to the last interval.
     each: called after each iteration of a member with its Training and the row, as the body of hr.Training.
-    options: those of train(); total_steps are each member's, and its seed is seed * members + its number. A `schedule`
-    of the learning rate begins at a member's learning_rate, and goes on with the member's steps.
-    A member whose process dies, or that raises an exception, as of a NaN in its loss, is replaced too.
-    watch: called with a line on each result and replacement.
-    Raises ValueError for settings that are wrong, RuntimeError where all members have failed.
+    options: those of train(). total_steps counts each member's steps, and a member's seed is seed * members + its
+    number. A `schedule` of the learning rate starts at a member's learning_rate, and follows the member's steps.
+    A member whose process dies, or that raises an exception, such as for a NaN in its loss, is replaced too.
+    watch: called with a line about each result and replacement.
+    Raises ValueError for wrong settings, RuntimeError if all members have failed.
     """
     nodes = _cluster(cluster, cluster_open)
     jobs = _jobs(members, together, nodes) if jobs is None else jobs
@@ -145,7 +145,7 @@ def population(
 
 
 def _silent(line: str) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def _cluster(address: str | None, allowed_open: bool) -> Cluster | None:
@@ -157,7 +157,7 @@ def _cluster(address: str | None, allowed_open: bool) -> Cluster | None:
 
 
 def _jobs(members: int, together: bool, nodes: Cluster | None) -> int:
-    """Members at the same time, where that is not said."""
+    """Default number of members at the same time."""
     if nodes is None:
         return cores() if together else 1
     return min(members, cores()) if nodes.address == "local" else members
@@ -166,7 +166,7 @@ def _jobs(members: int, together: bool, nodes: Cluster | None) -> int:
 def _check(
     members: int, interval: int, quantile: float, resample: float, jobs: int, score: str, options: Settings
 ) -> None:
-    """Raise ValueError for arguments that are wrong."""
+    """Raise ValueError for wrong arguments."""
     if members < 2 or interval < 1 or jobs < 1:
         raise ValueError(f"members must be at least 2, interval and jobs at least 1: {members}, {interval}, {jobs}")
     if not 0 <= quantile <= 0.5 or not 0 <= resample <= 1:
@@ -180,7 +180,7 @@ def _check(
 
 
 def _space(plan: TrainPlan, mutate: Mapping[str, str], options: Settings) -> Mutations:
-    """Settings to change, with their ranges. Raises ValueError for settings that cannot be, or are given too."""
+    """Settings to change, with their ranges. Raises ValueError for settings that cannot change, or are options, too."""
     if both := {*mutate} & {*options}:
         raise ValueError(f"mutate names {', '.join(sorted(both))}: leave out the setting of that name")
     if plan.ready_env is not None:
@@ -237,7 +237,7 @@ class _Populating:
         self.intervals = steps // every
 
     def run(self) -> Population:
-        """Go on from what the record has."""
+        """Continue from the record."""
         if not self.record.decisions():
             settings = exploring.begin(self.space, self.number, self.selection)
             rows = [Decision(member, member, None, None, own).row() for member, own in enumerate(settings)]
@@ -252,7 +252,7 @@ class _Populating:
         return Population(self.folder, self._ranked())
 
     def _side_by_side(self) -> Processes | Threads | ClusterMembers | AbstractContextManager[None]:
-        """Processes, threads or nodes that train members at the same time; None to train them one after the other."""
+        """Make the processes, threads or nodes that train members at the same time; None: one after another."""
         jobs = min(self.jobs, self.number)
         if self.nodes is not None:
             from headrace.populations.cluster_members import ClusterMembers
@@ -268,7 +268,7 @@ class _Populating:
         return [Decision.of(row) for row in self.record.decisions()[-1]]
 
     def _train(self, interval: int, workers: Processes | Threads | ClusterMembers | None) -> str:
-        """Train those members for an interval whose results are not known. Returns the signal that came."""
+        """Train the members without a result for an interval. Returns the signal that came."""
         known, tasks = self.record.results(interval), list[Interval]()
         for decision in self._decided():
             if decision.member not in known:
@@ -307,7 +307,7 @@ class _Populating:
         return self.selection.seed * self.number + member
 
     def _note(self, interval: int, outcome: Outcome) -> None:
-        """Write a result down, unless a signal came first."""
+        """Write a result to the record, unless a signal came first."""
         if outcome.signal:
             return
         if outcome.score is None and not outcome.failed:
@@ -320,7 +320,7 @@ class _Populating:
         self.watch(f"interval {interval} of {self.intervals}, member {outcome.member}: {said}")
 
     def _decide(self, interval: int) -> None:
-        """Write down how the members go on."""
+        """Write the decisions on how members continue to the record."""
         before, results = self._decided(), self.record.results(interval)
         scores = [results[member].get("score") for member in range(self.number)]
         if not any(score is not None for score in scores):
@@ -341,7 +341,7 @@ class _Populating:
                 self.watch(f"member {decision.member} {why} replaced by a copy of member {decision.source}: {values}")
 
     def _clean_up(self, kept: set[tuple[int, str | None]]) -> None:
-        """Remove checkpoints at intervals that are over."""
+        """Remove checkpoints of past intervals."""
         rows = [row for decided in self.record.decisions() for row in decided]
         for member, name in {(row["member"], row[key]) for row in rows for key in ("start", "own")} - kept:
             if name is not None:

@@ -1,9 +1,10 @@
 """Checkpoints: folders of safetensors and one JSON manifest with a SHA-256 of every file. No pickle anywhere.
 
-A checkpoint is written whole or not at all: to a temporary folder, synced to the disk and renamed; the one it replaces
-stays as NAME.previous, which is taken where NAME is damaged. The tensors of a nested state are in NAME.safetensors (see
-headrace.runs.tensor_file); its numbers, strings and structure in the manifest. Rows of replay buffers are in files of
-their own, replay_0.*.safetensors, which checkpoints of a run share (see headrace.runs.replay_files).
+A checkpoint is written whole or not at all: to a temporary folder, synced to the disk and renamed. The checkpoint that
+it replaces stays as NAME.previous, which is read if NAME is damaged. The tensors of a nested state are in
+NAME.safetensors (see headrace.runs.tensor_file), its numbers, strings and structure in the manifest. Rows of replay
+buffers are in files of their own, replay_0.*.safetensors, which checkpoints of a run share (see
+headrace.runs.replay_files).
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from headrace.runs import tensor_file
 from headrace.runs.moving import move, replacing_folder
 
 State: TypeAlias = Any  # a tree of mappings, lists, tuples of tensors, arrays, Rows of a replay, numbers, strings, None
-Files: TypeAlias = dict[str, Callable[[Path], str]]  # by name, what writes a file, synced, and gives its SHA-256
-FORMAT = 2  # raised with each change of what a manifest holds; earlier ones are read, with defaults for what they lack
+Files: TypeAlias = dict[str, Callable[[Path], str]]  # by name: writes and syncs a file, returns its SHA-256
+FORMAT = 2  # raised with each change of the manifest; earlier formats are read with defaults for missing entries
 MANIFEST = "manifest.json"
 LAST, BEST = "last", "best"  # checkpoints of a run
-# what reading raises where the contents are not what this code expects
+# exceptions of reading contents that this code does not expect
 WRONG: tuple[type[Exception], ...] = (KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error)
-# what making something of whole contents raises where they are those of another version
+# exceptions of making objects from undamaged contents of another version
 UNFIT: tuple[type[Exception], ...] = (*WRONG, ImportError, RuntimeError, ValueError)
 
 
@@ -52,7 +53,7 @@ class DamagedCheckpoint(RuntimeError):
 
 @contextmanager
 def reading(path: Path, wrong: str, *others: type[Exception]) -> Iterator[None]:
-    """Raise DamagedCheckpoint where what a file holds is not what this code expects; others: more such errors."""
+    """Raise DamagedCheckpoint if a file's contents are not what this code expects. others: more such exceptions."""
     try:
         yield
     except (*WRONG, *others) as error:
@@ -65,8 +66,8 @@ class OtherVersion(ValueError):
 
 @contextmanager
 def using(folder: Path, manifest: Json, wrong: str) -> Iterator[None]:
-    """Raise OtherVersion where what a manifest describes cannot be made, and another version or commit has written it;
-    DamagedCheckpoint where it is this one."""
+    """Raise OtherVersion if the objects of a manifest cannot be made and another version or commit has written it,
+    DamagedCheckpoint if this one has."""
     by, path = written_by(manifest), folder / MANIFEST
     if by == written_by({"versions": versions()}):
         with reading(path, wrong):
@@ -81,7 +82,7 @@ def using(folder: Path, manifest: Json, wrong: str) -> Iterator[None]:
 
 
 def other_version(folder: Path, manifest: Json, why: str) -> OtherVersion:
-    """The error that says who has written a checkpoint, and what to do."""
+    """Make the error that names the version of a checkpoint, and the remedy."""
     mine = written_by({"versions": versions()})
     return OtherVersion(f"{folder} is of {written_by(manifest)}, and cannot be used by this {mine}: {why}")
 
@@ -95,16 +96,16 @@ def written_by(manifest: Json) -> str:
 
 
 class Contents(NamedTuple):
-    """What a checkpoint holds of some states."""
+    """The contents of a checkpoint."""
 
     structure: StateDict  # the states in JSON's types
     files: Files
 
 
 def contents(states: StateDict, keep: Callable[[int, Rows], Files] | None = None) -> Contents:
-    """What save() writes of states: name -> nested dicts, lists and tuples of tensors, arrays, numbers, strings, None.
+    """Prepare states for save(): name -> nested dicts, lists and tuples of tensors, arrays, numbers, strings, None.
 
-    keep: gives the files of the rows of replay buffer 0, 1 .. in the order in which they occur. With it the contents
+    keep: returns the files of the rows of a replay buffer, by its number in order of occurrence. With keep the contents
     are a copy, which may be written while the states change.
     Raises TypeError for anything else in a state.
     """
@@ -129,19 +130,19 @@ def _pieces(number: int, rows: Rows) -> Files:
 
 
 def piece_file(replay: int, piece: int) -> str:
-    """The name of the file of a piece of a replay buffer; names are in the order of the pieces."""
+    """The name of the file of a piece of a replay buffer. Names sort in the order of the pieces."""
     return f"{ring_name(replay)}{piece:09d}.safetensors"
 
 
 def ring_name(replay: int) -> str:
-    """How the names of all files of a replay buffer begin."""
+    """The beginning of the names of a replay buffer's files."""
     return f"replay_{replay}."
 
 
 def save(folder: str | Path, states: StateDict | Contents, keep_previous: bool = True, **facts: State) -> None:
-    """Write a checkpoint to `folder`, replacing one that is there, which stays as `folder`.previous.
+    """Write a checkpoint to `folder`. An earlier one there stays as `folder`.previous.
 
-    states: see contents(). keep_previous: False removes what was replaced. facts: other entries of the manifest, in
+    states: see contents(). keep_previous: False removes the earlier one. facts: other entries of the manifest, in
     JSON's types.
     Raises TypeError for what cannot be saved; FileExistsError for a folder of other files; OSError, naming the folder,
     where it cannot be written.
@@ -159,9 +160,9 @@ def save(folder: str | Path, states: StateDict | Contents, keep_previous: bool =
 
 
 def copied(source: Path, target: Path, **facts: State) -> None:
-    """Copy a checkpoint to `target`, replacing one that is there, with other entries of the manifest.
+    """Copy a checkpoint to `target`, with other entries of the manifest. Replaces an earlier one there.
 
-    Raises DamagedCheckpoint where the source is, OSError where the copy cannot be written."""
+    Raises DamagedCheckpoint for a damaged source, OSError if the copy cannot be written."""
     body = {**read_manifest(source), **facts}
     with writing(target, "the checkpoint"), replacing_folder(target, previous(target), False) as fresh:
         for file, digest in body["files"].items():
@@ -193,7 +194,7 @@ def read_manifest(folder: str | Path) -> Json:
 
 
 def load(folder: str | Path, name: str) -> State:
-    """The state saved under `name`, tensors on the CPU. Raises DamagedCheckpoint, FileNotFoundError."""
+    """Read the state saved under `name`, with tensors on the CPU. Raises DamagedCheckpoint, FileNotFoundError."""
     return _state(Path(folder), read_manifest(folder), name)
 
 
@@ -211,7 +212,7 @@ def _state(folder: Path, manifest: Json, name: str) -> State:
 
 
 def _whole(folder: Path, manifest: Json, file: str) -> Path:
-    """The path of a file of a checkpoint. Raises DamagedCheckpoint, naming it, where it was changed."""
+    """The path of a file of a checkpoint. Raises DamagedCheckpoint, naming the file, if it was changed."""
     path = folder / file
     if not path.exists():
         raise DamagedCheckpoint(_damage(path, "it is missing"))
@@ -221,11 +222,11 @@ def _whole(folder: Path, manifest: Json, file: str) -> Path:
 
 
 def read(path: str | Path, *names: str, state: str = "") -> tuple[Path, Json, State]:
-    """The folder, the manifest and a state (None where it has none of that name) of the first of the checkpoints
-    `names` in a run's folder, or of `path` itself where it is one.
+    """Read the first of the checkpoints `names` in a run's folder, or `path` itself if it is a checkpoint. Returns the
+    folder, the manifest and the state, which is None if there is none of that name.
 
-    Where one is damaged, the one before stands in, with a warning; so it does where a crash fell between two renames.
-    Raises FileNotFoundError; DamagedCheckpoint where none is whole.
+    If a checkpoint is damaged, the one before it is used, with a warning; also if a crash happened between two renames.
+    Raises FileNotFoundError, and DamagedCheckpoint if all are damaged.
     """
     path, damage = Path(path), None
     path = path if path.name.strip(".") else path.resolve()  # "." and ".." have no name to which to add .previous
@@ -254,15 +255,15 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def clean_up(folder: Path) -> None:
-    """Remove what killed processes have left in a run's folder, which no other process may be writing to."""
+    """Remove files that killed processes have left in a run's folder. No other process may be writing to it."""
     for path in folder.glob(".*.*"):
         if re.fullmatch(r"\.(last|best|replay|step_\d+)\.\w+", path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def set_aside(taken: Path, folder: Path) -> None:
-    """Where `taken` stands in for a damaged `folder`, keep that as NAME.damaged: the next save would move it over
-    `taken`."""
+    """If `taken` was read in place of a damaged `folder`, rename the damaged one to NAME.damaged: the next save would
+    move it over `taken`."""
     if taken == previous(folder) and folder.exists():
         damaged = folder.with_name(folder.name + ".damaged")
         shutil.rmtree(damaged, ignore_errors=True)
@@ -270,12 +271,12 @@ def set_aside(taken: Path, folder: Path) -> None:
 
 
 def previous(folder: Path) -> Path:
-    """Where the checkpoint before the one in `folder` is kept."""
+    """The path of the checkpoint before the one in `folder`."""
     return folder.with_name(folder.name + ".previous")
 
 
 def versions() -> dict[str, str]:
-    """Versions, and the kind of processor, on which bit-equal results depend."""
+    """Versions and the kind of processor, on which bit-equal results depend."""
     from headrace.kernels.runtime.native import processor
 
     return {
@@ -289,8 +290,7 @@ def versions() -> dict[str, str]:
 
 
 def other_versions(manifest: Json) -> str:
-    """Versions and processor that have written a checkpoint, where results depend on them; empty if all are those
-    here."""
+    """The versions and processor of a checkpoint, as far as results depend on them; empty if they are the same here."""
     before, now = manifest.get("versions", {}), versions()
     found = [by] if (by := written_by(manifest)) != written_by({"versions": now}) else []
     others = [name for name in now if name not in ("headrace", "commit") and before.get(name, now[name]) != now[name]]
@@ -306,9 +306,9 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def _encode(value: State, path: str, tensors: dict[str, Tensor], rows: list[Rows]) -> State:
-    """`value` in JSON's types; its tensors go to `tensors`, and the rows of replay buffers to `rows`.
+    """Convert `value` to JSON's types. Its tensors are added to `tensors`, rows of replay buffers to `rows`.
 
-    What JSON cannot say is an object with one key "$kind".
+    A value that JSON does not have becomes an object with one key "$kind".
     """
     if value is None or isinstance(value, bool | str):
         return value

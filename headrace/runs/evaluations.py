@@ -1,4 +1,4 @@
-"""The evaluations of a run: in the training's process, while training waits, or in one of their own."""
+"""Evaluations of a run, in the training's process, while training waits, or in a process of their own."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ from headrace.training.trainer import Trainer
 if TYPE_CHECKING:
     from headrace.evaluation.parallel import EvaluationProcess
 
-MOST_QUEUED = 4  # evaluations, each with a copy of the weights; for a place in the queue, training waits
-LOOK = 0.1  # s between two looks for a signal while waiting
+MOST_QUEUED = 4  # evaluations, each with a copy of the weights; training waits if there are more
+LOOK = 0.1  # s between two checks for a signal while waiting
 
 
 class Queued(NamedTuple):
     """An evaluation that has no result yet."""
 
-    counters: Json  # of the row of metrics at that step
+    counters: Json  # counters in the row of metrics at that step
     weights: StateDict  # as they were at that step, on the CPU
     statistics: Sequence[Json] = ()  # likewise, of wrappers of the environments: see envs.gym.learned
 
 
 class Evaluations:
-    """Evaluates a trainer's policy, each time with the weights as they were when that was asked for, in this order.
+    """Evaluates a trainer's policy, in the order of requests, with the weights at the time of each request.
 
-    In this process all evaluations are in the same environments, which are made now where there will be any; or in
-    those of the training, where a process may have them once only. Their episodes begin again afterwards.
-    queue: evaluations without a result: with parallel_evaluation those that are asked for or under way, otherwise those
-    that a signal has ended. Checkpoints hold them, so that a resumed run evaluates them.
-    Raises TypeError where the environments or the policy cannot be made in another process.
+    In this process all evaluations use the same environments, which are made at once if eval_freq is given. If a
+    process can have the environments only once, those of the training are used, and their episodes begin again
+    afterwards.
+    queue: evaluations without a result. With parallel_evaluation these are requested or running, otherwise a signal has
+    ended them. Checkpoints contain them, so that a resumed run carries them out.
+    Raises TypeError if the environments or the policy cannot be made in another process.
     """
 
     def __init__(self, trainer: Trainer, progress: Progress, interrupts: Interrupts) -> None:
@@ -59,10 +60,10 @@ class Evaluations:
         if device != trainer.placement.learn and not trainer.config.parallel_evaluation:
             self._policy = deepcopy(trainer.policy).to(device)
         self._process: EvaluationProcess | None = None
-        self._evaluators: dict[bool, Evaluator] = {}  # by whether ports are evaluated in their reference
+        self._evaluators: dict[bool, Evaluator] = {}  # key: whether ports are evaluated in their reference environment
         config, env = trainer.config, trainer.plan.env
         if self.shared is None and can_be_made(env):
-            self._evaluators[True] = Evaluator(env, **self.env_kwargs)  # raises now for settings that are wrong
+            self._evaluators[True] = Evaluator(env, **self.env_kwargs)  # raises errors of wrong settings now
         if config.parallel_evaluation:
             from headrace.evaluation.parallel import EvaluationProcess
 
@@ -73,7 +74,7 @@ class Evaluations:
             self._evaluator(True).prepare(self._policy, config.eval_episodes)
 
     def _evaluator(self, reference: bool) -> Evaluator:
-        """What evaluates in this process. Raises TypeError where the environments cannot be made again."""
+        """The Evaluator in this process. Raises TypeError if the environments cannot be made again."""
         env = self.trainer.plan.env
         reference = reference or not is_port(recipe_of(env).source)  # which is the same for all others
         if reference not in self._evaluators:
@@ -82,16 +83,17 @@ class Evaluations:
         return self._evaluators[reference]
 
     def add(self, counters: Json) -> None:
-        """Ask for an evaluation of the policy as it is now."""
+        """Request an evaluation of the present policy."""
         self.queue.append(self.queued(counters))
 
     def queued(self, counters: Json) -> Queued:
-        """The policy as it is now."""
+        """Copy the present policy for an evaluation."""
         policy = self.trainer.policy
         return Queued(counters, copied(policy, "cpu"), statistics_with(policy))
 
     def results(self, left: int = MOST_QUEUED) -> Iterator[tuple[Queued, Evaluation]]:
-        """The evaluations that are finished. Waits until at most `left` are queued; without a process, for all of them.
+        """Yield finished evaluations. Waits until at most `left` are queued; without a process, carries out all of
+        them.
 
         After a signal it neither waits nor starts another one. Raises what evaluate() raises.
         """
@@ -102,7 +104,7 @@ class Evaluations:
             yield self.queue.popleft(), result
 
     def _here(self) -> Evaluation | None:
-        """The first one in the queue; None where a signal ends it."""
+        """Carry out the first evaluation of the queue here; None if a signal ends it."""
         if self._interrupts.caught:
             return None
         try:
@@ -111,8 +113,8 @@ class Evaluations:
             return None
 
     def _elsewhere(self, wait: bool) -> Evaluation | None:
-        """The first one in the queue by the process, where it is finished or `wait` is true; None where a signal comes
-        first."""
+        """The process's result of the first evaluation of the queue. None if it is not finished and `wait` is false, or
+        if a signal comes first."""
         assert self._process is not None
         if self._process.idle:
             if self._interrupts.caught:
@@ -128,7 +130,7 @@ class Evaluations:
 
     @users_code()
     def now(self, queued: Queued, episodes: int, reference: bool = True, stops: bool = True) -> Evaluation:
-        """An evaluation of these weights in this process. Raises Stopped on a signal, unless `stops` is false; and what
+        """Evaluate these weights in this process. Raises Stopped on a signal, unless `stops` is false, and what
         evaluate() raises."""
 
         def watch(ended: int, steps: int) -> bool:
@@ -150,7 +152,7 @@ class Evaluations:
             policy.wrapper_statistics = learned
 
     def _begin_again(self, env: Env) -> None:
-        """Begin new episodes in environments of the training, by a seed that it has not had: the next row is masked."""
+        """Begin new episodes in environments of the training, with a seed not used before. The next row is masked."""
         env.reset(env.rollout(1, env.columns()), (self.trainer.config.seed + self.trainer.steps) % 2**31)
         env.load_state_dict({})
 
@@ -163,7 +165,7 @@ class Evaluations:
         self.queue = deque(Queued(**queued) for queued in state)
 
     def close(self) -> None:
-        """Close the environments, and end the process, also in the middle of an evaluation."""
+        """Close the environments, and end the process, even during an evaluation."""
         for evaluator in self._evaluators.values():
             evaluator.close()
         if self._process is not None:
@@ -171,12 +173,12 @@ class Evaluations:
 
 
 def statistics_with(policy: Policy) -> Sequence[Json]:
-    """What wrappers of the environments had learned when the policy was as it is now."""
+    """Statistics that wrappers of the environments have learned along with the present policy."""
     return getattr(policy, "wrapper_statistics", ())
 
 
 def copied(policy: Policy, device: torch.device | str | None = None) -> StateDict:
-    """A copy of a policy's weights on a device; where it is None, on theirs."""
+    """Copy a policy's weights to a device; None for the device that they are on."""
     state = policy.state_dict().items()
     return {name: tensor.detach().to(device or tensor.device, copy=True) for name, tensor in state}
 

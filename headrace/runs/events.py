@@ -1,5 +1,5 @@
-"""TensorBoard's event file, written in the caller's thread: tensorboardX's SummaryWriter waits for a thread of its own,
-for ever where a full disk has ended that."""
+"""TensorBoard's event file, written in the caller's thread. tensorboardX's SummaryWriter uses its own thread, and waits
+for ever if a full disk has ended that thread."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Rows = Sequence[tuple[float, int, Mapping[str, float]]]  # seconds since 1970, e
 
 
 class EventFile:
-    """One file of scalars in a folder. purge: a step from which on TensorBoard forgets what earlier files say.
-    settings: for TensorBoard's table of hyperparameters."""
+    """One file of scalars in a folder. purge: the step from which on TensorBoard ignores earlier files. settings:
+    entries of TensorBoard's table of hyperparameters."""
 
     def __init__(self, folder: Path, purge: int | None = None, settings: Settings | None = None) -> None:
         self.folder, self._settings = folder, settings
@@ -30,7 +30,7 @@ class EventFile:
 
     @property
     def begun(self) -> bool:
-        """Whether the file is there, and tensorboardX loaded."""
+        """Whether the file exists, and tensorboardX is loaded."""
         return self._writer is not None
 
     def write(self, rows: Rows) -> None:
@@ -70,5 +70,5 @@ class EventFile:
 
 
 def _is_number(value: object) -> bool:
-    """True if tensorboardX writes a setting as a number: of an infinite one it warns."""
+    """True if tensorboardX can write a setting as a number. It warns about infinite ones, which are left out."""
     return isinstance(value, bool | int | float) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Policies at the Hugging Face hub, by its library: what `headrace eval`, `play` and hr.load() need of a run."""
+"""Push and pull policies at the Hugging Face hub: a run's files that `headrace eval`, `play` and hr.load() need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.runs.logs import METRICS, MONITOR
 from headrace.runs.run import BEST, LAST
 
 MISSING = "the hub needs huggingface_hub: pip install 'headrace[hub]'"
-COPIED = ("config.toml", METRICS, MONITOR)  # files of a run that go with its policy
+COPIED = ("config.toml", METRICS, MONITOR)  # files of a run that are pushed with its policy
 CARD = """---
 library_name: headrace
 tags: {tags}
@@ -44,11 +44,11 @@ def push_to_hub(
 ) -> str:
     """Push a run's policy (best/, or else last/), settings, curves and a model card to the hub, and return its URL.
 
-    repo: "user/name", which is made where there is none. evaluation: of that policy; its mean return goes into the
-    card. Without it, that is the score of best/ where it was chosen by evaluations (eval_freq); the return of training
-    episodes is not in the card, since the policy explores in them and changes. There are no
-    optimizer, replay buffer or environment states in it, so no training can resume from it.
-    Raises FileNotFoundError where there is no run, ImportError without huggingface_hub, and what the library raises.
+    repo: "user/name", which is created if needed. evaluation: of that policy; its mean return goes into the card.
+    Without an evaluation, the card has the score of best/ if evaluations chose it (eval_freq). Returns of training
+    episodes are not in the card, since the policy explores in them and changes. The optimizer, the replay buffer and
+    environment states are not pushed, so no training can resume from it.
+    Raises FileNotFoundError for a missing run, ImportError without huggingface_hub, and what the library raises.
     """
     require("huggingface_hub", MISSING)
     from huggingface_hub import HfApi
@@ -63,7 +63,7 @@ def push_to_hub(
 
 
 def stage(run: Path, folder: Path, repo: str, evaluation: Evaluation | None = None) -> Json:
-    """Write what is pushed of a run into a folder. Returns facts for the card."""
+    """Write the files to push into a folder. Returns facts for the card."""
     from headrace.runs.listing import summary
 
     about = summary(run)
@@ -84,7 +84,7 @@ def stage(run: Path, folder: Path, repo: str, evaluation: Evaluation | None = No
 
 
 def _result(facts: Json, mean: float, std: float | None) -> str:
-    """The entry of the model card by which the hub lists returns, in YAML."""
+    """The model card's entry from which the hub lists returns, in YAML."""
     value = f"{mean:.2f}" if std is None else f"{mean:.2f} +/- {std:.2f}"
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
     result = {
@@ -97,10 +97,10 @@ def _result(facts: Json, mean: float, std: float | None) -> str:
 
 
 def pull_from_hub(repo: str, folder: str | Path | None = None, revision: str | None = None) -> Path:
-    """Download what push_to_hub() has pushed: a folder for hr.load(), `headrace eval` and `headrace play`.
+    """Download a run of push_to_hub() to a folder for hr.load(), `headrace eval` and `headrace play`.
 
-    folder: where to; None for the library's cache. Nothing in it is unpickled; a config.toml that names code is not
-    followed without --trust where that code lies in the folder.
+    folder: the target; None for the library's cache. Nothing in it is unpickled. Code in the folder that config.toml
+    names is not run without --trust.
     Raises ImportError without huggingface_hub, and what the library raises.
     """
     require("huggingface_hub", MISSING)

@@ -1,4 +1,4 @@
-"""What runs there are in a folder: settings, steps, returns, and whether they have ended."""
+"""List the runs in a folder: settings, steps, returns, and whether they have ended."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headrace.runs import checkpoint
 from headrace.runs.run import BEST, COMMANDS, ended_by, lock
 from headrace.training.config import read_toml
 
-OTHERS = ("study.jsonl", "population.jsonl")  # of sweeps and populations, whose folders are locked as those of runs
-TAIL = 2**16  # bytes at the end of a log in which its last whole row is
+OTHERS = ("study.jsonl", "population.jsonl")  # files of sweeps and populations, whose folders are locked as runs are
+TAIL = 2**16  # bytes at the end of a log that contain its last whole row
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class RunSummary:
     """A run's folder, read without its policy."""
 
     path: Path
-    settings: Json  # those of its config.toml
+    settings: Json  # of its config.toml
     steps: int
     seconds: float  # of training
     mean_return: float | None  # of the last `window` training episodes; None before one has ended
     best: float | None  # the score of best/
-    success_rate: float | None  # of the same episodes, where log_info has is_success
-    state: str  # "running", why it ended ("target_return"), "interrupted"
+    success_rate: float | None  # of the same episodes, if log_info has is_success
+    state: str  # "running", the reason for its end ("target_return"), or "interrupted"
 
     @property
     def algorithm(self) -> str:
@@ -41,15 +41,15 @@ class RunSummary:
 
     @property
     def env(self) -> str:
-        """The name of its environment; that of its folder where it was made in Python."""
+        """The name of its environment, taken from the folder's name if the environment was made in Python."""
         known = self.settings.get("env", "none")
         return self.path.name.rpartition("_")[0] if known == "none" else str(known)
 
 
 def runs(folder: str | Path) -> Iterator[RunSummary]:
-    """The runs in a folder, at any depth, by time of their beginning.
+    """The runs in a folder, at any depth, sorted by the time of their beginning.
 
-    Those that cannot be read are left out, and lines on stderr say why.
+    Runs that cannot be read are left out, and lines on stderr say why.
 
     Raises FileNotFoundError where there is no such folder.
     """
@@ -60,7 +60,7 @@ def runs(folder: str | Path) -> Iterator[RunSummary]:
     for path in sorted(found, key=lambda path: (_began(path), path.name)):
         try:
             about = summary(path)
-        except Exception as error:  # whatever is wrong with one of them, the others are shown
+        except Exception as error:  # an error in one run does not hide the others
             tell(f"left out: {path} ({shortened(str(error))})")
             continue
         yield about
@@ -74,7 +74,7 @@ def _began(path: Path) -> float:
 
 
 def summary(path: Path) -> RunSummary:
-    """What a run's folder says. Raises OSError, ValueError where it cannot be read."""
+    """Read a run's folder. Raises OSError, ValueError if it cannot be read."""
     settings = read_toml(path / "config.toml")
     row = _last_row(path / "metrics.jsonl")
     best, mean_return = _number(_manifest(path / BEST).get("score")), _number(row.get("return"))

@@ -1,5 +1,6 @@
 """The growing files of a run: monitor.csv, metrics.jsonl, TensorBoard's events, and with collection="async"
-fragments.bin: 16 bytes for each fragment in the order in which they were learned, as many in each update as actors."""
+fragments.bin. That has 16 bytes for each fragment in the order in which they were learned, as many per update as there
+are actors."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ TENSORBOARD = {
 }
 COUNTERS = ("steps", "seconds", "iteration", "episodes")
 MONITOR, METRICS = "monitor.csv", "metrics.jsonl"
-LEAST_INTERVAL = 0.1  # s of training between two rows of metrics, at least
-GROWTH = 0.01  # and this share of the training so far: a long run has some thousand rows, not millions
-EVENTS_AFTER = 1.0  # s: a run that ends sooner loads tensorboardX, a quarter of a second, after its training
+LEAST_INTERVAL = 0.1  # least s of training between two rows of metrics
+GROWTH = 0.01  # or, if larger, this share of the training so far: a long run has some thousand rows, not millions
+EVENTS_AFTER = 1.0  # s: a shorter run loads tensorboardX, which takes a quarter of a second, after its training
 
 
 class TakesRows(Protocol):
@@ -44,8 +45,8 @@ class TakesRows(Protocol):
 
 
 class Logs:
-    """Appends to a run's files; rows are buffered until flush(). infos: columns of monitor.csv besides the usual ones.
-    settings: hyperparameters for TensorBoard. tracker: gets each row of metrics, too."""
+    """Appends to a run's files; rows are buffered until flush(). infos: additional columns of monitor.csv. settings:
+    hyperparameters for TensorBoard. tracker: also receives each row of metrics."""
 
     def __init__(
         self,
@@ -71,25 +72,25 @@ class Logs:
         seconds: float,
         infos: Mapping[str, Sequence[float]] = MappingProxyType({}),
     ) -> None:
-        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training, then infos; an
-        empty one where an episode gave none."""
+        """Log finished episodes in Stable-Baselines3's columns: return, length and seconds of training, then infos,
+        empty if an episode did not report one."""
         t = round(seconds, 6)
         for total, length, *others in zip(returns, lengths, *infos.values(), strict=True):
             row = (round(total, 6), length, t, *("" if isnan(x) else round(x, 6) for x in others))
             self._waiting[MONITOR].append((",".join(map(str, row)) + "\n").encode())
 
     def fragments(self, records: bytes) -> None:
-        """Log what a rollout was made of; see parallel.schedule."""
+        """Log the fragments of a rollout; see parallel.schedule."""
         if records:
             self._waiting[FRAGMENTS].append(records)
 
     def due(self, seconds: float) -> bool:
-        """Whether it is time for another row of metrics."""
+        """Whether another row of metrics is due."""
         return seconds >= self._next_row
 
     def row(self, row: Json, more: Mapping[str, float] | None = None) -> None:
-        """Log one row of metrics, which may be of an earlier step than the last, and write what is buffered. more:
-        scalars for TensorBoard and the tracker alone, by tag."""
+        """Log one row of metrics, which may be of an earlier step than the last, and write the buffer. more: scalars
+        only for TensorBoard and the tracker, by tag."""
         self._next_row = max(self._next_row, row["seconds"] + max(LEAST_INTERVAL, GROWTH * row["seconds"]))
         self._waiting[METRICS].append(json.dumps(row).encode() + b"\n")
         tags = tensorboard_tags(row) | dict(more or {})
@@ -99,7 +100,7 @@ class Logs:
         self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered. Raises OSError, naming the file."""
+        """Write the buffered rows. Raises OSError, naming the file."""
         for name, lines in self._waiting.items():
             if lines:
                 with writing(self.folder / name), open(self.folder / name, "ab") as file:
@@ -115,13 +116,13 @@ class Logs:
             self._scalars.clear()
 
     def close(self) -> None:
-        """Write everything that is left. Raises OSError."""
+        """Write the remaining rows. Raises OSError."""
         self.flush()
         self._write_events()
         self._events.close()
 
     def positions(self) -> dict[str, int]:
-        """The length of each file, with all rows in it: saved in checkpoints, after sync()."""
+        """The length of each file with all rows written, for checkpoints, after sync()."""
         self.flush()
         self._write_events()
         return {path.name: path.stat().st_size for path in self._files()}
@@ -136,10 +137,10 @@ class Logs:
         return [path for path in (self.folder / name for name in self._waiting) if path.exists()]
 
     def rewind(self, positions: Mapping[str, int], steps: int) -> Json:
-        """Remove what was written after a checkpoint: the resumed run writes it again. Return the metrics of the last
-        step that is left.
+        """Remove rows written after a checkpoint, which the resumed run writes again. Returns the metrics of the last
+        remaining step.
 
-        TensorBoard forgets what comes at `steps` or later, and may then have an evaluation of an earlier step twice.
+        TensorBoard ignores rows of `steps` and later, and may then show an evaluation of an earlier step twice.
         """
         for name, size in positions.items():
             path = self.folder / name
@@ -164,7 +165,7 @@ def _ends_a_line(path: Path) -> bool:
 
 
 def last_metrics(path: Path) -> Json:
-    """The metrics of the last step in a file, of all its rows that can be read; empty where there is none."""
+    """The metrics of the last step in a file, merged from all of its rows that can be read; empty without rows."""
     last: Json = {}
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with suppress(ValueError, TypeError, KeyError):
@@ -181,7 +182,7 @@ def tensorboard_tags(row: Json) -> dict[str, float]:
 
 
 def _tag(name: str) -> str:
-    """The tag of a column: one with a slash is its own tag, but for the returns of groups of agents."""
+    """The tag of a column. A name with a slash is its own tag, except for returns of groups of agents."""
     if name.startswith("info/"):
         return f"rollout/{name.removeprefix('info/')}"
     own = "/" in name and not name.startswith("return/")

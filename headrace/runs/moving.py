@@ -1,4 +1,4 @@
-"""Folders that take the place of others, on any file system, so that one of them is whole at every moment."""
+"""Replace folders, on any file system, such that one of the two is complete at any time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from time import sleep
 from headrace.core.writing import sync_folder
 from headrace.runs import tensor_file
 
-TRIES, MOMENT = 50, 0.002  # s: to rename folders, which other processes may do meanwhile
-TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR)  # another process has put or taken its own there
-# of rename(), where a folder cannot be renamed and can be copied: overlayfs has the first for folders of a lower layer,
-# such as those of a container's image; the others are of file systems that have no such call
+TRIES, MOMENT = 50, 0.002  # attempts to rename folders, s between two: other processes may rename them meanwhile
+TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR)  # another process has put or removed its own
+# errors of rename() for folders that can only be copied: overlayfs returns the first for folders of a lower layer, such
+# as those of a container's image; file systems without such a call return the others
 CANNOT_RENAME = (errno.EXDEV, errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 _RENAMING = threading.Lock()
 
 
 @contextmanager
 def replacing_folder(folder: Path, previous: Path, keep_previous: bool) -> Iterator[Path]:
-    """A new folder to write files into, which afterwards takes the place of `folder`; that stays as `previous`, or is
-    removed. Several threads and processes may replace one folder: the last one stays. Raises OSError; then both are as
-    they were."""
+    """Yield a new folder to write files into, which replaces `folder` after the block. The old one stays as `previous`,
+    or is removed. Several threads and processes may replace one folder: the last one stays. Raises OSError; `folder`
+    and `previous` are then unchanged."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh, aside = _unused(folder), _unused(folder)
     fresh.mkdir()
@@ -45,8 +45,8 @@ def replacing_folder(folder: Path, previous: Path, keep_previous: bool) -> Itera
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a folder another name, which none has; as a copy, where the file system cannot rename it. Raises OSError;
-    then it is where it was."""
+    """Rename a folder to an unused name, or copy it if the file system cannot rename it. Raises OSError; the folder is
+    then unchanged."""
     try:
         os.replace(source, target)
     except OSError as error:
@@ -67,7 +67,7 @@ def _copy(source: str, target: str) -> str:
 
 
 def _replace(fresh: Path, folder: Path, previous: Path, aside: Path) -> None:
-    """Put a folder in the place of another one, which stays as `previous`; what that was is set aside."""
+    """Move `fresh` to `folder`. The old folder becomes `previous`, and an earlier `previous` is moved to `aside`."""
     for tries_left in reversed(range(TRIES)):
         try:
             if folder.exists():
@@ -85,7 +85,7 @@ def _replace(fresh: Path, folder: Path, previous: Path, aside: Path) -> None:
 
 
 def _put_back(folder: Path, previous: Path, aside: Path) -> None:
-    """Undo what _replace() has done: the names are as before, unless another process has taken them."""
+    """Undo _replace(): restore the names, unless another process has taken them."""
     with suppress(OSError):
         if previous.exists() and not folder.exists():
             move(previous, folder)
@@ -94,5 +94,5 @@ def _put_back(folder: Path, previous: Path, aside: Path) -> None:
 
 
 def _unused(folder: Path) -> Path:
-    """A hidden name in the same folder."""
+    """An unused, hidden name in the same folder."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")

@@ -1,4 +1,4 @@
-"""The display of a running training: a live table on a terminal, single lines elsewhere."""
+"""Display a running training: a live table on a terminal, single lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LIVE_AFTER = 1.0  # s: shorter runs end without a table, and without importing rich
 LIVE_EVERY = 0.25  # s between two tables
 LINE_AFTER, LINE_EVERY = 2.0, 5.0  # s until the first line, and between two
-LOSSES = (  # shown where an algorithm gives them
+LOSSES = (  # metrics that are shown if an algorithm has them
     "policy_gradient_loss",
     "value_loss",
     "entropy_loss",
@@ -35,9 +35,10 @@ OF_LEARNER = ("waiting for fragments", "gathering", "publishing", "learning")  #
 
 
 class Progress:
-    """Shows a training at work. mode: "auto", "rich", "plain" or "none"; auto is rich on a terminal, else plain.
+    """Shows the progress of a training. mode: "auto", "rich", "plain" or "none"; auto is rich on a terminal, else
+    plain.
 
-    unit: the steps that the training counts, "gradient steps" of one from recorded data alone."""
+    unit: what the training counts: "steps", or "gradient steps" if it learns from recorded data alone."""
 
     def __init__(self, mode: str, title: str, unit: str = "steps") -> None:
         self.mode = ("rich" if sys.stdout.isatty() else "plain") if mode == "auto" else mode
@@ -53,7 +54,7 @@ class Progress:
             self._live = None
 
     def show(self, result: IterationResult) -> None:
-        """Show where training is, if it is time to."""
+        """Show the training's progress, if an update is due."""
         if self.mode == "none" or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + (LINE_EVERY if self.mode == "plain" else LIVE_EVERY)
@@ -72,13 +73,13 @@ class Progress:
         self._live.update(_table(self.title, result, self.unit), refresh=True)
 
     def evaluating(self, ended: int, episodes: int, steps: int) -> None:
-        """Say how far an evaluation is, if it is time to."""
+        """Show an evaluation's progress, if an update is due."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LINE_EVERY
             self.say(far(ended, episodes, steps))
 
     def say(self, text: str) -> None:
-        """Print a line, above the table where there is one; nothing in mode "none"."""
+        """Print a line, above a table if there is one; nothing in mode "none"."""
         if self.mode == "none":
             return
         if self._live is None:
@@ -88,13 +89,13 @@ class Progress:
 
 
 def line(result: IterationResult, unit: str = "steps") -> str:
-    """Where training is, in one line."""
+    """The training's progress in one line."""
     parts = [f"{result.steps:,} {unit}", f"{result.seconds:.1f} s", f"{_speed(result)} steps/s", _return(result)]
     return "  ".join([*parts, f"{_duration(result.seconds_left)} left", *_of_actors(result)])
 
 
 def _of_actors(result: IterationResult) -> list[str]:
-    """The shares of the learner's time with actors, and that of theirs in which they wait for it."""
+    """With actors, the shares of the learner's time, and the share of the actors' time in which they wait for it."""
     if "waiting for fragments" not in result.fractions:
         return []
     shares = [f"{part} {result.fractions.get(part, 0.0):.0%}" for part in OF_LEARNER]
@@ -102,7 +103,7 @@ def _of_actors(result: IterationResult) -> list[str]:
 
 
 def summary(result: IterationResult, reason: str, unit: str = "steps") -> str:
-    """What training came to, and why it ended, in one line. reason: "total_steps" ..., "SIGINT"."""
+    """The result of a training and the reason for its end, in one line. reason: "total_steps" ..., "SIGINT"."""
     trained = f"trained in {result.seconds:.2f} s, ended by {reason}: {result.steps:,} {unit}"
     speed = f"{_speed(result)} steps/s" if result.steps_per_second else "none of them now"
     returned = "" if unit != "steps" else f", {_return(result)} (last {result.window} episodes)"
@@ -110,12 +111,12 @@ def summary(result: IterationResult, reason: str, unit: str = "steps") -> str:
 
 
 def far(ended: int, episodes: int, steps: int) -> str:
-    """How far an evaluation is, in one line."""
+    """An evaluation's progress in one line."""
     return f"evaluating: {ended} of {episodes} episodes have ended after {steps:,} steps"
 
 
 class EvaluationLines:
-    """For evaluate(watch=...): says on standard error how far a long evaluation is."""
+    """A function for evaluate(watch=...) that reports the progress of a long evaluation on standard error."""
 
     def __init__(self, episodes: int) -> None:
         self.episodes, self._next = episodes, time.monotonic() + LINE_EVERY

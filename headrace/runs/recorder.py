@@ -1,4 +1,4 @@
-"""What a run writes while it trains: logs, evaluations, checkpoints, the best policy, and messages."""
+"""Writes the files of a run while it trains: logs, evaluations, checkpoints, the best policy, and messages."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ if TYPE_CHECKING:
     from headrace.runs.trackers import Tracker
 
 EVALUATED = ("eval_return", "eval_std", "eval_length")  # columns of evaluations
-SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/: what a crash can cost at most ...
-CHOICE_EPISODES = 10  # by which the last policy is compared with the one after the best window
-SAVE_SHARE = 0.05  # ... where saving takes less than this share of the time; a slow disk takes longer
+SAVE_EVERY = 60.0  # s of training between two saves of last/ and best/, the most that a crash can cost ...
+CHOICE_EPISODES = 10  # episodes that compare the last policy with the one after the best window
+SAVE_SHARE = 0.05  # ... unless saving then takes more than this share of the time: on a slow disk saves are rarer
 
 
 class Recorder:
     """Writes a trainer's run to `folder`. Use it as a context manager around the training.
 
-    Checkpoints are written by a thread, from copies; the next call of record() or finish() raises what it raised.
-    best/ is the policy with the best evaluation. With eval_freq = 0 it is the one after the best window of training
-    episodes, unless the last one is as good at the end, by 10 episodes of each. Where the returns of agents cancel,
-    their mean says nothing, and it is the last one.
-    locked: what lock(folder) gave, where its checkpoint had to be read before.
+    A thread writes checkpoints from copies; the next call of record() or finish() raises its exceptions. best/ is the
+    policy with the best evaluation. With eval_freq = 0 it is the policy after the best window of training episodes,
+    unless the last policy is as good in 10 episodes of each at the end. If the returns of agents cancel, their mean is
+    meaningless, and best/ is the last policy.
+    locked: the file of lock(folder), if the folder's checkpoint had to be read before.
     """
 
     def __init__(self, trainer: Trainer, folder: Path, locked: TextIO | None = None) -> None:
         if trainer.config.eval_freq and not trainer.env.single:
-            source_of(trainer.plan.env)  # raises now where the first evaluation would
+            source_of(trainer.plan.env)  # raises errors of the first evaluation now
         self.trainer, self.folder = trainer, folder
         self._lock = locked or lock(folder)
         checkpoint.clean_up(folder)
@@ -65,15 +65,15 @@ class Recorder:
         self.progress = Progress(trainer.config.progress, f"{trainer.algorithm.name} on {_short(trainer)}", unit)
         self.interrupts = Interrupts()
         self._best_score: float | None = None
-        self._cancelling = False  # whether the returns of agents did, in the last evaluation
+        self._cancelling = False  # whether the returns of agents cancelled in the last evaluation
         self._best: tuple[StateDict, Json] | None = None  # weights and facts not yet written
         self._row: dict[str, float | None] = {}
         self._result = trainer.result()
-        self._logged: dict[str, float] = {}  # by users, since the last row
-        self._measured: dict[str, float] = {}  # by the algorithm, since the last row: not every iteration has all
+        self._logged: dict[str, float] = {}  # logged by users since the last row
+        self._measured: dict[str, float] = {}  # the algorithm's metrics since the last row: not every iteration has all
         self.chooses = True  # whether finish() compares the last policy with the one after the best window
         self.keep_next = False  # whether the next record() keeps a checkpoint
-        self.loop_state: Callable[[], str] = "{}".__str__  # of Training, for checkpoints
+        self.loop_state: Callable[[], str] = "{}".__str__  # Training's `state` for checkpoints
         self._saved_at, self._save_seconds = trainer.seconds, 0.0
         self._saver = Saver()
         self._replays = ReplayFiles(folder, self._saver, trainer.algorithm.state_dict())
@@ -92,7 +92,7 @@ class Recorder:
         self._replays.close()
         self.trainer.close()
         if error is not None:
-            with suppress(OSError):  # the disk may be what has failed
+            with suppress(OSError):  # the disk itself may have failed
                 self.logs.close()
         self._lock.close()
         if self._tracker is not None:
@@ -118,7 +118,7 @@ class Recorder:
             warnings.warn(f"{error}. The best policy is chosen again from here on", stacklevel=2)
 
     def record(self, result: IterationResult) -> None:
-        """Log one iteration: its episodes always; the rest as it comes due."""
+        """Log one iteration: its episodes always, the rest when it is due."""
         self._saver.check()
         before, self._result, config = self._result.steps, result, self.trainer.config
         self._measured |= result.metrics
@@ -134,7 +134,7 @@ class Recorder:
         keep = self.keep_next or passed(config.save_freq, before, result.steps)
         if keep:
             self.keep_next = False
-            # one that is there is of this step too: a run that was resumed from before it comes here again
+            # an existing one is of this step too: a run resumed from before it reaches the step again
             self._save(self.folder / f"step_{result.steps}", keep_previous=False)
         if keep or result.seconds - self._saved_at > max(SAVE_EVERY, self._save_seconds / SAVE_SHARE):
             self._save_last()
@@ -144,12 +144,12 @@ class Recorder:
         self.progress.show(result)
 
     def save(self) -> None:
-        """Write last/ as the training is now."""
+        """Write the present state of the training to last/."""
         self._save_last()
 
     def log(self, name: str, value: float) -> None:
-        """Add a number of the user's to the next row. Raises ValueError for a name that rows have, TypeError for what
-        is no number."""
+        """Add a number of the user's to the next row. Raises ValueError for the name of a column, TypeError for a value
+        that is not a number."""
         if name in self._result.row() or name in EVALUATED:
             raise ValueError(f"rows of metrics have a {name!r} of their own: log it under another name")
         try:
@@ -158,11 +158,11 @@ class Recorder:
             raise TypeError(f"log() takes numbers, and {name!r} is {value!r}") from error
 
     def evaluate(self, episodes: int) -> Evaluation:
-        """An evaluation of the policy as it is now, in the reference environment."""
+        """Evaluate the present policy in the reference environment."""
         return self._evaluations.now(self._evaluations.queued({}), episodes, stops=False)
 
     def finish(self, reason: str) -> Run:
-        """Write the last row, last/ and best/, and give the Run."""
+        """Write the last row, last/ and best/. Returns the Run."""
         self._take_results(left=0)
         if self._evaluations.queue:
             reason = self.interrupts.caught
@@ -174,10 +174,10 @@ class Recorder:
         if self._cancelling or (self._best is None and not (self.folder / BEST).exists()):
             # the score of an evaluation does not compare with a mean of training episodes
             self._keep(None if trainer.config.eval_freq else result.details.get(RATED, result.mean_return))
-        self._save_last(ended_by=reason)  # whatever comes now, this is what ended the training: see run.ended_by()
+        self._save_last(ended_by=reason)  # first: the reason stays, whatever happens next, see run.ended_by()
         self._saver.wait()
         if self._evaluations.shared is None:
-            trainer.close()  # the environments of the choice come after those of the training, not in addition to them
+            trainer.close()  # frees the training's environments before those that choose the best policy are made
         if self.chooses and not self.interrupts.caught:
             self._choose()
             self._saver.wait()
@@ -204,15 +204,15 @@ class Recorder:
         return run
 
     def _evaluate(self) -> None:
-        """Ask for an evaluation of the policy as it is now."""
+        """Request an evaluation of the present policy."""
         if self.trainer.config.parallel_evaluation:
-            self._write_row()  # that of the evaluation follows
+            self._write_row()  # the evaluation's row follows
             self._take_results(MOST_QUEUED - 1)
         row = self._result.row()
         self._evaluations.add({name: row[name] for name in COUNTERS})
 
     def _take_results(self, left: int = MOST_QUEUED) -> None:
-        """Log the evaluations that are finished, and keep the best policy; left: see Evaluations.results()."""
+        """Log finished evaluations, and keep the best policy. left: see Evaluations.results()."""
         for queued, result in self._evaluations.results(left):
             self._cancelling = cancelling(result)
             if is_offline(self.trainer.algorithm):
@@ -226,7 +226,7 @@ class Recorder:
             self.progress.say(f"{steps:,} {self.progress.unit}: {result}")
 
     def _write_evaluation(self, queued: Queued, result: Evaluation) -> None:
-        """Write the row of an evaluation: that of its step, or one of its own where that is written already."""
+        """Write the row of an evaluation: the row of its step, or a separate one if that is written already."""
         length = sum(result.lengths) / len(result.lengths)
         found = dict(zip(EVALUATED, (result.mean, result.std, length), strict=True))
         steps, written = queued.counters["steps"], self._row.get("steps")
@@ -238,11 +238,11 @@ class Recorder:
             self._row |= found
 
     def _choose(self) -> None:
-        """Make the last policy the best one, unless that after the best window of training episodes is better."""
+        """Make the last policy the best one, unless the policy after the best window of training episodes is better."""
         best = checkpoint.read_manifest(self.folder / BEST)
         if (
             self.trainer.config.eval_freq
-            or self.trainer.config.self_play  # of which both players would be the policy
+            or self.trainer.config.self_play  # in whose evaluation both players would be the policy
             or best["steps"] == self._result.steps
             or (self._evaluations.shared is None and not can_be_made(self.trainer.plan.env))
         ):
@@ -264,13 +264,13 @@ class Recorder:
         self._save_best()
 
     def _offer(self, score: float | None, queued: Queued | None = None) -> None:
-        """Keep a policy, if none before was better; see _keep()."""
+        """Keep a policy if no earlier one was better; see _keep()."""
         if score is not None and (self._best_score is None or score > self._best_score):
             self._keep(score, queued)
 
     @users_code()
     def _keep(self, score: float | None, queued: Queued | None = None) -> None:
-        """Keep the weights of an evaluation as the best ones; None: those of now. The next save writes them."""
+        """Keep the weights of an evaluation as the best ones; None: the present weights. The next save writes them."""
         self._best_score = score
         if queued is None:
             policy = self.trainer.policy
@@ -286,7 +286,7 @@ class Recorder:
     def _save_last(self, ended_by: str | None = None) -> None:
         started = perf_counter()
         self._saved_at, self._save_seconds = self._result.seconds, math.inf  # not known before it is written
-        self._save_best()  # before last/: what resumes from there does not write it again
+        self._save_best()  # before last/: a run resumed from last/ does not write it again
         ending = {} if ended_by is None else {"ended_by": ended_by, "starts": starts(self.folder)}
         self._save(self.folder / LAST, ending)
         self._replays.replaced()
@@ -340,13 +340,13 @@ class Recorder:
 
 
 def _short(trainer: Trainer) -> str:
-    """The environment's name; that of a file from the working folder."""
+    """The environment's name; the path of a file is relative to the working folder."""
     place, colon, name = trainer.env.name.rpartition(":")
     return f"{shown(Path(place))}{colon}{name}" if colon else name
 
 
 def _tracker(trainer: Trainer, folder: Path) -> Tracker | None:
-    """The tracker of the settings."""
+    """Make the tracker that the settings name."""
     if trainer.config.track is None:
         return None
     from headrace.runs.trackers import tracker

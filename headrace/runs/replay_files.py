@@ -1,9 +1,9 @@
-"""The rows of a run's replay buffers on the disk: written once, as they are collected, and shared by its checkpoints.
+"""Rows of a run's replay buffers on the disk. They are written once, as they are collected, and checkpoints share them.
 
-Rows go into pieces, files of a few megabytes. A piece that is full is written while the training goes on, to a folder
-that ends with the process; checkpoints have hard links to it, so that each can be copied and deleted alone. What
-follows the last full piece is written again with each checkpoint. A piece that a checkpoint has and the next one in
-its place too is on the disk twice, so that no damage is to both.
+Rows are written in pieces, files of a few megabytes. A full piece is written while the training continues, to a folder
+that is removed at the end of the process. Checkpoints have hard links to it, so that each can be copied and deleted
+alone. Rows after the last full piece are written again with each checkpoint. A piece that both a checkpoint and its
+predecessor contain is on the disk twice, so that no damage can affect both.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ from headrace.runs import checkpoint, tensor_file
 from headrace.runs.checkpoint import Files, State, piece_file, ring_name
 from headrace.runs.saver import Saver
 
-EVERY = 0.1  # s between two looks for full pieces
-WAITING = 2  # pieces that wait for the disk; further rows stay in the ring until then, or until they are overwritten
+EVERY = 0.1  # s between two searches for full pieces
+WAITING = 2  # most pieces that wait for the disk; further rows wait in the ring, and may be overwritten there
 
 
 class ReplayFiles:
     """Writes the rows of replay buffers in pieces.
 
-    folder: the run's. state: a tree with the Rows of each buffer, whose ring is followed from then on.
+    folder: the run's. state: a tree with the Rows of each buffer. Later rows are read from their rings.
     """
 
     def __init__(self, folder: Path, saver: Saver, state: State) -> None:
         self.folder = folder / f".replay.{os.getpid()}"
         self.saver = saver
         self.rings = [_Ring(rows.ring, number, self.folder) for number, rows in enumerate(rows_in(state))]
-        self._copy = 0  # which copy of the pieces the next checkpoint has
+        self._copy = 0  # number of the pieces' copy that the next checkpoint gets, 0 or 1
         self._looked = 0.0
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def adopt(self, folder: Path) -> None:
-        """Continue from a checkpoint, of which the buffers have been loaded: its full pieces are not written again."""
+        """Continue from a checkpoint whose buffers have been loaded: its full pieces are not written again."""
         digests = checkpoint.read_manifest(folder)["files"]
         for ring in self.rings:
             self.saver.submit(ring.link, ring.adopt(folder, digests))
-        self._copy = 1  # the next checkpoint may replace that one, which then stays beside it
+        self._copy = 1  # the next checkpoint may replace this one, which then stays as the previous one
 
     def follow(self) -> None:
-        """Hand full pieces over to be written, where the disk is ready for them."""
+        """Hand full pieces to the saver, if the disk is ready for them."""
         if monotonic() - self._looked < EVERY:
             return
         self._looked = monotonic()
-        with torch_threads(1):  # several gain nothing in a copy, and wait for each other where a core is taken
+        with torch_threads(1):  # several threads do not speed up a copy, and wait for each other if a core is busy
             for ring in self.rings:
                 while self.saver.waiting < WAITING and ring.is_full():
                     self.saver.submit(ring.write, *ring.cut())
 
     def keep(self, number: int, rows: Rows) -> Files:
-        """The files of a checkpoint that is made now, for replay buffer `number`."""
+        """The files of replay buffer `number` for a checkpoint made now."""
         ring = self.rings[number]
         while ring.is_full():
             self.saver.wait(WAITING)
@@ -75,7 +75,7 @@ class ReplayFiles:
         return files | {f"{ring_name(number)}rest.safetensors": partial(tensor_file.write, tensors=_on_host(rest))}
 
     def replaced(self) -> None:
-        """A checkpoint has been made that the next one keeps as the one before: let that have the other copies."""
+        """Let the next checkpoint use the other copies, since it keeps the one just made as its predecessor."""
         self._copy = 1 - self._copy
 
     def close(self) -> None:
@@ -93,11 +93,11 @@ class _PieceFile:
     sha256: str = ""
 
     def path(self, copy: int) -> Path:
-        """Where a copy of the file is, 0 or 1."""
+        """The path of copy 0 or 1 of the file."""
         return self.folder / f"{self.name}.{copy}"
 
     def link(self, copy: int, target: Path) -> str:
-        """Make a copy of the file appear under `target` too; give its SHA-256."""
+        """Link a copy of the file to `target` too. Returns its SHA-256."""
         path = self.path(copy)
         if not path.exists() and tensor_file.copy(self.path(1 - copy), path) != self.sha256:
             raise OSError(errno.EIO, "what was read is not what was written", str(self.path(1 - copy)))
@@ -120,12 +120,12 @@ class _Ring:
         self._next = 0  # number of the next piece
 
     def is_full(self) -> bool:
-        """Whether there are rows for a full piece. The last row is none: append() may still truncate its episode."""
+        """Whether there are rows for a full piece, without the last row, whose episode append() may still truncate."""
         self.start = torch.maximum(self.start, self.ring.oldest())
         return int((self.ring.written - 1 - self.start).max()) >= self.ring.steps_per_piece
 
     def cut(self) -> tuple[_PieceFile, Piece]:
-        """The next piece, and its rows."""
+        """Cut off the next piece. Returns it and its rows."""
         end = torch.maximum(self.ring.written - 1, self.start)
         stop = torch.minimum(self.start + self.ring.steps_per_piece, end)
         rows = _on_host(self.ring.read_rows(self.start, stop))
@@ -141,14 +141,14 @@ class _Ring:
             piece.sha256 = tensor_file.write(piece.path(0), rows)
 
     def overwritten(self) -> list[_PieceFile]:
-        """Pieces whose rows have all been overwritten in the ring: no checkpoint from now on has them."""
+        """Remove and return pieces whose rows have all been overwritten in the ring: no later checkpoint needs them."""
         oldest = self.ring.oldest()
         old = [piece for piece in self.pieces if bool((piece.stop <= oldest).all())]
         self.pieces = [piece for piece in self.pieces if piece not in old]
         return old
 
     def adopt(self, folder: Path, digests: Mapping[str, str]) -> list[tuple[Path, Path]]:
-        """Take over the full pieces of a checkpoint. Returns the path of each, and where link() has to put it."""
+        """Take over the full pieces of a checkpoint. Returns the path of each, and its target for link()."""
         links, last = [], (self.ring.written - 1).clamp(min=0)
         for path in sorted(folder.glob(f"{ring_name(self.number)}[0-9]*.safetensors")):
             stop = tensor_file.read(path, mapped=0)["stop"].to(self.start.device)
@@ -161,7 +161,7 @@ class _Ring:
         return links
 
     def link(self, links: list[tuple[Path, Path]]) -> None:
-        """Make files appear under other paths."""
+        """Link files to other paths."""
         with writing(self.folder, "the replay buffer"):
             self.folder.mkdir(exist_ok=True)
             for path, target in links:
@@ -169,7 +169,7 @@ class _Ring:
 
 
 def rows_in(state: State) -> Iterator[Rows]:
-    """The rows of replay buffers in a tree, in the order in which a checkpoint has them."""
+    """Iterate over the rows of replay buffers in a tree, in a checkpoint's order."""
     if isinstance(state, Rows):
         yield state
     elif isinstance(state, Mapping):
@@ -181,7 +181,7 @@ def rows_in(state: State) -> Iterator[Rows]:
 
 
 def link(path: Path, target: Path) -> None:
-    """Make a file appear under another path: as a hard link, or as a copy where the file system has none."""
+    """Make a hard link to a file, or a copy if the file system has no links."""
     try:
         os.link(path, target)
     except OSError:

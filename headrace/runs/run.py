@@ -1,4 +1,4 @@
-"""A run: its folder, and how to load its policy."""
+"""A run: its folder, and loading its policy."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from headrace.runs import checkpoint
 
 fcntl: Any = import_module("fcntl") if os.name == "posix" else None  # Windows has no such locks
 LAST, BEST, COMMANDS = checkpoint.LAST, checkpoint.BEST, "command.txt"
-MOVED = {"headrace.policies.group_policy": "headrace.agent_groups.group_policy"}  # where classes of old runs are now
-HOLDER = "writer.txt"  # the file that names the process which has last locked the folder
+MOVED = {"headrace.policies.group_policy": "headrace.agent_groups.group_policy"}  # modules now of classes in old runs
+HOLDER = "writer.txt"  # the file that names the process that locked the folder last
 LEARNED = "wrapper_statistics"  # in manifests: see envs.gym.learned
 MOMENT = 0.05  # s
 
 
 @dataclass
 class Run:
-    """The result of a training: its folder and its policy. `hr.load(run.path)` loads the policy any time later."""
+    """The result of a training: its folder and its policy. `hr.load(run.path)` loads the policy later."""
 
     path: Path
     policy: Policy  # at the end of training; `best` is the one with the best return
@@ -42,32 +42,32 @@ class Run:
     env: EnvArgument  # as it was given to train()
     steps: int  # valid environment steps
     seconds: float  # of training: set-up, evaluation and saving excluded
-    metrics: Json = field(default_factory=dict)  # those of the last step in metrics.jsonl
+    metrics: Json = field(default_factory=dict)  # of the last step in metrics.jsonl
     reason: str = ""  # what ended the training: "total_steps", "target_return" ..., "SIGINT"; see ended_by()
-    signal: str = ""  # "SIGINT" ..., also where it came after the training, while best/ was chosen or last/ evaluated
+    signal: str = ""  # "SIGINT" ..., also if it came after the training, while best/ was chosen or last/ evaluated
     seed: int = 0
-    eval_env_kwargs: Settings = field(default_factory=dict)  # settings of environments that hold for evaluation, too
+    eval_env_kwargs: Settings = field(default_factory=dict)  # settings of environments that also apply to evaluations
     needed_to_resume: tuple[str, ...] = ()  # arguments of train() that the run's folder does not hold
 
     def evaluate(self, episodes: int = 100, seed: int | None = None, deterministic: bool = True) -> Evaluation:
-        """Returns of the policy on the reference environment; see headrace.evaluate. seed: None for the run's own."""
+        """Evaluate the policy in the reference environment; see headrace.evaluate. seed: None for the run's own."""
         seed = self.seed if seed is None else seed
         return evaluate(self.policy, self.env, episodes, seed, deterministic, **self.eval_env_kwargs)
 
     @property
     def best(self) -> Policy:
-        """The policy with the best evaluation, or, without evaluations, the best mean of training episodes."""
+        """The policy with the best evaluation or, without evaluations, the best mean return of training episodes."""
         return load(self.path / BEST)
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C, SIGTERM or SIGHUP came, so that nothing should follow. It ended the training where it is the
-        reason, too."""
+        """Whether Ctrl-C, SIGTERM or SIGHUP came, so that a script should end too. The signal ended the training only
+        if it is also the `reason`."""
         return bool(self.signal)
 
     @property
     def resume_command(self) -> str:
-        """The shell command that resumes this run; a call in Python where that needs objects of yours."""
+        """The shell command that resumes this run, or a call in Python if that needs objects of yours."""
         if self.needed_to_resume:
             given = "".join(f", {name}=..." for name in self.needed_to_resume)
             return f"headrace.train(resume={str(shown(self.path))!r}{given})"
@@ -103,11 +103,11 @@ def new_folder(log_folder: str | Path, algorithm: str, env: str) -> Path:
 
 
 def lock(folder: Path, holder: bool = True) -> TextIO:
-    """An open file that marks a run's folder as being written, until it is closed or its process ends. What the folder
-    holds is read after this: before, another training may change it.
+    """Lock a run's folder until the returned file is closed or its process ends. Read the folder after this call, since
+    another training may change it before.
 
-    holder: whether this process is going to write there, and is named to others that try.
-    Raises RuntimeError, naming the process, where another training holds it: two would damage each other's files.
+    holder: whether this process is going to write there; its name is then shown to other processes that try.
+    Raises RuntimeError, naming the process, if another training has the lock: two would damage each other's files.
     """
     with writing(folder / COMMANDS):
         file = open(folder / COMMANDS, "a")  # noqa: SIM115
@@ -129,15 +129,15 @@ def lock(folder: Path, holder: bool = True) -> TextIO:
 
 
 def _holder(folder: Path) -> str:
-    """Who holds a run's folder, in parentheses; nothing where that is not known."""
+    """The process that has locked a run's folder, in parentheses; empty if unknown."""
     with suppress(OSError, UnicodeDecodeError):
         return f" ({ascii((folder / HOLDER).read_text()[:100])[1:-1]})"
     return ""
 
 
 def _lock(file: TextIO) -> None:
-    """Lock a file. Raises BlockingIOError where another process holds it for longer than a moment: who only looks
-    whether a run goes on (runs.listing) has it for microseconds."""
+    """Lock a file. Raises BlockingIOError if another process keeps the lock for longer than MOMENT. runs.listing has it
+    for microseconds, to see whether a run is being written."""
     until = monotonic() + MOMENT
     while True:
         try:
@@ -149,7 +149,7 @@ def _lock(file: TextIO) -> None:
 
 
 def starts(folder: Path) -> int:
-    """How often the training of a run's folder has been started; 0 where that is not known."""
+    """Number of times that the training of a run's folder was started; 0 if unknown."""
     try:
         check_file(folder / COMMANDS)
         return (folder / COMMANDS).read_bytes().count(b"\n")
@@ -158,8 +158,8 @@ def starts(folder: Path) -> int:
 
 
 def ended_by(folder: Path) -> str:
-    """What ended the training of a run's folder: a limit, a signal, a word of the user's own, as Run.reason; empty
-    while it runs, and where it did not come to save at its end: after an exception, or where it was killed."""
+    """The reason for the end of a run's training, as Run.reason: a limit, a signal, or the user's own word. Empty while
+    it runs, and if it ended without saving: by an exception, or killed."""
     try:
         manifest = checkpoint.read_manifest(folder / LAST)
     except (OSError, ValueError, checkpoint.DamagedCheckpoint):  # there is none, or it cannot be read
@@ -178,13 +178,13 @@ def describe(folder: Path, config: str) -> None:
 
 
 def identity(policy: Policy) -> Json:
-    """What load() needs to build the policy, for the manifest."""
+    """The manifest's entry from which load() builds the policy."""
     kind = type(policy)
     return {"class": f"{kind.__module__}:{kind.__qualname__}", "config": policy.config()}
 
 
 def difference_from(policy: Policy, saved: Json) -> str:
-    """How a policy differs from the one of which identity() is `saved`, in words; empty where only weights do."""
+    """Describe the difference between a policy and the one with identity() `saved`; empty if only weights differ."""
     members = saved["config"].get("members", [])
     parts = list(policy.policies) if isinstance(policy, GroupedPolicy) else []
     if len(parts) != len(members):
@@ -199,14 +199,14 @@ def difference_from(policy: Policy, saved: Json) -> str:
 
 
 def learned_facts(statistics: Sequence[Json]) -> Json:
-    """The entry of a manifest for what wrappers of environments have learned, where there are any."""
+    """The manifest's entry for statistics that wrappers of environments have learned, if there are any."""
     return {LEARNED: list(statistics)} if statistics else {}
 
 
 def save(policy: Policy, folder: str | Path) -> Path:
-    """Write a policy to a folder, from which load() reads it; a policy that was there is replaced. Returns the folder.
+    """Write a policy to a folder for load(), replacing one that was there. Returns the folder.
 
-    For a training that you step yourself: `hr.save(trainer.policy, "my_policy")`. A folder of train() has more.
+    Use it for a training that you step yourself: `hr.save(trainer.policy, "my_policy")`. A folder of train() has more.
     Raises OSError where the folder cannot be written.
     """
     check_policy(policy, "save")
@@ -216,12 +216,12 @@ def save(policy: Policy, folder: str | Path) -> Path:
 
 
 def load(path: str | Path, policy_class: type[Policy] | None = None, which: str = "") -> Policy:
-    """The policy of a run's folder, or of one of its best/, last/, step_N/. Needs no environment.
+    """Load the policy of a run's folder, or of its best/, last/ or step_N/. Needs no environment.
 
     `action, state = policy.predict(observation)` takes one observation or a batch of them, as NumPy arrays.
-    which: "best" or "last" of a run's folder; by default the best, or the last where there is no best.
+    which: "best" or "last" of a run's folder; by default the best, or the last if there is no best.
     policy_class: for a policy whose class is not Headrace's own.
-    Raises FileNotFoundError, DamagedCheckpoint, ValueError where the class is not known.
+    Raises FileNotFoundError, DamagedCheckpoint, and ValueError for an unknown class.
     """
     if which not in ("", BEST, LAST):
         raise ValueError(f"which must be 'best' or 'last', got {which!r}")
@@ -231,7 +231,7 @@ def load(path: str | Path, policy_class: type[Policy] | None = None, which: str 
 def load_with_folder(
     path: str | Path, names: Sequence[str], policy_class: type[Policy] | None = None
 ) -> tuple[Policy, Path]:
-    """As load(), of the first of some checkpoints: the policy, and the folder that it is from."""
+    """Load the policy of the first of some checkpoints, as load() does. Returns the policy and its folder."""
     folder, manifest, weights = checkpoint.read(path, *names, state="policy")
     with checkpoint.using(folder, manifest, "it describes no policy that can be made"):
         saved = manifest["policy"]
@@ -245,7 +245,7 @@ def load_with_folder(
 def _policy_class(name: str) -> type[Policy]:
     module, _, qualname = name.partition(":")
     module = MOVED.get(module, module)
-    # a checkpoint is data: it can name a policy of Headrace, but not have another module imported
+    # a checkpoint is data: it may name a policy of Headrace, but must not cause another module to be imported
     if not module.startswith("headrace."):
         raise ValueError(f"this policy is a {name}, not one of Headrace's own: give load(path, policy_class=...)")
     kind = getattr(import_module(module), qualname)

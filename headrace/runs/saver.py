@@ -1,4 +1,4 @@
-"""A thread that writes files while a training goes on: syncing to a disk takes longer than an iteration."""
+"""A thread that writes files while a training continues, since syncing to a disk takes longer than an iteration."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-MOST = 16  # jobs that wait: a checkpoint is two or three, with one copy of what it writes
+MOST = 16  # largest number of waiting jobs: a checkpoint is two or three, with one copy of its contents
 
 
 class Saver:
-    """Does jobs in a thread of its own, one after another. After a job that failed it does no others."""
+    """Does jobs in a thread, one after another. After a job that failed it does no more."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "headrace-saver")
@@ -19,7 +19,7 @@ class Saver:
         self._failed = False
 
     def submit(self, job: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-        """Do job(*args, **kwargs) after those before it. Raises what one of them raised; waits where many do."""
+        """Queue job(*args, **kwargs). Raises the exception of an earlier job. Waits if MOST jobs are waiting."""
         self.wait(MOST)
         self._jobs.append(self._thread.submit(self._do, job, *args, **kwargs))
 
@@ -34,20 +34,20 @@ class Saver:
 
     @property
     def waiting(self) -> int:
-        """How many jobs are not done yet."""
+        """Number of unfinished jobs."""
         return sum(not job.done() for job in self._jobs)
 
     def check(self) -> None:
-        """Raise what a job has raised."""
+        """Raise the exception of a job."""
         while self._jobs and self._jobs[0].done():
             self._jobs.popleft().result()
 
     def wait(self, left: int = 0) -> None:
-        """Wait until at most `left` jobs are not done. Raises what one has raised."""
+        """Wait until at most `left` jobs are unfinished. Raises the exception of a job."""
         while len(self._jobs) > left:
             self._jobs.popleft().result()
         self.check()
 
     def close(self) -> None:
-        """Wait for the jobs, and end the thread. Raises nothing: see wait()."""
+        """Wait for the jobs, and end the thread. Does not raise: see wait()."""
         self._thread.shutdown()

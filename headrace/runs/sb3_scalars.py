@@ -1,4 +1,4 @@
-"""TensorBoard scalars that Stable-Baselines3 writes and no algorithm here has among its metrics."""
+"""TensorBoard scalars of Stable-Baselines3 that no algorithm here has among its metrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from headrace.policies.heads import GaussianHead
 
 
 def sb3_scalars(algorithm: Algorithm) -> dict[str, float]:
-    """train/clip_range of PPO and its kin; train/std, the mean standard deviation of Gaussian actions in half their
-    range; train/n_updates of algorithms without a replay buffer: epochs so far."""
+    """Compute train/clip_range of PPO and similar algorithms; train/std, the mean standard deviation of Gaussian
+    actions in units of half their range; and train/n_updates, the epochs so far, of algorithms without a replay
+    buffer."""
     config, head = algorithm.config, getattr(algorithm.policy, "head", None)
     found: dict[str, float] = {}
     if hasattr(config, "clip"):

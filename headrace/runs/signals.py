@@ -1,4 +1,4 @@
-"""On Ctrl-C, SIGTERM, or when its terminal is closed, a run ends and saves."""
+"""Let a run end and save on Ctrl-C, SIGTERM, and when its terminal is closed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import NoReturn
 from headrace.core.terminal import leave_the_terminal
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-# s: further signals within this time are the same wish: `timeout` signals a process and its group, systemd may send
-# SIGTERM and SIGHUP
+# s: further signals within this time count as the same request: `timeout` signals a process and its group, systemd may
+# send SIGTERM and SIGHUP
 ONE_WISH = 1.0
 
 
 class Interrupts:
-    """Inside, the first SIGINT, SIGTERM or SIGHUP is stored in `caught`; one that comes later
-    than a second after it has its previous effect.
+    """Within its block, the name of the first SIGINT, SIGTERM or SIGHUP is stored in `caught`. A signal more than a
+    second later has its usual effect.
 
-    A SIGHUP that is ignored, as under nohup, stays ignored. Signals reach Python's main thread only: in another thread
-    this does nothing, but for what heeding() says. On leaving, the previous handlers are restored.
+    A SIGHUP that is ignored, as under nohup, stays ignored. Signals reach only Python's main thread. In another thread
+    this does nothing, except within heeding(). At the end of the block the previous handlers are restored.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,8 @@ _heeded: ContextVar[Interrupts | None] = ContextVar("heeded", default=None)
 
 @contextmanager
 def heeding(interrupts: Interrupts) -> Iterator[None]:
-    """Within this block, what `interrupts` of the main thread have caught is caught by those of this thread, too."""
+    """Within this block, Interrupts of this thread also report the signal that `interrupts` of the main thread have
+    caught."""
     token = _heeded.set(interrupts)
     try:
         yield
@@ -79,7 +80,7 @@ def heeding(interrupts: Interrupts) -> Iterator[None]:
 
 
 def raise_caught(name: str) -> NoReturn:
-    """Raise what a signal raises in a program that does not catch it: KeyboardInterrupt, or SystemExit for others."""
+    """Raise KeyboardInterrupt for SIGINT and SystemExit for other signals, as if they had not been caught."""
     if name == "SIGINT":
         raise KeyboardInterrupt
     raise SystemExit(128 + signal.Signals[name])

@@ -1,4 +1,4 @@
-"""Tasks side by side, in processes that share the cores: trials of a sweep, members of a population."""
+"""Run tasks at the same time in processes that share the cores: trials of a sweep, members of a population."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from typing import Any, Self, TypeAlias
 from headrace.core.cores import cores
 from headrace.runs.signals import Interrupts
 
-LOOK = 0.2  # s between two looks for a signal
-Ask: TypeAlias = Callable[[Any], Any]  # what a task asks while it is under way, and the answer
-Work: TypeAlias = Callable[[Any, Ask], Any]  # does a task: given it, and a function by which it may ask
-Task: TypeAlias = tuple[Any, Ask]  # a task, and what answers its questions
+LOOK = 0.2  # s between two checks for a signal
+Ask: TypeAlias = Callable[[Any], Any]  # a running task's question -> its answer
+Work: TypeAlias = Callable[[Any, Ask], Any]  # carries out a task: (task, a function for its questions) -> outcome
+Task: TypeAlias = tuple[Any, Ask]  # a task, and a function that answers its questions
 
 
 class NotTogether(ValueError):
-    """A setting of a training that cannot share its process with others: of tasks in threads, see task_threads."""
+    """A setting with which a training cannot share its process with others; see task_threads."""
 
 
 class Processes:
-    """Some processes, each of which does one task after another. A context manager: its end is that of the processes.
+    """Processes that each carry out one task after another. They end with the block of this context manager.
 
-    work: a function that processes find by its name. Raises nothing: what goes wrong is an outcome, too.
+    work: a function that processes find by its name. It must not raise: a failure is an outcome, too.
     """
 
     def __init__(self, work: Work, jobs: int, name: str) -> None:
         self._work, self._jobs, self._name = work, jobs, name
         self._idle: list[Connection] = []
         self._processes: dict[Connection, BaseProcess] = {}
-        self._begun: set[Connection] = set()  # of processes that came to their first task
+        self._begun: set[Connection] = set()  # connections of processes that have begun their first task
         os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
 
     def __enter__(self) -> Self:
@@ -47,16 +47,16 @@ class Processes:
             with suppress(OSError):
                 connection.send(None)
         at_work = [process for connection, process in self._processes.items() if connection not in self._idle]
-        pass_on("SIGTERM", at_work)  # there are some after an exception alone
+        pass_on("SIGTERM", at_work)  # there are running tasks only after an exception
         for process in self._processes.values():
             process.join()
 
     def run(self, tasks: Iterator[Task], done: Callable[[int, Any, str], None]) -> str:
-        """Have tasks done until there are no more. Returns the name of a signal that has come, else an empty text.
+        """Run all tasks. Returns the name of a signal that has come, else an empty text.
 
-        done: called with the number of a task, its outcome, None where its process was killed, and the signal by then.
-        After a signal, which the processes get too, no task begins. Raises RuntimeError where a process ends by itself
-        before its first task.
+        done: called with the number of a task, its outcome (None if its process was killed), and the signal so far.
+        After a signal, which is passed on to the processes, no further task begins. Raises RuntimeError if a process
+        ends by itself before its first task.
         """
         numbered, at_work = enumerate(tasks), dict[Connection, tuple[int, Ask]]()
         with Interrupts() as interrupts:
@@ -102,13 +102,13 @@ class Processes:
     def _give(
         self, tasks: Iterator[tuple[int, Task]], at_work: dict[Connection, tuple[int, Ask]], interrupts: Interrupts
     ) -> None:
-        """Give the next task, where there is one, to an idle process or a new one."""
+        """Give the next task, if any, to an idle or a new process."""
         if interrupts.caught or (found := next(tasks, None)) is None:
             return
         number, (task, answer) = found
         connection = self._idle.pop() if self._idle else self._start()
         at_work[connection] = number, answer
-        with suppress(OSError):  # a signal may have ended it
+        with suppress(OSError):  # a signal may have ended the process
             connection.send(task)
 
     def _start(self) -> Connection:
@@ -122,8 +122,8 @@ class Processes:
 
 
 def _work(parent: Connection, work: Work) -> None:
-    """Do one task after another, and end with the parent: a killed one may be started again at once, and would find
-    runs that are being written."""
+    """Carry out one task after another, and end with the parent. A killed parent may be started again at once, and must
+    not find its runs still being written."""
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
     def ask(question: Any) -> Any:
@@ -144,11 +144,12 @@ def _end_with_the_parent() -> None:
 
 
 def no_question(question: Any) -> Any:
-    """For tasks that ask nothing."""
+    """Answer of tasks without questions."""
 
 
 def pass_on(name: str, processes: Iterable[BaseProcess]) -> None:
-    """Send a signal to processes. Those that have had it, as by Ctrl-C in a terminal, take it as the same wish."""
+    """Send a signal to processes. A process that has received it already, as by Ctrl-C in a terminal, takes both as one
+    request."""
     for process in processes:
         if process.pid and process.is_alive():
             os.kill(process.pid, signal.Signals[name])

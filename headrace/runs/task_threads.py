@@ -1,4 +1,4 @@
-"""Tasks side by side in threads of one process: agents that train together."""
+"""Run tasks at the same time in threads of one process: agents that train together."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from headrace.runs.task_processes import LOOK, Ask, NotTogether, Task, Work
 from headrace.training.trainer import Trainer
 
 THREADS = "HEADRACE_THREADS"
-# s for which a thread keeps Python's lock while another waits, by default 5e-3: about as long as a compiled call takes,
-# after which its thread would wait as long again for one that evaluates in Python
+# s that a thread keeps Python's lock while another one waits. The default 5e-3 is about as long as a compiled call:
+# after it a thread would wait as long again for one that evaluates in Python
 SWITCH = 5e-4
 MAY_SHARE = "may use what a process has once, as torch's random numbers"
 OWN_PROCESSES = "it starts processes or threads of its own"
@@ -38,7 +38,7 @@ APART: tuple[tuple[str, tuple[Any, ...], str], ...] = (  # settings, their value
 
 
 class _Ended(NamedTuple):
-    """A task that has ended: its outcome, or what it raised."""
+    """A finished task: its outcome, or its exception."""
 
     number: int
     outcome: Any
@@ -46,16 +46,16 @@ class _Ended(NamedTuple):
 
 
 class Threads:
-    """Processes' counterpart of threads: each task has one, of at most `jobs` at a time.
+    """The counterpart of Processes with a thread for each task, at most `jobs` at a time.
 
-    Imports, machine code and registered settings serve all tasks. Kernels of a task have its share of the cores,
-    torch as many threads as it has here. A signal reaches all tasks. What a task raises is raised by run(), after the
-    others have saved and ended.
+    Tasks share imports, machine code and registered settings. A task's kernels have its share of the cores, and torch
+    as many threads as in this thread. A signal reaches all tasks. run() raises a task's exception after the others have
+    saved and ended.
     """
 
     def __init__(self, work: Work, jobs: int, name: str) -> None:
         self._work, self._jobs, self._name = work, jobs, name
-        self._answering = threading.RLock()  # held while run()'s caller answers, gives a task or takes an outcome
+        self._answering = threading.RLock()  # held while run()'s caller answers, makes a task or takes an outcome
         self._ended: SimpleQueue[_Ended] = SimpleQueue()
         self._at_work: dict[int, threading.Thread] = {}
         self._interrupts = Interrupts()
@@ -72,7 +72,7 @@ class Threads:
 
     def __exit__(self, kind: type | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._stack:
-            self._interrupts.caught = self._interrupts.caught or "SIGTERM"  # some are at work after an exception alone
+            self._interrupts.caught = self._interrupts.caught or "SIGTERM"  # tasks run here only after an exception
             for thread in self._at_work.values():
                 if not (error is None or isinstance(error, Exception)):  # a second Ctrl-C: they end without saving
                     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -81,7 +81,7 @@ class Threads:
                 thread.join()
 
     def run(self, tasks: Iterator[Task], done: Callable[[int, Any, str], None]) -> str:
-        """As Processes.run(), for tasks of which none is killed: an outcome is never None."""
+        """As Processes.run(). Threads are not killed, so an outcome is never None."""
         numbered = enumerate(tasks)
         with Interrupts() as self._interrupts:
             for _ in range(self._jobs):
@@ -118,7 +118,7 @@ class Threads:
             with self._answering:
                 return answer(question)
 
-        torch.set_num_threads(self._torch_threads)  # a new thread has those that any thread was given last
+        torch.set_num_threads(self._torch_threads)  # a new thread has the number that was set last in any thread
         with heeding(self._interrupts):
             try:
                 ended = _Ended(number, self._work(task, ask), None)
@@ -128,10 +128,10 @@ class Threads:
 
 
 def check_together(trainer: Trainer) -> None:
-    """Raise NotTogether, naming the setting, where a training cannot share its process with others.
+    """Raise NotTogether, naming the setting, if a training cannot share its process with others.
 
-    Those can that wait for compiled code most of the time, and have all that they use for themselves: algorithms of the
-    package draw from generators of their own, not from those that torch, NumPy and Python have for the process."""
+    A training can share its process if it spends most of its time in compiled code, and uses no state of the process.
+    Algorithms of the package draw from their own generators, not from the global ones of torch, NumPy and Python."""
     for setting, reason in _refused(trainer):
         raise NotTogether(
             f"{setting} is not for trainings together in one process: {reason}; leave together out, or the setting"

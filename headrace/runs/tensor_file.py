@@ -1,4 +1,4 @@
-"""Safetensors files written and read tensor by tensor, so that saving needs no memory besides the run's own."""
+"""Write and read safetensors files tensor by tensor, so that saving needs no additional memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace.core.writing import sync
 
 PIECE = 2**24  # bytes that are copied and written at once
-MAPPED = 2**24  # bytes from which on a tensor that is read stays in the file, mapped into memory
+MAPPED = 2**24  # bytes from which on a tensor is mapped into memory instead of read
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -34,8 +34,8 @@ DTYPES = {
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write tensors, sync the file to the disk, and give its SHA-256. Raises TypeError for a dtype that it has not."""
-    # as the safetensors library orders them, so that every tensor is aligned
+    """Write tensors, sync the file to the disk, and return its SHA-256. Raises TypeError for an unsupported dtype."""
+    # in the safetensors library's order, so that every tensor is aligned
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header, end = {}, 0
     for name in order:
@@ -58,12 +58,12 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _pieces(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor in row-major order: copied, where they must be, a piece at a time."""
+    """Iterate over the bytes of a tensor in row-major order. If a copy is needed, it is made a piece at a time."""
     rows = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
     each = rows[:1].numel() * rows.element_size()
     for part in rows.split(max(1, PIECE // max(each, 1))):
         whole = part.cpu().contiguous()
-        # by strides: view(-1) keeps the stride of a single entry, which may be any, and cannot be seen as bytes
+        # with strides: view(-1) keeps the arbitrary stride of a single entry, which prevents a view as bytes
         yield whole.as_strided((whole.numel(),), (1,), whole.storage_offset()).view(torch.uint8).numpy().data
 
 
@@ -74,7 +74,7 @@ def digest(path: Path) -> str:
 
 
 def copy(source: Path, target: Path) -> str:
-    """Copy a file, sync the copy to the disk, and give its SHA-256."""
+    """Copy a file, sync the copy to the disk, and return its SHA-256."""
     sha256 = hashlib.sha256()
     with open(source, "rb") as old, open(target, "wb") as new:
         while part := old.read(PIECE):
@@ -86,7 +86,7 @@ def copy(source: Path, target: Path) -> str:
 
 
 def read(path: Path, mapped: int = MAPPED) -> dict[str, Tensor]:
-    """The tensors of a file, on the CPU. Those of `mapped` bytes or more are read when they are used.
+    """Read the tensors of a file to the CPU. Tensors of `mapped` bytes or more are read when they are used.
 
     Raises ValueError for a wrong file."""
     from safetensors import SafetensorError, safe_open

@@ -1,4 +1,4 @@
-"""Experiment trackers that get each row of metrics, under the tags of TensorBoard."""
+"""Experiment trackers, which receive each row of metrics under TensorBoard's tags."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any, Protocol
 from headrace.core.packages import require
 from headrace.core.types import Settings
 
-PROJECT = "headrace"  # where WANDB_PROJECT names no other
+PROJECT = "headrace"  # unless WANDB_PROJECT names another one
 
 
 class Tracker(Protocol):
-    """What a run's logs tell of each row."""
+    """The interface of a tracker to a run's logs."""
 
     def row(self, steps: int, scalars: Mapping[str, float]) -> None:
-        """Take the scalars of environment step `steps`, which may be earlier than the last."""
+        """Log the scalars of environment step `steps`, which may be earlier than the last."""
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining rows."""
 
 
 class WeightsAndBiases:
-    """A run of wandb with this run's settings; a resumed run goes on with it. Its own files are in FOLDER/wandb/.
+    """A run of wandb with this run's settings. A resumed run continues it. Its own files are in FOLDER/wandb/.
 
-    wandb reads its settings from the environment: WANDB_MODE=offline writes files alone, for `wandb sync`.
-    Raises ImportError where wandb is not installed, and what wandb.init() raises, as without a login.
+    wandb reads its settings from environment variables: with WANDB_MODE=offline it only writes files, for `wandb sync`.
+    Raises ImportError without wandb, and what wandb.init() raises, such as without a login.
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
@@ -50,7 +50,7 @@ class WeightsAndBiases:
         self._run.define_metric("*", step_metric="global_step")
 
     def row(self, steps: int, scalars: Mapping[str, float]) -> None:
-        """Log a row; environment steps are its x."""
+        """Log a row, with environment steps as x."""
         self._run.log({**scalars, "global_step": steps})
 
     def close(self) -> None:
@@ -59,5 +59,5 @@ class WeightsAndBiases:
 
 
 def tracker(name: str | None, folder: Path, settings: Settings) -> Tracker | None:
-    """The tracker of this name."""
+    """Make the tracker of this name."""
     return WeightsAndBiases(folder, settings) if name == "wandb" else None

@@ -1,4 +1,4 @@
-"""The interface of Stable-Baselines3 on Headrace: `from headrace.sb3 import PPO`. Names only."""
+"""The interface of Stable-Baselines3 on Headrace: `from headrace.sb3 import PPO`. This module only has names."""
 
 from headrace.sb3.contrib import DDPG as DDPG
 from headrace.sb3.contrib import QRDQN as QRDQN

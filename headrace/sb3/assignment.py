@@ -1,4 +1,4 @@
-"""Attributes of a model that a user sets: arguments take effect from the next rollout on, others are refused."""
+"""Handle attributes of a model that a user sets: arguments take effect from the next rollout on, others are refused."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from headrace.policies.base import Policy
 from headrace.policies.other_libraries import INSTEAD as OF_POLICIES
 from headrace.sb3.members import INSTEAD
 
-OWN = {"verbose", "tensorboard_log", "seed", "device"}  # attributes of a model, too
-ONCE = {"policy_kwargs", "stats_window_size"}  # a model does not read these again
+OWN = {"verbose", "tensorboard_log", "seed", "device"}  # arguments that are also attributes of a model
+ONCE = {"policy_kwargs", "stats_window_size"}  # a model reads these only once
 METHODS = {
     "env": "set_env(env)",
     "logger": "set_logger(logger)",
     "replay_buffer": "save_replay_buffer(path) of the other model, and load_replay_buffer(path)",
 }
 ALIASES = {"lr_schedule": "learning_rate"}
-PARTS = {  # of policies, actors and critics of Stable-Baselines3 alone
+PARTS = {  # parts that only policies, actors and critics of Stable-Baselines3 have
     *("optimizer", "mlp_extractor", "action_net", "value_net", "log_std", "q_net", "q_net_target", "critic_target"),
     *("actor_target", "features_extractor", "pi_features_extractor", "vf_features_extractor"),
     *("mu", "latent_pi", "q_networks", "qf0", "qf1", "action_dist", "policy_net"),
@@ -27,9 +27,10 @@ PARTS = {  # of policies, actors and critics of Stable-Baselines3 alone
 
 
 def assign(model: Any, name: str, value: Any) -> bool:
-    """Whether this sets an attribute of a model, which is none of the object itself then. model: a model.Model.
+    """Set an argument of a model. Returns False for other attributes, which the caller sets on the object. model: a
+    model.Model.
 
-    Raises AttributeError for what stays as it is, and what translate() raises for an argument.
+    Raises AttributeError for attributes that cannot be set, and what translate() raises for an argument.
     """
     kind, arguments = type(model).__name__, vars(model).get("arguments", {})
     name = ALIASES.get(name, name)
@@ -52,7 +53,7 @@ def assign(model: Any, name: str, value: Any) -> bool:
 
 
 def _change(model: Any, name: str, value: Any) -> None:
-    """Give an argument of a model that is set up another value."""
+    """Change the value of an argument of a model that is set up."""
     before, was = model.translation, model.arguments
     object.__setattr__(model, "arguments", was | {name: value})
     try:
@@ -83,8 +84,7 @@ def _change(model: Any, name: str, value: Any) -> None:
 
 
 def check_unread(policy: Policy) -> None:
-    """Raise ValueError where a policy, or a part of one, was given a part that Stable-Baselines3 has there, and that
-    nothing reads here."""
+    """Raise ValueError if a user has set a part of a policy that Stable-Baselines3 has, but that nothing reads here."""
     for path, part in policy.named_modules():
         if not type(part).__module__.startswith("headrace."):
             continue  # layers of the user's own have members of any name

@@ -1,4 +1,4 @@
-"""Calls callbacks written for Stable-Baselines3, which is not needed for that, during a training."""
+"""Call callbacks written for Stable-Baselines3 during a training, without needing Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Callbacks:
     """The callbacks of one learn(): None, a function of (locals, globals), a callback, or a list of them.
 
     A callback has the methods of stable_baselines3.common.callbacks.BaseCallback. _on_step() is called after each step
-    of the environments only where a class defines it to do something; EvalCallback and CheckpointCallback, known by
-    their names, are called once the rollout is there, with the count of the step at which their frequency was reached:
-    the policy has not changed since. model: a headrace.sb3.model.Model.
+    of the environments only if its class defines it to do something. EvalCallback and CheckpointCallback, recognised by
+    name, are called at the end of the rollout, with the count of the step at which their frequency was reached, since
+    the policy has not changed after that step. model: a headrace.sb3.model.Model.
     """
 
     def __init__(self, given: Any, model: Any) -> None:
@@ -36,17 +36,17 @@ class Callbacks:
         self.names = ", ".join(type(leaf).__name__ for leaf in leaves if _needs_steps(leaf))
 
     def start(self, locals_: dict[str, Any]) -> None:
-        """Training begins."""
+        """Call the callbacks at the beginning of training."""
         for callback in self.all:
             callback.on_training_start(locals_, globals())
 
     def rollout_start(self) -> None:
-        """A rollout begins."""
+        """Call the callbacks at the beginning of a rollout."""
         for callback in self.all:
             callback.on_rollout_start()
 
     def step(self, locals_: dict[str, Any]) -> bool:
-        """After a step of all environments: whether to go on."""
+        """Call the callbacks after a step of all environments. Returns whether to go on."""
         goes_on = True
         for callback in self.each_step:
             callback.update_locals(locals_)
@@ -54,14 +54,15 @@ class Callbacks:
         return goes_on
 
     def rollout_end(self, counts: Sequence[int]) -> bool:
-        """After a rollout: whether to go on. counts: of the model's steps, after each step of the rollout."""
+        """Call the callbacks after a rollout. Returns whether to go on. counts: the model's step count after each step
+        of the rollout."""
         goes_on = not self.each_rollout or self._calls(counts)
         for callback in self.all if goes_on else ():
             callback.on_rollout_end()
         return goes_on
 
     def _calls(self, counts: Sequence[int]) -> bool:
-        """Count the steps of a rollout, and make the calls that are due after some of them: whether to go on."""
+        """Count the steps of a rollout, and make the calls due after some of them. Returns whether to go on."""
         leaves = [leaf for callback in self.each_rollout for leaf in _leaves(callback)]
         before = [leaf.n_calls for leaf in leaves]
         due = sorted(
@@ -85,23 +86,23 @@ class Callbacks:
         return goes_on
 
     def end(self) -> None:
-        """Training has ended."""
+        """Call the callbacks at the end of training."""
         for callback in self.all:
             callback.on_training_end()
 
 
 class FunctionCallback:
-    """A function of (locals, globals) as a callback: training stops where it returns False."""
+    """A callback that calls a function of (locals, globals). Training stops if it returns False."""
 
     def __init__(self, function: Callable[[dict, dict], bool | None]) -> None:
         self.function, self.n_calls, self.num_timesteps = function, 0, 0
         self.locals: dict[str, Any] = {}
 
     def init_callback(self, model: Any) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     def on_training_start(self, locals_: dict[str, Any], globals_: dict[str, Any]) -> None:
-        """Keep what the function is given."""
+        """Keep the function's arguments."""
         self.locals, self.globals = locals_, globals_
 
     def update_locals(self, locals_: dict[str, Any]) -> None:
@@ -117,7 +118,7 @@ class FunctionCallback:
         return self.on_step()
 
     def on_rollout_start(self) -> None:
-        """A function has none of these."""
+        """Do nothing: a function has only one call."""
 
     on_rollout_end = on_training_end = on_rollout_start
 
@@ -131,19 +132,19 @@ def _as_callback(item: Any) -> Any:
 
 
 def _true(answer: Any) -> bool:
-    """Whether a callback says to go on: None, too, is no wish to stop."""
+    """Whether a callback's result means to go on. None does, too."""
     return answer is None or bool(answer)
 
 
 def _leaves(callback: Any) -> Iterable[Any]:
-    """A callback, or those of a CallbackList."""
+    """Iterate over a callback, or over those of a CallbackList."""
     if type(callback).__name__ == "CallbackList":
         return [leaf for member in callback.callbacks for leaf in _leaves(member)]
     return [callback]
 
 
 def _due(callback: Any, before: int, after: int) -> range:
-    """The numbers of the calls of _on_step() that have an effect, among those above `before`, up to `after`."""
+    """Numbers of the calls of _on_step() that have an effect, above `before` and up to `after`."""
     if type(callback).__name__ == PROGRESS_BAR:
         return range(before + 1, after + 1)
     frequency = int(getattr(callback, FREQUENCIES.get(type(callback).__name__, ""), 0))
@@ -151,7 +152,8 @@ def _due(callback: Any, before: int, after: int) -> range:
 
 
 def _needs_steps(callback: Any) -> bool:
-    """Whether _on_step() has to be called after each step: not for those known by name, or that return True alone."""
+    """Whether _on_step() has to be called after each step. Callbacks recognised by name, and those that only return
+    True, do not need it."""
     name = type(callback).__name__
     known = name in FREQUENCIES or name == PROGRESS_BAR
     return not known and not returns_true(getattr(type(callback), "_on_step", None))

@@ -13,7 +13,7 @@ from headrace.sb3.translation import Schedule
 
 
 class DDPG(Model):
-    """TD3's ancestor with one critic: headrace.DDPG."""
+    """Deep deterministic policy gradient, the predecessor of TD3 with one critic: headrace.DDPG."""
 
     algorithm_name = "ddpg"
     log_interval = 4

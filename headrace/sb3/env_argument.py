@@ -1,4 +1,4 @@
-"""What a model's `env` argument means: which environments to train in, and how many."""
+"""Interpret a model's `env` argument: the environments to train in, and their number."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from headrace.training.config import MAKE_SETTINGS
 
 # wrappers that gymnasium.make(id) puts around an environment, and those that only record
 STANDARD = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "Monitor", "RecordEpisodeStatistics"}
-LOOKED = 50  # steps after which what an environment's attributes hold is taken for settings, if it is what it was
+LOOKED = 50  # number of steps: attributes of an environment that they do not change count as settings
 
 
 class Given(NamedTuple):
     """Environments to train in.
 
-    vec_env: what get_env() returns. objects: the user's environments in place of which others are compiled. made:
-    whether vec_env and what it holds were made here.
+    vec_env: the result of get_env(). objects: the user's environments that compiled ones replace. made: whether vec_env
+    and its contents were made here.
     """
 
     source: EnvArgument  # for Trainer
@@ -45,11 +45,11 @@ class Given(NamedTuple):
 
 
 def given(env: Any) -> Given:
-    """The environments that an `env` argument stands for: an id, a class or a function, a gymnasium.Env, a VecEnv of
+    """Make the environments for an `env` argument: an id, a class or a function, a gymnasium.Env, a VecEnv of
     headrace.sb3 or of Stable-Baselines3.
 
-    An environment that gymnasium.make(id) gives, without wrappers, arguments or attributes of its own, is made again by
-    its id where that is compiled. Everything else is stepped as it is.
+    An environment of gymnasium.make(id) without further wrappers, arguments or changed attributes is replaced by a
+    compiled one, if the id has one. All others are stepped as they are.
     Raises TypeError for other objects.
     """
     if isinstance(env, VecEnv):
@@ -70,7 +70,8 @@ def given(env: Any) -> Given:
 
 
 def _of_own(env: VecEnv) -> Given:
-    """What a VecEnv steps in this process is trained in; of what is compiled, or in workers, others like it."""
+    """Environments for training with a VecEnv: its own if it steps them in this process, new ones if they are compiled
+    or in workers."""
     inner = env.vector.unwrapped
     if env.source is None:
         raise TypeError(f"{env.vector} was made by you: give VecEnv what makes it, an id, a class or a function")
@@ -86,7 +87,7 @@ def _of_own(env: VecEnv) -> Given:
 
 
 def _of_objects(envs: Sequence[gymnasium.Env], vec_env: Any) -> Given:
-    """A user's environments: compiled if all are of one such id."""
+    """Environments for training with a user's own: compiled ones if all are of one id that has them."""
     ids = {plain_id(one) for one in envs}
     name = ids.pop() if len(ids) == 1 else None
     source = in_turn(envs) if name is None else name
@@ -94,7 +95,7 @@ def _of_objects(envs: Sequence[gymnasium.Env], vec_env: Any) -> Given:
 
 
 def in_turn(envs: Sequence[gymnasium.Env]) -> Callable[[], gymnasium.Env]:
-    """A function that gives environments that exist already, and are closed elsewhere, one after another."""
+    """A function that returns existing environments, one at each call. They are closed elsewhere."""
     remaining = iter([Watched(env, closes=False) for env in envs])
     return lambda: next(remaining)
 
@@ -106,8 +107,8 @@ def spaces_of(env: Any) -> tuple[Space, Space]:
 
 
 def plain_id(env: gymnasium.Env) -> str | None:
-    """The id by which an equal environment is compiled; None where wrappers or arguments were added, attributes were
-    set, or a file is written."""
+    """The id of an equal compiled environment; None if wrappers or arguments were added, attributes were set, or a file
+    is written."""
     one: Any = env
     limits = []
     while isinstance(one, gymnasium.Wrapper):
@@ -129,8 +130,8 @@ def plain_id(env: gymnasium.Env) -> str | None:
 
 
 def was_changed(env: gymnasium.Env, name: str) -> bool:
-    """Whether an attribute has another value than gymnasium.make(name) gives it; a line says which. One of the state
-    has none."""
+    """Whether an attribute has another value than after gymnasium.make(name). A line says which. Attributes of the
+    state do not count."""
     own, values = env.unwrapped, _settings_of(name)
     changed = next((key for key, value in _plain(own).items() if values.get(key, value) != value), None)
     if changed is not None:
@@ -139,8 +140,8 @@ def was_changed(env: gymnasium.Env, name: str) -> bool:
 
 
 def changed_since(found: Given, seed: int) -> InlineEnv | None:
-    """The user's environments themselves, to begin new episodes in, once attributes of theirs have changed in whose
-    place others were compiled."""
+    """The user's own environments, for new episodes, if their attributes have changed since compiled ones replaced
+    them."""
     name = str(found.source)
     if not any(was_changed(env, name) for env in found.objects):
         return None
@@ -152,7 +153,7 @@ def changed_since(found: Given, seed: int) -> InlineEnv | None:
 
 @lru_cache
 def _settings_of(name: str) -> Json:
-    """The numbers, flags and texts among the attributes of an environment that steps do not change."""
+    """Attributes of an environment that are numbers, flags and texts, and that steps do not change."""
     env = gymnasium.make(name)
     before = _plain(env.unwrapped)
     env.reset(seed=0)
@@ -167,7 +168,7 @@ def _settings_of(name: str) -> Json:
 
 
 def _plain(env: Any) -> Json:
-    """The numbers, flags and texts among the attributes of an environment and its class."""
+    """Attributes of an environment and its class that are numbers, flags and texts."""
     found = {**vars(type(env)), **vars(env), "render_mode": None}
     return {key: value for key, value in found.items() if isinstance(value, bool | int | float | str | np.number)}
 
@@ -197,13 +198,13 @@ class OtherVecEnv(VectorEnv):
         infos: Json = {}
         late = np.zeros(self.num_envs, bool)
         ended = np.flatnonzero(done).tolist()
-        for index in ended:  # some give infos at the ends of episodes alone
+        for index in ended:  # some have infos only at the ends of episodes
             self.successes += success_of(each[index])
             late[index] = each[index].get("TimeLimit.truncated", False)
-        if all("terminal_observation" in each[index] for index in ended):  # else none is known: see VectorAdapter
+        if all("terminal_observation" in each[index] for index in ended):  # otherwise unknown: see VectorAdapter
             for index in ended:
                 infos = self._add_info(infos, {"final_obs": each[index]["terminal_observation"]}, index)
         return observation, reward, done & ~late, late, infos
 
     def close_extras(self, **kwargs: Any) -> None:
-        """The environments are the user's."""
+        """Do nothing: the environments are the user's."""

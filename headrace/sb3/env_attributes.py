@@ -28,7 +28,7 @@ def get_attr(vector: Any, name: str, chosen: Sequence[int]) -> list[Any]:
 
 
 def set_attr(vector: Any, name: str, value: Any, chosen: Sequence[int]) -> None:
-    """Set an attribute of some environments to one value, and leave it as it is in all others."""
+    """Set an attribute of some environments to one value, without changing the others."""
     change = partial(_set, name, value)
     if isinstance(vector, Env):
         vector.apply(change, chosen)
@@ -43,7 +43,7 @@ def set_attr(vector: Any, name: str, value: Any, chosen: Sequence[int]) -> None:
 
 
 def env_method(vector: Any, chosen: Sequence[int], name: str, args: tuple, kwargs: Json) -> list[Any]:
-    """What a method of some environments returns. Raises ValueError where a vector calls methods of all alone."""
+    """Call a method of some environments; return the results. Raises ValueError where a vector can only call all."""
     if isinstance(vector, Env):
         return vector.apply(partial(_called, name, args, kwargs), chosen)
     if isinstance(vector, SyncVectorEnv):

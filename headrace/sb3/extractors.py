@@ -1,5 +1,5 @@
-"""features_extractor_class and features_extractor_kwargs: a module of Stable-Baselines3's interface in the place of a
-policy's encoder, of the user's or one of the two that are usual there."""
+"""features_extractor_class and features_extractor_kwargs: use a module with Stable-Baselines3's interface as a policy's
+encoder. It may be the user's or one of the two usual ones there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Made = TypeVar("Made")
 
 
 class BaseFeaturesExtractor(nn.Module):
-    """The base class of extractors, as Stable-Baselines3 has it: forward() gives features [N, features_dim]."""
+    """The base class of extractors, as in Stable-Baselines3. forward() returns features [N, features_dim]."""
 
     def __init__(self, observation_space: Space, features_dim: int = 0) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class BaseFeaturesExtractor(nn.Module):
 
 
 class NatureCNN(BaseFeaturesExtractor):
-    """The convolutions of Mnih et al. 2015 and a layer of features_dim units, of images in 0..1, channels first."""
+    """The convolutions of Mnih et al. 2015 and a layer of features_dim units, for images in 0..1, channels first."""
 
     def __init__(self, observation_space: Space, features_dim: int = 512, normalized_image: bool = False) -> None:
         super().__init__(observation_space, features_dim)
@@ -57,7 +57,7 @@ class NatureCNN(BaseFeaturesExtractor):
 
 
 class CombinedExtractor(BaseFeaturesExtractor):
-    """Features of the members of a Dict side by side: of an image NatureCNN's, of others their numbers."""
+    """Concatenate features of a Dict's members: NatureCNN's for an image, the numbers themselves for others."""
 
     def __init__(self, observation_space: Dict, cnn_output_dim: int = 256, normalized_image: bool = False) -> None:
         parts: dict[str, nn.Module] = {
@@ -77,11 +77,11 @@ USUAL = {"CnnPolicy": NatureCNN, "MultiInputPolicy": CombinedExtractor}
 
 
 class Extractor(nn.Module):
-    """An encoder whose features are those of an extractor. The actor and the critics share it.
+    """An encoder that computes features with an extractor. The actor and the critics share it.
 
     kind, kwargs: the extractor's class, and policy_kwargs with features_extractor_kwargs and normalize_images.
     generator: for its initial weights. orthogonal: whether they are orthogonal, with gain sqrt 2, as PPO's are there.
-    Raises TypeError for a class that is no module with features_dim.
+    Raises TypeError for a class that is not a module with features_dim.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Extractor(nn.Module):
         return features
 
     def _seen(self, space: Space, observation: Any) -> Any:
-        """Observations as Stable-Baselines3 gives them: floats, images with channels first, one-hot numbers."""
+        """Convert observations to Stable-Baselines3's form: floats, images with channels first, one-hot numbers."""
         if isinstance(space, FlatDict):
             parts = space.split(observation)
             return {name: part.reshape(-1, *(space.members[name].shape or ())) for name, part in parts.items()}
@@ -126,7 +126,7 @@ class Extractor(nn.Module):
 
 
 def _given(space: Space) -> Space:
-    """The space that an extractor is made for."""
+    """The space to make an extractor for."""
     if isinstance(space, FlatDict | Dict):
         members = space.members if isinstance(space, FlatDict) else space.spaces
         return Dict({name: _given(member) for name, member in members.items()})
@@ -136,7 +136,7 @@ def _given(space: Space) -> Space:
 
 
 def extracted(model: Any, make: Callable[..., Made], *args: Any, **options: Any) -> Made:
-    """Result of a function of these arguments; its policies have the extractor that a model's policy_kwargs name."""
+    """Call a function with these arguments. Policies that it makes have the extractor of a model's policy_kwargs."""
     kwargs = model.arguments.get("policy_kwargs") or {}
     kind = kwargs.get("features_extractor_class")
     if kind is None and kwargs.get("features_extractor_kwargs"):

@@ -1,5 +1,5 @@
-"""The tensors of Stable-Baselines3's policies as those of Headrace's: MLPs of PPO, A2C, DQN, SAC, TD3, DDPG,
-and of sb3-contrib's TRPO, TQC and QRDQN; and the other way round, also for its CrossQ and RecurrentPPO."""
+"""Convert the tensors of Stable-Baselines3's policies to Headrace's: MLPs of PPO, A2C, DQN, SAC, TD3, DDPG, and of
+sb3-contrib's TRPO, TQC and QRDQN. The other direction also supports CrossQ and RecurrentPPO."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.policies.base import Policy
 from headrace.policies.heads import GaussianHead
 
 Weights = dict[str, Tensor]
-ACTORS = {  # where the actor's layers are, by algorithm
+ACTORS = {  # by algorithm, the folder of the actor's layers
     "ppo": "mlp_extractor.policy_net",
     "a2c": "mlp_extractor.policy_net",
     "dqn": "q_net.q_net",
@@ -35,9 +35,9 @@ READ = re.compile(
     r"(?:(?:mlp_extractor\.(?:policy|value)_net|q_net\.q_net|quantile_net\.quantile_net|actor\.latent_pi|actor\.mu|critic\.qf\d+)\.\d+\.|"
     r"(?:action_net|value_net|actor\.mu|actor\.log_std)\.)(?:weight|bias)|(?:actor\.)?log_std|(?:actor|critic|q_net|quantile_net)_target\..*"
 )
-RENORM_EPS = 1e-3  # of batch renormalisation, which is in the deviations here and added to the variances there
+RENORM_EPS = 1e-3  # of batch renormalisation: included in the deviations here, added to the variances there
 READ_OF_CONTRIB = ("tqc", "qrdqn")  # folders of sb3_contrib whose networks are read
-FOLDERS = {  # of others -> the algorithm, and what there is in its place
+FOLDERS = {  # other folders -> the algorithm, and what to use instead
     "crossq": ("CrossQ", "headrace.sb3.CrossQ(...)"),
     "recurrent": ("RecurrentPPO", "headrace.sb3.RecurrentPPO(...), whose layers come before the lstm,"),
     "maskable": ("MaskablePPO", 'headrace.train("ppo", ...) with a member action_mask of observations'),
@@ -46,7 +46,7 @@ FOLDERS = {  # of others -> the algorithm, and what there is in its place
 
 
 def kind_of(weights: Weights, data: Json) -> str:
-    """The algorithm whose policy these are. Raises ValueError for one without counterpart."""
+    """The algorithm whose policy has these weights. Raises ValueError for one without counterpart."""
     folder = _check_class(data)
     if any("features_extractor.cnn" in name or "lstm" in name for name in weights):
         raise ValueError("the file has a convolutional or recurrent policy, and only MlpPolicy is read")
@@ -66,8 +66,8 @@ def kind_of(weights: Weights, data: Json) -> str:
 
 
 def _check_class(data: Json) -> str:
-    """The folder of sb3_contrib that a policy is from; empty for Stable-Baselines3's. Raises ValueError for policies of
-    other packages, whose code may do anything with the same tensors."""
+    """The folder of sb3_contrib that a policy's class is from; empty for Stable-Baselines3's own. Raises ValueError for
+    policies of other packages, whose code may use the same tensors in any way."""
     module = str((data.get("policy_class") or {}).get("__module__", "stable_baselines3"))
     if module.startswith("sb3_contrib"):
         parts = module.split(".")
@@ -93,7 +93,7 @@ def layers(weights: Weights, prefix: str) -> list[tuple[Tensor, Tensor]]:
 
 
 def net_arch(algorithm: str, weights: Weights) -> list[int] | dict[str, list[int]]:
-    """Sizes of the hidden layers, those of actor and critic by name where they differ."""
+    """Sizes of the hidden layers; by name for actor and critic if they differ."""
     actor = _sizes(weights, ACTORS[algorithm], has_output=algorithm in (*DISCRETE, *DETERMINISTIC))
     if algorithm in DISCRETE:
         return actor
@@ -110,7 +110,7 @@ def _sizes(weights: Weights, prefix: str, has_output: bool = False) -> list[int]
 
 
 def converted(algorithm: str, weights: Weights, policy: Policy) -> Weights:
-    """The state_dict of a policy of Headrace that acts as these weights do. Raises ValueError for another shape."""
+    """The state_dict with which a Headrace policy acts like these weights. Raises ValueError for wrong shapes."""
     own: Weights = dict(policy.state_dict())
     if algorithm in ON_POLICY:
         named = _actor_critic(weights, policy)
@@ -148,7 +148,7 @@ def _critics(weights: Weights) -> int:
 
 
 def _q_values(out: tuple[Tensor, Tensor], quantiles: int) -> Weights:
-    """The last layer of a Q-network: quantile by quantile in the file, action by action here."""
+    """Convert the last layer of a Q-network: ordered by quantile in the file, by action here."""
     if quantiles == 1:
         return _layer("out", out)
     weight, bias = (x.unflatten(0, (quantiles, -1)).transpose(0, 1).flatten(0, 1) for x in out)
@@ -189,8 +189,9 @@ def _actor_q(algorithm: str, weights: Weights, policy: Any) -> Weights:
 
 
 def exported(algorithm: str, own: Weights, quantiles: int = 1) -> Weights:
-    """The tensors of the policy of Stable-Baselines3 that acts as a policy of Headrace with this state_dict. Target
-    networks are copies of the networks. Raises ValueError for hidden layers before an LSTM, which it has after it."""
+    """The tensors with which a policy of Stable-Baselines3 acts as a policy of Headrace with this state_dict. Target
+    networks are copies of the networks. Raises ValueError for hidden layers before an LSTM, since sb3-contrib has them
+    after it."""
     if algorithm == "recurrent_ppo":
         if any(name.startswith("trunks") for name in own):
             raise ValueError(
@@ -222,7 +223,7 @@ def _hidden(own: Weights, name: str) -> list[tuple[Tensor, Tensor]]:
 
 
 def _numbered(folder: str, layers: list[tuple[Tensor, Tensor]], norms: list[Weights] | None = None) -> Weights:
-    """Layers of a torch.nn.Sequential with an activation after each, and with norms one before each."""
+    """Name layers as in a torch.nn.Sequential with an activation after each layer, and with norms one before each."""
     step, first = (3, 1) if norms else (2, 0)
     named = {
         key: x for k, layer in enumerate(layers) for key, x in _layer(f"{folder}.{step * k + first}", layer).items()
@@ -231,7 +232,7 @@ def _numbered(folder: str, layers: list[tuple[Tensor, Tensor]], norms: list[Weig
 
 
 def _norms(own: Weights, name: str, number: int | None = None) -> list[Weights]:
-    """Batch renormalisation, whose running deviations are variances there; number: of a critic."""
+    """Convert batch renormalisation: running deviations become variances. number: the critic's."""
     found = list[Weights]()
     while f"{name}.norms.{len(found)}.std" in own:
         at = f"{name}.norms.{len(found)}"
@@ -254,14 +255,14 @@ def _lstm(own: Weights, name: str, copy: int) -> Weights:
 
 
 def _outputs(own: Weights) -> Weights:
-    """The last layers of an actor and a critic, and the deviation of Box actions."""
+    """Convert the last layers of an actor and a critic, and the deviation of Box actions."""
     names = {"action_net.weight": "actor_out.weight", "action_net.bias": "actor_out.bias", "log_std": "head.log_std"}
     names |= {"value_net.weight": "critic_out.weight", "value_net.bias": "critic_out.bias"}
     return {name: own[of_own] for name, of_own in names.items() if of_own in own}
 
 
 def _q_outputs(own: Weights, quantiles: int) -> tuple[Tensor, Tensor]:
-    """The last layer of a Q-network: action by action here, quantile by quantile in a file."""
+    """Convert the last layer of a Q-network: ordered by action here, by quantile in a file."""
     if quantiles == 1:
         return own["out.weight"], own["out.bias"]
     parts = own["out.of_all.weight"], own["out.of_all.bias"]
@@ -270,7 +271,7 @@ def _q_outputs(own: Weights, quantiles: int) -> tuple[Tensor, Tensor]:
 
 
 def _actor(algorithm: str, own: Weights) -> Weights:
-    """An actor of Box actions, of which Stable-Baselines3 has means and deviations as two layers."""
+    """Convert an actor of Box actions: Stable-Baselines3 has separate layers for means and deviations."""
     out = own["actor_out.weight"], own["actor_out.bias"]
     if algorithm in DETERMINISTIC:
         return _numbered(ACTORS[algorithm], [*_hidden(own, "actor"), out])

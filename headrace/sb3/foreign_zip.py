@@ -1,9 +1,9 @@
-"""Reads a file of Stable-Baselines3's save(): the plain JSON of its data, and the tensors of its policy. Writes one.
+"""Read a file of Stable-Baselines3's save(), the plain JSON of its data and the tensors of its policy; and write one.
 
-Values that are no JSON are stored there as pickled bytes, next to a text of each attribute. The bytes are never read:
-unpickling runs whatever code they name. What the texts say is used, and everything else is said to be left out. Files
-for Stable-Baselines3 have spaces, policy_kwargs and the name of the policy's class as pickles, without which it reads
-none.
+Values that JSON does not have are stored there as pickled bytes, next to a text for each attribute. The bytes are never
+read, since unpickling runs whatever code they name. The texts are used as far as possible, and a line names what is
+left out. Files written for Stable-Baselines3 have spaces, policy_kwargs and the name of the policy's class as pickles,
+which it requires.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.sb3.foreign_weights import Weights, exported, kind_of, net_arch, q
 from headrace.sb3.parameters import optimizers, without_replay
 
 MEMBERS = ("data", "policy.pth")
-VERSION = "2.9.2"  # of Stable-Baselines3, whose files these are as
+VERSION = "2.9.2"  # of Stable-Baselines3 whose format is written
 CLASSES = {  # of policies, by algorithm: the module and the name
     **dict.fromkeys(("ppo", "a2c", "trpo"), ("stable_baselines3.common.policies", "ActorCriticPolicy")),
     **dict.fromkeys(("td3", "ddpg"), ("stable_baselines3.td3.policies", "TD3Policy")),
@@ -53,13 +53,13 @@ UNKNOWN_THERE |= {
 KINDS = {"Box": Box, "Discrete": Discrete, "MultiDiscrete": MultiDiscrete, "MultiBinary": MultiBinary}
 SERIALIZED = ":serialized:"
 RENAMED = {"_stats_window_size": "stats_window_size"}
-# of the loop's own state, or given by the file in another way
+# state of the training loop, or in the file in another form
 NOT_ARGUMENTS = {"policy_class", "policy_kwargs", "observation_space", "action_space", "replay_buffer_class"}
 NOT_ARGUMENTS |= {"rollout_buffer_class", "lr_schedule", "exploration_schedule", "ep_info_buffer", "ep_success_buffer"}
 
 
 def parse(members: dict[str, bytes]) -> tuple[Any, ...]:
-    """The fields of zip_files.Saved. Raises ValueError for weights that have no counterpart."""
+    """Read the fields of zip_files.Saved. Raises ValueError for weights without counterpart."""
     data = json.loads(members["data"])
     weights = torch.load(io.BytesIO(members["policy.pth"]), map_location="cpu", weights_only=True)
     algorithm = kind_of(weights, data)
@@ -74,7 +74,7 @@ def parse(members: dict[str, bytes]) -> tuple[Any, ...]:
 
 
 def _arguments(data: Json) -> Json:
-    """Arguments of the constructor that are plain JSON; constant and linear schedules by their texts."""
+    """Arguments of the constructor that are plain JSON, and constant and linear schedules, read from their texts."""
     found, left_out = {}, []
     for key, value in data.items():
         name = RENAMED.get(key, key)
@@ -97,14 +97,14 @@ def _schedule_text(key: str, data: Json) -> str:
 
 
 def _policy_kwargs(data: Json) -> Json:
-    """The activation function, by its text."""
+    """Read the activation function from its text."""
     text = str((data.get("policy_kwargs") or {}).get("activation_fn", ""))
     name = text.rstrip("'>").rpartition(".")[2]
     return {"activation_fn": getattr(nn, name)} if name and hasattr(nn, name) else {}
 
 
 def _space(about: Json | None) -> Space | None:
-    """A space by the texts of its attributes; None where they are abbreviated or of another kind."""
+    """Read a space from the texts of its attributes; None if they are abbreviated or of another kind."""
     kind = str((about or {}).get(":type:", "")).rstrip("'>").rpartition(".")[2]
     if about is None or kind not in KINDS or any("..." in str(about.get(name)) for name in ("low", "nvec")):
         return None
@@ -133,9 +133,10 @@ def _numbers(text: Any) -> np.ndarray:
 
 
 def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
-    """The members of a file that Stable-Baselines3 loads, of a headrace.sb3.model.Model. left_out: names of arguments.
+    """Members of a file of a headrace.sb3.model.Model that Stable-Baselines3 loads. left_out: names of arguments to
+    leave out.
 
-    Adam's moments are not among them. Raises ValueError for what its policies of MlpPolicy have not."""
+    They do not include Adam's moments. Raises ValueError for models that its MlpPolicy does not support."""
     kind, space = model.algorithm_name, model.observation_space
     if model.arguments.get("use_sde") or not isinstance(space, Box) or is_image(space):
         what = "use_sde=True" if model.arguments.get("use_sde") else f"observations {space}"
@@ -159,7 +160,7 @@ def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
 
 
 def _why_no_action(space: Space) -> str:
-    """Why Stable-Baselines3 does not act in a space, or not as here; an empty text where it does."""
+    """Why Stable-Baselines3 does not act in a space, or acts differently; empty if it acts as here."""
     if isinstance(space, Box):
         return "" if np.isfinite([space.low, space.high]).all() else "Stable-Baselines3 asks for finite bounds"
     if isinstance(space, Discrete | MultiDiscrete) and np.any(space.start):
@@ -185,7 +186,7 @@ def _optimized(kind: str, weights: Weights, variables: Weights) -> dict[str, lis
 
 
 def _adam(model: Any, parameters: list[torch.Tensor]) -> Json:
-    """The state of a torch.optim.Adam of them that has taken no step."""
+    """The state of a torch.optim.Adam of these tensors that has taken no step."""
     own = optimizers(model.algorithm)[0]
     adam = torch.optim.Adam(parameters, float(own.learning_rate), (own.beta1, own.beta2), own.eps)
     return adam.state_dict()
@@ -220,7 +221,7 @@ def _data(model: Any, left_out: Collection[str]) -> Json:
 
 
 def _pickled(value: Any) -> Json:
-    """A value as Stable-Baselines3 writes those that are no JSON: pickled, and its members as texts."""
+    """Write a value that JSON does not have as Stable-Baselines3 does: pickled, with its members as texts."""
     members = value if isinstance(value, dict) else vars(value)
     texts = {name: x if _is_json(x) else str(x) for name, x in members.items()}
     return {":type:": str(type(value)), SERIALIZED: base64.b64encode(pickle.dumps(value)).decode(), **texts}

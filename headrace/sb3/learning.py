@@ -1,4 +1,4 @@
-"""One call of learn(): rollouts and updates, with callbacks, schedules, statistics of episodes, logs and its limit."""
+"""The loop of learn(): rollouts and updates, with callbacks, schedules, statistics of episodes, logs and a limit."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
 
 
 class LearnLimits(Limits):
-    """Ends a training after `more` further steps. num_timesteps: the model's count of steps so far, which begins again
-    with each learn() unless that is to go on; the trainer's own never does."""
+    """Ends a training after `more` further steps. num_timesteps: the model's count of steps so far. It begins again
+    with each learn(), unless reset_num_timesteps is False; the trainer's own count never does."""
 
     def __init__(self, trainer: Trainer, num_timesteps: int, more: int) -> None:
         super().__init__(trainer.config)
@@ -33,7 +33,7 @@ class LearnLimits(Limits):
         self.total = num_timesteps + more
 
     def counted(self, steps: int) -> int:
-        """The model's count of steps, by the trainer's."""
+        """The model's count of steps for a count of the trainer's."""
         return steps - self._difference
 
     def remaining(self, num_timesteps: int) -> float:
@@ -45,13 +45,13 @@ class LearnLimits(Limits):
         return min(self.counted(steps) / self.total, 1.0)
 
     def reached(self, steps: int, episodes: Episodes, seconds: float) -> str:
-        """The name of the limit where it is reached."""
+        """The name of the limit if it is reached."""
         return "total_steps" if self.counted(steps) >= self.total else ""
 
 
 class Learning:
-    """The loop of learn(). Callbacks are called in Stable-Baselines3's order: after steps of the environments, and at
-    the end of a rollout, before the update from it.
+    """Runs learn(). Callbacks are called in Stable-Baselines3's order: after steps of the environments, and at the end
+    of a rollout before the update.
 
     model: a headrace.sb3.model.Model. log_interval: as of learn().
     """
@@ -64,7 +64,7 @@ class Learning:
         self._collector = stepping(trainer)
         self._ended = Episodes(1)
         self._iterations = self._episodes = self._logged = 0
-        self._seen = False  # whether callbacks have seen the present rollout
+        self._seen = False  # whether callbacks were called for the present rollout
         self._before = 0  # steps before it
 
     def run(self, progress_bar: bool) -> None:
@@ -87,7 +87,7 @@ class Learning:
             print(file=sys.stderr)
 
     def _iterate(self) -> bool:
-        """A rollout and an update; whether to go on."""
+        """Collect a rollout and update. Returns whether to go on."""
         model, trainer = self.model, self.trainer
         model._apply_schedules(self.limits.remaining(model.num_timesteps))
         model._follow_objects()
@@ -113,14 +113,14 @@ class Learning:
         return True
 
     def _collect(self, collect: Callable[[], Rollout]) -> Rollout:
-        """A rollout, which the callbacks have seen. Raises Stopped where one of them ends the training."""
+        """Collect a rollout, and call the callbacks for it. Raises Stopped if one of them ends the training."""
         rollout = collect()
         self._see(rollout)
         return rollout
 
     def _see(self, rollout: Rollout) -> None:
         model, self._seen = self.model, True
-        if not self.callbacks.each_step:  # else they were added after their steps
+        if not self.callbacks.each_step:  # otherwise they were added after their steps
             self._add(*self._ended.add(rollout))
         model.ep_success_buffer.extend(successes(self.trainer.env))
         counts, steps = [], self._before
@@ -131,7 +131,7 @@ class Learning:
             raise Stopped
 
     def _add(self, returns: Sequence[float], lengths: Sequence[int]) -> None:
-        """Add episodes that have ended."""
+        """Add finished episodes."""
         model = self.model
         self._episodes += len(returns)
         model.episodes += len(returns)
@@ -139,7 +139,7 @@ class Learning:
             model.ep_info_buffer.append({"r": value, "l": length, "t": (time.time_ns() - model.start_time) / 1e9})
 
     def _call_each_step(self) -> None:
-        """Have callbacks called after each step of the environments; say what that costs."""
+        """Arrange for callbacks to be called after each step of the environments, and report the cost."""
         model, trainer, callbacks = self.model, self.trainer, self.callbacks
         print(COST.format(names=callbacks.names, num_envs=model.n_envs), file=sys.stderr)
         env = self._collector.env
@@ -157,11 +157,11 @@ class Learning:
                 self._end_at(rollout, t + 1)
             return goes_on
 
-        trainer._graph = None  # a captured iteration has no steps that could be seen
+        trainer._graph = None  # a captured iteration cannot call Python after each step
         self._collector.env = SteppedEnv(env, after)
 
     def _end_at(self, rollout: Rollout, row: int) -> None:
-        """Let the next rollout begin at a row of this one, which is given up there."""
+        """Give up this rollout at a row, from which the next rollout begins."""
         for column, values in each_column(rollout.columns, rollout):
             if column.bootstrap:
                 values[-1].copy_(values[row])
@@ -169,5 +169,5 @@ class Learning:
 
 
 def stepping(trainer: Trainer) -> Any:
-    """The collector that steps the environments, of a device of its own where another one learns."""
+    """The collector that steps the environments, which may be inside the one that copies to the learner's device."""
     return getattr(trainer.collector, "inside", trainer.collector)

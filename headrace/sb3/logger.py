@@ -1,4 +1,4 @@
-"""The logger of a model, with the methods of Stable-Baselines3's that callbacks use."""
+"""The logger of a model, with the methods of Stable-Baselines3's logger that callbacks use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.sb3.members import OF_LOGGER, missing
 
 
 class Logger:
-    """Values by name, written as a table to standard output and as scalars for TensorBoard.
+    """Records values by name, and writes them as a table to standard output and as scalars for TensorBoard.
 
     prints: whether tables are printed. folder: of TensorBoard's events; None for none.
     """
@@ -32,7 +32,7 @@ class Logger:
         raise AttributeError(missing("Logger", name, OF_LOGGER))
 
     def log(self, *values: Any, level: int = 20) -> None:
-        """Print values, where tables are printed."""
+        """Print values, if tables are printed."""
         if self.prints:
             print(*values)
 
@@ -69,7 +69,7 @@ class Logger:
             values.clear()
 
     def _say_left_out(self, values: dict[str, Any]) -> None:
-        """Say once of each name that its value is no number."""
+        """Report once for each name that its value is not a number."""
         for key in values.keys() - self._said:
             kind = type(values[key]).__name__
             print(f"{key} ({kind}) is not in TensorBoard's file, which has numbers alone", file=sys.stderr)
@@ -85,7 +85,7 @@ class Logger:
 
 
 def new_folder(parent: str | Path, name: str, same: bool) -> Path:
-    """PARENT/NAME_n of a new run, with the next free n; with `same` the last one that there is."""
+    """PARENT/NAME_n for a new run, with the next free n; with `same` the last existing one."""
     parent = Path(parent).absolute()  # the file is opened later, when an environment may have changed the folder
     taken = [path.name.rpartition("_")[2] for path in parent.glob(f"{name}_*")]
     last = max((int(number) for number in taken if number.isdecimal()), default=0)

@@ -1,4 +1,4 @@
-"""Members of Stable-Baselines3's models, policies and logger: what they are here, or what to use instead."""
+"""Members of Stable-Baselines3's models, policies and logger: their counterparts here, or what to use instead."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OF_LOGGER = {
 
 
 def _replay(model: Any) -> Any:
-    """The replay buffer of a model that has one; None without environments. Raises AttributeError for others."""
+    """The replay buffer of a model, or None without environments. Raises AttributeError for algorithms without one."""
     if not hasattr(model.algorithm, "replay"):
         kind = type(model).__name__
         raise AttributeError(f"{kind} has no replay buffer: it learns from each rollout once, and keeps none")
@@ -92,13 +92,13 @@ def _last_observations(model: Any) -> Any:
 
 
 def _original_observations(model: Any) -> Any:
-    """_last_obs before a VecNormalize; None where there is none, and before the first step."""
+    """_last_obs before normalisation by a VecNormalize; None without one, and before the first step."""
     normalize = model.get_vec_normalize_env()
     return None if normalize is None or model._last_obs is None else normalize.get_original_obs()
 
 
 def _last_episode_starts(model: Any) -> Any:
-    """Whether an episode of each environment begins with the next step; None before the first."""
+    """Whether each environment begins an episode with the next step; None before the first step."""
     trainer = model._trainer
     return None if trainer is None or not trainer.steps else ~trainer.collector.rollout.valid[-1].numpy(force=True)
 
@@ -114,7 +114,7 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "sde_sample_freq": lambda _: -1,
     "action_noise": lambda _: None,  # of models without that argument
     "_dump_logs": lambda model: model.dump_logs,
-    "_setup_lr_schedule": lambda _: lambda: None,  # a learning_rate that is set takes effect by itself
+    "_setup_lr_schedule": lambda _: lambda: None,  # setting learning_rate is enough
     "_stats_window_size": lambda model: model.stats_window_size,
     "_num_timesteps_at_start": lambda model: model._steps_at_start,
     "_last_original_obs": _original_observations,
@@ -131,13 +131,13 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
 
 
 def member(model: Any, name: str) -> Any:
-    """A member of a model that is neither one of its own nor an argument. Raises AttributeError that says what to use
-    instead."""
+    """A member of Stable-Baselines3's models that is neither an attribute of Model nor an argument. Raises
+    AttributeError, which says what to use instead."""
     if name in GIVEN:
         return GIVEN[name](model)
     raise AttributeError(missing(type(model).__name__, name, INSTEAD))
 
 
 def missing(owner: str, name: str, instead: dict[str, str]) -> str:
-    """The message about a member that there is not."""
+    """The message about a missing member."""
     return f"{owner} has no attribute {name!r}" + (f": {instead[name]}" if name in instead else "")

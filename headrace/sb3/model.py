@@ -1,4 +1,4 @@
-"""What the models of headrace.sb3 share: learn, predict, save, load, as Stable-Baselines3's BaseAlgorithm has them."""
+"""The base class of headrace.sb3's models: learn, predict, save and load, as in Stable-Baselines3's BaseAlgorithm."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Model:
     """
 
     algorithm_name: ClassVar[str]
-    log_interval: ClassVar[int] = 1  # of learn(): rollouts, or with a replay buffer episodes, between two tables
+    log_interval: ClassVar[int] = 1  # of learn(): rollouts, or episodes with a replay buffer, between two tables
 
     def __init__(self, policy: Any, env: Any, arguments: Mapping[str, Any]) -> None:
         self.arguments = {k: x for k, x in arguments.items() if k not in ("self", "policy", "env", "__class__")}
-        self.arguments.setdefault("stats_window_size", 100)  # which DDPG has not
+        self.arguments.setdefault("stats_window_size", 100)  # DDPG does not have it
         self.arguments["device"] = present(self.arguments["device"])
         self.policy_argument = policy
         self.verbose: int = self.arguments["verbose"]
@@ -78,7 +78,7 @@ class Model:
         self._logger: Any = Logger(self.verbose > 0, None)
         self._custom_logger = False
         self._trainer: Trainer | None = None
-        self._waiting_replay: Json | None = None  # of load_replay_buffer(), until there are environments
+        self._waiting_replay: Json | None = None  # from load_replay_buffer(), until there are environments
         self._vec_env: Any = None
         self._given = Given("", 0, {}, None)
         if env is not None:
@@ -87,7 +87,7 @@ class Model:
                 self.get_env().seed(seed)
 
     def __getattr__(self, name: str) -> Any:
-        """Arguments of the constructor are attributes, as Stable-Baselines3's models have them; see also members."""
+        """Return an argument of the constructor as an attribute, as SB3's models do; for other names see members."""
         if name != "arguments" and name in self.__dict__.get("arguments", {}):
             value = self.arguments[name]
             return Constant(value) if name == "clip_range" and isinstance(value, int | float) else value
@@ -96,7 +96,7 @@ class Model:
         return member(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Arguments of the constructor that are set take effect from the next rollout on: see assignment."""
+        """Set an argument of the constructor, which takes effect from the next rollout on: see assignment."""
         if not assign(self, name, value):
             object.__setattr__(self, name, value)
 
@@ -109,11 +109,11 @@ class Model:
     # ---------------------------------------------------------------- environments
 
     def set_env(self, env: Any, force_reset: bool = True) -> None:
-        """Train in these environments from now on, from new episodes; networks and optimizers stay, and so does the
-        replay buffer, unless the number of environments is another.
+        """Train in these environments from now on, beginning new episodes. Networks and optimizers stay, and so does
+        the replay buffer, unless the number of environments changes.
 
-        force_reset: False goes on in the middle of episodes, where env is get_env() of this model; other environments
-        begin new ones, and a line says so. Raises ValueError for environments with other spaces.
+        force_reset: False continues episodes if env is get_env() of this model. Other environments begin new ones, and
+        a line says so. Raises ValueError for environments with other spaces.
         """
         if not force_reset:
             if env is not None and env is self.get_env():
@@ -140,8 +140,7 @@ class Model:
         self._take(trainer.algorithm, trainer.env.num_envs)
 
     def _keep_replay(self, before: Any, after: Any) -> None:
-        """Give an algorithm the replay buffer of the one before it, or the one that was loaded, where it has the size
-        of its own; a line says where not."""
+        """Give an algorithm the previous or loaded replay buffer if its size is right; otherwise a line says so."""
         kept, own = getattr(before, "replay", None), getattr(after, "replay", None)
         state = self._waiting_replay if kept is None else kept.state_dict()
         if own is None or state is None:
@@ -153,7 +152,7 @@ class Model:
         self._waiting_replay = None
 
     def _make_trainer(self, found: Given) -> Trainer:
-        """A Trainer for these environments, with the settings that the arguments mean."""
+        """Make a Trainer for these environments, with the settings for the model's arguments."""
         env, vec_env = found.source, found.vec_env
         self.translation = self._translate((vec_env.observation_space, vec_env.action_space), found.num_envs)
         warn_of_minibatches(self.arguments, found.num_envs)
@@ -184,8 +183,8 @@ class Model:
         self.observation_space, self.action_space = self.policy.observation_space, whole(self.policy.action_space)
 
     def get_env(self) -> Any:
-        """A VecEnv of the environments that the model trains in, the one that was given, or one of the env that was;
-        None for a model without environments. The steps of compiled environments, and of workers, are its own."""
+        """The VecEnv that was given, or one made of the given env; None for a model without environments. If
+        environments are compiled or in workers, its episodes are separate from those of the training."""
         return self._vec_env
 
     @property
@@ -202,7 +201,7 @@ class Model:
                 self._vec_env.action_space.seed(seed)
 
     def _follow_objects(self) -> None:
-        """Step the user's environments where compiled ones took their place, and are not like them any more."""
+        """Step the user's own environments, if they have changed since compiled ones replaced them."""
         env = changed_since(self._given, self.seed)
         if env is None:
             return
@@ -213,7 +212,7 @@ class Model:
         self._given = self._given._replace(objects=())
 
     def get_vec_normalize_env(self) -> Any:
-        """The VecNormalize of Stable-Baselines3 around the environments, None where there is none."""
+        """The VecNormalize of Stable-Baselines3 around the environments, or None."""
         env = self.get_env()
         while env is not None and type(env).__name__ != "VecNormalize":
             env = getattr(env, "venv", None)
@@ -232,13 +231,13 @@ class Model:
     ) -> Self:
         """Train for total_timesteps steps of all environments together, rounded up to whole rollouts.
 
-        callback: see callback_calls.Callbacks. log_interval: rollouts between two tables, of algorithms with a replay
-        buffer episodes; by default 1 and 4. reset_num_timesteps: False continues counting, and the schedules.
-        progress_bar: a line on standard error that is renewed.
+        callback: see callback_calls.Callbacks. log_interval: rollouts between two tables, by default 1; for algorithms
+        with a replay buffer episodes, by default 4. reset_num_timesteps: False continues the count of steps, and the
+        schedules. progress_bar: whether to show a line on standard error that is updated.
         """
         trainer = self._ready()
         check_unread(self.policy)
-        if trainer.env.backend == "inline" and trainer.steps:  # they may have been stepped through get_env()
+        if trainer.env.backend == "inline" and trainer.steps:  # get_env() may have stepped them
             trainer.env.load_state_dict({})
         if reset_num_timesteps:
             self.num_timesteps = self.episodes = 0
@@ -283,8 +282,7 @@ class Model:
         self._logger, self._custom_logger = logger, True
 
     def _renew_logger(self, name: str, same: bool) -> None:
-        """Log what learn() does, as verbose and tensorboard_log are now, unless set_logger() gave another logger. name,
-        same: of new_folder()."""
+        """Make learn()'s logger, unless set_logger() was called. name, same: see new_folder()."""
         if self._custom_logger:
             return
         if self.tensorboard_log is not None:
@@ -292,8 +290,8 @@ class Model:
         self._logger.prints = self.verbose > 0
 
     def dump_logs(self, count: int = 0) -> None:
-        """Write what was recorded since the last time, and the means of the last episodes. count: rollouts so far, of
-        algorithms with a replay buffer episodes; 0 leaves it out."""
+        """Write the values recorded since the last call, and means over the last episodes. count: number of rollouts so
+        far, or of episodes for algorithms with a replay buffer; 0 leaves it out."""
         record, seconds = self.logger.record, max((time.time_ns() - self.start_time) / 1e9, 1e-9)
         if self.ep_info_buffer:
             for name, key in (("ep_rew_mean", "r"), ("ep_len_mean", "l")):
@@ -312,16 +310,17 @@ class Model:
     def predict(
         self, observation: Any, state: Any = None, episode_start: np.ndarray | None = None, deterministic: bool = False
     ) -> tuple[Any, Any]:
-        """Actions for one observation or a batch, and the recurrent state after them, None for other policies.
+        """Predict actions for one observation or a batch. Returns them and the next recurrent state, None for a policy
+        that is not recurrent.
 
-        state: that of the previous call; episode_start: bool [N], where it begins again. Raises ValueError for what
-        Gymnasium's reset() returns, a pair with a dict.
+        state: the state of the previous call. episode_start: bool [N], True where the state starts again from zeros.
+        Raises ValueError for the pair that Gymnasium's reset() returns.
         """
         if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
             raise ValueError("(observation, info) is given: mixing Gym API and VecEnv API? Write obs, _ = env.reset()")
         how: Json = {"deterministic": deterministic, "generator": self._generator, "episode_start": episode_start}
         action, state = self.policy.predict(observation, state, **how)
-        return np.asarray(action), state  # one discrete action is a number otherwise
+        return np.asarray(action), state  # a single discrete action would be a number
 
     # ---------------------------------------------------------------- parameters and files
 
@@ -330,7 +329,7 @@ class Model:
         return parameters.get_parameters(self.algorithm)
 
     def set_parameters(self, load_path_or_dict: Any, exact_match: bool = True, device: Any = "auto") -> None:
-        """Take the tensors of get_parameters(), or of a file of save(). exact_match: False takes a part of them.
+        """Load the tensors of get_parameters(), or of a file of save(). exact_match: False allows a part of them.
 
         Raises what parameters.set_parameters() raises.
         """
@@ -347,11 +346,11 @@ class Model:
         include: Iterable[str] = (),
         format: Literal["headrace", "sb3"] = "headrace",
     ) -> None:
-        """Write PATH.zip, or into an open file: arguments, spaces, networks, optimizers. Nothing is pickled, unless by
-        format="sb3", a file that Stable-Baselines3 loads. The replay buffer has a file of its own.
+        """Write arguments, spaces, networks and optimizers to PATH.zip, or to an open file. Nothing is pickled, except
+        with format="sb3", which writes a file that Stable-Baselines3 loads. The replay buffer has a file of its own.
 
-        exclude: names of arguments that are not written, but for those that include names. Arguments that are functions
-        or classes are written by their names or left out: give them to load() again.
+        exclude: names of arguments that are not written, except those in include. Arguments that are functions or
+        classes are written by name or left out: give them to load() again.
         """
         left_out = set(exclude or ()) - set(include or ())
         file = zip_files.with_suffix(path)
@@ -370,11 +369,12 @@ class Model:
         force_reset: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """A model of an open file, or its path, of save(), also Stable-Baselines3's, whose pickled parts are not read.
+        """Load a model from a path or an open file of save(), also of Stable-Baselines3, whose pickled parts are not
+        read.
 
-        env: to go on learning; predict() needs none. custom_objects, kwargs: arguments of the constructor, in place of
-        those saved. print_system_info: print the versions that load it. Raises FileNotFoundError, and ValueError for a
-        file of another algorithm or that cannot be read.
+        env: needed to continue learning, but not for predict(). custom_objects, kwargs: arguments of the constructor
+        that replace the saved ones. print_system_info: whether to print the versions in use. Raises FileNotFoundError,
+        and ValueError for a file of another algorithm or one that cannot be read.
         """
         if print_system_info:
             print(f"Headrace {version('headrace')}, torch {torch.__version__}, Python {platform.python_version()}")
@@ -393,7 +393,7 @@ class Model:
         return model
 
     def close(self) -> None:
-        """End what the training holds, such as worker processes."""
+        """Free the training's resources, such as worker processes."""
         if self._trainer is not None:
             self._trainer.close()
         if self._given.made:

@@ -163,7 +163,7 @@ class TD3(Model):
 
 
 class EpsilonGreedy:
-    """Members that models of Q-networks have besides Model's."""
+    """Additional members of models with Q-networks."""
 
     _rate_is_set = False
     policy: Any
@@ -173,8 +173,8 @@ class EpsilonGreedy:
 
     @property
     def exploration_rate(self) -> float:
-        """The fraction of random actions of predict(deterministic=False): that of the training, 0 before it; or the one
-        that was set, until learn() begins."""
+        """The fraction of random actions of predict(deterministic=False): the training's present one, 0 before it, or
+        the value that was set, until learn() begins."""
         return float(self.policy.exploration.mean()) if self.num_timesteps or self._rate_is_set else 0.0
 
     @exploration_rate.setter
@@ -185,8 +185,8 @@ class EpsilonGreedy:
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, Any]:
-        """As that of the other models; unless deterministic, random actions by exploration_rate, drawn once for a
-        batch."""
+        """As Model.predict(). Unless deterministic, actions are random with probability exploration_rate, drawn once
+        for a batch."""
         action, after = super().predict(observation, state, episode_start, deterministic)  # type: ignore[misc]
         if deterministic or torch.rand(1, generator=self._generator).item() >= self.exploration_rate:
             return action, after
@@ -196,7 +196,7 @@ class EpsilonGreedy:
 
 
 class DQN(EpsilonGreedy, Model):
-    """Deep Q-learning: headrace.DQN, without its later additions, as Stable-Baselines3's."""
+    """Deep Q-learning as in Stable-Baselines3: headrace.DQN without its later additions."""
 
     algorithm_name = "dqn"
     log_interval = 4

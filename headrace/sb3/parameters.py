@@ -16,7 +16,7 @@ EXPLORATION = {"exploration", "random"}  # buffers of a policy that belong to it
 
 
 def explore_from(algorithm: Algorithm, progress: float) -> None:
-    """Explore as at this fraction of a training, 0 .. 1, which begins or goes on."""
+    """Set the exploration to that of a fraction of the training, 0 .. 1."""
     if isinstance(algorithm, OffPolicy):
         if hasattr(algorithm, "progress"):  # of epsilon-greedy exploration
             algorithm.progress = progress
@@ -29,7 +29,7 @@ def optimizers(algorithm: Any) -> list[Adam]:
 
 
 def optimizer_of(algorithm: str, kwargs: Mapping[str, Any]) -> Json:
-    """Adam's eps and betas, by optimizer_class and optimizer_kwargs. Raises ValueError for another optimizer."""
+    """Adam's eps and betas from optimizer_class and optimizer_kwargs. Raises ValueError for another optimizer."""
     kind, own = kwargs.get("optimizer_class"), dict(kwargs.get("optimizer_kwargs") or {})
     name = getattr(kind, "__name__", str(kind))
     if algorithm == "a2c" and name == "RMSpropTFLike":  # of A2C by default, too
@@ -41,11 +41,11 @@ def optimizer_of(algorithm: str, kwargs: Mapping[str, Any]) -> Json:
             f"optimizer_class={name!r}, optimizer_kwargs={text}: the optimizer is Adam, by its eps and betas"
         )
     betas = dict(zip(("beta1", "beta2"), own.pop("betas", ()), strict=False))
-    return betas if algorithm == "qrdqn" else {**betas, **own}  # whose eps is of_sums()
+    return betas if algorithm == "qrdqn" else {**betas, **own}  # its eps is in of_sums()
 
 
 def of_sums(given: Mapping[str, Any], settings: Json) -> Json:
-    """Epsilon and limit of QRDQN's optimizer, for gradients that are sums over quantiles there, and means here.
+    """Epsilon and gradient limit for QRDQN: gradients are sums over quantiles in sb3-contrib, and means here.
 
     Without optimizer_class its Adam has an epsilon of 0.01 / batch_size.
     """
@@ -74,10 +74,10 @@ def get_parameters(algorithm: Algorithm) -> dict[str, dict[str, Any]]:
 
 
 def set_parameters(algorithm: Algorithm, given: Mapping[str, Mapping[str, Any]], exact_match: bool) -> None:
-    """Take the tensors of get_parameters(). exact_match: False takes a part of them.
+    """Load the tensors of get_parameters(). exact_match: False allows a part of them.
 
-    Raises ValueError for other parts than policy and optimizer, and with exact_match where one is missing;
-    RuntimeError, as PyTorch's load_state_dict(), for tensors that are missing.
+    Raises ValueError for other parts than policy and optimizer and, with exact_match, for missing parts; RuntimeError,
+    as PyTorch's load_state_dict(), for missing tensors.
     """
     unknown = given.keys() - {"policy", "optimizer"}
     if unknown or (exact_match and len(given) < 2):

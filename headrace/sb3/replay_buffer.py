@@ -1,4 +1,4 @@
-"""The replay buffer of a model under Stable-Baselines3's names, and files of it, which hold tensors alone."""
+"""The replay buffer of a model under Stable-Baselines3's names, and its files, which only hold tensors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ INSTEAD = {
 
 
 class Samples(NamedTuple):
-    """Transitions that were drawn, of up to n steps, on the device that learns."""
+    """A sample of transitions of up to n steps, on the learner's device."""
 
     observations: Any  # [B, ...]
     actions: Tensor  # [B, K], in the units of the action space
     next_observations: Any  # [B, ...]
-    dones: Tensor  # [B, 1]: 1 where the episode terminated
+    dones: Tensor  # [B, 1]: 1 if the episode terminated
     rewards: Tensor  # [B, 1]
-    discounts: Tensor  # [B, 1]: of the value of next_observations
+    discounts: Tensor  # [B, 1]: factor of the value of next_observations
 
 
 class ReplayBuffer:
@@ -49,7 +49,7 @@ class ReplayBuffer:
 
     @property
     def pos(self) -> int:
-        """Where the next step is written."""
+        """Position of the next step."""
         return int(self.replay.written.max()) % self.buffer_size
 
     @property
@@ -58,11 +58,11 @@ class ReplayBuffer:
         return bool(int(self.replay.written.max()) >= self.buffer_size)
 
     def size(self) -> int:
-        """Steps of each environment that are there."""
+        """Number of stored steps of each environment."""
         return self.buffer_size if self.full else self.pos
 
     def sample(self, batch_size: int, env: Any = None) -> Samples:
-        """Transitions drawn uniformly, with PyTorch's generator. Raises ValueError where none is there."""
+        """Draw transitions uniformly, with PyTorch's generator. Raises ValueError if none can be drawn."""
         replay = self.replay
         if int(replay.written.max()) < replay.least:
             raise ValueError(f"the replay buffer has {self.size()} steps, of which none can be drawn yet: call learn()")
@@ -72,7 +72,7 @@ class ReplayBuffer:
 
 
 def save(file: File, replay: Replay) -> None:
-    """Write the steps of a replay buffer. file: a path, with .pt where it has no suffix, or a file that is open."""
+    """Write the steps of a replay buffer. file: an open file or a path, which gets the suffix .pt if it has none."""
     state = dict(replay.state_dict())
     state["rows"] = list(state["rows"])
     if not is_path(file):
@@ -83,7 +83,7 @@ def save(file: File, replay: Replay) -> None:
 
 
 def read(file: File) -> Json:
-    """The state of a replay buffer that save() wrote. Raises ValueError for another file."""
+    """Read the state of a replay buffer from a file of save(). Raises ValueError for another file."""
     path = opened(file, "readable") if not is_path(file) else _named(file)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -98,8 +98,8 @@ def read(file: File) -> Json:
 
 
 def put(replay: Replay, state: Mapping[str, Any]) -> None:
-    """Fill a replay buffer with what another one of its size had. Its last episodes end there: steps that are appended
-    are of others. Raises ValueError for another size, and for steps of other environments."""
+    """Load the saved state of a replay buffer of the same size. Its last episodes are cut off, since steps appended
+    later are of other episodes. Raises ValueError for another size, and for steps of other environments."""
     expected = {name: column.shape[2:] for name, column in replay._stored()}
     for piece in state["rows"]:
         found = {name: x.shape[1:] for name, x in piece.items() if name not in ("start", "stop")}

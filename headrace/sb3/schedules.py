@@ -1,4 +1,4 @@
-"""Schedules as files have them: functions of the remaining fraction of a training, 1 .. 0, by their values."""
+"""Schedules for files: functions of the remaining fraction of a training, 1 .. 0, represented by values."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-POINTS = 1000  # parts of the training at whose ends a function is asked for its value
-STRAIGHT = 1e-9  # of the largest value: a smaller bend is rounding
+POINTS = 1000  # parts of the training at whose ends a function is evaluated
+STRAIGHT = 1e-9  # relative to the largest value: smaller deviations from a line are rounding
 _NUMBER = r"([-+.\deE]+)"
 CONSTANT = re.compile(rf"ConstantSchedule\(val={_NUMBER}\)")
 LINEAR = re.compile(rf"LinearSchedule\(start={_NUMBER}, end={_NUMBER}, end_fraction={_NUMBER}\)")
 
 
 class Constant(float):
-    """A number that is a schedule, too."""
+    """A number that can also be called as a schedule."""
 
     def __call__(self, remaining: float) -> float:
         """The number."""
@@ -23,9 +23,9 @@ class Constant(float):
 
 
 class Interpolated:
-    """A schedule by its values at some remaining fractions, in rising order, and straight lines between them.
+    """A piecewise linear schedule: values at some remaining fractions, in rising order.
 
-    name: of the function that it was, or of its class.
+    name: of the original function, or of its class.
     """
 
     def __init__(self, at: Sequence[float], values: Sequence[float], name: str = "Interpolated") -> None:
@@ -41,7 +41,7 @@ class Interpolated:
 
 
 def interpolated(function: Callable[[float], float]) -> Interpolated | None:
-    """A function by its values, as few as describe them; None where it has no finite value at some of the points."""
+    """Represent a function by as few values as describe it; None if its value at some point is not finite."""
     at = np.linspace(0.0, 1.0, POINTS + 1)
     try:
         values = np.array([float(function(float(x))) for x in at])
@@ -56,7 +56,7 @@ def interpolated(function: Callable[[float], float]) -> Interpolated | None:
 
 
 def of_text(text: str) -> Interpolated | float | None:
-    """A schedule of Stable-Baselines3 by its text; None for one that the text does not tell."""
+    """Read a schedule of Stable-Baselines3 from its text; None if the text does not determine it."""
     if match := CONSTANT.search(text):
         return float(match[1])
     if not (match := LINEAR.search(text)):

@@ -1,5 +1,5 @@
-"""Values that callbacks and logs read of environments that are stepped in Python: infos, successes, and the locals of
-each step under the names of Stable-Baselines3's loop."""
+"""Values of environments in Python for callbacks and logs: infos, successes, and the locals of each step under the
+names of Stable-Baselines3's loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SteppedEnv(EnvWrapper):
         self.after = after
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """Raises Stopped where the function returns False."""
+        """Take a step. Raises Stopped if the function returns False."""
         self.env.step(rollout, t)
         if not self.after(rollout, t):
             raise Stopped
@@ -37,8 +37,8 @@ class SteppedEnv(EnvWrapper):
 class Steps:
     """The locals of each step, with the infos of the environments and the statistics of episodes.
 
-    env: of the training. begins: whether all environments begin an episode; others have had steps that were not seen,
-    and the statistics of their first episodes come with the step that resets them.
+    env: the training's. begins: whether all environments begin an episode. Otherwise earlier steps are unknown, and the
+    statistics of first episodes come with the step that resets them.
     """
 
     def __init__(self, env: Env, begins: bool) -> None:
@@ -47,7 +47,7 @@ class Steps:
         self._known = np.full(env.num_envs, begins)
 
     def locals_of(self, rollout: Rollout, t: int) -> dict[str, Any]:
-        """What a callback finds after step t. Environments that the step resets have no info, and the reward 0."""
+        """The locals for callbacks after step t. Environments that the step resets have no info, and the reward 0."""
         valid, reward, terminated, truncated = (
             _array(column)
             for column in (rollout.valid[t], rollout.reward[t], rollout.terminated[t], rollout.truncated[t])
@@ -73,7 +73,7 @@ class Steps:
         return found
 
     def _begin(self, index: int, info: Json, total: float, length: int) -> None:
-        """An episode begins. total, length: of the one before, 0 where there was none."""
+        """Begin an episode. total, length: return and length of the previous one, 0 without one."""
         if length and not self._known[index]:
             info["episode"] = self._episode(total, length)
         self._known[index], self._returns[index], self._lengths[index] = True, 0.0, 0
@@ -83,7 +83,7 @@ class Steps:
 
 
 def observations(space: Space, column: Any) -> Any:
-    """A row of observations as arrays [N, ...] in the space's dtype, by name for a Dict."""
+    """Convert a row of observations to arrays [N, ...] in the space's dtype, by name for a Dict."""
     if isinstance(space, FlatDict):
         return {name: observations(space.members[name], part) for name, part in space.split(column).items()}
     if isinstance(space, Dict):
@@ -102,12 +102,12 @@ def _one(seen: Any, index: int) -> Any:
 
 
 class Watched(gymnasium.Wrapper):
-    """Keeps the info of the last step, and info["is_success"] of each episode's last step since these were taken.
+    """Keeps the info of the last step, and info["is_success"] of each episode's last step since they were last read.
 
-    closes: whether closing it closes the environment, which is not so for one that others hold.
+    closes: whether closing it closes the environment; False for an environment that the user owns.
     """
 
-    headrace_logs = ("is_success",)  # infos that are read
+    headrace_logs = ("is_success",)  # names of infos that are read
 
     def __init__(self, env: gymnasium.Env, closes: bool = True) -> None:
         super().__init__(env)
@@ -116,7 +116,7 @@ class Watched(gymnasium.Wrapper):
         self.headrace_successes: list[float] = []
 
     def reset(self, **how: Any) -> tuple[Any, Json]:
-        """Begin an episode, with the arguments that are given alone: some environments know no options."""
+        """Begin an episode, passing on only the given arguments, since some environments do not take options."""
         self.headrace_info = {}
         return self.env.reset(**how)
 
@@ -129,19 +129,19 @@ class Watched(gymnasium.Wrapper):
         return observation, reward, terminated, truncated, info
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute of the environment: this wrapper has none."""
+        """Set an attribute of the environment, since this wrapper has none."""
         if force:
             set_attribute(self.env, name, value)
         return force or self.env.set_wrapper_attr(name, value, force=False)
 
     def close(self) -> None:
-        """Close the environment, where it is not the user's."""
+        """Close the environment, unless it is the user's."""
         if self._closes:
             self.env.close()
 
 
 def success_of(info: Json) -> list[float]:
-    """info["is_success"], where there is one."""
+    """info["is_success"] as a list, empty without one."""
     return [as_number(found, "info['is_success']")] if (found := info.get("is_success")) is not None else []
 
 
@@ -158,7 +158,7 @@ def _take_successes(env: gymnasium.Env) -> list[float]:
 
 
 def infos(env: Env) -> list[Json]:
-    """The infos of the last step of a training's environments; empty ones of those that are compiled."""
+    """Infos of the last step of a training's environments; empty for compiled ones."""
     if env.backend in ("inline", "workers"):
         return env.apply(info_of)
     vector = vector_of(env)
@@ -177,6 +177,6 @@ def successes(env: Env) -> list[float]:
 
 
 def vector_of(env: Env) -> Any:
-    """The env_argument.OtherVecEnv that a training steps; None where it steps other environments."""
+    """The env_argument.OtherVecEnv that a training steps; None for other environments."""
     vector = getattr(getattr(env, "source", None), "env", None)
     return vector if hasattr(vector, "successes") else None

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's constructor arguments as settings of Headrace."""
+"""Translate Stable-Baselines3's constructor arguments to settings of Headrace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Schedule = Callable[[float], float]  # of the remaining fraction of the training
 SAME = {"gamma", "gae_lambda", "max_grad_norm", "normalize_advantage", "buffer_size", "learning_starts", "tau"}
 SAME |= {"use_sde", "sde_sample_freq", "use_sde_at_warmup"}
 SAME |= {"n_steps", "policy_delay", "exploration_fraction", "target_noise_clip"}  # of algorithms with a replay buffer
-WITHOUT_COUNTERPART = {  # argument -> what there is instead
+WITHOUT_COUNTERPART = {  # argument -> the reason, or what to use instead
     "rollout_buffer_class": "the rollout is Headrace's own",
     "rollout_buffer_kwargs": "the rollout is Headrace's own",
     "optimize_memory_usage": "the replay buffer stores each observation once already",
@@ -51,9 +51,9 @@ NETWORKS = {  # algorithm -> sizes and activation of MlpPolicy's hidden layers
     "dqn": ((64, 64), "relu"),
     "qrdqn": ((64, 64), "relu"),
 }
-CRITIC_HIDDEN = {"tqc": (256, 256), "crossq": (1024, 1024)}  # of critics, where Headrace's own are others
+CRITIC_HIDDEN = {"tqc": (256, 256), "crossq": (1024, 1024)}  # of critics, where Headrace's defaults differ
 POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
-POLICY_CLASSES = {"ActorCriticPolicy", "SACPolicy", "TD3Policy", "DQNPolicy"}  # what MlpPolicy is an alias of
+POLICY_CLASSES = {"ActorCriticPolicy", "SACPolicy", "TD3Policy", "DQNPolicy"}  # classes with the alias MlpPolicy
 POLICY_CLASSES |= {"TQCPolicy", "CrossQPolicy", "QRDQNPolicy", "RecurrentActorCriticPolicy"}
 ON_POLICY = ("ppo", "a2c", "trpo", "recurrent_ppo")
 DISCRETE, DETERMINISTIC = ("dqn", "qrdqn"), ("td3", "ddpg")
@@ -62,23 +62,23 @@ OF_CONTRIB = {  # arguments of sb3-contrib's models -> settings
     **{"line_search_max_iter": "backtracks", "n_critic_updates": "critic_epochs"},
     "top_quantiles_to_drop_per_net": "dropped_quantiles",
 }
-HARMLESS = {  # values of policy_kwargs that nothing depends on
+HARMLESS = {  # values of policy_kwargs without effect
     **{"full_std": True, "squash_output": False, "clip_mean": 2.0, "n_lstm_layers": 1},
     **{"batch_norm": True, "batch_norm_momentum": 0.01, "batch_norm_eps": 0.001, "lstm_kwargs": None},
     **{"share_features_extractor": True, "features_extractor_kwargs": None},
 }
-CRITICS = {"sac": 2, "td3": 2, "ddpg": 1, "crossq": 2}  # that an algorithm has, and n_critics may not change
+CRITICS = {"sac": 2, "td3": 2, "ddpg": 1, "crossq": 2}  # number of critics, which n_critics must not change
 
 
 class ArgumentError(ValueError, TypeError, AssertionError):
-    """An argument, or environments, that a model cannot take: Stable-Baselines3 raises AssertionError for many."""
+    """An argument or environments that a model does not support. Stable-Baselines3 raises AssertionError for many."""
 
 
 class Translation(NamedTuple):
-    """What a model is made with."""
+    """Settings of a model."""
 
     config: Any  # of the algorithm's dataclass
-    learning_rate: Schedule | None  # None where it is constant
+    learning_rate: Schedule | None  # None if it is constant
     clip: Schedule | None  # likewise, of PPO's clipping
     optimizer: Json  # attributes of Adam that differ from Headrace's
 
@@ -91,8 +91,8 @@ def translate(
     spaces: tuple[Space, Space],
     num_envs: int,
 ) -> Translation:
-    """The settings that mean what the arguments mean. given: those of the constructor; defaults: Stable-Baselines3's.
-    spaces: of observations and actions.
+    """Translate arguments to settings with the same meaning. given: arguments of the constructor. defaults:
+    Stable-Baselines3's. spaces: observation and action space.
 
     Raises ValueError, TypeError for an argument without counterpart that is not at its default.
     """
@@ -132,7 +132,7 @@ def trained_as(algorithm: str) -> str:
 
 
 def _sequences(given: Mapping[str, Any]) -> Json:
-    """RecurrentPPO's sequences: as long as a minibatch, or the longest divisor of n_steps below that."""
+    """The length of RecurrentPPO's sequences: that of a minibatch, or the longest divisor of n_steps below it."""
     steps = given["n_steps"]
     longest = min(given["batch_size"], steps)
     return {"sequence_length": next(n for n in range(longest, 0, -1) if steps % n == 0), "recurrent": "lstm"}
@@ -148,13 +148,13 @@ def refuse(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
 
 
 def train_settings(**named: Any) -> Json:
-    """All settings of TrainConfig at their defaults, but for those named: registered settings of an environment are
-    for Headrace's own train()."""
+    """Set all of TrainConfig to defaults, except the given ones: settings registered for an environment are only for
+    Headrace's own train()."""
     return {field.name: default_of(field) for field in fields(TrainConfig)} | {"scale": False, **named}
 
 
 def _schedule(name: str, value: Any) -> tuple[Schedule | None, float]:
-    """A schedule, None where it is constant, and its value at the start."""
+    """A schedule, None if it is constant, and its value at the start."""
     if isinstance(value, int | float):
         return None, float(value)
     if not callable(value):
@@ -176,7 +176,7 @@ def _ppo(given: Mapping[str, Any], settings: Json, num_envs: int) -> Schedule | 
 
 
 def warn_of_minibatches(given: Mapping[str, Any], num_envs: int) -> None:
-    """Warn where minibatches have another size than batch_size, as Stable-Baselines3 does of a truncated one."""
+    """Warn if minibatches have another size than batch_size, as Stable-Baselines3 warns about a truncated one."""
     rows, size = given["n_steps"] * num_envs, given.get("batch_size", 0)
     if "n_epochs" in given and rows % size:
         number = count(rows, size)
@@ -219,14 +219,14 @@ def _off_policy(algorithm: str, given: Mapping[str, Any], settings: Json, num_en
 
 
 def _target_interval(given: Mapping[str, Any], rows: int) -> int:
-    """Gradient steps between updates of a target network; rows: of a rollout. Stable-Baselines3 counts environment
-    steps and updates it while it collects, so never between the gradient steps that follow one rollout."""
+    """Gradient steps between updates of a target network. rows: of a rollout. Stable-Baselines3 counts environment
+    steps and updates it while collecting, so never between the gradient steps after one rollout."""
     steps = max(given["gradient_steps"], 0) or rows
     return max(steps, round(given["target_update_interval"] * steps / rows))
 
 
 def _replay(given: Mapping[str, Any]) -> Json:
-    """Hindsight, of a HerReplayBuffer. Raises ValueError for other classes and arguments of replay buffers."""
+    """Settings of hindsight for a HerReplayBuffer. Raises ValueError for other classes and arguments."""
     kind, kwargs = given["replay_buffer_class"], dict(given["replay_buffer_kwargs"] or {})
     name = getattr(kind, "__name__", str(kind))
     if kind is None and not kwargs:
@@ -263,7 +263,7 @@ def _temperature(ent_coef: str | float) -> Json:
 
 
 def _noise(noise: Any) -> Json:
-    """The exploration of TD3 and DDPG, by NormalActionNoise or OrnsteinUhlenbeckActionNoise of actions in [-1, 1]."""
+    """Settings of TD3's and DDPG's exploration from SB3's action noise (for actions in [-1, 1])."""
     if noise is None:
         return {"exploration": 0.0}
     mean, sigma = (np.atleast_1d(getattr(noise, name, math.nan)) for name in ("_mu", "_sigma"))
@@ -279,13 +279,13 @@ def _noise(noise: Any) -> Json:
 
 
 def ornstein_uhlenbeck(sigma: float, theta: float = 0.15, dt: float = 1e-2) -> Json:
-    """x' = (1 - theta dt) x + sigma sqrt(dt) normal, from 0, as noise of one deviation and autocorrelation."""
+    """Convert x' = (1 - theta dt) x + sigma sqrt(dt) normal, from 0, to a constant deviation and autocorrelation."""
     keeps = 1 - theta * dt
     return {"exploration": sigma * math.sqrt(dt / (1 - keeps**2)), "noise_autocorrelation": keeps}
 
 
 def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple[Space, Space]) -> Json:
-    """The networks of a policy's name and policy_kwargs."""
+    """Settings of the networks from a policy's name and policy_kwargs."""
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", repr(policy))
     name = name.replace("LstmPolicy", "Policy") if algorithm == "recurrent_ppo" else name
     if name not in POLICIES and name not in POLICY_CLASSES:
@@ -328,7 +328,7 @@ def _policy(algorithm: str, policy: Any, given: Mapping[str, Any], spaces: tuple
 
 
 def _of_class(algorithm: str, kwargs: Json) -> Json:
-    """What policy_kwargs of some algorithms alone have. Takes that out of kwargs."""
+    """Settings from policy_kwargs that only some algorithms have. Removes them from kwargs."""
     if algorithm == "tqc":
         return {"critics": kwargs.pop("n_critics", 2), "quantiles": kwargs.pop("n_quantiles", 25)}
     if algorithm == "qrdqn":
@@ -349,7 +349,7 @@ def _of_class(algorithm: str, kwargs: Json) -> Json:
 
 
 def _deviation(algorithm: str, kwargs: Json, given: Mapping[str, Any], space: Space) -> Json:
-    """The deviation of Box actions at the start, by log_std_init. Takes that out of kwargs."""
+    """The initial deviation of Box actions, from log_std_init. Removes it from kwargs."""
     log_std, sde = kwargs.pop("log_std_init", None), given.get("use_sde")
     found: Json = {"use_expln": kwargs.pop("use_expln", False)} if "use_sde" in given else {}
     if algorithm in ON_POLICY and isinstance(space, Box):
@@ -374,7 +374,7 @@ def _hidden(algorithm: str, arch: Any) -> Json:
     parts = arch if isinstance(arch, dict) else {"pi": arch, critic: arch}
     if parts.keys() - {"pi", critic} or (algorithm not in ON_POLICY and len(parts) < 2):
         raise ValueError(f"net_arch={arch!r}: {algorithm} takes a list of sizes, or a dict of them for pi and {critic}")
-    sizes = {name: tuple(parts.get(name, ())) for name in ("pi", critic)}  # without layers where it is left out
+    sizes = {name: tuple(parts.get(name, ())) for name in ("pi", critic)}  # no layers if left out
     if not all(isinstance(size, int) for own in sizes.values() for size in own):
         raise ValueError(f"net_arch must be a list of sizes, or a dict of such lists, got {arch!r}")
     alike = sizes["pi"] == sizes[critic]
@@ -393,7 +393,7 @@ def _activation(function: Any) -> str:
 
 
 def present(device: Any) -> Any:
-    """The device; the CPU in place of a GPU that is not there, as Stable-Baselines3 does, and a line says so."""
+    """The device, or the CPU if there is no such GPU, as in Stable-Baselines3. A line says so."""
     if str(device).startswith("cuda") and not torch.cuda.is_available():
         print(f"device {device} is not there: the CPU is used", file=sys.stderr)
         return "cpu"

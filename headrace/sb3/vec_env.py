@@ -32,11 +32,11 @@ class VecEnv:
 
         model = stable_baselines3.PPO("MlpPolicy", headrace.sb3.VecEnv("CartPole-v1", 64))
 
-    source, num_envs, options: as for headrace.make_vec(), or a gymnasium.vector.VectorEnv in SAME_STEP mode that it
-    gave, with episode_statistics=True for `episode`. What can be compiled is; workers=k steps other environments in k
+    source, num_envs, options: as for headrace.make_vec(); or a gymnasium.vector.VectorEnv of make_vec() in SAME_STEP
+    mode, with episode_statistics=True for `episode`. Environments are compiled if possible; workers=k steps others in k
     processes.
-    infos: `TimeLimit.truncated`; where an episode ended `terminal_observation` and `episode`, with r (return), l
-    (length) and t (seconds), as Monitor gives them. Where Stable-Baselines3 is loaded, this is a subclass of its VecEnv
+    infos: `TimeLimit.truncated`; at the end of an episode also `terminal_observation` and `episode`, with r (return), l
+    (length) and t (seconds), as from Monitor. If Stable-Baselines3 is loaded, this counts as a subclass of its VecEnv
     for isinstance().
     """
 
@@ -67,12 +67,12 @@ class VecEnv:
         self._seed: int | None = seed
         self._options: Json = {}
         self._actions: Any = None
-        self._vectors: list[Any] = [self.vector.unwrapped]  # whose attributes are set; that of a training last
+        self._vectors: list[Any] = [self.vector.unwrapped]  # vectors whose attributes are set; the training's is last
         _register(type(self))
 
     @property
     def envs(self) -> list[Any]:
-        """The environments, where they are objects of this process. Raises AttributeError where they are not."""
+        """The environments, if they are objects in this process. Raises AttributeError if not."""
         inner = self.vector.unwrapped
         if not isinstance(inner, SyncVectorEnv):
             where = "compiled" if isinstance(inner, CompiledVectorEnv) else "in other processes"
@@ -83,7 +83,7 @@ class VecEnv:
 
     @property
     def unwrapped(self) -> VecEnv:
-        """Itself: what wraps it is of Stable-Baselines3."""
+        """Return itself: wrappers around it are Stable-Baselines3's."""
         return self
 
     def seed(self, seed: int | None = None) -> list[int | None]:
@@ -93,26 +93,27 @@ class VecEnv:
         return [self._seed + index for index in range(self.num_envs)]
 
     def set_options(self, options: list[Json] | Json | None = None) -> None:
-        """Options of the next reset(), the same for all environments. Raises ValueError for different ones."""
+        """Set options of the next reset(), the same for all environments. Raises ValueError for different ones."""
         each = [options or {}] if isinstance(options, dict | None) else options
         if any(one != each[0] for one in each):
             raise ValueError("options must be the same for all environments: give one dict")
         self._options = dict(each[0])
 
     def reset(self) -> Any:
-        """Begin new episodes, with the seed of seed() where it was called since. Observations [N, ...]."""
+        """Begin new episodes, with the seed of a preceding seed(). Returns observations [N, ...]."""
         observation, infos = self.vector.reset(seed=self._seed, options=self._options or None)
         self._seed, self._options = None, {}
         self.reset_infos = self._each(infos)
         return observation
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, list[Json]]:
-        """Observations, rewards float32 [N], dones bool [N], and infos."""
+        """Take a step. Returns observations, rewards float32 [N], dones bool [N], and infos."""
         self.step_async(actions)
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
-        """Keep the actions for step_wait(): an array; of a Dict or Tuple space also a list of one per environment."""
+        """Keep the actions for step_wait(): an array, or for a Dict or Tuple space also a list of one per
+        environment."""
         if isinstance(self.action_space, Dict | Tuple) and isinstance(actions, list):
             batch: Any = create_empty_array(self.action_space, self.num_envs)
             actions = concatenate(self.action_space, actions, batch)
@@ -130,7 +131,7 @@ class VecEnv:
         return observation, reward.astype(np.float32, copy=False), done, each
 
     def _step_infos(self, infos: Json, done: np.ndarray) -> list[Json]:
-        """Infos of the step: of an episode's last step those of that step, and not of the reset that follows it."""
+        """Infos of the step. For an episode's last step these are the step's own, not those of the following reset."""
         if not infos:
             return [{} for _ in range(self.num_envs)]
         rest = {key: value for key, value in infos.items() if key.removeprefix("_") not in ENDS}
@@ -147,7 +148,7 @@ class VecEnv:
         return each
 
     def _each(self, infos: Json) -> list[Json]:
-        """Infos in Gymnasium's form, by name, as a dict for each environment."""
+        """Convert infos of Gymnasium's form, by name, to a dict for each environment."""
         each: list[Json] = [{} for _ in range(self.num_envs)]
         for key, values in infos.items():
             if f"_{key}" not in infos:  # a mask
@@ -158,8 +159,9 @@ class VecEnv:
         return each
 
     def train(self, env: Env) -> None:
-        """A model trains in this Env. Where its environments are others than those of this VecEnv, being compiled or in
-        workers, get_attr(), set_attr() and env_method() are theirs; the last two act on those of this VecEnv, too."""
+        """Attach the Env that a model trains in. If its environments are separate from this VecEnv's, because they are
+        compiled or in workers, get_attr(), set_attr() and env_method() act on them; the last two also act on this
+        VecEnv's."""
         own: Any = self.vector.unwrapped
         trained: Any = None
         if isinstance(own, CompiledVectorEnv) and isinstance(env, CompiledEnv):
@@ -186,9 +188,9 @@ class VecEnv:
             set_attr(vector, attr_name, value, list(self._indices(indices)))
 
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> list:
-        """What a method of some environments, or of all, returns. It is called for no others.
+        """Call a method of some environments, or of all, and return the results.
 
-        Raises ValueError where a vector made elsewhere calls methods of all environments alone.
+        Raises ValueError for a vector made elsewhere that can only call methods of all environments.
         """
         chosen, how = list(self._indices(indices)), (method_name, method_args, method_kwargs)
         return [env_method(vector, chosen, *how) for vector in self._vectors][-1]
@@ -214,7 +216,7 @@ class VecEnv:
     def render(self, mode: str | None = None) -> np.ndarray | None:
         """With render_mode "rgb_array", the images of all environments as one; otherwise the environments show it.
 
-        Raises ValueError where they cannot render, or not in this mode."""
+        Raises ValueError if they cannot render, or not in this mode."""
         mode = mode or self.render_mode
         if self.render_mode is None or mode not in (self.render_mode, "human"):
             raise ValueError(
@@ -232,7 +234,7 @@ class VecEnv:
         return image
 
     def getattr_depth_check(self, name: str, already_found: bool) -> str | None:
-        """For Stable-Baselines3's wrappers: the name of this class, where it hides an attribute that they found."""
+        """For Stable-Baselines3's wrappers: the name of this class if it hides an attribute that they have found."""
         return f"{type(self).__module__}.{type(self).__name__}" if hasattr(self, name) and already_found else None
 
     def close(self) -> None:
@@ -240,7 +242,7 @@ class VecEnv:
         self.vector.close()
 
 
-ENDS = ("final_obs", "final_info", "episode")  # infos of the end of an episode
+ENDS = ("final_obs", "final_info", "episode")  # infos at the end of an episode
 
 
 def make_vec_env(
@@ -258,8 +260,8 @@ def make_vec_env(
     *,
     workers: int | None = None,
 ) -> VecEnv:
-    """A VecEnv, by the arguments of stable_baselines3.common.env_util.make_vec_env, and workers: the number of
-    processes that step environments which cannot be compiled.
+    """Make a VecEnv, with the arguments of stable_baselines3.common.env_util.make_vec_env. workers: number of processes
+    that step environments which cannot be compiled.
 
     vec_env_cls: with SubprocVecEnv, and without workers, there is a process for each core, at most one for each
     environment. vec_env_kwargs: options of headrace.make_vec(). With wrapper_class or env_kwargs nothing is compiled.
@@ -284,7 +286,7 @@ def make_vec_env(
 
 
 def tiled(images: list[np.ndarray]) -> np.ndarray:
-    """Images [H, W, 3] in one, in rows as long as there are rows."""
+    """Arrange images [H, W, 3] in one, with about as many columns as rows."""
     columns = math.ceil(math.sqrt(len(images)))
     rows = math.ceil(len(images) / columns)
     height, width, colors = images[0].shape
@@ -302,7 +304,7 @@ def _has_wrapper(env: Any, wrapper_class: type) -> bool:
 
 
 def _register(cls: type) -> None:
-    """Make a class a VecEnv of Stable-Baselines3 for isinstance(), where that is loaded."""
+    """Register a class as a VecEnv of Stable-Baselines3 for isinstance(), if Stable-Baselines3 is loaded."""
     base = sys.modules.get("stable_baselines3.common.vec_env.base_vec_env")
     if base is not None:
         base.VecEnv.register(cls)

@@ -1,4 +1,4 @@
-"""Files of models: Headrace's own, without pickle, and those of Stable-Baselines3, whose pickled parts are not read."""
+"""Read and write model files: Headrace's own, without pickle, and Stable-Baselines3's, whose pickles are not read."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ FORMAT = 2  # 1 had Box actions in half their range around its center, as headra
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file holds. state: of the algorithm; weights: in its place, of Stable-Baselines3's policy, with the
-    exploration_rate of a DQN."""
+    """The contents of a file. state: of the algorithm. weights: instead of state, those of Stable-Baselines3's policy,
+    with the exploration_rate of a DQN."""
 
     algorithm: str
     policy: str  # the policy argument
     arguments: Json
     n_envs: int
     num_timesteps: int
-    pair: tuple[Space, Space] | None  # spaces of observations and actions, None where the file has no readable ones
+    pair: tuple[Space, Space] | None  # observation and action space, None if the file has no readable ones
     state: Json | None
     weights: Json | None
     exploration_rate: float | None = None
 
     def of(self, algorithm: str, path: File) -> Saved:
-        """What is for this algorithm: TD3's and DDPG's files of Stable-Baselines3 differ by critics alone. Raises
-        ValueError where it is of another one."""
+        """Check that the file is of this algorithm. Stable-Baselines3's files of TD3 and DDPG differ only in their
+        critics. Raises ValueError for another algorithm."""
         alike = self.weights is not None and {self.algorithm, algorithm} <= {"td3", "ddpg"}
         if self.algorithm != algorithm and not alike:
             kinds = class_name(self.algorithm), class_name(algorithm)
@@ -59,14 +59,14 @@ class Saved:
         return replace(self, algorithm=algorithm)
 
     def spaces(self) -> tuple[Space, Space]:
-        """The spaces of observations and actions. Raises ValueError where the file has no readable ones."""
+        """The observation and action space. Raises ValueError if the file has no readable ones."""
         if self.pair is None:
             raise ValueError("the file has its spaces in pickled form alone: give load() an env")
         return self.pair
 
     def make(self, config: Any, spaces: tuple[Space, Space], seed: int, device: torch.device) -> Algorithm:
-        """The algorithm, on a device. Networks of Stable-Baselines3 become target networks too, and the moments of
-        its optimizers are not taken over."""
+        """Make the algorithm on a device. Networks of Stable-Baselines3 are also copied to target networks, and the
+        moments of its optimizers are dropped."""
         kind: Any = algorithm_classes(trained_as(self.algorithm)).algorithm
         policy = kind.make_policy(config, *spaces, seed)
         if self.state is None:
@@ -89,7 +89,7 @@ class Saved:
 
 
 def with_suffix(file: File) -> File:
-    """Where to write: a path with .zip where it has no suffix, or a file that is open."""
+    """The file to write: an open file or a path, which gets the suffix .zip if it has none."""
     if not is_path(file):
         return opened(file, "writable")
     path = Path(file)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def with_suffix(file: File) -> File:
 
 
 def found(file: File) -> File:
-    """What to read: a path, with .zip where there is no such file, or a file that is open."""
+    """The file to read: an open file or a path, with the suffix .zip if there is no such file."""
     if not is_path(file):
         return opened(file, "readable")
     path = Path(file)  # type: ignore[arg-type]
@@ -115,7 +115,7 @@ def is_path(file: Any) -> bool:
 
 
 def opened(file: Any, ability: str) -> Any:
-    """A file that is open. Raises TypeError, ValueError where it is not, or for text."""
+    """Check an open file. Raises TypeError, ValueError if it is not open, or open for text."""
     if not hasattr(file, "write" if ability == "writable" else "read") or isinstance(file, io.TextIOBase):
         raise TypeError(f"give a path, or a file that is open in binary mode, such as io.BytesIO(); got {file!r}")
     if getattr(file, "closed", False) or not getattr(file, ability, lambda: True)():
@@ -124,8 +124,8 @@ def opened(file: Any, ability: str) -> Any:
 
 
 def write(file: File, model: Any, state: Json, left_out: Collection[str] = (), format: str = "headrace") -> None:
-    """Write the file of a headrace.sb3.model.Model, and its folder where there is none. file: of with_suffix(). state:
-    of its algorithm; left_out: names of arguments that are not written. Raises ValueError for another format."""
+    """Write the file of a headrace.sb3.model.Model, and make its folder if needed. file: from with_suffix(). state: of
+    its algorithm. left_out: names of arguments that are not written. Raises ValueError for an unknown format."""
     if format != "headrace":
         raise ValueError(f'format must be "headrace" or "sb3", got {format!r}')
     arguments = model.arguments | {"verbose": model.verbose, "tensorboard_log": model.tensorboard_log}
@@ -162,7 +162,7 @@ def write_foreign(file: File, model: Any, left_out: Collection[str] = ()) -> Non
 
 
 def _put(file: File, content: bytes) -> None:
-    """Write a file, or into one that is open."""
+    """Write to a path or an open file."""
     if is_path(file):
         with replacing(Path(file), "the model") as fresh:  # type: ignore[arg-type]
             Path(fresh).write_bytes(content)
@@ -171,7 +171,7 @@ def _put(file: File, content: bytes) -> None:
 
 
 def read(file: File) -> Saved:
-    """What a file holds. Raises FileNotFoundError, and ValueError for a file of another kind."""
+    """Read a file. Raises FileNotFoundError, and ValueError for a file of another kind."""
     path: Any = found(file)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -206,14 +206,15 @@ def _own(about: Json, content: bytes) -> Saved:
 
 
 def _to_units(weights: Json, head: GaussianHead) -> None:
-    """Take means and standard deviations that a head has in half ranges to the units of actions."""
+    """Convert a head's means and standard deviations from half ranges to the units of actions."""
     weights["actor_out.weight"] *= head.half_range
     weights["actor_out.bias"] = weights["actor_out.bias"] * head.half_range.flatten() + head.center.flatten()
     weights["head.log_std"] = weights["head.log_std"] + head.half_range.flatten().log()
 
 
 def _plain_arguments(arguments: Json) -> Json:
-    """Arguments as JSON. Of schedules the values; what else is no data is left out, and said."""
+    """Convert arguments to JSON. Schedules are stored as values. Others that JSON does not have are left out, and a
+    line says so."""
     plain: Json = {}
     for name, value in arguments.items():
         if name == "device":

@@ -1,8 +1,8 @@
-"""Games of two agents as an environment of one: the learner plays one side, and opponents of a league the other.
+"""Games of two agents as an environment of one agent: the learner plays one side, opponents of a league the other.
 
-Where agents take turns, a step of the learner is its move and all of the opponent's until it moves again, or the game
-ends: its reward is the sum of the learner's rewards in between. Rows of a rollout are the learner's moves alone, so the
-losses, advantages and statistics of any algorithm are those of its moves, discounted once from one to the next.
+If agents take turns, a step is the learner's move and all of the opponent's moves until the learner moves again or the
+game ends. Its reward is the sum of the learner's rewards in between. Rows of a rollout are the learner's moves only. So
+any algorithm's losses, advantages and statistics refer to these moves, and discounting counts one step per move.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from headrace.envs.base import Env, EnvWrapper, Round
 from headrace.policies.base import Policy
 from headrace.self_play.league import LATEST, League, score_of
 
-MOST_MOVES = 1_000  # of an opponent between two moves of the learner: more are taken for a game that never ends
-NOW, AFTER, LAST = range(3)  # rows of the games' own rollout: before the learner's move, after it, after an opponent's
-OWN = ("_return", "_margin", "_length", "_played", "_rated", "_scores", "_games")  # tensors of a state
+MOST_MOVES = 1_000  # of an opponent between two moves of the learner: with more, the game counts as endless
+NOW, AFTER, LAST = range(3)  # rows of the inner rollout: before the learner's move, after it, after an opponent's move
+OWN = ("_return", "_margin", "_length", "_played", "_rated", "_scores", "_games")  # tensors of the state
 
 
 class _Opponent(NamedTuple):
-    """A policy, and its part of the games in the order of opponents."""
+    """An opponent's policy, and the slice of its games, which are sorted by opponent."""
 
     policy: Policy
     part: slice
 
 
 class SelfPlayEnv(EnvWrapper):
-    """An env of one agent for each game of `env`, which has two: the learner's.
+    """An env with the learner as the only agent of each game of `env`, whose games have two agents.
 
-    In the first half of the games the learner is the first agent, in the others the second one. Each half has as many
-    blocks as there are opponents, one for each. A game that began before its opponent was drawn is not rated. A game is
-    won by the agent with the higher return.
+    In the first half of the games the learner is the first agent, in the second half the second agent. Each half is
+    divided into one block of games per opponent. A game that began before its opponent was drawn is not rated. A game
+    is won by the agent with the higher return.
     seed: of the opponents' actions and of the league's draws. reward_scale: of `env`. join() has to be called before
     the first reset().
     Raises ValueError for games that self-play does not support.
@@ -58,15 +58,15 @@ class SelfPlayEnv(EnvWrapper):
         self._return, self._margin = torch.zeros(self.num_envs), torch.zeros(self.num_envs)
         self._length = torch.zeros(self.num_envs, dtype=torch.int32)
         self._played, self._rated = torch.zeros(2, self.num_envs, dtype=torch.bool)
-        self._scores = torch.zeros(league.opponents, dtype=torch.float64)  # in rated games since the last rollout
+        self._scores = torch.zeros(league.opponents, dtype=torch.float64)  # of rated games since the last rollout
         self._games = torch.zeros(league.opponents, dtype=torch.int64)
-        self._steps = self._draws = 0  # moves of the learner; resets and steps, a counter of the opponents' draws
+        self._steps = self._draws = 0  # moves of the learner; resets and steps, which count the opponents' random draws
         self._recent = (0.0, 0)  # score and number of games against snapshots in the last rollout
         parts = (self._half, self.num_envs - self._half)
         self._opponent = torch.cat([torch.arange(n) * league.opponents // n for n in parts])  # of each game
 
     def join(self, policy: Policy) -> None:
-        """Take a policy as the learner, and its first snapshot as the first opponent."""
+        """Set the learner's policy, and take its first snapshot as the first opponent."""
         self._policy = policy
         self._rivals = [deepcopy(policy) for _ in range(self.league.opponents)]
         for rival in self._rivals:
@@ -75,7 +75,7 @@ class SelfPlayEnv(EnvWrapper):
         self._place_opponents()
 
     def _place_opponents(self) -> None:
-        """Give the opponents that are drawn their weights and their games."""
+        """Load the weights of the drawn opponents, and assign games to them."""
         drawn = self.league.drawn
         for number, rival in zip(drawn, self._rivals, strict=True):
             snapshot = self.league.snapshot(number)
@@ -98,7 +98,7 @@ class SelfPlayEnv(EnvWrapper):
 
     def metrics(self) -> dict[str, float]:
         """Elo ratings of the learner and of the best snapshot, the number of snapshots, and the learner's mean score
-        against snapshots in the last rollout, where such games have ended."""
+        against snapshots in the last rollout, if such games have ended."""
         score, games = self._recent
         rated = {"self_play/score": score / games} if games else {}
         best = {"self_play/best_rating": self.league.best.rating, "self_play/snapshots": len(self.league.pool)}
@@ -124,7 +124,7 @@ class SelfPlayEnv(EnvWrapper):
         if t == 0:
             self.begin_rollout()
         inner, valid = self._inner, self._mine(self._inner.valid[NOW])
-        rollout.valid[t] = valid  # which differs where games could not be restored
+        rollout.valid[t] = valid  # differs from before if games could not be restored
         self._finish_games(rollout, t, valid)
         self._act(inner.action[NOW], rollout.action[t])
         if self._turns is None:
@@ -143,14 +143,15 @@ class SelfPlayEnv(EnvWrapper):
         self._observe(rollout, t + 1)
 
     def end_rollout(self, rollout: Rollout, scores: np.ndarray, games: np.ndarray) -> None:
-        """Take over what a kernel has played in place of step(). scores, games: in rated games, of each opponent."""
+        """Add the results of a kernel that has played in place of step(). scores, games: sum of scores and number of
+        rated games, by opponent."""
         self._scores += torch.from_numpy(scores)
         self._games += torch.from_numpy(games)
         self._steps += int(rollout.valid[:-1].sum())
         self._draws += rollout.num_steps
 
     def begin_rollout(self) -> None:
-        """Rate the games of the last rollout, and take a snapshot where it is time."""
+        """Rate the games of the last rollout, and take a snapshot if one is due."""
         scores, games = self._scores.tolist(), self._games.tolist()
         self.league.rate(scores, games)
         of_snapshots = [k for k, number in enumerate(self.league.drawn) if number != LATEST]
@@ -163,8 +164,8 @@ class SelfPlayEnv(EnvWrapper):
             self._rated.fill_(False)
 
     def _finish_games(self, rollout: Rollout, t: int, valid: Tensor) -> None:
-        """Report what the learner's games that ended before row t have brought. Rate games that neither agent plays on:
-        the next ones begin."""
+        """Report returns and lengths of the learner's games that ended before row t. Rate games that have ended for
+        both agents: the next ones begin."""
         rollout.episode_return[t] = torch.where(valid, 0.0, self._return / self._scale)
         rollout.episode_length[t] = torch.where(valid, 0, self._length)
         over = ~valid & ~self._others(self._inner.valid[NOW])
@@ -180,8 +181,8 @@ class SelfPlayEnv(EnvWrapper):
         self._ended = torch.zeros(2, self.num_envs, dtype=torch.bool)  # terminated, truncated
 
     def _count(self, row: int, mine: Tensor, others: Tensor) -> None:
-        """Add the outcome of a step from a row on, in the games that it counts in for the learner and for the other
-        agent: one may play on after the other has ended."""
+        """Add the outcome of a step at `row`. mine, others: games in which it counts for the learner and for the other
+        agent, since one may play on after the other has ended."""
         inner, reward = self._inner, torch.where(mine, self._mine(self._inner.reward[row]), 0.0)
         self._reward += reward
         self._margin += reward - torch.where(others, self._others(inner.reward[row]), 0.0)
@@ -189,8 +190,8 @@ class SelfPlayEnv(EnvWrapper):
         self._ended |= flags & mine
 
     def _opponents_move(self) -> None:
-        """Let opponents move until it is the learner's turn in each game, or the game has ended: an opponent plays on
-        where the learner alone has ended."""
+        """Let opponents move until it is the learner's turn in each game, or the game has ended. An opponent plays on
+        if only the learner has ended."""
         if self._turns is None:
             return
         inner, moves = self._inner, 0
@@ -203,7 +204,7 @@ class SelfPlayEnv(EnvWrapper):
             self._move_row(LAST, AFTER, acting)
 
     def check_movers(self, movers: Tensor, moves: int) -> None:
-        """Raise ValueError for agents that are to move, int [K], and are none, and for opponents that have moved
+        """Raise ValueError for numbers in `movers`, int [K], that are not an agent, and for opponents that have moved
         MOST_MOVES times since the learner."""
         name, which = self.env.name, "`mover` of its State" if self.env.backend != "inline" else "agent_selection"
         if wrong := {*movers.tolist()} - {0, 1}:
@@ -215,7 +216,7 @@ class SelfPlayEnv(EnvWrapper):
             )
 
     def _opponents_act(self, row: int, moves: int) -> None:
-        """Write the opponents' actions for a row. moves: how many they have made in this step."""
+        """Write the opponents' actions for a row. moves: number of their moves so far in this step."""
         inner, draws = self._inner, self._policy.num_draws
         skipped = moves * (-(-draws // 4) * 4)  # draws come in fours
         place = (self.num_envs, skipped + draws, self.device, self.first_env)
@@ -226,7 +227,7 @@ class SelfPlayEnv(EnvWrapper):
         inner.action[row, self._order_columns] = torch.cat(actions)
 
     def _move_row(self, source: int, target: int, games: Tensor | None = None) -> None:
-        """Copy what some games, or all, show in one row to another."""
+        """Copy observations and `valid` of some games, or all, from one row to another."""
         which = None if games is None else torch.cat((games, games))
 
         def move(column: Tensor) -> Tensor:
@@ -239,7 +240,7 @@ class SelfPlayEnv(EnvWrapper):
         move(self._inner.valid)
 
     def _observe(self, rollout: Rollout, row: int) -> None:
-        """Show the learner the games, and begin the next step from there."""
+        """Write the learner's observations into its rollout, and begin the next step from them."""
         inner = self._inner
         tree_map(
             lambda target, source: target[row].copy_(self._mine(source[AFTER])), rollout.observation, inner.observation
@@ -261,7 +262,8 @@ class SelfPlayEnv(EnvWrapper):
         target[self.num_envs + self._half :] = action[self._half :]
 
     def state_dict(self) -> StateDict:
-        """The games, where they can be saved, and the league. Never empty: the league lasts in any case."""
+        """State of the games, if they can be saved, and of the league. It is never empty, since the league can always
+        be saved."""
         row = {
             "observation": tree_map(lambda x: x[NOW].clone(), self._inner.observation),
             "valid": self._inner.valid[NOW].clone(),
@@ -272,7 +274,7 @@ class SelfPlayEnv(EnvWrapper):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict(). Games that could not be saved begin again, after a masked row. Raises ValueError
-        for one of another number of opponents."""
+        for another number of opponents."""
         if (before := len(state["league"]["drawn"])) != self.league.opponents:
             raise ValueError(
                 f"opponents is {self.league.opponents}, and the run that is resumed has {before}: it cannot change"
@@ -294,7 +296,7 @@ class SelfPlayEnv(EnvWrapper):
 
 
 def _rows(column: Tensor, which: Tensor) -> Tensor:
-    """Some rows of a row of a rollout, [N, ...]; of vectors with features side by side, as kernels read them."""
+    """Select columns of a rollout's row, [N, ...]. Vectors keep the feature-major layout that kernels read."""
     return column.t().index_select(1, which).t() if column.dim() == 2 else column[which]
 
 

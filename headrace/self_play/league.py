@@ -1,4 +1,4 @@
-"""Opponents of self-play: snapshots of this run's policy, with Elo ratings, and the draw of those that play next."""
+"""Opponents of self-play: snapshots of this run's policy with Elo ratings, and the draw of the next opponents."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from headrace.core import rng
 from headrace.core.types import StateDict
 
-LATEST = -1  # in place of a snapshot: the policy that is learning, as it is now
-SCALE = 400.0  # points of rating by which a player expects ten times as many wins as losses
-STEP = 4.0  # points of rating for a score that is 1 above the expected one
+LATEST = -1  # in place of a snapshot's number: the learner's present policy
+SCALE = 400.0  # rating points: with this lead a player expects ten times as many wins as losses
+STEP = 4.0  # rating points for a score that is 1 above the expected one
 
 
 @dataclass
 class Snapshot:
-    """The policy at some step of the run. number: later snapshots have higher ones. rating: Elo's; the first one begins
-    with 0. weights: the policy's state_dict()."""
+    """The policy at a step of the run. number: increases with each snapshot. rating: Elo rating; the first snapshot
+    begins with 0. weights: the policy's state_dict()."""
 
     number: int
     step: int
@@ -39,11 +39,12 @@ def expected_score(rating: float, other: float) -> float:
 class League:
     """A pool of snapshots, and the opponents drawn from it.
 
-    opponents: number of opponents at a time, of which round(latest_share * opponents) are LATEST, round(best_share *
-    opponents) the snapshot with the highest rating, and each other one a snapshot drawn with a probability proportional
-    to p * (1 - p), p the learner's expected score: those near its rating are drawn most often (Vinyals et al. 2019,
-    doi:10.1038/s41586-019-1724-z, "Prioritized fictitious self-play", f_var). Of more than pool_size snapshots the one
-    with the lowest rating leaves. snapshot_freq: steps between snapshots. seed: of the draws.
+    opponents: number of opponents at a time. round(latest_share * opponents) of them are LATEST, and round(best_share *
+    opponents) are the snapshot with the highest rating. Each other one is a snapshot drawn with probability
+    proportional to p * (1 - p), where p is the learner's expected score, so that snapshots near its rating are drawn
+    most often (Vinyals et al. 2019, doi:10.1038/s41586-019-1724-z, "Prioritized fictitious self-play", f_var). If there
+    are more than pool_size snapshots, the one with the lowest rating is removed. snapshot_freq: steps between
+    snapshots. seed: of the draws.
     """
 
     opponents: int = 8
@@ -58,7 +59,7 @@ class League:
     taken: int = 0  # snapshots so far
 
     def is_due(self, step: int) -> bool:
-        """True if a snapshot is to be taken at this step."""
+        """True if a snapshot is due at this step."""
         return step >= self.taken * self.snapshot_freq
 
     def take(self, policy: Any, step: int) -> None:
@@ -86,17 +87,17 @@ class League:
 
     @property
     def best(self) -> Snapshot:
-        """The snapshot with the highest rating; of equal ones the last."""
+        """The snapshot with the highest rating; the last one of several with equal ratings."""
         return max(self.pool, key=lambda one: (one.rating, one.number))
 
     def snapshot(self, number: int) -> Snapshot | None:
-        """The snapshot of a number; None where it has left the pool."""
+        """The snapshot with this number; None if it has been removed."""
         return next((one for one in self.pool if one.number == number), None)
 
     def rate(self, scores: Sequence[float], games: Sequence[int]) -> None:
-        """Change the ratings by games of the learner against each of the opponents. scores: its wins, and half of its
-        draws. A game against each opponent counts, then another against each, with their mean score: their order does
-        not matter. Games against LATEST do not count."""
+        """Update the ratings with the learner's games against each opponent. scores: its wins plus half of its draws.
+        Ratings are updated with one game against each opponent at a time, with the mean score against that opponent, so
+        that the order of games does not matter. Games against LATEST do not count."""
         rivals = [self.snapshot(number) for number in self.drawn]
         for game in range(max(games)):
             for rival, score, number in zip(rivals, scores, games, strict=True):
@@ -120,5 +121,6 @@ class League:
 
 
 def score_of(margin: Tensor) -> Tensor:
-    """The score of games [N]: 1 for a return above the opponent's, 0.5 for an equal one, else 0. margin: difference."""
+    """The score of games [N]: 1 for a return above the opponent's, 0.5 for an equal one, else 0. margin: difference of
+    the returns."""
     return (margin.sign() + 1) / 2

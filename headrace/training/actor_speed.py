@@ -1,4 +1,4 @@
-"""How fast the actors of a training are, those of all learners: said once, after some updates."""
+"""Report the speed of all learners' actors, once, after some updates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch import Tensor
 from headrace.algorithms.reduce import gathered
 from headrace.parallel.actors import RECENT, Actors
 
-LEAST, MOST = 0.5, 3.0  # s of training between which it is said, once there have been RECENT updates
+LEAST, MOST = 0.5, 3.0  # s of training: the report comes after RECENT updates, but within these limits
 
 
 class ActorSpeed:
-    """What is known of it until then. wanted: whether it is still to be said; rank 0 says it to the other ranks.
+    """Collects timings until the report. wanted: whether the report is still to come; rank 0 sends this to the other
+    ranks.
 
     ranks: training.ranks.Ranks of several learners; None for one.
     """
@@ -23,17 +24,17 @@ class ActorSpeed:
     def __init__(self, collector: Any, ranks: Any) -> None:
         self.wanted = isinstance(collector, Actors)
         self._collector, self._ranks = collector, ranks
-        self._timed: list[tuple[float, float]] = []  # s of learning, and from an update to the next
+        self._timed: list[tuple[float, float]] = []  # s of learning, and s from one update to the next
         self._spent: Tensor | None = None  # Actors.spent() of all ranks
 
     def gather(self) -> None:
-        """With several learners: ask for the seconds of all ranks' actors. All ranks call this at the same point."""
+        """With several learners, gather the timings of all ranks' actors. All ranks call this at the same point."""
         if self.wanted and self._ranks is not None:
             self._spent = gathered(self._collector.spent(), self._ranks.sum)
 
     def forecast(self, learn: float, update: float, seconds: float) -> tuple[str, ...]:
-        """The line, once it can be said; else nothing. learn: s of learning from the last rollout. update: s from the
-        update before to the last. seconds: of training so far."""
+        """Return the report when it is due, else nothing. learn: s of learning from the last rollout. update: s between
+        the last two updates. seconds: of training so far."""
         self._timed.append((learn, update))
         if seconds < LEAST or (len(self._timed) < RECENT and seconds < MOST):
             return ()

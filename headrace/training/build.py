@@ -1,4 +1,4 @@
-"""From a plan to the parts of a training: devices, environments, algorithm, collector."""
+"""Make the parts of a training from its plan: devices, environments, algorithm, collector."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ from headrace.training.ranks import Ranks
 from headrace.training.replay_order import replay_order
 from headrace.training.shards import Sharded
 
-ROWS = 64  # of a rollout, of all environments together, within which an off-policy algorithm learns by default
-FEW_ROWS = 8  # of a rollout, up to which what is done once a rollout takes longer than learning with a small network
-MOST_STEPS = 1_000  # of a rollout that is made longer, for gradient steps by utd_ratio
+ROWS = 64  # rows of a rollout, over all environments, within which an off-policy algorithm learns by default
+FEW_ROWS = 8  # rows of a rollout up to which work per rollout takes longer than learning with a small network
+MOST_STEPS = 1_000  # of a rollout that is lengthened for whole gradient steps by utd_ratio
 ON_NODE = torch.device("cuda", 0)  # the GPU that Ray gives an actor is the only one that its process sees
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a Trainer is made of."""
+    """The parts of a Trainer."""
 
-    plan: TrainPlan  # with what follows from the observations
-    config: TrainConfig  # the plan's, with what was chosen while building
+    plan: TrainPlan  # with settings that follow from the observations
+    config: TrainConfig  # the plan's, with choices made while building
     placement: Placement
     env: Env
     algorithm: Algorithm
@@ -75,7 +75,7 @@ class Parts:
 
     @property
     def learner(self) -> Algorithm | GradientActors:
-        """What has update(): the algorithm, or the sum of the gradients of actors."""
+        """The object with update(): the algorithm, or the collector that sums the actors' gradients."""
         return self.collector if isinstance(self.collector, GradientActors) else self.algorithm
 
 
@@ -95,7 +95,7 @@ def _placement(plan: TrainPlan, ranks: Ranks | None) -> Placement:
 
 
 def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Parts:
-    """The parts of a training. Whatever has to be closed is pushed on the stack, also where this fails.
+    """Make the parts of a training. Everything that has to be closed is pushed on the stack, even if this fails.
 
     ranks: with several learners, the one that has these parts.
 
@@ -103,7 +103,7 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     """
     placement = _placement(plan, ranks)
     if ranks is not None and placement.learn.type == "cuda":
-        torch.cuda.set_device(placement.learn)  # so that nothing of this process is on another learner's GPU
+        torch.cuda.set_device(placement.learn)  # keeps this process off other learners' GPUs
     used = (placement.learn, placement.collect) if plan.config.cluster is None else (placement.learn,)
     for device in dict.fromkeys(used):
         if device.type == "cuda":
@@ -161,14 +161,14 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
 
 
 def _num_weights(plan: TrainPlan) -> int:
-    """How many weights will learn: those of a policy that exists, else those between the hidden layers to be made."""
+    """Number of weights that will learn: an existing policy's, else those between the hidden layers to be made."""
     if not isinstance(plan.algorithm, str):
         return sum(parameter.numel() for parameter in plan.algorithm.policy.parameters())
     return hidden_weights(getattr(plan.algorithm_config, "hidden", ()))
 
 
 def _environment(plan: TrainPlan, placement: Placement, ranks: Ranks | None) -> tuple[Env, TrainConfig]:
-    """The environments, and the config with their number and that of their workers."""
+    """Make the environments. Returns them, and the config with the number of environments and workers."""
     config = plan.config
     env = plan.ready_env
     if env is None and config.actors is not None:
@@ -189,7 +189,7 @@ def _environment(plan: TrainPlan, placement: Placement, ranks: Ranks | None) -> 
 
 
 def _part_maker(plan: TrainPlan) -> MakePart:
-    """What makes some of the environments in a process."""
+    """A function that makes some of the environments in another process."""
     config = plan.config
     assert plan.source is not None
     options = {name: getattr(config, name) for name in (*WRAPPING, "reward_scale", "backend", "on_error", "group_by")}
@@ -203,7 +203,7 @@ def _after(make_part: MakePart, first: int, number: int, place: int) -> Env:
 
 
 def actor_env(plan: TrainPlan, placement: Placement, ranks: Ranks | None = None) -> ActorEnv:
-    """The environments of actors; ranks: with several learners, the one that has them."""
+    """Make the environments of actors. ranks: with several learners, the one that has them."""
     config, make_part = plan.config, _part_maker(plan)
     assert isinstance(config.actors, int)  # headrace.tuning.auto has replaced "auto"
     number, actors = config.num_envs, config.actors
@@ -223,7 +223,7 @@ def actor_env(plan: TrainPlan, placement: Placement, ranks: Ranks | None = None)
 
 
 def _executor(config: TrainConfig) -> Callable[[ActorEnv, Job], Executor] | None:
-    """What makes actors on a cluster; None for processes of this machine."""
+    """A function that makes an Executor on a cluster; None for processes of this machine."""
     if config.cluster is None:
         return None
     require("ray", "cluster needs Ray: pip install 'headrace[ray]'")
@@ -234,8 +234,7 @@ def _executor(config: TrainConfig) -> Callable[[ActorEnv, Job], Executor] | None
 
 
 def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None = None) -> Env:
-    """The environments by a backend, or a part of them; as plain torch where this machine's CUDA kernel cannot be
-    trusted."""
+    """Make the environments, or a part of them. If this machine's CUDA kernel fails its check, torch steps them."""
     number, first = (plan.config.num_envs, 0) if part is None else (part.size, part.first)
     source, options, line = stepped_by(plan, number) if part is None else (plan.source, options_of(plan.config), "")
     if line:
@@ -258,7 +257,7 @@ def _algorithm(plan: TrainPlan, env: Env, device: torch.device, stack: ExitStack
         return plan.algorithm
     kind = algorithm_classes(plan.algorithm).algorithm
     multi_agent.check_actions(plan.algorithm, env)
-    with torch_threads(1):  # several take longer over such small matrices, and give other bits
+    with torch_threads(1):  # several are slower for such small matrices, and give other bits
         first = _first_policy(plan, kind)
         algorithm = multi_agent.build(kind, plan.algorithm_config, env, plan.config.seed, device, first)
     if getattr(plan.algorithm_config, "hindsight", 0):
@@ -267,7 +266,7 @@ def _algorithm(plan: TrainPlan, env: Env, device: torch.device, stack: ExitStack
 
 
 def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
-    """What makes the policy from its spaces and a seed, where it is not the algorithm's usual one from its beginning.
+    """A function that makes the policy from its spaces and a seed; None for the algorithm's usual new policy.
 
     Raises TypeError where the algorithm cannot use it.
     """
@@ -295,7 +294,7 @@ def _first_policy(plan: TrainPlan, kind: type[Algorithm]) -> MakePolicy | None:
 
 
 def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env, stack: ExitStack) -> None:
-    """Tell an algorithm the goals of the environments. Raises ValueError where it cannot learn from them."""
+    """Set an algorithm's goals, read from the environments. Raises ValueError if it cannot learn from them."""
     if isinstance(algorithm, Grouped) or plan.config.collection == "async":
         raise ValueError("hindsight is for one group of agents, and not for collection='async': leave one of them out")
     factory = env.factory
@@ -307,9 +306,9 @@ def _set_goals(algorithm: Algorithm, plan: TrainPlan, env: Env, stack: ExitStack
 
 
 def _with_whole_gradient_steps(plan: TrainPlan, env: Env, config: TrainConfig) -> TrainPlan:
-    """The plan, with rollouts so long that utd_ratio makes whole gradient steps of them: utd_ratio=0.25 of one
-    environment is a gradient step every 4 steps. Rollouts that the user chose stay: there OffPolicy.prepare() says what
-    the ratio is."""
+    """Lengthen the plan's rollouts until utd_ratio gives whole gradient steps: utd_ratio=0.25 with one environment is a
+    gradient step every 4 steps. Rollouts that the user chose are kept, and OffPolicy.prepare() reports the actual
+    ratio."""
     own = plan.algorithm_config
     if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or env.num_agents > 1:
         return plan
@@ -321,14 +320,15 @@ def _with_whole_gradient_steps(plan: TrainPlan, env: Env, config: TrainConfig) -
 
 
 def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, placement: Placement) -> TrainPlan:
-    """The plan, in which an off-policy algorithm with short rollouts learns as often, but within longer ones: acting,
-    compiled environments, the replay buffer and learning are one call for all steps of a rollout then. Only where
-    nothing is updated once a rollout, so that the bits are the same. Other environments may be slow, and a rollout that
-    learns is not given up: there the faster settings are said, unless a gradient step on images takes the time."""
+    """Replace short rollouts of an off-policy algorithm by longer ones within which it learns as often. Acting,
+    compiled environments, the replay buffer and learning are then one call for all steps of a rollout. This is done
+    only if nothing is updated once per rollout, so that the bits are the same. Environments that are not compiled may
+    be slow, and such a rollout cannot be given up. For them the faster settings are only suggested, unless gradient
+    steps on images take most of the time."""
     own = plan.algorithm_config
     if not isinstance(own, OffPolicyConfig) or plan.rollout_given or own.train_freq or own.gradient_steps:
         return plan
-    if own.hindsight:  # whose minibatches are drawn in torch
+    if own.hindsight:  # its minibatches are drawn in torch
         return plan
     rows = own.num_steps * env.num_envs
     one_process = not isinstance(env, ActorEnv) and not placement.apart and placement.learn.type == "cpu"
@@ -349,16 +349,16 @@ def _learning_within_rollouts(plan: TrainPlan, env: Env, config: TrainConfig, pl
 
 
 def _threads(plan: TrainPlan, config: TrainConfig, policy: Policy, placement: Placement) -> int | None:
-    """Threads of torch: where they were not given, all cores for convolutions of large images. Not where other
-    processes compute meanwhile, nor where several learners, who have one each, are to have the bits of one."""
+    """Number of torch's threads. If it is not given, convolutions of large images get all cores. Exceptions are other
+    processes that compute meanwhile, and several learners, which have one thread each and the bits of one learner."""
     in_turns = config.collection in ("sync", "double_buffered") and max(config.learners, config.shards or 1) == 1
     if plan.threads_given or placement.learn.type != "cpu" or not (in_turns and shares_threads(policy)):
         return config.threads
-    return min(cores(), torch.get_num_threads())  # of torch there are fewer where the user said so
+    return min(cores(), torch.get_num_threads())  # the user may have given torch fewer
 
 
 def _divided(algorithm: Algorithm, env: Env, config: TrainConfig, ranks: Ranks | None) -> Any:
-    """The algorithm of one of several learners, or of one that adds sums in parts."""
+    """Prepare the algorithm for one of several learners, or for one learner that adds sums in parts."""
     size = config.shards or 1 if ranks is None else ranks.size
     if size > 1 and env.num_agents > 1:
         raise ValueError(f"{env.name} has several agents, which one learner learns from: leave out learners and shards")
@@ -384,7 +384,7 @@ def _stagger(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Col
 
 
 def _graph(config: TrainConfig, env: Env, algorithm: Algorithm, collector: Collector) -> GraphedIteration | None:
-    """What replays iterations from a CUDA graph; None where the device has none, or it cannot be trusted."""
+    """Make the object that replays iterations from a CUDA graph; None without graphs, or if they fail their check."""
     if not (config.graphs and env.device.type == "cuda" and isinstance(collector, InlineCollector)):
         return None
     # environments of other libraries may launch kernels that no graph records

@@ -1,4 +1,4 @@
-"""Which settings of parallel collection go together. What does not is refused, with the nearest that does."""
+"""Check which settings of parallel collection go together. An error names the nearest combination that works."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ OF_COLLECTING = (  # settings of how environments are stepped, or of the episode
     "log_info",
     "curriculum",
 )
-# which learns from experience of any age in a similar way
+# a similar algorithm that learns from experience of any age
 NEAREST_ALGORITHM = {"ppo": "appo", "trpo": "appo", "a2c": "impala", "reinforce": "impala", "pqn": "dqn"}
 
 
 def with_actors(config: TrainConfig, by_thread: bool) -> TrainConfig:
-    """The config with a number of actors, where its mode of collection needs them and none is given: one core is left
-    to the learner, but where actors send gradients.
+    """Add a number of actors to the config if its mode of collection needs actors and none is given. One core is left
+    to the learner, unless actors send gradients.
 
-    by_thread: whether a thread can collect while the policy learns, in place of actors."""
+    by_thread: whether a thread can collect in place of actors while the policy learns."""
     if config.exchange == "gradients" and config.actors in (None, "auto") and config.workers is None:
         number = min(cores(), config.num_envs)
-        if config.collection == "async":  # each has as many environments
+        if config.collection == "async":  # all have the same number of environments
             number = max(n for n in range(1, number + 1) if config.num_envs % n == 0)
         all_of_them = f"{number} on {cores()} cores, all of which compute gradients"
         tell(f"exchange='gradients' starts actors: {all_of_them} (actors gives another number)")
@@ -69,8 +69,9 @@ def with_actors(config: TrainConfig, by_thread: bool) -> TrainConfig:
 
 
 def with_central(own: Any, name: str) -> Any:
-    """An algorithm's config, in which the critic alone sees the state of all agents. None for an algorithm that was
-    made, whose policy says what its critic sees. Raises ValueError for algorithms without such a critic.
+    """Change an algorithm's config such that the critic alone sees the state of all agents. own: the config; None for
+    an algorithm that was made, whose policy decides what its critic sees. Raises ValueError for algorithms without such
+    a critic.
 
     name: the algorithm's."""
     if own is None:
@@ -85,7 +86,7 @@ def with_central(own: Any, name: str) -> Any:
 
 
 def with_learners(config: TrainConfig) -> TrainConfig:
-    """The config with as many learners as torchrun has started. Raises ValueError where another number is given."""
+    """Set the number of learners to that of torchrun's processes. Raises ValueError if another number is given."""
     started = started_by_torchrun()
     if started is None or config.learners == started[1]:
         return config
@@ -95,10 +96,10 @@ def with_learners(config: TrainConfig) -> TrainConfig:
 
 
 def without_collecting(config: TrainConfig, name: str, given: Collection[str]) -> TrainConfig:
-    """The config of a training from recorded data alone, with one environment, which is never stepped.
+    """Adapt the config to a training from recorded data alone: one environment, which is never stepped.
 
     name: of the algorithm. given: names of the settings that the user gave.
-    Raises ValueError without data, for settings of collecting, and for a target_return that nothing would measure."""
+    Raises ValueError without data, for settings of collecting, and for a target_return without evaluations."""
     if config.replay is None:
         raise ValueError(
             f"{name} learns from recorded data alone: give replay, a folder of `headrace record`, a dataset of Minari, "
@@ -126,7 +127,7 @@ def without_collecting(config: TrainConfig, name: str, given: Collection[str]) -
 def check(config: TrainConfig, algorithm: Any, ready_env: bool, agent_info: Any) -> None:
     """Raise ValueError, with the nearest combination that works, for settings that do not go together.
 
-    algorithm: its class, or one made. ready_env: whether the environments are made already. agent_info: see Trainer.
+    algorithm: its class, or an instance. ready_env: whether the environments are made already. agent_info: see Trainer.
     """
     number = max(config.learners, config.shards or 1)
     if number > 1 and not getattr(algorithm, "divisible", True):
@@ -190,7 +191,7 @@ def check_length(config: TrainConfig, own: Any) -> None:
 
 
 def check_intrinsic(config: TrainConfig, own: Any) -> None:
-    """Raise ValueError where rows are not those of the same environments one after the other, or not of all of them."""
+    """Raise ValueError for settings with which successive rows are not of the same environments, or not of all."""
     if getattr(own, "intrinsic", "none") == "none":
         return
     alone = {"collection": "async", "drop_slowest": 0.0, "learners": 1, "shards": None, "advantages": "learner"}
@@ -201,9 +202,9 @@ def check_intrinsic(config: TrainConfig, own: Any) -> None:
 
 
 def skills_of(own: Any, agent_info: Any) -> Any:
-    """The agent_info of a training: of diayn a skill for each episode. Raises ValueError where another is given."""
+    """The agent_info of a training: for diayn a skill for each episode. Raises ValueError if another one is given."""
     if getattr(own, "intrinsic", "none") != "diayn" or not hasattr(own, "skills"):
-        return agent_info  # algorithms without it say so themselves
+        return agent_info  # algorithms without `intrinsic` refuse it themselves
     if agent_info is not None:
         raise ValueError(
             f"intrinsic='diayn' draws a skill for each episode as agent_info, and {shown(agent_info)} is given: leave "
@@ -213,7 +214,7 @@ def skills_of(own: Any, agent_info: Any) -> Any:
 
 
 def say_unused(given: Collection[str], config: TrainConfig, own: Any) -> None:
-    """Say which of the given settings are without effect, as the others are."""
+    """Report given settings that have no effect because of others."""
     values = {**vars(config), **(vars(own) if own is not None else {})}
     known = {**TrainConfig.__dataclass_fields__, **getattr(own, "__dataclass_fields__", {})}
     for name, why in needless(given, values).items():
@@ -222,7 +223,7 @@ def say_unused(given: Collection[str], config: TrainConfig, own: Any) -> None:
 
 
 def say_unused_by_spaces(own: Any, env: Env) -> None:
-    """Say which settings of the network are without effect for an environment's spaces."""
+    """Report settings of the network that have no effect for an environment's spaces."""
     seen = (leaf for _, leaf in leaves(env.observation_space))
     if getattr(own, "images", "auto") != "auto" and not any(map(is_image, seen)):
         space = shown(env.observation_space)
@@ -235,7 +236,7 @@ def say_unused_by_spaces(own: Any, env: Env) -> None:
 
 
 def _check_cluster(config: TrainConfig) -> None:
-    """Raise ValueError where the actors of a cluster cannot do what is asked for."""
+    """Raise ValueError for settings that the actors of a cluster do not support."""
     if not isinstance(config.actors, int):
         raise ValueError(f"cluster={config.cluster!r} has cores for actors: give actors, their number")
     if config.collect_device not in (None, "cpu", "cuda"):
@@ -246,7 +247,7 @@ def _check_cluster(config: TrainConfig) -> None:
 
 
 def _only_async(config: TrainConfig, needs: str) -> None:
-    """Raise ValueError for settings that would be without effect."""
+    """Raise ValueError for settings that would have no effect."""
     for name in ("max_policy_lag", "replay_order"):
         value = getattr(config, name)
         if value != TrainConfig.__dataclass_fields__[name].default:
@@ -254,8 +255,8 @@ def _only_async(config: TrainConfig, needs: str) -> None:
 
 
 def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:
-    """Raise ValueError where actors would collect with an older policy than an algorithm can learn from."""
-    lag = config.largest_lag  # none of gradients, whose modes are those of the algorithm
+    """Raise ValueError if actors would collect with an older policy than the algorithm can learn from."""
+    lag = config.largest_lag  # 0 for gradients: their modes are checked by algorithm
     most: int | None = getattr(algorithm, "max_lag", 0)
     if most is None or lag <= most:
         return
@@ -271,7 +272,7 @@ def check_lag(config: TrainConfig, algorithm: Algorithm) -> None:
 
 
 def _check_advantages(config: TrainConfig, algorithm: Any) -> None:
-    """Raise ValueError where actors cannot compute advantages, or would compute others than the learner."""
+    """Raise ValueError if actors cannot compute advantages, or would compute different ones from the learner's."""
     if config.actors is None or config.exchange == "gradients":
         raise ValueError("advantages='actor' is for actors that send experience: give actors, or leave it out")
     if not hasattr(algorithm, "process"):
@@ -284,7 +285,7 @@ def _check_advantages(config: TrainConfig, algorithm: Any) -> None:
 
 
 def _check_gradients(config: TrainConfig, algorithm: Any) -> None:
-    """Raise ValueError where actors cannot compute the algorithm's gradient, or not in this mode."""
+    """Raise ValueError if actors cannot compute the algorithm's gradient, or not in this mode."""
     modes, collection = getattr(algorithm, "gradient_modes", ()), config.collection
     if not modes:
         raise ValueError(
@@ -314,8 +315,8 @@ def _check_gradients(config: TrainConfig, algorithm: Any) -> None:
 def check_learners(config: TrainConfig, own: Any, source: Any, agent_info: Any, borrowed: bool) -> None:
     """Raise ValueError, with the nearest combination that works, for settings that several learners do not support.
 
-    own: the algorithm's config, or None. source: of the environments; None where they are made. borrowed: whether
-    processes of the user are given.
+    own: the algorithm's config, or None. source: what make() makes environments of; None if they are made already.
+    borrowed: whether the user's Workers are given.
     """
     number = max(config.learners, config.shards or 1)
     if number == 1:
@@ -373,7 +374,7 @@ def _check_parts(config: TrainConfig, source: Any, agent_info: Any, borrowed: bo
 
 
 def _check_gpus(config: TrainConfig, what: str) -> None:
-    """Raise ValueError where learners cannot have a GPU each."""
+    """Raise ValueError if learners cannot have a GPU each."""
     if config.collect_device not in (None, "cpu", "cuda"):
         raise ValueError(
             f"{what} have a GPU each: give collect_device='cuda' or 'cpu' in place of {config.collect_device!r}"

@@ -1,4 +1,4 @@
-"""The settings of a run: what TrainConfig holds, and how defaults, environment, file and keywords become one.
+"""The settings of a run: TrainConfig, and how defaults, environment, file and keywords are merged into one.
 
 Imports no torch, so that a command line can be read and its help printed at once.
 """
@@ -19,21 +19,21 @@ from headrace.core.types import Json, Settings
 from headrace.core.writing import check_file
 from headrace.setting_schedules import ADAPTIVE
 
-# settings of make() that evaluation and videos use too
+# settings of make() that evaluations and videos also use
 WRAPPING = ("frame_stack", "time_limit", "ignore", "info_mask")
-OF_MAKING = ("params", "env_kwargs", "wrapper")  # of which make() has wrapper as wrappers
+OF_MAKING = ("params", "env_kwargs", "wrapper")  # `wrapper` is make()'s `wrappers`
 EVAL_ENV_SETTINGS = (*WRAPPING, *OF_MAKING)
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *WRAPPING, "reward_scale")  # of make()
 COUNTS = (
     *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "eval_envs"),
     *("total_steps", "max_episodes", "threads", "opponents", "pool_size", "snapshot_freq"),
 )
-LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # lowest values of settings
+LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # smallest allowed values
 OF_SELF_PLAY = ("opponents", "latest_share", "best_share", "pool_size", "snapshot_freq")
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 
 
-NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # settings, another, values of it without them
+NEEDS: tuple[tuple[tuple[str, ...], str, tuple[Any, ...]], ...] = (  # (settings, other, values of other): no effect
     (("sde_sample_freq", "use_expln", "use_sde_at_warmup"), "use_sde", (False,)),
     (("v_min", "v_max"), "num_atoms", (1,)),
     (("rnn_size", "sequence_length", "burn_in"), "recurrent", ("none",)),
@@ -53,7 +53,7 @@ class TrainConfig:
     """Settings that do not depend on the algorithm. Training stops at the first limit that is reached."""
 
     num_envs: int = 64  # environments that are stepped together
-    registered: bool = True  # begin with the settings that are registered for the environment, where there are some
+    registered: bool = True  # begin with the settings registered for the environment, if any
     # adapt settings to num_envs where they were found with another number, and to actors that lag, see docs/scaling.md
     scale: bool = True
     stagger: bool = False  # cut off first episodes at different steps, so that the environments are out of phase
@@ -73,7 +73,7 @@ class TrainConfig:
     max_policy_lag: int = 2  # with actors and async: largest number of updates between collecting and learning
     # with actors and async: a run whose order of fragments is repeated, for the same bits
     replay_order: str | None = None
-    advantages: Literal["learner", "actor"] = "learner"  # who computes them, with actors; the result is the same
+    advantages: Literal["learner", "actor"] = "learner"  # which process computes them, with actors; same results
     exchange: Literal["experience", "gradients"] = "experience"  # what actors send, see docs/parallel.md
     learners: int = 1  # processes that learn from a part of the environments each, and add their gradients
     # parts of each minibatch whose sums are added in order; None: one for each of the learners, see docs/learners.md
@@ -89,11 +89,12 @@ class TrainConfig:
     central_critic: bool = False
     # with two agents: learn as one of them, against policies of this run's past. See docs/self-play.md
     self_play: bool = False
-    # of self-play at a time: each plays in its part of the environments. None: 8, or half of num_envs if that is less
+    # opponents of self-play at a time, each in its part of the environments. None: 8, or half of num_envs if that is
+    # less
     opponents: int | None = None
-    latest_share: float = 0.5  # of the opponents that are the policy as it is now
-    best_share: float = 0.125  # of the opponents that are the snapshot with the highest rating
-    pool_size: int = 16  # largest number of snapshots, of which opponents are drawn
+    latest_share: float = 0.5  # share of opponents that are the present policy
+    best_share: float = 0.125  # share of opponents that are the snapshot with the highest rating
+    pool_size: int = 16  # largest number of snapshots that opponents are drawn from
     snapshot_freq: int = 200_000  # steps between snapshots of the policy for self-play, and draws of opponents
     frame_stack: int = 1  # successive observations stacked into one
     time_limit: int | None = None  # steps after which an episode is truncated; None: the environment's own limit
@@ -137,7 +138,7 @@ class TrainConfig:
 
     @property
     def largest_lag(self) -> int:
-        """Updates by which the policy that collects experience may be older than the one that learns from it."""
+        """Largest number of updates between the policy that collects and the one that learns from its experience."""
         lags = {"overlapped": 1, "async": self.max_policy_lag if self.actors else 0}
         return lags.get(self.collection, 0) if self.exchange == "experience" else 0
 
@@ -164,7 +165,7 @@ class TrainConfig:
                 raise ValueError(f"params has one number for each name, and {name} is {value!r}{many}")
 
     def eval_env_kwargs(self) -> Settings:
-        """The settings of make() that evaluation and videos use too."""
+        """Settings of make() that evaluations and videos also use."""
         return {name: getattr(self, name) for name in EVAL_ENV_SETTINGS}
 
 
@@ -179,7 +180,7 @@ def has_default(setting: Field) -> bool:
 
 
 def needless(given: Collection[str], values: Settings) -> dict[str, str]:
-    """Those of the given settings that are without effect, as the others are, and the sentence that says so."""
+    """Given settings that have no effect because of others, each with a sentence that says so."""
     found = {name: other for names, other, off in NEEDS if values.get(other) in off for name in names if name in given}
     if "desired_kl" in given and values.get("schedule") != ADAPTIVE:
         found["desired_kl"] = "schedule"
@@ -196,7 +197,7 @@ def merge_settings(
     file: Settings,
     options: Settings,
 ) -> tuple[TrainConfig, Any]:
-    """TrainConfig and the algorithm's config; dataclass default < env_defaults < file < options.
+    """Merge settings into a TrainConfig and the algorithm's config: dataclass default < env_defaults < file < options.
 
     algorithm_config: the algorithm's dataclass, None for an algorithm that brings its own settings.
     Raises TypeError for a name that is no setting or a value of the wrong type, ValueError for one out of range.
@@ -214,8 +215,8 @@ def merge_settings(
 
 
 def read_toml(path: str | Path) -> Json:
-    """The settings of a TOML file, or of the preset of this name. Raises FileNotFoundError, and ValueError, naming the
-    file, where it is not TOML."""
+    """Read the settings of a TOML file, or of the preset of this name. Raises FileNotFoundError, and ValueError, naming
+    the file, if it is not TOML."""
     if str(path) in (known := presets()) and not Path(path).exists():
         return _preset(str(path))
     try:
@@ -227,13 +228,13 @@ def read_toml(path: str | Path) -> Json:
 
 
 def presets() -> list[str]:
-    """Names of files of settings that are part of the package."""
+    """Names of the presets, files of settings that are part of the package."""
     folder = files("headrace.training") / "presets"
     return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def _preset(name: str) -> Json:
-    """A preset's settings; those of its table `gpu` where there is one, in place of others of the same name."""
+    """A preset's settings. Those of its table `gpu` replace others of the same name on a machine with a GPU."""
     import torch
 
     found = tomllib.loads((files("headrace.training") / "presets" / f"{name}.toml").read_text())
@@ -242,7 +243,8 @@ def _preset(name: str) -> Json:
 
 
 def to_toml(**settings: Any) -> str:
-    """Settings as TOML that read_toml() and merge_settings() take back: "none" for None, dataclasses flattened in.
+    """Settings as TOML for read_toml() and merge_settings(): "none" for None, with the fields of dataclasses among the
+    rest.
 
     Raises TypeError for values that TOML cannot hold: env_kwargs may have any.
     """
@@ -263,12 +265,12 @@ def to_toml(**settings: Any) -> str:
 
 
 def takes_none(config: type) -> set[str]:
-    """The settings of a config that may be None."""
+    """Names of a config's settings that may be None."""
     hints = hints_of(config)
     return {field.name for field in fields(config) if type(None) in typing.get_args(hints[field.name])}
 
 
 def _fill(config: type, values: Settings) -> Any:
-    """A config with those of the values that are its settings."""
+    """Make a config of those values that are its settings."""
     hints = hints_of(config)
     return config(**{name: fit(name, value, hints[name]) for name, value in values.items() if name in hints})

@@ -1,7 +1,7 @@
-"""Several learners that torchrun has started, on one machine or several: their sums are torch.distributed's.
+"""Several learners that torchrun has started, on one or several machines. torch.distributed adds their sums.
 
-Tensors of the CPU are added by gloo, those of GPUs by NCCL. Connections between machines are neither encrypted nor
-authenticated: use a network that only they are on.
+gloo adds tensors on the CPU, NCCL those on GPUs. Connections between machines are neither encrypted nor authenticated:
+use a private network.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from headrace.training.config import TrainConfig
 from headrace.training.ranks import ITERATE, LOAD, PATIENCE, SAVE, SIGNALS, Ranks, device_of, materialised
 
 END = -1  # an order, in addition to those of training.ranks
-BETWEEN_ORDERS = timedelta(days=1)  # for which rank 0 may evaluate, or its user think, until the others give up
+BETWEEN_ORDERS = timedelta(days=1)  # after which ranks without an order give up: rank 0 may evaluate meanwhile
 
 
 class DistributedSum:
     """A Reduce by a process group of torch.distributed. group: has allreduce(); sums on the CPU.
 
-    Raises RankLost where another rank is gone, or does not come to the sum within the group's time-out.
+    Raises RankLost if another rank is gone, or does not reach the sum within the group's timeout.
     """
 
     def __init__(self, rank: int, size: int, group: Any) -> None:
@@ -40,7 +40,7 @@ class DistributedSum:
         self.columns: Sequence[int] = ()  # of each rank
 
     def beat(self) -> None:
-        """The other ranks do not see signs of life."""
+        """Do nothing: the group's timeout detects ranks that hang."""
 
     @torch.no_grad()
     def __call__(self, *tensors: Tensor) -> None:
@@ -89,27 +89,27 @@ class TorchrunRanks(Ranks):
         self._dist.broadcast_object_list([what, message], src=0)
 
     def iterated(self) -> None:
-        """Wait until all have iterated."""
+        """Wait until all ranks have finished the iteration."""
         for caught in self._gathered(""):
             self.caught = self.caught or caught
 
     def _gathered(self, own: Any) -> list[Any]:
-        """What each rank gives, at rank 0; an empty list elsewhere."""
+        """Gather a value of each rank at rank 0; an empty list elsewhere."""
         found: list[Any] | None = [None] * self.size if self.rank == 0 else None
         self._dist.gather_object(own, found, dst=0)
         return found or []
 
     def states(self) -> list[tuple[StateDict, StateDict | None]]:
-        """Of each other rank, the state of its collector, and with a replay buffer that of its algorithm."""
+        """For each other rank, the state of its collector, and of its algorithm if that has a replay buffer."""
         self.order(SAVE)
         return [unpacked(state)["state"] for state in self._gathered(b"")[1:]]
 
     def load(self, states: list[tuple[StateDict, StateDict, StateDict]]) -> None:
-        """Let each other rank go on from the arguments of its trainer's load_own_state()."""
+        """Send each other rank the arguments of its trainer's load_own_state()."""
         self.order(LOAD, tuple(packed({"state": materialised(state)}) for state in states))
 
     def close(self) -> None:
-        """At rank 0, let the others end; leave the group. A second call does nothing."""
+        """Leave the group; rank 0 first orders the others to end. A second call does nothing."""
         if not self._dist.is_initialized():
             return
         if self.rank == 0:
@@ -120,7 +120,7 @@ class TorchrunRanks(Ranks):
         self._dist.destroy_process_group()
 
     def follow(self, trainer: Any) -> None:
-        """Do what rank 0 orders, until the end. Signals are for rank 0 to decide about."""
+        """Carry out orders of rank 0 until the end. Rank 0 alone reacts to signals."""
         caught: list[str] = []
         for number in SIGNALS:
             signal.signal(number, lambda number, _: caught.append(signal.Signals(number).name))

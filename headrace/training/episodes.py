@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def info_columns(config: TrainConfig, source: Source | None, env: Env) -> dict[str, Column | Columns]:
-    """Columns for what is logged of infos. source: of the environments, where train() makes them. Raises ValueError
-    where they give none."""
+    """Columns for the numbers of infos to log. source: what train() makes environments of; None if they are made
+    already. Raises ValueError for environments without infos."""
     if not config.log_info:
         return {}
     gives = env.backend in ("inline", "workers", "vector")
@@ -42,13 +42,14 @@ def info_columns(config: TrainConfig, source: Source | None, env: Env) -> dict[s
 class Episodes:
     """Finished episodes: their number, and the last `window` of them.
 
-    infos: names of numbers in the info of their last steps, which rollouts have as columns. curriculum: follows them.
+    infos: names of numbers in the infos of last steps, which rollouts have as columns. curriculum: is updated with the
+    episodes.
     """
 
     def __init__(self, window: int, infos: Sequence[str] = (), curriculum: Curriculum | None = None) -> None:
         self.count, self.curriculum = 0, curriculum
         self.infos: dict[str, deque[float]] = {name: deque(maxlen=window) for name in infos}
-        self.last_infos: dict[str, list[float]] = {name: [] for name in infos}  # of what add() added last
+        self.last_infos: dict[str, list[float]] = {name: [] for name in infos}  # of the episodes that add() added last
         self.returns: deque[float] = deque(maxlen=window)
         self.lengths: deque[int] = deque(maxlen=window)
 
@@ -71,7 +72,7 @@ class Episodes:
         return returns, lengths
 
     def extend(self, returns: list[float], lengths: list[int]) -> tuple[list[float], list[int]]:
-        """Add episodes of these returns and lengths, which are returned."""
+        """Add episodes with these returns and lengths. Returns both."""
         self.count += len(returns)
         self.returns.extend(returns)
         self.lengths.extend(lengths)
@@ -91,8 +92,8 @@ class Episodes:
         return sum(self.lengths) / len(self.lengths) if self.lengths else None
 
     def mean_infos(self) -> dict[str, float]:
-        """Mean of each number of the infos over the window, as metrics: `info/NAME`; of is_success `success_rate`. The
-        window is of episodes that gave the number: the others do not count. And the level of the curriculum."""
+        """Metrics of infos: the mean of each number over the last episodes that reported it, as `info/NAME`, or
+        `success_rate` for is_success; and the level of the curriculum."""
         return ({} if self.curriculum is None else self.curriculum.row()) | {
             "success_rate" if name == "is_success" else f"info/{name}": sum(values) / len(values)
             for name, values in self.infos.items()
@@ -100,7 +101,7 @@ class Episodes:
         }
 
     def state_dict(self) -> StateDict:
-        """Count and window."""
+        """State of the count and the window."""
         infos = {name: list(values) for name, values in self.infos.items()}
         own = {} if self.curriculum is None else {"curriculum": self.curriculum.state_dict()}
         return {
@@ -112,7 +113,7 @@ class Episodes:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(); of a longer window, the latest episodes."""
+        """Continue from state_dict(). If its window is longer, the latest episodes are kept."""
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.lengths.extend(state["lengths"])
@@ -123,7 +124,7 @@ class Episodes:
 
 
 def episodes_of(config: TrainConfig, env: Env) -> Episodes:
-    """The statistics of a training's episodes, with its curriculum. Raises ValueError where that is wrong."""
+    """Make the statistics of a training's episodes, with its curriculum. Raises ValueError for a wrong curriculum."""
     if not config.curriculum:
         return Episodes(config.window, config.log_info)
     from headrace.envs.curriculum import Curriculum  # which `import headrace` does not need
@@ -132,13 +133,13 @@ def episodes_of(config: TrainConfig, env: Env) -> Episodes:
 
 
 def _quick(column: Tensor) -> Any:
-    """A column for small operations: on the CPU as a NumPy array, since torch's cost several times as much."""
+    """Prepare a column for small operations: on the CPU as a NumPy array, since torch takes several times as long."""
     return column.numpy() if column.device.type == "cpu" else column
 
 
 def _ended(rollout: Rollout, columns: slice = slice(None)) -> Any:
-    """In which rows an episode of at least one step has ended, bool [T, N]; on the CPU a NumPy array. columns: the
-    environments to ask for."""
+    """Whether an episode of at least one step has ended in each row, bool [T, N]; on the CPU a NumPy array. columns:
+    the environments to examine."""
     # an episode of no steps is an environment reset on resuming, or an agent that waits for the others
     return (_quick(rollout.episode_length)[:, columns] > 0) & ~_quick(rollout.valid)[: rollout.num_steps, columns]
 

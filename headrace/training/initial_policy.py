@@ -1,4 +1,4 @@
-"""The policy that a training begins with: the algorithm's usual one or one of the user's, and its first weights."""
+"""Make the policy that a training begins with: the algorithm's usual policy or the user's, and its first weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.data.spaces import Space
 from headrace.policies.base import Policy
 from headrace.runs import checkpoint
 
-NETWORK = {  # settings of the algorithms that their usual networks alone read
+NETWORK = {  # settings of the algorithms that only their usual networks read
     "hidden",
     "critic_hidden",
     "activation",
@@ -49,7 +49,7 @@ def own_policy(policy: str | type) -> type[Policy]:
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
         raise TypeError(f"policy is {policy!r}, which is no class derived from headrace.Policy")
     module = module_of(kind)
-    if is_from_file(module):  # which no other process can import by its name
+    if is_from_file(module):  # other processes cannot import it by its name
         import cloudpickle
 
         cloudpickle.register_pickle_by_value(module)
@@ -57,10 +57,10 @@ def own_policy(policy: str | type) -> type[Policy]:
 
 
 def made(kind: type[Policy], algorithm: type[Algorithm], config: Any, spaces: tuple[Space, Space], seed: int) -> Policy:
-    """A policy of the user's class. Its constructor takes (observation_space, action_space), and by their names the
-    seed, those settings of the algorithm's config and those of its policy_arguments that it has arguments for.
+    """Make a policy of the user's class. Its constructor takes (observation_space, action_space). By name it also takes
+    the seed, settings of the algorithm's config and entries of its policy_arguments, as far as it has such arguments.
 
-    Raises TypeError where the constructor has other arguments without a default.
+    Raises TypeError if the constructor has other arguments without a default.
     """
     taken = signature(kind).parameters
     known: Json = {name: getattr(config, name) for name in getattr(config, "__dataclass_fields__", ())}
@@ -85,8 +85,8 @@ def made(kind: type[Policy], algorithm: type[Algorithm], config: Any, spaces: tu
 
 
 def check_own(policy: type[Policy], algorithm: type[Algorithm], given: Mapping[str, Any]) -> None:
-    """Raise TypeError where an algorithm needs a policy of another base class: that which its make_policy() returns.
-    Raise ValueError for settings that are given and that nothing would read."""
+    """Raise TypeError if the policy is not derived from the class that the algorithm's make_policy() returns. Raise
+    ValueError for given settings that nothing would read."""
     needed = typing.get_type_hints(getattr(algorithm, "make_policy", check_own)).get("return")
     if isinstance(needed, type) and not issubclass(policy, needed) and issubclass(needed, Policy):
         raise TypeError(
@@ -102,16 +102,16 @@ def check_own(policy: type[Policy], algorithm: type[Algorithm], given: Mapping[s
 
 
 def unread(policy: type[Policy], algorithm: Any, names: Iterable[str]) -> list[str]:
-    """Those of these settings that only the algorithm's usual network would read: the constructor of this policy does
-    not take them. An algorithm of the user's may read what it likes."""
+    """Names of settings that only the algorithm's usual network reads, and that this policy's constructor does not
+    take. Empty for a user's algorithm, which may read any."""
     if not algorithm.__module__.startswith("headrace."):
         return []
     return sorted((NETWORK & {*names}) - signature(policy).parameters.keys())
 
 
 def take_weights(policy: Policy, run: str, names: tuple[str, ...] = (checkpoint.BEST, checkpoint.LAST)) -> None:
-    """Begin with the weights and statistics of a run's policy, best/ or else last/, where names and shapes agree; say
-    which do not. Raises ValueError where none does, FileNotFoundError where there is no such run."""
+    """Begin with the weights and statistics of a run's policy, best/ or else last/, as far as names and shapes agree;
+    report those that do not. Raises ValueError if none does, FileNotFoundError if there is no such run."""
     weights = checkpoint.read(Path(run), *names, state="policy")[2]
     own = policy.state_dict()
     fit = {name: x for name, x in weights.items() if name in own and x.shape == own[name].shape}

@@ -1,4 +1,4 @@
-"""What an iteration of a training gives: everything that logs, progress displays and checkpoints read."""
+"""The result of a training's iteration, which logs, progress displays and checkpoints read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class IterationResult:
-    """The state of a training after an iteration. Two are equal where everything but the times is."""
+    """The state of a training after an iteration. Two results are equal if all but their times is."""
 
     steps: int  # valid environment steps so far; gradient steps of algorithms that learn from recorded data alone
     iteration: int  # updates so far
@@ -16,7 +16,7 @@ class IterationResult:
     returns: Sequence[float]  # of the episodes that ended in this iteration
     lengths: Sequence[int]  # likewise, steps
     episodes: int  # ended so far
-    window: int  # episodes in the window, of which the next two are means
+    window: int  # number of last episodes that mean_return and mean_length cover
     window_full: bool
     mean_return: float | None  # None before an episode has ended
     mean_length: float | None
@@ -27,8 +27,8 @@ class IterationResult:
     # of the time in env, inference, learning, other; "waiting for slots" is of the actors' time
     fractions: Mapping[str, float] = field(compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # lines for the user
-    infos: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of the same episodes, what log_info names
-    fragments: bytes = b""  # async: what the rollout was made of, see runs.logs
+    infos: Mapping[str, Sequence[float]] = field(default_factory=dict)  # numbers of log_info, of the ended episodes
+    fragments: bytes = b""  # async: the fragments of the rollout, see runs.logs
 
     def row(self) -> dict[str, float | None]:
         """One row of metrics.jsonl."""

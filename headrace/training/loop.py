@@ -30,11 +30,11 @@ from headrace.training.resuming import closed_on_error, resumed
 from headrace.training.scaling import registered_message, scaling_message
 from headrace.training.trainer import Trainer
 
-RESTARTS = 3  # of a training with several learners that lost one of them
+RESTARTS = 3  # largest number of restarts after the loss of one of several learners
 COMPILED = ("cpu", "cuda")  # backends of environments that run no Python
 PLAIN = (int, float, Path, type(None))
-LEFT = "break"  # why a training ended whose loop was left early
-building = threading.RLock()  # held while a training is made: threads that train begin one after another
+LEFT = "break"  # the reason for a training's end if its loop is left early
+building = threading.RLock()  # held while a training is made: threads make their trainings one after another
 
 
 def train(
@@ -66,11 +66,11 @@ def train(
 
 @contextmanager
 def looked_at_once(trainer: Trainer, given: Json) -> Iterator[None]:
-    """Within this block, of a whole training, functions and modules are looked at once rather than before each call of
-    a kernel, as long as nothing of the user's can change them. given: the training's arguments.
+    """Within this block, of a whole training, examine functions and modules once rather than before each call of a
+    kernel, if no code of the user's can change them. given: the training's arguments.
 
-    That is where environments are compiled, policy and algorithm are the package's or the user's classes of whose
-    methods programs are made, and no other setting is a function or an object of the user's.
+    The conditions are compiled environments; a policy and an algorithm of the package, or of user classes whose methods
+    are compiled; and no function or object of the user's among the other settings.
     """
     settings = {name: x for name, x in {**trainer.settings(), **given}.items() if not _is_class(name, x)}
     kinds = {type(trainer.algorithm), *(type(part) for own in _networks(trainer) for part in own.modules())}
@@ -86,13 +86,12 @@ def _networks(trainer: Trainer) -> list[nn.Module]:
 
 
 def _is_class(name: str, value: Any) -> bool:
-    """True for a class or the name of one, where a setting takes these."""
+    """True for a class, or its name, as the value of a setting that takes classes."""
     return name in ("algorithm", "env", "policy") and isinstance(value, str | type)
 
 
 def _is_plain(value: Any) -> bool:
-    """True for settings that are numbers and text, also in lists and dicts, but for names of what is in a file or
-    module."""
+    """True for numbers and text, also in lists and dicts, except names of functions and classes in files or modules."""
     if isinstance(value, str):
         return not (":" in value and value.rpartition(":")[2].isidentifier())
     if isinstance(value, dict):
@@ -156,7 +155,7 @@ class Training:
         return self
 
     def _enter(self) -> None:
-        """A trainer and a recorder."""
+        """Make a trainer and a recorder."""
         if self._resume is None:
             self._begin()
         else:
@@ -168,10 +167,10 @@ class Training:
             limit = getattr(trainer.config, reason)
             recorder.progress.say(f"nothing to do: {reason} {limit:,} is reached already; resume with another, or none")
         if trainer.config.learners > 1 or trainer.config.cluster is not None:
-            recorder.save()  # what a restart goes on from; Ray may end this process without an exception
+            recorder.save()  # a restart continues from here; Ray may end this process without an exception
 
     def _begin(self) -> None:
-        """A trainer, and unless rank 0 records, a recorder with a new folder."""
+        """Make a trainer, and a recorder with a new folder unless another rank records."""
         algorithm, env, config, options = self._arguments
         trainer = self._trainer = Trainer(algorithm, env, config=config, **options)
         if trainer.follows:
@@ -187,7 +186,7 @@ class Training:
             recorder.progress.say(registered_message(trainer.short_name, plan.registered, *how))
 
     def _new_folder(self, trainer: Trainer) -> Path:
-        """A folder for a run that begins."""
+        """Make a folder for a new run."""
         return new_folder(self._log_folder(), trainer.algorithm.name, trainer.short_name)
 
     def _continue(self, path: Path, *arguments: Any) -> None:
@@ -229,18 +228,18 @@ class Training:
                 yield self._row
 
     def _iterate(self, recorder: Recorder) -> IterationResult | None:
-        """One iteration; None where its rollout was given up."""
+        """Run an iteration; None if its rollout was given up."""
         trainer, interrupts = self.trainer, recorder.interrupts
         try:
             return trainer.iterate(lambda: bool(interrupts.caught) or trainer.out_of_time())
         except Stopped:
             return None
         finally:
-            if caught := trainer.caught:  # else nothing is written: a handler may have just written it
+            if caught := trainer.caught:  # otherwise nothing is written: the user's handler may have just saved
                 interrupts.caught = interrupts.caught or caught
 
     def _restart(self, recorder: Recorder, error: RankLost) -> None:
-        """Go on from last/ after the loss of a learner. Raises the error where that was one too many."""
+        """Continue from last/ after the loss of a learner. Raises the error after RESTARTS restarts."""
         self._restarts += 1
         if self._restarts > RESTARTS:
             raise error
@@ -253,7 +252,7 @@ class Training:
         self._recorder.progress.say(f"{error}: going on from {place}")
 
     def _record(self) -> None:
-        """Record the last iteration, with what was logged after it."""
+        """Record the last iteration, with what the body has logged."""
         if self._row is not None:
             assert self._recorder is not None
             row, self._row = self._row, None
@@ -286,13 +285,13 @@ class Training:
             raise_caught(self._run.signal)
 
     def _without_folder(self) -> Run:
-        """The run of a rank that follows."""
+        """The run, for a rank that rank 0 gives orders."""
         trainer = self.trainer
         facts = (trainer.policy, trainer.algorithm.name, trainer.plan.env, trainer.steps, trainer.seconds)
         return Run(self._log_folder(), *facts)
 
     def _log_folder(self) -> Path:
-        """Where runs are written: relative to the working folder at the beginning, which environments may change."""
+        """The folder for runs, relative to the working folder at the beginning, since environments may change that."""
         return Path(self.trainer.process_state.folder or "", self.trainer.config.log_folder)
 
     @property
@@ -330,11 +329,11 @@ class Training:
         return self._recorder
 
     def log(self, name: str, value: float) -> None:
-        """Write a number into this iteration's row of metrics.jsonl, and to TensorBoard: under its own name where that
-        has a slash ("curriculum/level"), else under train/. Of rows that are not written, because they come faster
-        than ten a second, the next one has the last value.
+        """Write a number into this iteration's row of metrics.jsonl, and to TensorBoard: under its own name if that has
+        a slash ("curriculum/level"), else under train/. Rows that follow in less than a tenth of a second are not
+        written; the next row has the last value.
 
-        Raises ValueError for a name that the row has anyway, TypeError for what is no number.
+        Raises ValueError for the name of another column, TypeError for a value that is not a number.
         """
         self._recording().log(name, value)
 
@@ -352,18 +351,18 @@ class Training:
         return passed(steps, self._steps, self.trainer.steps)
 
     def evaluate(self, episodes: int = 20) -> Evaluation:
-        """Returns of the policy as it is now in the reference environment, with the settings of the training."""
+        """Evaluate the present policy in the reference environment, with the settings of the training."""
         return self._recording().evaluate(episodes)
 
     def save(self) -> Path:
-        """Keep a checkpoint of the training after this iteration: step_N/, whose path this gives. It is written once
-        the body is done."""
+        """Keep a checkpoint of the training after this iteration, step_N/, and return its path. It is written once the
+        body is done."""
         self._recording().keep_next = True
         return self.folder / f"step_{self.trainer.steps}"
 
 
 def _as_json(state: Json) -> str:
-    """Raises TypeError, naming the value, for what JSON does not have."""
+    """Write `state` as JSON. Raises TypeError, naming the value, for one that JSON does not have."""
     for name, value in state.items():
         try:
             json.dumps(value)

@@ -1,4 +1,4 @@
-"""Training several agents: an algorithm for each group of them, and statistics of each group."""
+"""Training of several agents: an algorithm for each group, and statistics of each group."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from headrace.training.config import OF_SELF_PLAY, TrainConfig, default_of
 from headrace.training.episodes import Episodes
 
 MOST_OPPONENTS = 8  # where their number is not given
-FEW_AGENTS = 16  # up to which each agent has a column in metrics.jsonl
-# settings that have their defaults in self-play, whose games are stepped by one process
+FEW_AGENTS = 16  # largest number of agents that have a column each in metrics.jsonl
+# settings that must have their defaults with self-play, whose games one process steps
 REFUSED = (
     *("actors", "workers", "collection", "collect_device", "learners", "shards", "central_critic", "stagger"),
     *("log_info", "eval_freq"),
@@ -37,15 +37,15 @@ MakePolicy: TypeAlias = Callable[[tuple[Space, Space], int], Policy]  # of space
 
 
 def central(env: Env) -> Env:
-    """An env whose observations have the state of all agents, see headrace.envs.wrappers.central, which is loaded where
-    it is used."""
+    """Wrap an env such that observations have the state of all agents: see headrace.envs.wrappers.central, which is
+    imported here."""
     from headrace.envs.wrappers import central
 
     return central.central(env)
 
 
 def wrapped(env: Env, config: TrainConfig) -> Env:
-    """The env as the algorithm sees it: with central_critic as central(), with self_play as SelfPlayEnv."""
+    """Wrap the env for the algorithm: with central_critic by central(), with self_play by SelfPlayEnv."""
     if config.central_critic and not isinstance(env, ActorEnv):  # actors have it in their own processes
         env = central(env)
     if not config.self_play:
@@ -64,10 +64,10 @@ def wrapped(env: Env, config: TrainConfig) -> Env:
 
 
 def with_self_play(config: TrainConfig, own: Any, given: Collection[str], agent_info: Any) -> TrainConfig:
-    """The config; with self_play without the stagger of settings that are taken where none are registered.
+    """Check the config for self_play. Returns it without stagger, unless stagger was given.
 
     own: the algorithm's config. given: names of the settings that the user gave.
-    Raises ValueError for settings that do not go with self_play, and for its own without it.
+    Raises ValueError for settings that do not go with self_play, and for settings of self_play without it.
     """
     if not config.self_play:
         if without := _changed(config, OF_SELF_PLAY):
@@ -91,17 +91,17 @@ def with_self_play(config: TrainConfig, own: Any, given: Collection[str], agent_
 
 
 def _changed(config: TrainConfig, names: Sequence[str]) -> list[str]:
-    """Those of some settings that have not their defaults."""
+    """Names of settings that differ from their defaults."""
     return [name for name in names if getattr(config, name) != default_of(TrainConfig.__dataclass_fields__[name])]
 
 
 def central_part(make_part: Callable[[int, int], Env], number: int, first: int) -> Env:
-    """central() of the environments of an actor."""
+    """Apply central() to the environments of an actor."""
     return central(make_part(number, first))
 
 
 def columns_of_groups(env: Env) -> dict[str, slice]:
-    """The columns of each group of agents; empty where there is only one group.
+    """Columns of each group of agents; empty if there is only one group.
 
     Raises ValueError where the agents of a group are not next to each other.
     """
@@ -128,7 +128,7 @@ def build(
     device: torch.device,
     make_policy: MakePolicy | None = None,
 ) -> Algorithm:
-    """An Algorithm for an env: one for all agents, or one for each group of them. make_policy: of its spaces and a
+    """Make an Algorithm for an env: one for all agents, or one for each group. make_policy: a function of spaces and a
     seed; None for the algorithm's usual policy."""
 
     def one(pair: tuple[Space, Space], seed: int) -> Algorithm:
@@ -143,7 +143,7 @@ def build(
     return Grouped(algorithms, env.groups)  # type: ignore[return-value]  # its iteration is that of its parts
 
 
-_KINDS: dict[type[Space], str] = {FlatAction: "Dict or Tuple"}  # how users call a kind of spaces that is ours
+_KINDS: dict[type[Space], str] = {FlatAction: "Dict or Tuple"}  # users' names for spaces of Headrace's own
 
 
 def check_actions(name: str, env: Env) -> None:
@@ -162,7 +162,7 @@ def check_actions(name: str, env: Env) -> None:
 
 
 def columns_of_agents(env: Env) -> dict[str, slice]:
-    """The columns of each of a few agents; empty where there is one, or there are many."""
+    """Columns of each agent if there are a few; empty for one agent or many."""
     copies = env.num_copies
     few = 1 < env.num_agents <= FEW_AGENTS
     return {agent: slice(k * copies, (k + 1) * copies) for k, agent in enumerate(env.agents)} if few else {}
@@ -175,7 +175,7 @@ def _suits(kind: type[Algorithm], spaces: Sequence[Space]) -> bool:
 
 
 class GroupEpisodes:
-    """Finished episodes of each group of agents; where all share one policy, of each agent, if they are few."""
+    """Statistics of finished episodes, for each group of agents; if all share one policy, for each of few agents."""
 
     def __init__(self, env: Env, window: int) -> None:
         self.columns = columns_of_groups(env) or columns_of_agents(env)
@@ -197,5 +197,5 @@ class GroupEpisodes:
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from state_dict()."""
         for group, episodes in self.episodes.items():
-            if group in state:  # runs of earlier versions have none of agents that share a policy
+            if group in state:  # runs of earlier versions have none for agents that share a policy
                 episodes.load_state_dict(state[group])

@@ -1,4 +1,4 @@
-"""What a training is to be, settled from arguments, a file and defaults, before anything is built."""
+"""The plan of a training, made of arguments, a file and defaults before anything is built."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from headrace.envs import Env, Source
     from headrace.envs.workers.process import Workers
 
-PRIVILEGED = "privileged_state"  # MuJoCo Playground's name of a member of observations that is for critics
+PRIVILEGED = "privileged_state"  # MuJoCo Playground's name for the part of observations that is for critics
 PATHS = ("init_from", "replay", "replay_order")  # settings that are paths
-ROLLOUT = {"num_steps", "train_freq", "gradient_steps"}  # settings of when an off-policy algorithm learns
+ROLLOUT = {"num_steps", "train_freq", "gradient_steps"}  # settings that decide when an off-policy algorithm learns
 
 
 def settings_of(config: str | Path, given: Container[str]) -> Json:
-    """The settings of a TOML file. Raises Untrusted where it is a run's, and could have any code run.
+    """Read the settings of a TOML file. Raises Untrusted for a run's file that could have code run.
 
-    given: names of the settings that the user gives in their place. To be called within code_of() of run_of(config)."""
+    given: names of settings that the user gives in their place. Call this within code_of() of run_of(config)."""
     file = read_toml(config)
     if run := run_of(config):
         check_settings(run, {name: value for name, value in file.items() if name not in given})
@@ -59,7 +59,8 @@ def settings_of(config: str | Path, given: Container[str]) -> Json:
 
 
 def of_zoo(file: str | Path, algorithm: Any, env: Any) -> Json:
-    """The settings of a file of rl_zoo3: see sb3.zoo.entries. Its floor is above this one, as those of bindings are."""
+    """Read the settings of a file of rl_zoo3: see sb3.zoo.entries. That module is imported here because sb3 is above
+    training in the order of imports."""
     if not isinstance(algorithm, str):
         raise TypeError(f"zoo is for an algorithm given by its name, got {algorithm!r}: give 'ppo' or another")
     found: Json = import_module("headrace.sb3.zoo.entries").settings(file, algorithm, env)
@@ -71,29 +72,29 @@ class TrainPlan:
     """The settings of a training, complete and checked. build() makes its parts."""
 
     algorithm: str | Algorithm  # its name, or one made by the user
-    source: Source | None  # what make() makes environments of
-    ready_env: Env | None  # in its place: environments made by the user, who closes them
+    source: Source | None  # the first argument of make()
+    ready_env: Env | None  # instead of a source: environments made by the user, who closes them
     config: TrainConfig
-    algorithm_config: Any  # of the algorithm's own dataclass; None where the algorithm is made by the user
-    derived: Settings  # settings that follow from num_envs, and from how actors collect
+    algorithm_config: Any  # of the algorithm's own dataclass; None if the user made the algorithm
+    derived: Settings  # settings that follow from num_envs and from the mode of collection
     agent_info: Any = None
     borrowed: Workers | None = None  # processes of the user, for workers or actors
-    num_envs: int | None = None  # where it was given by name
-    registered: Settings = field(default_factory=dict)  # for the environment; those that were not given
-    assumed: bool = False  # whether these are those of training.scaling, because none are registered
-    facts: tuple[str, ...] = ()  # that these follow from, in words
-    given: Settings = field(default_factory=dict)  # by the user, in a file or by name
-    published: str = ""  # by whom these were published, where they were not tuned here
+    num_envs: int | None = None  # if it was given by name
+    registered: Settings = field(default_factory=dict)  # settings registered for the environment that were not given
+    assumed: bool = False  # whether `registered` comes from training.scaling, because none are registered
+    facts: tuple[str, ...] = ()  # facts that `registered` follows from, for the message
+    given: Settings = field(default_factory=dict)  # settings that the user gave, in a file or by name
+    published: str = ""  # who published `registered`, if not tuned here
     own_policy: str | type | None = None  # a policy class of the user's, or its name
-    tuned: bool = False  # whether settings of the algorithm were given, among which registered ones may surprise
+    tuned: bool = False  # whether settings of the algorithm were given; registered ones then need a message
 
     @property
     def rollout_given(self) -> bool:
-        """Whether settings were given of which there is one that ROLLOUT names."""
+        """Whether the user gave one of the settings in ROLLOUT."""
         return bool(self.given.keys() & ROLLOUT)
 
     def compile_ahead(self, env: Env) -> None:
-        """Let idle cores compile what this training will ask for: see kernels.runtime.ahead."""
+        """Start compiling what this training will need on idle cores: see kernels.runtime.ahead."""
         from headrace.kernels.runtime import ahead
 
         own, name = self.algorithm_config, str(getattr(self.algorithm, "name", self.algorithm))
@@ -104,7 +105,7 @@ class TrainPlan:
 
     @property
     def threads_given(self) -> bool:
-        """Whether threads of torch were given, or are registered."""
+        """Whether `threads` was given, or is registered."""
         return "threads" in {**self.registered, **self.given}
 
     @property
@@ -120,7 +121,7 @@ def settle(
     agent_info: Any,
     options: Settings,
 ) -> TrainPlan:
-    """The plan for what Trainer() was given. Raises TypeError, ValueError for settings that are wrong."""
+    """Make the plan from Trainer()'s arguments. Raises TypeError, ValueError for wrong settings."""
     zoo = options.get("zoo")
     options = {name: value for name, value in options.items() if name != "zoo"}
     file = settings_of(config, {*options, *(() if env is None else ("env",))}) if config else {}
@@ -186,9 +187,9 @@ def settle(
 
 
 def of_images(plan: TrainPlan) -> TrainPlan:
-    """The plan where nothing is registered, once the environments have shown that they are observed as images.
+    """Adapt the plan of an unregistered environment, once it has been made and its observations are images.
 
-    Their number stays, and so do settings that were given, or chosen since settle()."""
+    The number of environments stays, and so do settings that were given, or chosen since settle()."""
     assert isinstance(plan.algorithm, str)
     kind, config_class = algorithm_classes(plan.algorithm)
     defaults = unregistered(kind.name, plan.given, images=True)
@@ -209,8 +210,8 @@ def of_images(plan: TrainPlan) -> TrainPlan:
 
 
 def with_privileged(plan: TrainPlan, env: Env) -> TrainPlan:
-    """The plan, in which the critic alone sees privileged_state, unless the user has said what becomes of members, or
-    gives a policy. Raises ValueError where the algorithm's usual actor would see it."""
+    """Change the plan such that the critic alone sees privileged_state, unless the user has given settings for members,
+    or a policy. Raises ValueError if the algorithm's usual actor would see it."""
     said = plan.given.keys() & {"ignore", "critic_members"} or plan.own_policy is not None
     if said or not isinstance(plan.algorithm, str) or not _has_it(env):
         return plan
@@ -225,14 +226,14 @@ def with_privileged(plan: TrainPlan, env: Env) -> TrainPlan:
 
 
 def _has_it(env: Env) -> bool:
-    """Whether observations of some agents have such a member."""
+    """Whether observations of an agent have this member."""
     seen = [observed for observed, _ in env.spaces.values()]
     members = [x.members if isinstance(x, FlatDict) else x.spaces for x in seen if isinstance(x, Dict | FlatDict)]
     return any(PRIVILEGED in names for names in members)
 
 
 def _of_actors(config: TrainConfig, own: Any, given: Settings) -> tuple[Any, Settings]:
-    """The algorithm's config, with the settings that follow from how actors collect; and those."""
+    """Return the algorithm's config with settings that follow from the mode of collection, and these settings."""
     follows: dict[str, Any] = {}
     for rule in (of_asynchronous, of_lag):
         if found := rule(config, own, given):
@@ -241,7 +242,7 @@ def _of_actors(config: TrainConfig, own: Any, given: Settings) -> tuple[Any, Set
 
 
 def _absolute(config: TrainConfig) -> TrainConfig:
-    """The config with names of files that hold in any folder."""
+    """Make names of files in the config absolute."""
     paths: Json = {name: str(Path(path).expanduser().resolve()) for name in PATHS if (path := getattr(config, name))}
     return replace(
         config,
@@ -252,26 +253,26 @@ def _absolute(config: TrainConfig) -> TrainConfig:
 
 
 def absolute_source(source: Any) -> Any:
-    """What makes environments, with names of files that hold in any folder: an environment may change that."""
+    """Make names of files in a source absolute, since an environment may change the working folder."""
     if isinstance(source, list | tuple):
         return type(source)(map(absolute_source, source))
     return absolute_reference(source) if isinstance(source, str) else source
 
 
 def is_nameless(name: str | None) -> bool:
-    """Whether a reference is to a class or function that only the process knows which defined it."""
+    """Whether a reference is to a class or function that only the process that defined it can find."""
     return name is not None and ("<" in name or name.startswith("__main__:"))
 
 
 def nameless_settings(settings: Json) -> tuple[str, ...]:
-    """Which of the settings of a run were classes or functions that only the process knew which defined them."""
+    """Names of a run's settings that were classes or functions which only the process that defined them can find."""
     schedules = {"schedule": [settings.get("schedule")], "schedules": settings.get("schedules", {}).values()}
     named = {"policy": [settings.get("policy")], **schedules}
     return tuple(setting for setting, names in named.items() if any(map(is_nameless, names)))
 
 
 def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
-    """Raise ValueError for settings of environments where they exist already, and would be without effect."""
+    """Raise ValueError for settings of environments that exist already, where they would have no effect."""
     for name in (*MAKE_SETTINGS, *OF_MAKING, "backend"):
         value = getattr(config, name)
         if value != default_of(TrainConfig.__dataclass_fields__[name]):
@@ -284,24 +285,24 @@ def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
 
 
 def is_ready(source: EnvArgument) -> bool:
-    """Whether this is an Env already, rather than what make() makes one of."""
+    """Whether this is an Env, rather than the first argument of make()."""
     return not isinstance(source, str | type) and hasattr(source, "num_envs") and hasattr(source, "step")
 
 
 def making(config: TrainConfig) -> Json:
-    """What make() and part_maker() take of the settings that have other names or values there."""
+    """Options of make() and part_maker() that have other names or values as settings."""
     given: Json = {"params": config.params or None, "wrappers": config.wrapper, "env_kwargs": config.env_kwargs}
     return given | ({"with_state": True} if config.central_critic else {})
 
 
 def options_of(config: TrainConfig) -> Json:
-    """The options of make() that are settings, but for workers."""
+    """Options of make() that are settings, without workers."""
     return {name: getattr(config, name) for name in MAKE_SETTINGS if name != "workers"} | making(config)
 
 
 def _by_thread(source: Source | None, ready_env: Env | None, config: TrainConfig, given: Settings) -> bool:
-    """Tell whether a thread can step the environments while the policy learns: those that come as one vector, whose
-    steps release Python's lock."""
+    """Whether a thread can step the environments while the policy learns: they are one vector, whose steps release
+    Python's lock."""
     if ready_env is not None:
         return ready_env.backend == "vector"
     if source is None or config.learners > 1 or config.backend not in ("auto", "vector"):
@@ -310,11 +311,12 @@ def _by_thread(source: Source | None, ready_env: Env | None, config: TrainConfig
 
 
 def stepped_by(plan: TrainPlan, num_envs: int) -> tuple[Source | None, Json, str]:
-    """The source of so many environments in this process, and options of make(), by compiled loops where these have the
-    same episodes; and a line on that, or an empty text. See envs.native_source."""
+    """The source of `num_envs` environments in this process, options of make(), and a message.
+
+    Compiled loops step the source if they have the same episodes: see envs.native_source, also for the message."""
     config = plan.config
     source, own, line = _stepped_by(plan.source, config, plan.given, num_envs)
-    if plan.borrowed or config.workers not in (None, "auto"):  # as was measured
+    if plan.borrowed or config.workers not in (None, "auto"):  # measured or given with the source as it is
         return plan.source, options_of(config), line if source == plan.source else ""
     return source, own, line
 
@@ -331,7 +333,7 @@ def _stepped_by(
 
 
 def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: str | None) -> Json:
-    """What train(resume=...) needs to make a trainer again, in JSON's types. own: the algorithm's config."""
+    """Settings from which train(resume=...) makes the trainer again, in JSON's types. own: the algorithm's config."""
     algorithm = plan.algorithm
     agent_info = None if getattr(own, "intrinsic", "none") == "diayn" else agent_info  # from the setting `skills`
     return {
@@ -344,7 +346,7 @@ def saved_settings(plan: TrainPlan, config: TrainConfig, own: Any, agent_info: s
 
 
 def _named(own: Json) -> Json:
-    """Settings of an algorithm, with the names of functions in place of these."""
+    """Settings of an algorithm, with functions replaced by their names."""
 
     def name(schedule: Any) -> Any:
         if isinstance(schedule, str | Named):

@@ -40,15 +40,15 @@ from headrace.training.config import TrainConfig
 from headrace.training.episodes import ended_episodes
 
 JOIN, ITERATE, SAVE, LOAD = range(4)  # orders
-PATIENCE = 10  # times step_timeout for which a sum of torch.distributed's may wait for another rank
-COMPARED_EVERY = 100  # updates after which the ranks compare their weights
+PATIENCE = 10  # multiple of step_timeout that a sum of torch.distributed waits for another rank
+COMPARED_EVERY = 100  # updates between comparisons of the ranks' weights
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Collected(NamedTuple):
-    """Of all ranks."""
+    """The result of collecting, over all ranks."""
 
-    stopped: bool  # whether one gave up its rollout
+    stopped: bool  # whether a rank gave up its rollout
     steps: int  # valid ones
     restarts: int  # environments made again so far
     ended: Tensor  # episodes, float64 [E, 4]: step, environment, return, length; by step, then environment
@@ -59,7 +59,7 @@ class Ranks:
     """One rank's view of all: its part of the environments, and the sums over all ranks.
 
     part: of num_envs environments. step_timeout: seconds without a step after which a rank counts as hanging.
-    device: on which this rank learns: the CPU, or a GPU of its own, where sums are NCCL's.
+    device: the device on which this rank learns: the CPU, or its own GPU, for which NCCL computes the sums.
     """
 
     of_torchrun = False  # whether torchrun has started this rank
@@ -77,7 +77,7 @@ class Ranks:
         self.begin_to_add(SharedSum(self.rank, self.size, room, memory, self.step_timeout), store)
 
     def begin_to_add(self, host: Any, store: str) -> None:
-        """Add by `host`, and what is on a GPU by a group for that."""
+        """Use `host` for sums of tensors on the CPU, and a process group for those on GPUs."""
         host.columns = [each.stop - each.start for each in partition(self.part.total, self.size)]
         self.host = self.sum = host
         if self.device.type != "cpu":
@@ -94,12 +94,12 @@ class Ranks:
         return nccl_group(store, self.rank, self.size, PATIENCE * self.step_timeout)
 
     def watch_device(self) -> None:
-        """Raise what ends the wait for a GPU."""
+        """Raise what should end the wait for a GPU."""
         if isinstance(self.host, SharedSum):
             self.host.check_ended()
 
     def wait(self) -> None:
-        """Wait until this rank's GPU has done what is queued, as long as the others are there."""
+        """Wait until this rank's GPU has finished its queue, while the other ranks are alive."""
         if self.device_sum is not None:
             self.device_sum.wait()
 
@@ -109,7 +109,7 @@ class Ranks:
             self.device_sum.close()
 
     def begin_with(self, algorithm: Any) -> None:
-        """Let an algorithm add its sums to those of the others, and begin with the weights of rank 0."""
+        """Make an algorithm add its sums to the other ranks' sums, and begin with the weights of rank 0."""
         algorithm.reduce = self.sum
         state = algorithm.state_dict()
         for tensor in learned(state):
@@ -119,13 +119,14 @@ class Ranks:
         algorithm.load_state_dict(state | ({"replay": None} if "replay" in state else {}))
 
     def plan(self, actors: int, own: str) -> str:
-        """What there is of actors and their memory, of all ranks; own: this one's, which has so many actors."""
+        """Describe the actors and memory of all ranks. actors: number of this rank's actors. own: its description."""
         number = int(of_each(torch.tensor(actors), self.sum).sum())
         whole = f"{number} actors with {self.part.total} environments, of {self.size} learners"
         return f"{whole}; rank {self.rank} has {own}"
 
     def stop_asking(self, stop: Callable[[], bool] | None, may_stop: bool) -> Callable[[], bool]:
-        """What a collector asks before each step: whether any rank gives up the rollout. It is a sign of life, too."""
+        """Make a function for a collector to call before each step: whether any rank gives up the rollout. It also
+        records that this rank is at work."""
 
         def ask() -> bool:
             self.host.beat()
@@ -138,7 +139,7 @@ class Ranks:
         return ask
 
     def collected(self, stopped: bool, rollout: Rollout, restarts: int, details: dict[str, float]) -> Collected:
-        """What all ranks have collected. stopped: whether this one gave up its rollout. details: of this one's
+        """Gather what all ranks have collected. stopped: whether this rank gave up its rollout. details: metrics of its
         actors."""
         totals = torch.tensor([stopped, 0 if stopped else rollout.valid_steps(), restarts])
         self.sum(totals)
@@ -152,7 +153,7 @@ class Ranks:
         return Collected(False, int(totals[1]), int(totals[2]), ended[order], self._details_of_all(details))
 
     def _details_of_all(self, own: dict[str, float]) -> dict[str, float]:
-        """What is to be logged of the actors of all ranks: their numbers added, and the longest time."""
+        """Metrics of all ranks' actors to log: sums of counts, and the longest of the times."""
         if not own:
             return {}
         values = of_each(torch.tensor(list(own.values()), dtype=torch.float64), self.sum)
@@ -160,7 +161,7 @@ class Ranks:
         return {name: longest[at] if name.startswith("seconds") else int(sums[at]) for at, name in enumerate(own)}
 
     def compare(self, algorithm: Any) -> None:
-        """Raise RuntimeError, naming the rank, where one has other weights than rank 0."""
+        """Raise RuntimeError, naming the rank, if a rank's weights differ from those of rank 0."""
         digest = hashlib.sha256()
         for tensor in learned(algorithm.state_dict()):
             digest.update(tensor.detach().cpu().numpy().tobytes())
@@ -174,7 +175,8 @@ class Ranks:
 
 
 class Leader(Ranks):
-    """Rank 0, which starts the other ranks and gives them orders. make: of the Ranks of another one, gives its trainer.
+    """Rank 0, which starts the other ranks and gives them orders. make: a function that makes another rank's trainer,
+    given its Ranks.
 
     Raises the exception of a rank that failed, with its traceback, and RankLost for one that died or hangs.
     """
@@ -185,7 +187,7 @@ class Leader(Ranks):
         self.processes = [WorkerProcess(0.0) for _ in range(1, self.size)]
         self._early: dict[int, Any] = {}  # answers that came before they were asked for, by rank
         self._folder = TemporaryDirectory(prefix="headrace-") if self.device.type != "cpu" else None
-        self._own: list[Any] = []  # its sums, once there are some: those of the host, and those on GPUs
+        self._own: list[Any] = []  # objects of its sums, once they exist: on the host, then on GPUs
         self.close = weakref.finalize(self, _close, self.processes, self._own, self._folder)
         sent = sendable(make)
         for rank, process in enumerate(self.processes, 1):
@@ -210,7 +212,7 @@ class Leader(Ranks):
             process.tell(what, 0, message, *descriptors)
 
     def _watch(self) -> None:
-        """Raise what has happened to a rank that answers while it should take part in a sum."""
+        """Raise the exception of a rank that answers while it should take part in a sum."""
         for rank, process in enumerate(self.processes, 1):
             if process.has_spoken and self.host.awaits(
                 rank
@@ -218,10 +220,10 @@ class Leader(Ranks):
                 self._answer(process)
 
     def watch_device(self) -> None:
-        """Raise what has happened to a rank that should take part in a sum on GPUs."""
+        """Raise the exception of a rank that should take part in a sum on GPUs."""
         for rank, process in enumerate(self.processes, 1):
             if rank not in self._early and process.has_spoken:
-                self._early[rank] = self._answer(process)  # where nothing has happened, it has done its part
+                self._early[rank] = self._answer(process)  # without an exception, it has done its part
 
     def _answer(self, process: WorkerProcess) -> Any:
         try:
@@ -237,25 +239,25 @@ class Leader(Ranks):
         self._tell(what, message)
 
     def answers(self) -> list[Any]:
-        """Their answers to the last order, in order of rank."""
+        """The other ranks' answers to the last order, in order of rank."""
         early, self._early = self._early, {}
         return [
             early[rank] if rank in early else self._answer(process) for rank, process in enumerate(self.processes, 1)
         ]
 
     def iterated(self) -> None:
-        """Wait until all have iterated."""
+        """Wait until all ranks have finished the iteration."""
         for answer in self.answers():
             if answer:
                 self.caught = signal.Signals(answer).name
 
     def states(self) -> list[tuple[StateDict, StateDict | None]]:
-        """Of each other rank, the state of its collector, and with a replay buffer that of its algorithm."""
+        """For each other rank, the state of its collector, and of its algorithm if that has a replay buffer."""
         self.order(SAVE)
         return [unpacked(answer)["state"] for answer in self.answers()]
 
     def load(self, states: list[tuple[StateDict, StateDict, StateDict]]) -> None:
-        """Let each other rank go on from the arguments of its trainer's load_own_state()."""
+        """Send each other rank the arguments of its trainer's load_own_state()."""
         for process, state in zip(self.processes, states, strict=True):
             process.tell(LOAD, 0, (packed({"state": materialised(state)}),))
         self.answers()
@@ -263,8 +265,8 @@ class Leader(Ranks):
 
 @contextmanager
 def iteration(ranks: Any, progress: float, may_stop: bool, speed: bool) -> Iterator[None]:
-    """For rank 0: inside, an iteration of all ranks; see Trainer.follow(). Afterwards all have done it or, where that
-    raises Stopped, given it up: they answer the next order."""
+    """Wrap rank 0's part of an iteration of all ranks; see Trainer.follow(). After the block all ranks have finished
+    the iteration, or given it up if the block raises Stopped, and are ready for the next order."""
     ranks.order(ITERATE, (progress, may_stop, speed))
     stopped: Stopped | None = None
     try:
@@ -289,7 +291,7 @@ def _close(processes: list[WorkerProcess], sums: list[Any], folder: TemporaryDir
 class Following:
     """A Role (envs.workers.protocol): a rank that does what rank 0 orders.
 
-    make: of its Ranks, whose arguments are the settings, gives its trainer; by cloudpickle.
+    make: a function that makes the trainer, given Ranks(*settings); by cloudpickle.
     """
 
     def __init__(self, make: bytes, settings: tuple[int, int, int, float, torch.device], orders: Connection) -> None:
@@ -327,24 +329,24 @@ class Following:
         return 0
 
     def close(self) -> None:
-        """Close the trainer, whose graph goes before the group whose sums it has."""
+        """Close the trainer. Its CUDA graph is freed before the process group whose sums it contains."""
         self.trainer.close()
         self.ranks.leave()
 
 
 def device_of(config: TrainConfig, local: int) -> torch.device:
-    """On which device a learner learns; local: its number among those of its machine. "auto" is the CPU."""
+    """The device on which a learner learns. local: its number among the learners of its machine. "auto" is the CPU."""
     return torch.device("cuda", local) if config.device == "cuda" else torch.device("cpu")
 
 
 def learned(state: StateDict) -> Iterator[Tensor]:
-    """The tensors of an algorithm's state that are the same at all ranks: not those of its own environments."""
+    """Tensors of an algorithm's state that are the same at all ranks, without those of its environments."""
     shared = {name: member for name, member in state.items() if name != "replay"}
     return (tensor for name, tensor in named_tensors(shared) if name.rpartition(".")[2] != "exploration")
 
 
 def materialised(state: Any) -> Any:
-    """A state in which the rows of replay buffers are there, instead of read when they are used."""
+    """Read the rows of replay buffers in a state, which are otherwise read when they are used."""
     if isinstance(state, Rows):
         return list(state)
     if isinstance(state, dict):

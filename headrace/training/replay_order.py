@@ -1,4 +1,4 @@
-"""Giving an asynchronous run again: the settings that have to be the same, and the log of what it learned from."""
+"""Repeat an asynchronous run: the settings that have to be equal, and the log of the fragments that it learned from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.parallel.schedule import LOG, ReplayOrder
 from headrace.setting_schedules import ADAPTIVE
 from headrace.training.config import read_toml, to_toml
 
-PROGRESS = ("total_steps", "max_episodes", "max_seconds")  # the first that is given measures it, see limits
+PROGRESS = ("total_steps", "max_episodes", "max_seconds")  # the first given one measures progress, see limits
 FREE = (  # settings that change no weights
     *("replay_order", "log_folder", "progress", "save_freq", "window", "step_timeout", "track"),
     *("eval_freq", "eval_episodes", "eval_envs", "eval_device", "parallel_evaluation", "target_return"),
@@ -18,9 +18,9 @@ FREE = (  # settings that change no weights
 
 
 def replay_order(run: str, settings: Json) -> ReplayOrder:
-    """The order of fragments of another run. settings: those of this one, by name.
+    """The order of fragments of another run. settings: this run's, by name.
 
-    Raises FileNotFoundError where the run has no such log; ValueError for other settings, which would give other bits.
+    Raises FileNotFoundError if the run has no such log, ValueError for different settings, which would give other bits.
     """
     folder = Path(run)
     log, config = folder / LOG, folder / "config.toml"
@@ -40,7 +40,7 @@ def replay_order(run: str, settings: Json) -> ReplayOrder:
 
 
 def _measure(settings: Json) -> list[str]:
-    """The limit by which schedules follow the progress of the training; empty where nothing follows it."""
+    """The limit that drives the schedules; empty if no setting has a schedule."""
     constant = settings.get("schedule", "constant") in ("constant", ADAPTIVE) and not settings.get("schedules")
     if constant and not {"exploration_fraction", "priority_beta"} & {*settings}:
         return []

@@ -1,4 +1,4 @@
-"""Resuming a run: a trainer and a recorder that continue from its checkpoint."""
+"""Resume a run: make a trainer and a recorder that continue from its checkpoint."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from headrace.training.trainer import Trainer
 
 # what the state of a run depends on: resuming cannot change these
 FIXED = ("seed", "shards", "init_from", "replay")
-# and these but where a rollout is all that depends on them: then learning goes on, in new episodes
+# nor these, unless only rollouts depend on them: then learning continues, in new episodes
 SIZES = ("num_envs", "num_steps", "learners")
-# of MADE_WITH those that take effect, since checkpoints do not have what is made by them
+# exceptions to MADE_WITH: checkpoints do not contain what is made by them
 TAKE_EFFECT = (
     *("num_steps", "train_freq", "buffer_size", "n_steps", "hindsight", "adam_eps", "adam_beta2", "weight_decay"),
     *("hindsight_goals", "burn_in", "exploration_max", "exploration_spread", "priority_alpha"),
 )
 
-# with actors, where sums depend on these settings, too
+# with actors if sums depend on these settings, too
 SUMS_STAY = (
     "with several learners, or actors that send gradients, sums are divided among them; leave it out, or begin another "
     "run with init_from"
@@ -49,17 +49,17 @@ SUMS_STAY = (
 
 
 class Continued(NamedTuple):
-    """A training that goes on."""
+    """A resumed training."""
 
     trainer: Trainer
-    recorder: Recorder | None  # None where rank 0 records and orders that
+    recorder: Recorder | None  # None if another rank records
     state: Json  # Training.state as it was saved
 
 
 def resumed(
     path: Path, algorithm: str | Algorithm | None, env: EnvArgument, config: str | Path | None, options: Settings
 ) -> Continued:
-    """A trainer and a recorder that continue from a checkpoint; the arguments are those of Training."""
+    """Make a trainer and a recorder that continue from a checkpoint. The arguments are those of Training."""
     with code_of(path, run_of(config)), ExitStack() as stack:
         locked = _locked(path)
         if locked is not None:
@@ -70,8 +70,8 @@ def resumed(
 
 
 def _locked(path: Path) -> TextIO | None:
-    """The lock of a run's folder, before its state is read: another training may be writing it. None where rank 0 has
-    it. Raises RuntimeError where another training has it, ValueError where the path is not of a run."""
+    """Lock a run's folder before its state is read, since another training may be writing to it. None if rank 0 has the
+    lock. Raises RuntimeError if another training has it, ValueError for a path that is not of a run."""
     folder, manifest, _ = checkpoint.read(path, LAST)
     if "settings" not in manifest:
         raise ValueError(f"{folder} holds a policy alone: resume from its run's folder, {folder.parent}")
@@ -112,15 +112,15 @@ def _continued(
             raise TypeError(f"the {name_of} of {folder} was made by you: give it again, {missing}")
     ready = algorithm is not None and not isinstance(algorithm, str)
     known = {field: value for field, value in saved.items() if not ready or field in TrainConfig.__dataclass_fields__}
-    # weights and rows that it began with are in its checkpoint, and may be gone elsewhere
+    # the checkpoint has the weights and rows that the run began with; their source may be gone
     options = {**known, **given, "init_from": None, "replay": None}
     if is_offline(algorithm if ready else algorithm_classes(name).algorithm):
         options["replay"] = str(folder)  # with all rows of the data
     if "num_steps" in changed and not options.get("sequence_length", 1):
-        options["sequence_length"] = saved["num_steps"]  # which a recurrent policy was made for
+        options["sequence_length"] = saved["num_steps"]  # the length that a recurrent policy was made for
     if {"num_steps", "train_freq"} & given.keys() and options.get("sde_sample_freq", 0) == -1:
         options["sde_sample_freq"] = manifest["policy"]["config"].get("sde_sample_freq", -1)
-    if (policy := options.get("policy")) and not ready:  # the run has all settings: those are let go that none reads
+    if (policy := options.get("policy")) and not ready:  # the run's file has all settings: drop unread ones
         from headrace.training import initial_policy
 
         reads = initial_policy.own_policy(policy), algorithm_classes(name).algorithm
@@ -140,7 +140,7 @@ def _continued(
         if trainer.follows:
             return Continued(trainer, None, {})
         if others := checkpoint.other_versions(manifest):
-            state = {**state, "compiled": {}}  # another version may compile what that one refused
+            state = {**state, "compiled": {}}  # this version may compile what the other one refused
         if "temperature" in given and not options.get("learn_temperature", True):
             state = _with_temperature(state, given["temperature"])
         with checkpoint.using(folder, manifest, "it is not of such a training"):
@@ -166,8 +166,8 @@ def _continued(
 
 
 def _check_names(file: Json, names: Mapping[str, tuple[Any, Any]], config: Any, folder: Path) -> None:
-    """Take the algorithm and the environment out of a file of settings. names: the saved and the given one of each.
-    Raises ValueError where the file has another one than the run, and none is given."""
+    """Remove the algorithm and the environment from a file's settings. names: the saved and the given name of each.
+    Raises ValueError if the file's name differs from the run's and none is given."""
     for which, (saved, given) in names.items():
         named = file.pop(which, saved)
         if given is None and named != saved:
@@ -178,14 +178,14 @@ def _check_names(file: Json, names: Mapping[str, tuple[Any, Any]], config: Any, 
 
 
 def _values(file: Json, algorithm: str | Algorithm) -> Json:
-    """The settings of a file in the types of their fields: "none" is None. Raises as merge_settings()."""
+    """Convert a file's settings to the types of their fields: "none" is None. Raises as merge_settings()."""
     kind = algorithm_classes(algorithm).config if isinstance(algorithm, str) else None
     filled = merge_settings(kind, {}, file, {})
     return {name: getattr(filled[name not in TrainConfig.__dataclass_fields__], name) for name in file}
 
 
 def _read(given: Settings, saved: Settings) -> Json:
-    """The given settings but for those that nothing reads, as the others are, which is said."""
+    """Drop given settings that nothing reads because of the others, and report them."""
     unused = needless(given, {**saved, **given})
     for name in unused:
         if _plain(given[name]) != _plain(saved.get(name)):
@@ -194,13 +194,13 @@ def _read(given: Settings, saved: Settings) -> Json:
 
 
 def _games(env: Mapping[str, Any] | bool) -> Any:
-    """Of the state of environments that of what is stepped: with self-play it is next to the snapshots. Actors have
-    theirs elsewhere, and tell if these can be saved."""
+    """The state of the stepped environments; with self-play it is stored next to the snapshots. For actors, a bool:
+    whether their environments can be saved."""
     return env["env"] if isinstance(env, Mapping) and "league" in env else env
 
 
 def _jumps(trainer: Trainer, saved: Json) -> list[str]:
-    """What follows the progress of the training and does not go on from where it was: a limit or a schedule changed."""
+    """Describe settings that jump because a limit or a schedule changed."""
 
     def values(config: Any, own: Any) -> Mapping[str, float]:
         done = trainer.steps, trainer.episodes.count, trainer.seconds
@@ -222,8 +222,9 @@ def _jumps(trainer: Trainer, saved: Json) -> list[str]:
 
 
 def _check_fixed(folder: Path, saved: Json, given: Settings) -> list[str]:
-    """Raise ValueError where settings are given that resuming cannot change. Returns those that change and of which the
-    state of environments is: SIZES, actors whose states are not divided again, and a replay buffer that is smaller."""
+    """Raise ValueError for given settings that resuming cannot change. Returns the changed settings with which the
+    saved state of environments does not fit: SIZES, actors whose states cannot be divided again, and a smaller replay
+    buffer."""
     both = saved, {**saved, **given}
     by_actors = any(settings.get("actors") is not None for settings in both)
     alone = all((settings.get("learners", 1), settings.get("exchange")) == (1, "experience") for settings in both)
@@ -249,12 +250,12 @@ def _plain(value: Any) -> Any:
 
 
 def _why_it_stays(name: str, saved: Settings, settings: Settings) -> str:
-    """Why a setting cannot become another one on resuming, and what to do; an empty text where it can."""
+    """Why a setting cannot change on resuming, and what to do; empty if it can."""
     if name == "temperature" and settings.get("learn_temperature", True):
         return "it was learned since; give learn_temperature=False too, or leave it out"
     compared = (name == "sequence_length" and settings.get("recurrent", "none") != "none") or (
         name == "sde_sample_freq" and settings.get("use_sde")
-    )  # with what the policy was made with, since num_steps may change, by which they are 0 and -1
+    )  # with the values that the policy was made with: defaults 0 and -1 follow from num_steps, which may change
     kept = (name == "buffer_size" and settings.get("prioritized")) or (
         name == "hindsight" and not (saved["hindsight"] and settings["hindsight"])
     )
@@ -265,7 +266,7 @@ def _why_it_stays(name: str, saved: Settings, settings: Settings) -> str:
 
 
 def _with_temperature(state: Any, temperature: float) -> Any:
-    """A state with another temperature of the entropy, which is not learned."""
+    """Replace the entropy temperature in a state, which is not learned."""
     if isinstance(state, Mapping):
         return {
             name: torch.full_like(x, log(temperature))
@@ -277,9 +278,9 @@ def _with_temperature(state: Any, temperature: float) -> Any:
 
 
 def _resized(trainer: Trainer, state: StateDict, changed: list[str], folder: Path, saved: Json) -> StateDict:
-    """The state of a training, for one with other environments or learners: learning goes on, in new episodes.
+    """Convert the state of a training to other environments or learners: learning continues, in new episodes.
 
-    Raises ValueError where the state is of one number of environments."""
+    Raises ValueError if the state is tied to its number of environments."""
     if not changed:
         return state
     learner, before = state["learner"], state["collectors"][0]
@@ -307,7 +308,7 @@ def _resized(trainer: Trainer, state: StateDict, changed: list[str], folder: Pat
 
 @contextmanager
 def closed_on_error(trainer: Trainer) -> Iterator[None]:
-    """Close a trainer where its run cannot begin: worker processes end, or may be used by others."""
+    """Close a trainer if its run cannot begin, so that worker processes end or become free for others."""
     try:
         yield
     except BaseException:
@@ -316,8 +317,8 @@ def closed_on_error(trainer: Trainer) -> Iterator[None]:
 
 
 def saved_settings(folder: Path, manifest: Json) -> Json:
-    """The settings of a run. What an earlier version did not have has its default, rather than what is registered for
-    the environment today. Raises OtherVersion for a setting that this version does not have, unless it was off."""
+    """Read a run's settings. Settings that its version did not have get their defaults, rather than values registered
+    for the environment today. Raises OtherVersion for a setting that this version does not have, unless it was off."""
     saved = dict(manifest["settings"])
     name = saved["algorithm"]
     own: list[Any] = [algorithm_classes(name).config] if name in ALGORITHMS else []  # imports no code of others

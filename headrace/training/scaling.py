@@ -1,11 +1,12 @@
-"""Settings that a training begins with: those registered for an environment, or for what is stepped in Python; and what
-follows from the number of environments. Each algorithm has its own rule for that: see PPOConfig.scaled.
+"""Settings that a training begins with: those registered for an environment, or defaults for environments in Python,
+and changes that follow from the number of environments. Each algorithm has its own rule for these: see
+PPOConfig.scaled.
 
-The defaults of algorithms are for compiled environments, of which 64 cost little more than one. In Python a step costs
-the same whatever the number, so more environments only make rollouts larger, and updates fewer: PPO's defaults take 24
-updates in 200,000 steps. There a rollout has the 2,048 steps of the PPO paper, or the 1,024 that it has for images, but
-less where few steps are asked for. What a step costs decides the number of workers alone (tuning.auto): they change
-nothing but the speed, so that a seed gives the same results on every machine.
+The defaults of algorithms are for compiled environments, of which 64 cost little more than one. In Python each step of
+an environment costs the same, so more environments only make rollouts larger, and updates fewer: PPO's defaults take 24
+updates in 200,000 steps. So environments in Python have rollouts of 2,048 steps, as in the PPO paper, or of 1,024 for
+images, and fewer if total_steps is small. The cost of a step decides only the number of workers (tuning.auto). Workers
+change nothing but the speed, so that a seed gives the same results on every machine.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from headrace.envs.simulators.published import Published
 from headrace.envs.sources import MUJOCO, is_kernel
 from headrace.training.config import TrainConfig, merge_settings
 
-NUM_ENVS = 8  # one process steps them as fast as one, and a rollout is of several episodes
+NUM_ENVS = 8  # one process takes as many steps/s with them as with one, and a rollout has several episodes
 # of a rollout: Schulman et al. 2017 (arXiv:1707.06347), tables 3 and 5
 MOST_ROWS, IMAGE_ROWS, LEAST_ROWS = 2048, 1024, 512
-UPDATES = 100  # that a training has at least, where rollouts are not shorter than LEAST_ROWS
+UPDATES = 100  # least number of updates of a training, unless rollouts would be shorter than LEAST_ROWS
 BATCH_SIZE = 128  # nearly as in Fujimoto et al. 2018 (arXiv:1802.09477): as many gradient steps in half the time
 # of deterministic policies: observations as they are, as in the same paper, and critics whose first values are small
 # (docs/td3.md)
@@ -43,8 +44,8 @@ LEARNING: Mapping[str, Settings] = {
     **dict.fromkeys(("sac", "hybrid_sac"), OF_SAC),
     **dict.fromkeys(("td3", "ddpg"), DETERMINISTIC),
 }
-ROLLOUTS = ("ppo", "trpo")  # learn from rollouts as long as these
-# what differs for images: PPO and DQN as rl-baselines3-zoo has them for Atari; the replay of Yarats et al. 2021
+ROLLOUTS = ("ppo", "trpo")  # algorithms that learn from such long rollouts
+# settings for images: PPO and DQN as in rl-baselines3-zoo for Atari; the replay buffer of Yarats et al. 2021
 # (arXiv:2004.13649), since a million images do not fit into memory
 FEWER_IMAGES: Settings = {"buffer_size": 100_000}
 OF_DQN: Settings = {"batch_size": 32, "learning_rate": 1e-4}
@@ -60,9 +61,9 @@ ONE_BY_ONE = ("auto", "inline", "workers")
 
 
 def settings_for(source: envs.Source, algorithm: str, given: Settings) -> Settings:
-    """Settings to train with on an environment: those that are registered, or those of unregistered().
+    """Settings for training on an environment: the registered ones, or those of unregistered().
 
-    algorithm: its name. given: settings given by the user, of which some follow from others.
+    algorithm: its name. given: settings given by the user, from which others follow.
     """
     if (theirs := by_their_library(source, algorithm, given)) is not None:
         return theirs.settings
@@ -81,12 +82,12 @@ def by_their_library(source: envs.Source, algorithm: str, given: Settings) -> Pu
 
 
 def unregistered(algorithm: str, given: Settings, images: bool = False) -> Settings:
-    """Settings for an environment in Python, on which an algorithm trains for the first time.
+    """Settings for an environment in Python for which none are registered.
 
-    images: whether its observations are images for which Nature's network is taken; known once it has been made.
+    images: whether observations are images for the Nature network; known once the environment has been made.
     """
     processes = max(_at_most(given.get(name)) for name in ("workers", "actors", "learners"))
-    num_envs = ceil(NUM_ENVS / processes) * processes  # so that each has as many
+    num_envs = ceil(NUM_ENVS / processes) * processes  # so that each process has the same number
     found: dict[str, Any] = {"num_envs": num_envs}
     total = given.get("total_steps", TrainConfig.total_steps)
     if LEARNING.get(algorithm) is DETERMINISTIC:
@@ -101,7 +102,7 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
 
 
 def _one_by_one(source: envs.Source, backend: str) -> bool:
-    """Whether environments are neither compiled nor a vector, or are a vector of what Gymnasium has one by one."""
+    """Whether environments are neither compiled nor a vector, or a vector of environments Gymnasium also has singly."""
     if backend not in ONE_BY_ONE:
         return False
     if isinstance(source, str) and source.startswith(MUJOCO):
@@ -111,16 +112,16 @@ def _one_by_one(source: envs.Source, backend: str) -> bool:
 
 
 def _at_most(processes: Any) -> int:
-    """How many they are at most; wrong ones are refused elsewhere."""
+    """Largest number of environments. Wrong settings are refused elsewhere."""
     return cores() if processes == "auto" else processes if isinstance(processes, int) and processes > 0 else 1
 
 
 def derived(algorithm_config: type | None, defaults: Settings, given: Settings) -> Settings:
-    """Settings that replace an environment's `defaults`, which were chosen for the num_envs they name; without one, for
-    TrainConfig's, whose algorithms' defaults change for more environments alone.
+    """Settings that replace an environment's `defaults`, which were chosen for the num_envs among them. Defaults
+    without num_envs are for TrainConfig's, and change only for more environments.
 
-    given: settings given by the user, which are never replaced. Empty where num_envs is not among `given`, or is
-    the same; with scale=False; for an algorithm without a rule. Raises TypeError, ValueError as merge_settings() does.
+    given: settings given by the user, which are never replaced. Empty if num_envs is not among `given`, or is the same;
+    with scale=False; and for an algorithm without a rule. Raises TypeError, ValueError as merge_settings() does.
     """
     if not hasattr(algorithm_config, "scaled"):
         return {}
@@ -141,10 +142,11 @@ def derived(algorithm_config: type | None, defaults: Settings, given: Settings) 
 
 
 def of_asynchronous(config: TrainConfig, algorithm_config: Any, given: Settings) -> Settings:
-    """The learning rate where each of K actors' gradients is an update of its own: a gradient of 1 / K of the rows, by
-    the root, as for minibatches. Empty where it is among the settings that are `given`; with scale=False.
+    """The learning rate if each of K actors' gradients is an update of its own, computed from 1 / K of the rows:
+    divided by sqrt(K), as for smaller minibatches. Empty if it is among the `given` settings, and with scale=False.
 
-    With the rate of one process A2C on CartPole fell apart in 4 of 12 trainings of 4 actors (docs/parallel.md)."""
+    With the learning rate of one process, A2C on CartPole collapsed in 4 of 12 trainings with 4 actors
+    (docs/parallel.md)."""
     asynchronous = config.exchange == "gradients" and config.collection == "async"
     actors = config.actors if isinstance(config.actors, int) and asynchronous else 1
     if actors == 1 or not config.scale or "learning_rate" in given or not hasattr(algorithm_config, "learning_rate"):
@@ -153,8 +155,8 @@ def of_asynchronous(config: TrainConfig, algorithm_config: Any, given: Settings)
 
 
 def of_lag(config: TrainConfig, algorithm_config: Any, given: Settings) -> Settings:
-    """Shorter rollouts where actors collect with an older policy. Empty where num_steps is among the settings that are
-    `given`; with scale=False; for an algorithm without a rule. See PPOConfig.lagging.
+    """Shorter rollouts if actors collect with an older policy. Empty if num_steps is among the `given` settings, with
+    scale=False, and for an algorithm without a rule. See PPOConfig.lagging.
 
     With rollouts as long as in one process PPO and APPO took 1.4 to 1.7 times the steps (docs/parallel.md)."""
     lag = config.largest_lag
@@ -165,7 +167,7 @@ def of_lag(config: TrainConfig, algorithm_config: Any, given: Settings) -> Setti
 
 
 def scaling_message(config: TrainConfig, settings: Settings) -> str:
-    """A message: which settings follow from the number of environments, of asynchronous actors, and from the lag."""
+    """A message with the settings that follow from the numbers of environments and asynchronous actors, and the lag."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
     actors = f" of {config.actors} asynchronous actors" if config.exchange == "gradients" else ""
     if lag := config.largest_lag:
@@ -176,8 +178,8 @@ def scaling_message(config: TrainConfig, settings: Settings) -> str:
 def registered_message(
     env: str, settings: Settings, assumed: bool = False, published: str = "", facts: Sequence[str] = ()
 ) -> str:
-    """A message: which settings are registered for an environment; assumed: none are, and these are taken; facts: from
-    which some follow; published: by whom, where they were not tuned here."""
+    """A message with the settings registered for an environment. assumed: none are registered, and these are used
+    instead. facts: facts that some of them follow from. published: who published them, if not tuned here."""
     parts = [f"{name} {_number(value)}" for name, value in settings.items()]
     chosen = f"{env} has no tuned settings, taken for an environment stepped in Python"
     known = (chosen if assumed else f"registered for {env}",)

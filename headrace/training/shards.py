@@ -1,4 +1,4 @@
-"""One learner that adds the sums of its minibatches in K parts: the reference that K learners equal, bit for bit.
+"""One learner that adds the sums of its minibatches in K parts: the reference for K learners, which have the same bits.
 
 Its columns are cut into K parts. A copy of the algorithm learns from each, as a learner of its own would, and their
 sums are added in order (parallel.learners). The copies are threads, which take turns.
@@ -26,14 +26,14 @@ from headrace.parallel.learners import ThreadSum
 
 
 def room_of(algorithm: Any) -> int:
-    """Bytes of the largest sum that an algorithm asks for again and again: that of a gradient and some metrics."""
+    """Bytes of the largest sum that an algorithm requests regularly: a gradient and some metrics."""
     return 4 * sum(parameter.numel() for parameter in algorithm.policy.parameters())
 
 
 class Sharded:
-    """An Algorithm that learns from `shards` parts of each rollout, as so many learners would.
+    """An Algorithm that learns from `shards` parts of each rollout, as `shards` learners would.
 
-    algorithm: one that was just made. Its policy is the one that collects.
+    algorithm: a new one. Its policy is the one that collects.
     """
 
     def __init__(self, algorithm: Any, shards: int) -> None:
@@ -50,7 +50,7 @@ class Sharded:
         return self.replicas[0].iteration  # type: ignore[no-any-return]
 
     def columns(self) -> dict[str, Column | Columns]:
-        """Those of the algorithm."""
+        """Columns of the algorithm."""
         return self.replicas[0].columns()  # type: ignore[no-any-return]
 
     def warm_up(self, rollout: Rollout) -> None:
@@ -61,7 +61,7 @@ class Sharded:
         self._parts.clear()
 
     def prepare(self, rollout: Rollout) -> str:
-        """Allocate what depends on the number of environments, and learn as one from now on."""
+        """Allocate what depends on the number of environments, and let the copies add their sums from now on."""
         size, room, memory = len(self.replicas), room_of(self.replicas[0]), None
         self._cut(rollout)
         lines = []
@@ -79,7 +79,7 @@ class Sharded:
         return past_warm_up(self.replicas[0])
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:
-        """Each copy learns from its part. Returns the metrics, which are those of all parts."""
+        """Let each copy learn from its part. Returns the metrics of all parts together."""
         self._cut(rollout)
         metrics: list[dict[str, Tensor]] = [{} for _ in self.replicas]
         errors: list[BaseException] = []
@@ -108,7 +108,7 @@ class Sharded:
         return metrics[0]
 
     def _cut(self, rollout: Rollout) -> None:
-        """Copy the parts of a rollout to rollouts of their own, in the layout that a learner's would have."""
+        """Copy the parts of a rollout to separate rollouts, in the layout of a learner's rollout."""
         parts = partition(rollout.num_envs, len(self.replicas))
         if not self._parts:
             self._parts = [
@@ -120,7 +120,7 @@ class Sharded:
                 tree_map(lambda own, column: own.copy_(column), getattr(target, name), source)
 
     def state_dict(self) -> StateDict:
-        """The state of the algorithm; with a replay buffer, of each copy."""
+        """The state of the algorithm; with a replay buffer, the state of each copy."""
         copies = self.replicas if hasattr(self.replicas[0], "replay") else self.replicas[:1]
         return {"shards": [replica.state_dict() for replica in copies]}
 

@@ -1,4 +1,4 @@
-"""Whether torchrun has started this process. Imports no torch."""
+"""Detect processes started by torchrun. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ STARTED_BY_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def started_by_torchrun() -> tuple[int, int] | None:
-    """The rank of this process and their number, where torchrun has started several; None elsewhere."""
+    """The rank of this process and the number of processes, if torchrun has started several; otherwise None."""
     if not all(name in os.environ for name in STARTED_BY_TORCHRUN) or int(os.environ["WORLD_SIZE"]) < 2:
         return None
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def local_rank() -> tuple[int, int]:
-    """The number of this process among those of torchrun's on this machine, and how many these are."""
+    """The number of this process among torchrun's processes on this machine, and how many there are."""
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     return int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", size))
 

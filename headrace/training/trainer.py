@@ -49,10 +49,10 @@ class Trainer:
     """A training that the caller steps: `trainer.iterate()` collects one rollout and learns from it. Writes no files.
 
     algorithm: "ppo", `file.py:Class`, or an Algorithm made by you. env: what make() takes, or environments made by you:
-    an Env, a gymnasium.vector.VectorEnv, a simulator. config: a TOML file; zoo: a YAML file of rl_zoo3, of which
-    the entry of env is taken; options: fields of TrainConfig or of the algorithm's config; workers may be Workers,
-    which are not closed with this. agent_info: a conditioning input for each agent, see envs.wrappers.conditioning.
-    Raises TypeError, ValueError for settings that are wrong.
+    an Env, a gymnasium.vector.VectorEnv, a simulator. config: a TOML file. zoo: a YAML file of rl_zoo3, whose entry for
+    env is used. options: fields of TrainConfig or of the algorithm's config; workers may be Workers, which stay open.
+    agent_info: a conditioning input for each agent, see envs.wrappers.conditioning. Raises TypeError, ValueError for
+    wrong settings.
     """
 
     __setattr__ = staying("policy", "algorithm", "collector", "plan")
@@ -71,13 +71,13 @@ class Trainer:
 
     @classmethod
     def of(cls, plan: TrainPlan, ranks: Ranks | None = None) -> Trainer:
-        """The trainer of a plan; ranks: with several learners, that of one of them, for the plan of rank 0."""
+        """Make the trainer of a plan. ranks: with several learners, the Ranks of one of them; the plan is rank 0's."""
         trainer = cls.__new__(cls)
         trainer._build(plan, ranks)
         return trainer
 
     def _build(self, plan: TrainPlan, ranks: Ranks | None = None) -> None:
-        self.process_state = ProcessState.now()  # in which other processes take part in the training
+        self.process_state = ProcessState.now()  # other processes take part in the training with it
         with ExitStack() as stack:
             if ranks is None and plan.config.learners > 1:
                 ranks = torchrun_ranks(plan.config) or Leader(plan.config, partial(Trainer.of, plan))
@@ -94,17 +94,17 @@ class Trainer:
             self._tries = RunTries()  # of compiled losses
             self.limits, self.episodes = Limits(self.config), episodes_of(self.config, self.env)
             self._group_episodes = GroupEpisodes(self.env, self.config.window)
-            self.steps, self.seconds = 0, 0.0  # counted so far, and time spent in iterate()
-            self._steps_before, self._seconds_before = 0, 0.0  # of the run that this one resumes
-            self._iteration_began, self._collected, self._learned = 0.0, 0.0, 0  # the last: updates that have learned
+            self.steps, self.seconds = 0, 0.0  # valid steps so far, and s spent in iterate()
+            self._steps_before, self._seconds_before = 0, 0.0  # of the resumed run
+            self._iteration_began, self._collected, self._learned = 0.0, 0.0, 0  # the last: updates that learned
             self._speed = ActorSpeed(self.collector, ranks)
             self._before: StateDict | None = None  # the collector's state before the present iteration
             self._workers_before = {"restarts": 0, "dropped_steps": 0}
-            self._all: Collected | None = None  # by all ranks, in the last iteration
+            self._all: Collected | None = None  # what all ranks collected in the last iteration
             with self._torch_settings():
                 replay = prepare(parts)
                 warm_up_collector(self.collector, self.policy)
-                self.resources = "\n".join(filter(None, (self.env.plan(), replay)))  # to say before the start
+                self.resources = "\n".join(filter(None, (self.env.plan(), replay)))  # to print before the start
                 if ranks is not None and (self._leads or self.follows):
                     ranks.join(room_of(self.algorithm))
                     self.begin()
@@ -116,7 +116,7 @@ class Trainer:
             self._stack = stack.pop_all()
 
     def begin(self) -> None:
-        """With several learners: begin as one of them."""
+        """With several learners, begin as one of them."""
         self._ranks.begin_with(self.algorithm)
         if not all_agree(self._graph is not None, self._ranks.sum):
             self._graph = None
@@ -131,8 +131,8 @@ class Trainer:
     def iterate(self, stop: Callable[[], bool] | None = None) -> IterationResult:
         """Collect one rollout and learn from it.
 
-        stop: asked before each step of environments that are not compiled. Where it is true, the rollout is given up:
-        this raises Stopped, and state_dict() is that before the rollout. Save and close the trainer then.
+        stop: called before each step of environments that are not compiled. If it returns True the rollout is given up:
+        iterate() raises Stopped, and state_dict() is the state before the rollout. Save and close the trainer then.
         Raises NotFinite.
         """
         progress = self.progress()
@@ -143,7 +143,7 @@ class Trainer:
         return self.result(metrics, *ended, notes=self._forecast())
 
     def follow(self, progress: float, may_stop: bool, speed: bool) -> None:
-        """iterate() of another rank than 0, which says if a rollout may be given up, and if actors' speed is wanted."""
+        """Take part as another rank than 0. may_stop, speed: whether rank 0 may stop, and wants the actors' speed."""
         self._speed.wanted = speed
         with suppress(Stopped):
             self._whole_iteration(progress, None, may_stop)
@@ -151,10 +151,10 @@ class Trainer:
     def _whole_iteration(
         self, progress: float, stop: Callable[[], bool] | None, may_stop: bool
     ) -> tuple[dict[str, float], tuple[list[float], list[int]]]:
-        """An iteration that leaves the state before it where it is stopped."""
+        """Run an iteration. If it is stopped, the state before it stays available."""
         self._iteration_began = perf_counter()
         if self._ranks is not None:
-            # actors may have gone on to the next rollout, and a graph's iteration is a whole
+            # actors may have begun the next rollout already, and a graph cannot be stopped within an iteration
             may_stop = may_stop and not self.collector.atomic and self._graph is None
             stop = self._ranks.stop_asking(stop, may_stop)
         if stop is not None and self.env.backend not in ("cpu", "cuda"):
@@ -173,7 +173,7 @@ class Trainer:
         return metrics, ended
 
     def _forecast(self) -> tuple[str, ...]:
-        """How fast actors are, once: after some updates during which they have collected the next rollouts."""
+        """Report the actors' speed, once, after some updates during which they have collected the next rollouts."""
         if not self._speed.wanted or self._learned < 2:
             return ()
         now = perf_counter()
@@ -200,7 +200,7 @@ class Trainer:
         return metrics, ended
 
     def _captured(self) -> Rollout:
-        """The rollout of an iteration that a graph has done."""
+        """The rollout of an iteration that a graph has replayed."""
         self._stagger.after()
         if self._ranks is not None:
             self._ranks.wait()
@@ -208,13 +208,13 @@ class Trainer:
         return self.collector.rollout
 
     def _share(self, stopped: bool) -> None:
-        """With several learners: know what all have collected. Raises Stopped where one gave up its rollout."""
+        """With several learners, gather what all have collected. Raises Stopped if one gave up its rollout."""
         self._all = self._ranks.collected(stopped, self.collector.rollout, self.env.restarts, self._of_actors())
         if self._all.stopped:
             raise Stopped
 
     def _collect(self) -> Rollout:
-        """The next rollout. Raises Stopped where this or another rank gives it up."""
+        """Collect the next rollout. Raises Stopped if this or another rank gives it up."""
         stopped, rollout = False, self.collector.rollout
         try:
             rollout = self.collector.collect()
@@ -229,7 +229,7 @@ class Trainer:
         return rollout
 
     def _count(self, rollout: Rollout) -> tuple[list[float], list[int]]:
-        """Count a rollout's steps and episodes; give the returns and lengths of those that ended."""
+        """Count a rollout's steps and episodes. Returns the returns and lengths of episodes that ended."""
         if self._all is not None:
             self.steps += self._all.steps
             return self.episodes.extend(self._all.ended[:, 2].tolist(), self._all.ended[:, 3].long().tolist())
@@ -238,7 +238,7 @@ class Trainer:
         return self.episodes.add(rollout)
 
     def _torch_settings(self) -> AbstractContextManager[None]:
-        """Threads and precision inside, as the config has them; what is found out about losses belongs to the run."""
+        """Within this block, use the config's threads and precision, and the run's record of compiled losses."""
         others = self.env.computing if isinstance(self.env, ActorEnv) else tuple
         precision, device = self.config.precision, self.placement.learn
         return self._tries.active(torch_settings(self.config.threads, others, precision, device))
@@ -252,22 +252,22 @@ class Trainer:
         return self.limits.reached(self.steps, self.episodes, self.seconds)
 
     def out_of_time(self) -> bool:
-        """Whether max_seconds is over, asked during an iteration."""
+        """Whether max_seconds has passed, counting the iteration that is running."""
         limit = self.config.max_seconds
         return limit is not None and self.seconds + perf_counter() - self._iteration_began >= limit
 
     @property
     def follows(self) -> bool:
-        """Whether this is a rank of torchrun's that follows the orders of rank 0."""
+        """Whether torchrun started this process as a rank other than 0, which carries out rank 0's orders."""
         return self._ranks is not None and self._ranks.of_torchrun and not self._leads
 
     def follow_orders(self) -> None:
-        """Take part until rank 0 ends the training."""
+        """Carry out rank 0's orders until it ends the training."""
         self._ranks.follow(self)
 
     @property
     def caught(self) -> str:
-        """The name of the signal that another learner's process has received; empty where none has."""
+        """The name of a signal that another learner's process has received; empty if none has."""
         return str(self._ranks.caught) if self._leads else ""
 
     @property
@@ -309,7 +309,7 @@ class Trainer:
         )
 
     def _details(self) -> dict[str, float]:
-        """Of the counts below those that this training can have, the last rollout's lag, and Collector.metrics()."""
+        """Restarts and dropped steps if they can occur, the last rollout's lag, metrics of actors and collector."""
         counts, lag = self._workers(), self.collector.rollout.lag
         shown = {"restarts": counts["restarts"] > 0, "dropped_steps": self.config.drop_slowest > 0}
         lags = {} if lag is None else {"lag": lag.mean().item(), "lag_max": lag.max().item()}
@@ -317,17 +317,17 @@ class Trainer:
         return {n: count for n, count in counts.items() if shown[n]} | lags | of_actors | self.collector.metrics()
 
     def _of_actors(self) -> dict[str, float]:
-        """What is to be logged of this rank's actors."""
+        """Metrics of this rank's actors to log."""
         return self.collector.details() if isinstance(self.collector, Actors) else {}
 
     def _workers(self) -> dict[str, int]:
-        """Environments that were made again after a failure, and steps that were dropped, since the run began."""
+        """Number of environments made again after a failure, and of dropped steps, since the run began."""
         restarts = self.env.restarts if self._all is None else self._all.restarts
         before, dropped = self._workers_before, self.collector.dropped_steps
         return {"restarts": before["restarts"] + restarts, "dropped_steps": before["dropped_steps"] + dropped}
 
     def state_dict(self) -> StateDict:
-        """All from which load_state_dict() goes on, on the CPU bit for bit where the environment can be saved."""
+        """State for load_state_dict(), which continues bit for bit on the CPU if the environment can be saved."""
         collector, algorithm = self.own_state()
         others = self._ranks.states() if self._leads else []
         learner = {
@@ -350,12 +350,12 @@ class Trainer:
         }
 
     def own_state(self) -> tuple[StateDict, StateDict | None]:
-        """Of this rank alone: the state of the collector, and that of an algorithm with a replay buffer, else None."""
+        """This rank's own state: of the collector, and of an algorithm with a replay buffer, else None."""
         collector = self.collector.state_dict() if self._before is None else self._before
         return collector, self.algorithm.state_dict() if hasattr(self.algorithm, "replay") else None
 
     def load_own_state(self, collector: StateDict, algorithm: Any, tries: StateDict) -> None:
-        """Continue from the state of this rank alone. tries: of compiled losses, the same of all ranks."""
+        """Continue from this rank's own state. tries: the record of compiled losses, which all ranks share."""
         self._tries.load_state_dict(tries)
         self.algorithm.load_state_dict(algorithm)
         self.collector.load_state_dict(collector)
@@ -379,22 +379,22 @@ class Trainer:
 
     @property
     def short_name(self) -> str:
-        """The environment's name without the file or module it is from; a PettingZoo environment's is its module's."""
+        """The environment's name without its file or module; for a PettingZoo environment the name of its module."""
         place, _, name = self.env.name.rpartition(":")
         return place.rpartition(".")[2] if name == "parallel_env" else name
 
     def settings(self) -> Json:
-        """What train(resume=...) needs to make this trainer again, in JSON's types."""
+        """Settings from which train(resume=...) makes this trainer again, in JSON's types."""
         agent_info = GIVEN if isinstance(self.env, InformedEnv) else None
         return saved_settings(self.plan, self.config, self.algorithm.config, agent_info)
 
     def needed_to_resume(self) -> tuple[str, ...]:
-        """The arguments of train(resume=...) that settings() cannot hold."""
+        """Names of arguments that settings() cannot hold, and that train(resume=...) needs."""
         settings = self.settings()
         own = {"algorithm": not isinstance(self.plan.algorithm, str), "env": settings["env"] is None}
         own |= {"agent_info": "agent_info" in settings}
         return (*(name for name, given in own.items() if given), *nameless_settings(settings))
 
     def close(self) -> None:
-        """Free what this trainer has made: collector and environments. What was brought ready-made stays."""
+        """Free the collector and environments that this trainer has made. Objects that were passed in stay open."""
         self._stack.close()

@@ -1,4 +1,4 @@
-"""One iteration on made-up observations before the clock runs, so that every kernel is compiled."""
+"""Run one iteration on made-up observations before the clock starts, so that every kernel is compiled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from headrace.policies.examination import of_users
 from headrace.training.build import Parts
 
 WARM_UP_STEPS = 2
-WARM_UP_ROWS = 4  # rows or sequences, where rollouts have as many: losses of fewer are not compiled
+WARM_UP_ROWS = 4  # rows or sequences, if rollouts have as many: losses of fewer rows are not compiled
 
 
 @contextmanager
 def left_alone(policy: nn.Module) -> Iterator[None]:
-    """Put back afterwards what calls in this block change of a network with classes of the user's: buffers, attributes,
-    and what these hold."""
+    """Restore a network with classes of the user's after this block: its buffers, attributes, and their contents."""
     if not any(of_users(type(part)) for part in policy.modules()):
         yield
         return
@@ -42,7 +41,7 @@ def left_alone(policy: nn.Module) -> Iterator[None]:
 
 
 def warm_up_collector(collector: Collector, policy: nn.Module) -> None:
-    """Let a collector compile what it needs; the policy is left alone."""
+    """Let a collector compile what it needs, without a change of the policy."""
     with left_alone(policy):
         collector.warm_up()
 

@@ -1,6 +1,6 @@
-"""Settings that are left to the machine: workers, actors and device of "auto", and num_envs where there is no default.
+"""Settings chosen for the machine: workers, actors and device if "auto", and num_envs if none is registered.
 
-What `headrace tune` has measured decides. Where it has measured nothing, actors and workers are tried for a moment.
+Measurements of `headrace tune` decide. Without them, actors and workers are tried for a short time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from headrace.tuning.measure import Make, Pools, Speedometer, raise_first
 from headrace.tuning.search import Search, simplest
 from headrace.tuning.store import Entry, Measured, load
 
-MOST, SHARE = 10.0, 0.05  # s of trials at most, and fraction of the run that they may take
-START = 1.0  # s in which the processes of a candidate start, about
-FIRST = 1.0  # s in which one process is tried, which says how long the run will take
-WORTH = 1.1  # times as fast, below which more processes or other numbers of environments are not worth it
-SIMILAR = 2.0  # ratio of numbers of environments up to which what was measured with one holds for the other
-PLACING = {"workers", "actors", "backend", "cluster"}  # settings of how environments are stepped
-# settings that a combination that was measured must share with a training
+MOST, SHARE = 10.0, 0.05  # largest s of trials, and largest fraction of the run
+START = 1.0  # approximate s for the start of a candidate's processes
+FIRST = 1.0  # s of trying one process, which shows how long the run will take
+WORTH = 1.1  # least speed-up for which more processes or another number of environments are chosen
+SIMILAR = 2.0  # largest ratio of numbers of environments for which a measurement with one applies to the other
+PLACING = {"workers", "actors", "backend", "cluster"}  # settings that decide where environments are stepped
+# settings in which a measurement must agree with a training
 SHARED = ("collection", "threads", "precision", "backend")
 
 
@@ -45,9 +45,10 @@ def settled(
     options: Settings,
     make: Make,
 ) -> TrainPlan:
-    """settle(), with numbers and a device in place of "auto"; says on stderr what was chosen and why.
+    """Make a plan with settle(), replacing "auto" by numbers and a device. The choice and its reason are printed on
+    stderr.
 
-    make: gives a trainer of a plan. Raises what settle() does; ValueError for actors="auto" with environments or an
+    make: makes the trainer of a plan. Raises as settle(), and ValueError for actors="auto" with environments or an
     algorithm made by the user.
     """
     plan = settle(algorithm, env, config, agent_info, options)
@@ -63,9 +64,9 @@ def settled(
 
 
 def _leaves_workers(plan: TrainPlan) -> bool:
-    """Whether the number of workers is left to the time of a step: for an environment of Gymnasium's registry, where
-    no setting says how it is stepped. Environments and wrappers of the user's own stay in this process, with their
-    breakpoints and what they share with it; so does all where trainings share the cores."""
+    """Whether the time of a step decides the number of workers. This is so for an environment of Gymnasium's registry
+    if no setting decides where it is stepped. Environments and wrappers of the user's own stay in this process, where
+    breakpoints and shared objects work. So do all environments if trainings share the cores."""
     config = plan.config
     if plan.source is None or not isinstance(plan.algorithm, str) or not config.registered or config.wrapper:
         return False
@@ -82,7 +83,7 @@ def _leaves_workers(plan: TrainPlan) -> bool:
 
 
 def _may_use(plan: TrainPlan) -> bool:
-    """Whether a training goes by what was measured: not with --no-registered, several learners or a cluster."""
+    """Whether a training uses measurements: not with --no-registered, several learners or a cluster."""
     config = plan.config
     return config.registered and config.learners == 1 and config.cluster is None
 
@@ -93,7 +94,7 @@ def _has_defaults(plan: TrainPlan) -> bool:
 
 
 def _sized(plan: TrainPlan, entry: Entry, settle_with: Any) -> TrainPlan:
-    """The plan with the number of environments that was fastest where they are stepped; as it is without such."""
+    """Set the plan's number of environments to the fastest one measured for the way in which they step, if any."""
     config = plan.config
     automatic = "auto" in (config.workers, config.actors)
     rows = [row for row in entry.measured if _fits(row, plan)]
@@ -118,7 +119,7 @@ def _row_of(entry: Entry, settings: Settings) -> Measured | None:
 
 
 def _on_device(plan: TrainPlan, entry: Entry) -> TrainPlan:
-    """The plan with the device that was fastest."""
+    """Set the plan's device to the fastest one."""
     rows = [row for row in entry.measured if _fits(row, plan) and _as_many(row, plan)]
     devices = {row.settings["device"] for row in rows}
     if len(devices) < 2:  # the other one was not measured
@@ -134,7 +135,7 @@ def _on_device(plan: TrainPlan, entry: Entry) -> TrainPlan:
 
 
 def _decided(plan: TrainPlan, entry: Entry | None, make: Make) -> TrainPlan:
-    """The plan with a number of actors or workers, or neither, in place of "auto"."""
+    """Replace "auto" in the plan by a number of actors or workers, or neither."""
     config = plan.config
     if "auto" not in (config.actors, config.workers):
         return plan
@@ -163,14 +164,14 @@ def _decided(plan: TrainPlan, entry: Entry | None, make: Make) -> TrainPlan:
 
 
 def _by_step(plan: TrainPlan, step: StepTime) -> TrainPlan:
-    """The plan with the number of workers that the time of a step asks for, if the run is so long that they save the
-    time to start them. Trials of trainings would delay each first run by seconds."""
+    """Set the plan's number of workers from the time of a step, if the run is long enough for them to save the time of
+    starting them. Trials of trainings would delay each first run by seconds."""
     num_envs = plan.config.num_envs
     chosen = choose(step, num_envs)[0]
     saved = 1 - row_seconds(chosen, num_envs, step) / row_seconds(0, num_envs, step)  # of the time to step
     worth = chosen > 0 and saved * _expected(plan, 1 / step.seconds) >= START
     number = chosen if worth else None
-    if number is None and not plan.assumed:  # all is as registered, and nothing is to be said
+    if number is None and not plan.assumed:  # nothing changes, so there is no message
         return _with(plan, {"workers": None})
     registered = {**plan.registered, **({} if number is None else {"workers": number})}
     facts = (*plan.facts, f"{step.seconds * 1e3:.3g} ms a step on {cores()} cores")
@@ -178,7 +179,7 @@ def _by_step(plan: TrainPlan, step: StepTime) -> TrainPlan:
 
 
 def _fits(row: Measured, plan: TrainPlan) -> bool:
-    """Whether a combination is one that a training may take, for any number of environments."""
+    """Whether a training may use a measured combination, for any number of environments."""
     config, settings = plan.config, row.settings
     if any(settings[name] != getattr(config, name) for name in SHARED):
         return False
@@ -193,7 +194,7 @@ def _exists(settings: Settings) -> bool:
 
 
 def _as_many(row: Measured, plan: TrainPlan) -> bool:
-    """Whether it was measured with about as many environments, and has not more processes than there are now."""
+    """Whether a measurement has about as many environments as the plan, and not more processes than that."""
     number, now = row.settings["num_envs"], plan.config.num_envs
     processes = row.settings["actors"] or row.settings["workers"] or 1
     exact = plan.config.collection != "async" or now % processes == 0
@@ -237,7 +238,7 @@ def _tried(plan: TrainPlan, task: Task, name: str, make: Make) -> TrainPlan:
 
 
 def _untried(plan: TrainPlan, task: Task, name: str, first: Candidate, reason: str) -> TrainPlan:
-    """What to take where there is no time for trials: by the time of a step of one environment. reason: why not."""
+    """Choose without trials, by the time of one environment's step. reason: why there are no trials."""
     why = f"{reason}; `headrace tune` measures once for all runs"
     if name == "workers" and task.step is not None:
         number, text = choose(task.step, plan.config.num_envs)
@@ -248,14 +249,14 @@ def _untried(plan: TrainPlan, task: Task, name: str, first: Candidate, reason: s
 
 
 def _expected(plan: TrainPlan, rate: float) -> float:
-    """Seconds that the run will take at most. rate: steps/s, 0 where that is not known."""
+    """Largest time that the run will take, s. rate: steps/s, 0 if unknown."""
     total = plan.config.total_steps if rate else None
     limits = [plan.config.max_seconds, total and total / rate]
     return min([limit for limit in limits if limit is not None], default=float("inf"))
 
 
 def _with(plan: TrainPlan, settings: Settings) -> TrainPlan:
-    """The plan with numbers of processes, or with processes that are there."""
+    """Set the plan's numbers of processes, or existing processes."""
     given = {name: settings.get(name) for name in ("workers", "actors")}
     pools = [pool for pool in given.values() if hasattr(pool, "acquire")]
     numbers: Any = {name: getattr(value, "number", value) for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""What can be tried: where environments are stepped and how many, devices, threads and precision."""
+"""Candidates to try: where environments are stepped, their number, devices, threads and precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.training.config import WRAPPING, TrainConfig
 from headrace.training.plan import TrainPlan
 
 WAITING_PROCESSES = 32  # tried first for environments that wait rather than compute
-# the settings that are tried, in the order in which a candidate is described
+# settings that are tried, in the order of a candidate's description
 TRIED = (
     *("backend", "device", "collect_device", "workers", "actors", "collection", "max_policy_lag"),
     *("num_envs", "threads", "precision"),
@@ -34,39 +34,39 @@ class Candidate:
 
     @classmethod
     def of(cls, config: TrainConfig) -> Candidate:
-        """What a config has."""
+        """The candidate with a config's values."""
         return cls(tuple(getattr(config, name) for name in TRIED))
 
     def __getitem__(self, name: str) -> Any:
         return self.values[TRIED.index(name)]
 
     def but(self, **changes: Any) -> Candidate:
-        """The same with other values."""
+        """A copy with other values."""
         return Candidate(tuple(changes.get(name, value) for name, value in zip(TRIED, self.values, strict=True)))
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As train() takes them."""
+        """The values as settings of train()."""
         return dict(zip(TRIED, self.values, strict=True))
 
     @property
     def processes(self) -> int:
-        """Of workers or actors; 0 for none."""
+        """Number of workers or actors; 0 for none."""
         return self["actors"] or self["workers"] or 0
 
     def changes(self, other: Candidate) -> int:
-        """How many values differ from another's."""
+        """Number of values that differ from another candidate's."""
         return sum(mine != its for mine, its in zip(self.values, other.values, strict=True))
 
     @property
     def learns_as(self) -> tuple[Any, ...]:
-        """Two candidates with the same of these learn the same from each step, but for rounding."""
+        """Values that decide learning: candidates with equal values learn the same from each step, up to rounding."""
         lags = self["collection"] == "overlapped" or (self["actors"] is not None and self["collection"] != "sync")
         mode = (self["collection"], self["max_policy_lag"]) if lags else ("sync",)
         return (self["num_envs"], self["precision"], mode)
 
     def placed(self) -> str:
-        """Where environments are stepped, in words."""
+        """Describe where environments are stepped."""
         number = self.processes
         if number == 0:
             return "one process" + (", overlapped" if self["collection"] == "overlapped" else "")
@@ -89,14 +89,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained, as far as it decides what can be tried."""
+    """Facts about a training that decide what can be tried."""
 
-    base: Candidate  # one process, with what was given
-    given: frozenset[str]  # settings that stay as they are
+    base: Candidate  # one process, with the given settings
+    given: frozenset[str]  # settings that are not changed
     compiled: bool
-    vector: bool  # environments that come as a vector
-    step: StepTime | None  # of one environment that is not compiled
-    max_lag: int | None  # of the policy that collected; None: any
+    vector: bool  # whether environments come as a vector
+    step: StepTime | None  # of one environment, if not compiled
+    max_lag: int | None  # largest lag that the algorithm allows; None: any
     num_steps: int
     gradients: bool  # whether actors send gradients
 
@@ -128,17 +128,17 @@ class Task:
 
     @property
     def waits(self) -> bool:
-        """Whether environments mostly wait, rather than compute."""
+        """Whether environments spend most of a step waiting rather than computing."""
         return self.step is not None and self.step.waits
 
     def numbers(self, most: int) -> list[int]:
-        """Numbers of processes to try for so many environments, the most promising first."""
+        """Numbers of processes to try for `most` environments, the most promising first."""
         if not self.waits:
             return sorted({min(cores(), most), min(max(1, cores() // 2), most)} - {1}, reverse=True)
         return sorted({min(number, most) for number in (WAITING_PROCESSES, 8)} - {1}, reverse=True)
 
     def seconds(self, candidate: Candidate) -> float:
-        """Seconds of a rollout's steps, at least; 0 where that is not known."""
+        """Least time of a rollout's steps, s; 0 if unknown."""
         if self.step is None:
             return 0.0
         processes = max(candidate.processes, 1)
@@ -146,8 +146,8 @@ class Task:
         return self.num_steps * -(-candidate["num_envs"] // processes) * self.step.seconds * oversubscribed
 
     def as_fast_as(self, candidate: Candidate, rate: float) -> Task:
-        """The task with a step that takes no longer than a candidate's steps/s show: a few steps may have been slow by
-        chance."""
+        """Shorten the task's step time if a candidate's steps/s show that it is too long: a few steps may have been
+        slow by chance."""
         expected = self.seconds(candidate)
         if self.step is None or expected * rate <= self.num_steps * candidate["num_envs"]:
             return self
@@ -155,7 +155,7 @@ class Task:
         return replace(self, step=self.step._replace(seconds=seconds))
 
     def placements(self) -> Iterator[Candidate]:
-        """Where environments can be stepped, the reference first: in one process, by workers, by actors."""
+        """Candidates for where environments are stepped: in one process (the reference), by workers, by actors."""
         fixed = self.vector or bool(self.given & {"workers", "actors"})
         mode = "gradients" if self.gradients else self.base["collection"]
         if mode != "sync" and not fixed:
@@ -172,7 +172,7 @@ class Task:
             yield self.base.but(actors=number)
 
     def _in_mode(self, mode: str) -> Iterator[Candidate]:
-        """Processes for a mode of collection that is given."""
+        """Candidates for a given mode of collection."""
         most = self.base["num_envs"]
         numbers = self.numbers(most) if self.waits else [max(1, cores() - 1), cores()]
         for number in dict.fromkeys(min(number, most) for number in numbers or [1]):
@@ -189,7 +189,7 @@ class Task:
             yield self.base.but(device="cuda", collect_device="cpu")
 
     def modes(self, best: Candidate) -> Iterator[Candidate]:
-        """Modes of collection that do not wait as synchronous ones do. best: the best candidate so far."""
+        """Candidates with modes of collection that wait less than the synchronous one. best: the best one so far."""
         if self.gradients or self.given & {"workers", "actors", "collection"}:
             return
         if self.vector:
@@ -211,14 +211,14 @@ class Task:
             yield base.but(workers=number, collection="async")
 
     def resized(self, candidate: Candidate, num_envs: int) -> Candidate:
-        """The candidate with another number of environments, and of processes that wait for them."""
+        """Change a candidate's number of environments, and its number of processes if environments wait."""
         number = candidate.processes
         if self.waits and number == min(candidate["num_envs"], WAITING_PROCESSES):
             number = WAITING_PROCESSES
         return self.spread(candidate.but(num_envs=num_envs), number)
 
     def spread(self, candidate: Candidate, number: int) -> Candidate:
-        """The candidate with another number of processes, where it has any and they are not given."""
+        """Change a candidate's number of processes, if it has any and they are not given."""
         kind, num_envs = "actors" if candidate["actors"] else "workers", candidate["num_envs"]
         if not candidate.processes or kind in self.given:
             return candidate
@@ -226,7 +226,7 @@ class Task:
         return candidate.but(**{kind: even(number, num_envs) if candidate["collection"] == "async" else number})
 
     def refinements(self, best: Candidate) -> Iterator[Candidate]:
-        """Other threads and precisions of the best candidate."""
+        """The best candidate with other numbers of threads and precisions."""
         if "threads" not in self.given and cores() > 1 and best["device"] == "cpu":
             yield best.but(threads=cores())
         if "precision" not in self.given:
@@ -238,13 +238,13 @@ class Task:
 
 
 def even(most: int, num_envs: int) -> int:
-    """The largest number of actors, up to `most`, of which each has as many environments: async needs that."""
+    """The largest number of actors, up to `most`, that divides the environments evenly, as async requires."""
     return max(number for number in range(1, max(1, min(most, num_envs)) + 1) if num_envs % number == 0)
 
 
 def different(settings: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """What a file has to say for these settings to hold: num_envs, and those that are not the defaults, of any or of
-    this training."""
+    """The settings that a file must contain: num_envs, and values that differ from the defaults or from this
+    training's."""
     fields = TrainConfig.__dataclass_fields__
     return {
         name: value

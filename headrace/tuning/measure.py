@@ -1,4 +1,4 @@
-"""Steps per second of a training with some settings: whole iterations, in windows of time."""
+"""Measure steps per second of trainings: whole iterations, within windows of time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headrace.training.iteration import IterationResult
 from headrace.training.plan import TrainPlan
 from headrace.tuning.candidates import Candidate
 
-WINDOWS = 3  # of a measurement, as far as iterations are shorter
-AHEAD = {"overlapped": 1, "async": 2}  # rollouts that actors collect before the first is learned from
-REASON = 90  # characters of a reason
+WINDOWS = 3  # windows of a measurement, if iterations are short enough
+AHEAD = {"overlapped": 1, "async": 2}  # rollouts that actors collect before the first update
+REASON = 90  # largest number of characters of a reason
 
 
 class Stepped(Protocol):
-    """A Trainer, as far as it is needed here."""
+    """The part of Trainer's interface that is used here."""
 
     steps: int
 
@@ -42,43 +42,43 @@ class Interrupted(Exception):
 
 @dataclass
 class Row:
-    """A candidate, and what came of it."""
+    """A candidate and its results."""
 
     candidate: Candidate
     rates: list[float] = field(default_factory=list)  # steps/s, of each window
     fractions: Mapping[str, float] = field(default_factory=dict)  # of the time, by part, in the last window
     reason: str = ""  # why there are no rates
-    untried: bool = False  # for want of time
-    starting: float = 0.0  # s in which it was made, the last time: processes started, kernels compiled
-    error: Exception | None = None  # likewise, where it failed
+    untried: bool = False  # whether there was no time to try it
+    starting: float = 0.0  # s of the last start: processes and compiling
+    error: Exception | None = None  # the exception, if it failed
     seconds_to_return: list[float] = field(default_factory=list)  # of each run that reached the common return
-    behind: str = ""  # why there are none of these, where it was tried
+    behind: str = ""  # why it did not reach the return, if it was tried
 
     @property
     def ratio(self) -> float | None:
-        """R, seconds of collecting for each second of learning; None where they are not separate."""
+        """R, seconds of collecting per second of learning; None if the two are not separate."""
         learn = self.fractions.get("learning", 0.0)
         return sum(self.fractions.get(part, 0.0) for part in ("env", "inference")) / learn if learn else None
 
     @property
     def computing(self) -> float:
-        """The share of the time in which this process learned and chose actions."""
+        """Share of the time in which this process learned and chose actions."""
         return self.fractions.get("learning", 0.0) + self.fractions.get("inference", 0.0)
 
     @property
     def rate(self) -> float:
-        """Steps per second, the median; 0 where it failed."""
+        """Median of steps per second; 0 if it failed."""
         return median(self.rates) if self.rates else 0.0
 
 
 class Pools:
-    """Processes that are started once for all candidates with as many."""
+    """Processes that are started once for all candidates with the same number."""
 
     def __init__(self) -> None:
         self._pools: dict[int, Workers] = {}
 
     def of(self, candidate: Candidate) -> Settings:
-        """The processes of a candidate, as train() takes them; none where it needs none."""
+        """The processes of a candidate, as settings of train(); empty if it needs none."""
         number = candidate.processes
         if not number:
             return {}
@@ -103,10 +103,10 @@ class Pools:
 
 
 class Speedometer:
-    """Measures candidates, whose processes it keeps.
+    """Measures candidates, and keeps their processes.
 
-    settled: gives the plan of settings. make: a Trainer of a plan. stop: whether the user has asked to end. seed: of
-    the first measurement of a candidate; each further one has another, since what a step costs may depend on it.
+    settled: makes a plan of settings. make: makes the Trainer of a plan. stop: whether the user has asked to end. seed:
+    of a candidate's first measurement. Further ones have other seeds, since the cost of a step may depend on the seed.
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class Speedometer:
         self.settled, self.make, self.pools, self.stop, self.seed = settled, make, pools, stop, seed
 
     def plan(self, row: Row) -> TrainPlan:
-        """The plan of a candidate, which learns from its first rollout on. Raises ValueError where there is none."""
+        """The plan of a candidate, which learns from the first rollout on. Raises ValueError for settings that do not
+        go together."""
         seed = self.seed + len(row.rates)
         plan = self.settled({**row.candidate.settings, **self.pools.of(row.candidate), "seed": seed})
         own: Any = plan.algorithm_config
@@ -129,7 +130,7 @@ class Speedometer:
         return plan
 
     def measure(self, row: Row, seconds: float, limit: float) -> None:
-        """Add windows to a row, of `seconds` together; or the reason why there are none.
+        """Add windows of `seconds` in total to a row, or the reason why there are none.
 
         limit: s after which an iteration is given up. Raises Interrupted.
         """
@@ -145,7 +146,7 @@ class Speedometer:
             row.error, row.reason = error, reason_of(error)
         finally:
             if trainer is not None:
-                with suppress(Exception):  # of what has failed already
+                with suppress(Exception):  # it may have failed already
                     trainer.close()
         if row.error is not None:
             self.pools.drop(row.candidate)
@@ -153,7 +154,7 @@ class Speedometer:
             raise Interrupted
 
     def _windows(self, trainer: Stepped, row: Row, seconds: float, limit: float) -> list[float]:
-        """Steps per second of some windows. What comes before the first is not counted, unless it takes too long."""
+        """Steps per second of each window. Iterations before the first one do not count, unless they take too long."""
         rates: list[float] = []
         ahead = AHEAD.get(row.candidate["collection"], 0) if row.candidate["actors"] else 0
         for number in range(2 if ahead else 1):
@@ -178,12 +179,12 @@ class Speedometer:
 
 
 def reason_of(error: Exception) -> str:
-    """An error in one short line."""
+    """Describe an error in one short line."""
     return shortened(f"{type(error).__name__}: {error}", REASON)
 
 
 def raise_first(rows: list[Row]) -> NoReturn:
-    """Raise the error of the first row that has one; RuntimeError with the reason where none has."""
+    """Raise the error of the first row that has one, or RuntimeError with the rows' reasons."""
     for row in rows:
         if row.error is not None:
             raise row.error

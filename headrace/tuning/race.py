@@ -1,6 +1,7 @@
-"""Wall time to the same return: trainings of the few candidates that are fastest and learn in different ways.
+"""Compare wall times to the same return, by trainings of the fastest candidates that learn in different ways.
 
-Steps per second alone mislead: more environments, or older experience, may need more steps to the same return.
+Steps per second alone are misleading: with more environments, or older experience, more steps may be needed to the same
+return.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from headrace.tuning.candidates import Candidate
 from headrace.tuning.measure import Interrupted, Row, Speedometer, reason_of
 
 MOST = 3  # trainings that are compared
-ROUNDS = 5  # of them with other seeds, at most
-FIRST = 1 / 3  # of the time in all that the first training may take
-RISE = 0.8  # of the first training's rise in return, at which its time is taken
-CLEAR = 4.0  # standard errors of a mean by which a return has to rise
-PATIENCE = 2.0  # times the best time, after which a training is given up
+ROUNDS = 5  # largest number of trainings of each, with different seeds
+FIRST = 1 / 3  # largest share of all time for the first training
+RISE = 0.8  # fraction of the first training's rise in return that defines the common return
+CLEAR = 4.0  # least rise of a return, in standard errors of a mean
+PATIENCE = 2.0  # multiple of the best time after which a training is given up
 
 
 @dataclass
 class Trace:
-    """The mean return of the last episodes of a training, as it went on."""
+    """The mean return of the last episodes in the course of a training."""
 
     points: list[tuple[float, float]] = field(default_factory=list)  # s of training, return; once the window is full
     last: deque[float] = field(default_factory=lambda: deque(maxlen=100))  # returns
 
     def seconds_to(self, target: float) -> float | None:
-        """Seconds until the mean return was there."""
+        """Seconds until the mean return was reached; None if it was not."""
         return next((seconds for seconds, mean in self.points if mean >= target), None)
 
     def risen_to(self) -> float | None:
-        """A return that it has risen to from its beginning; None where it has not clearly risen."""
+        """A return that the training has risen to; None if the return has not clearly risen."""
         if len(self.points) < 2:
             return None
         first, highest = self.points[0][1], max(mean for _, mean in self.points)
@@ -46,7 +47,7 @@ class Trace:
 class Race:
     """Trainings to a common return, within a time.
 
-    target: the return; None: one that the first training rises to. seed: of the first training of each.
+    target: the return; None for one that the first training rises to. seed: of each candidate's first training.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Race:
         self.began = perf_counter()
 
     def run(self, rows: list[Row]) -> Row | None:
-        """The row that reached the return first, in the median over seeds; None where that cannot be said.
+        """Return the row that reached the return first, by the median over seeds; None if that cannot be decided.
 
         Raises Interrupted.
         """
@@ -73,14 +74,14 @@ class Race:
         return fastest(rows)
 
     def left(self) -> float:
-        """Seconds that are left."""
+        """Remaining time, s."""
         return self.seconds - (perf_counter() - self.began)
 
     def _patience(self, rows: list[Row]) -> float:
         return PATIENCE * min(median(row.seconds_to_return) for row in rows if row.seconds_to_return)
 
     def _first(self, row: Row) -> bool:
-        """Train by the fastest candidate; False where there is no return to compare by."""
+        """Train the fastest candidate. False if there is no return for comparisons."""
         trace = self._trace(row, FIRST * self.seconds, 0)
         if trace is None:
             return False
@@ -98,7 +99,7 @@ class Race:
             self._note(row, trace, limit)
 
     def _trace(self, row: Row, limit: float, seed: int) -> Trace | None:
-        """train(); None, with the reason in the row, where it fails."""
+        """Call train(). If it fails, returns None and stores the reason in the row."""
         try:
             return self.train(row.candidate, limit, self.target, seed)
         except Interrupted:
@@ -143,7 +144,8 @@ class Race:
 
 
 def finalists(ranked: list[Row], base: Candidate) -> list[Row]:
-    """The fastest of each way to learn, MOST of them; the way of `base`, one process as it was given, among them."""
+    """The fastest candidate of each way of learning, at most MOST, including the way of `base`, one process with the
+    given settings."""
     ways: dict[tuple[object, ...], Row] = {}
     for row in ranked:
         ways.setdefault(row.candidate.learns_as, row)
@@ -155,7 +157,7 @@ def finalists(ranked: list[Row], base: Candidate) -> list[Row]:
 
 
 def fastest(rows: list[Row]) -> Row | None:
-    """The row that reached the return in the shortest time; None where only one was tried."""
+    """The row that reached the return in the shortest time; None if only one was tried."""
     tried = [row for row in rows if row.seconds_to_return or row.behind]
     reached = [row for row in tried if row.seconds_to_return]
     if len(tried) < 2 or not reached:

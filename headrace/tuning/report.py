@@ -1,4 +1,4 @@
-"""What tune() found, as a table, a sentence with its reason, and a file of settings."""
+"""Describe the result of tune(): a table, a sentence with the reason, and a file of settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAME = 0.97  # ratio of speeds that are called about the same
 
 
 def table(rows: Sequence[Row], chosen: Row) -> str:
-    """All that was tried, the fastest first, and last what failed."""
+    """A table of all candidates, the fastest first and failed ones last."""
     ordered = sorted(rows, key=lambda row: -row.rate)
     cells = [
         (str(row.candidate), *_speed(row), _seconds(row), "chosen" if row is chosen else row.reason or row.behind)
@@ -41,7 +41,7 @@ def _seconds(row: Row) -> str:
 
 
 def reason(rows: Sequence[Row], chosen: Row, task: Task, target: float | None) -> str:
-    """Why these settings, in a sentence with figures. target: the return to which times were compared, if any."""
+    """The reason for the choice, in a sentence with figures. target: return for which times were compared, if any."""
     others = sorted((row for row in rows if row.rates and row is not chosen), key=lambda row: -row.rate)
     parts = [f"{chosen.candidate}: {chosen.rate:,.0f} steps/s"]
     base = next((row for row in rows if row.candidate == task.base and row.rates), None)
@@ -67,7 +67,7 @@ def reason(rows: Sequence[Row], chosen: Row, task: Task, target: float | None) -
 
 
 def _devices(rows: Sequence[Row], chosen: Row) -> list[str]:
-    """What the other device gave."""
+    """Describe the result with the other device."""
     device = chosen.candidate["device"]
     others = [row for row in rows if row.rates and row.candidate["device"] != device]
     if not others:

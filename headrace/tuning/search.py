@@ -1,7 +1,7 @@
-"""The fastest settings within a time: each kind of change is tried briefly, then the best in turns by halves.
+"""Search for the fastest settings within a time: each kind of change is tried briefly, then the best ones are compared.
 
-Successive halving: Jamieson & Talwalkar 2016, arXiv:1502.07943. All that remain are measured in turns, the slower half
-is left out, and the others are measured for twice as long.
+The comparison is successive halving (Jamieson & Talwalkar 2016, arXiv:1502.07943). All remaining candidates are
+measured in turns, the slower half is dropped, and the others are measured for twice as long.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from headrace.tuning.candidates import WAITING_PROCESSES, Candidate, Task
 from headrace.tuning.measure import Interrupted, Row, Speedometer
 
 SHORTEST, LONGEST = 0.2, 2.0  # s of a first measurement
-FIRST = 1 / 50  # of the time in all that a first measurement takes
-LIMIT = 1 / 6  # of the time in all that one iteration may take
-EXPLORED = (0.4, 0.75, 0.8)  # of the time at the end of: placements; sizes and modes; refinements
-HOPELESS = 0.4  # of the best speed: what cannot reach it by the time of a step, which is not exact, is not measured
-NEAR = 0.65  # of the best speed, from which a candidate is measured again
-FINALISTS = 6  # measured again, at most
-SIMPLER = 0.97  # of the best speed, at which a candidate with fewer processes or changes is chosen instead
+FIRST = 1 / 50  # share of all time for a first measurement
+LIMIT = 1 / 6  # largest share of all time for one iteration
+EXPLORED = (0.4, 0.75, 0.8)  # share of the time used after placements; sizes and modes; refinements
+HOPELESS = 0.4  # share of the best speed: a candidate whose step time, which is not exact, rules it out is not measured
+NEAR = 0.65  # share of the best speed from which a candidate is measured again
+FINALISTS = 6  # largest number of candidates measured again
+SIMPLER = 0.97  # share of the best speed from which a candidate with fewer processes or changes is preferred
 MOST_ENVS = 4096
-GROWTH = 1.03  # by which more environments have to be faster for yet more to be tried
-BRIEF = 2  # first measurements: of iterations longer than this, no modes were tried yet with fewer environments
-LITTLE = 0.05  # share of the time in which the learner computes, below which threads and precision are not tried
+GROWTH = 1.03  # least speed-up by more environments for which still more are tried
+BRIEF = 2  # in first measurements: longest iteration of the first climb, before modes are tried
+LITTLE = 0.05  # least share of the learner's computing time for which threads and precision are tried
 TOO_LONG = "not tried: an iteration takes"
 
 
@@ -40,7 +40,7 @@ class Search:
         self._started: set[tuple[object, ...]] = set()
 
     def run(self) -> None:
-        """Try everything, within the time. An interruption ends it, with what was found until then."""
+        """Try everything within the time. An interruption ends the search, and keeps its results so far."""
         try:
             self.explore()
             self.halve()
@@ -68,8 +68,8 @@ class Search:
             self.try_all(self.task.refinements(best.candidate), refinements)
 
     def _others(self) -> Iterator[Candidate]:
-        """Placements and modes with the number of environments that was fastest: a process that does not pay for few
-        environments may pay for many. The modes first where the fastest has processes already."""
+        """Placements and modes with the fastest number of environments: processes that do not pay for few environments
+        may pay for many. Modes come first if the fastest candidate has processes already."""
         best = self._first().candidate
         task = self.task.with_envs(best["num_envs"])
         if best.processes:
@@ -78,16 +78,16 @@ class Search:
         yield from task.modes(self._first().candidate)
 
     def _first(self) -> Row:
-        """best(), where anything was measured."""
+        """The result of best(), if anything was measured."""
         return simplest(self.ranked(), self.task.base)
 
     def try_all(self, candidates: Iterable[Candidate], share: float) -> None:
-        """Measure those that were not measured before, until this share of the time is over."""
+        """Measure candidates that were not measured before, until this share of the time is used."""
         for candidate in candidates:
             self.try_one(candidate, share)
 
     def try_one(self, candidate: Candidate, share: float) -> Row:
-        """The row of a candidate, which is measured unless it was before or there is no time left."""
+        """The row of a candidate. It is measured now, unless it was measured before or no time is left."""
         row = next((row for row in self.rows if row.candidate == candidate), None)
         if row is None:
             row = Row(candidate)
@@ -102,11 +102,11 @@ class Search:
         return row
 
     def _unaffordable(self, candidate: Candidate) -> str:
-        """What a candidate would need for which no time is left: at least one iteration, and a window."""
+        """Describe the time that a candidate would need, if none is left: at least one iteration, and a window."""
         return f"not tried: no time left, it needs about {max(self.window, self.task.seconds(candidate)):.2g} s more"
 
     def _hopeless(self, candidate: Candidate) -> str:
-        """Why a candidate is not worth its time, by the time of a step of its environments; "" where it may be."""
+        """Why a candidate is not worth measuring, judged by the step time of its environments; "" if it may be."""
         seconds, ranked = self.task.seconds(candidate), self.ranked()
         if seconds > LIMIT * self.seconds:
             return f"{TOO_LONG} {seconds:.2g} s or more, for which {seconds / LIMIT:.2g} s of trials are needed"
@@ -116,21 +116,21 @@ class Search:
         return ""
 
     def _give_back(self, row: Row) -> None:
-        """Do not count the time in which kernels were compiled and processes were started."""
+        """Extend the search by the time in which kernels were compiled and processes started."""
         kind = (row.candidate["backend"], row.candidate["device"], row.candidate.processes)
         if kind not in self._started:
             self._started.add(kind)
             self.began += row.starting
 
     def measure(self, row: Row, seconds: float, limit: float) -> None:
-        """Measure a candidate, and say what came of it."""
+        """Measure a candidate, and report its result."""
         self.speeds.measure(row, seconds, limit)
         if row.rates:
             self.task = self.task.as_fast_as(row.candidate, row.rate)
         self.say(f"{row.candidate}: {f'{row.rate:,.0f} steps/s' if row.rates else row.reason}")
 
     def _try_the_shortest(self) -> None:
-        """Measure the candidate with the shortest iteration after all, where each would take too long."""
+        """Measure the candidate with the shortest iteration, if all were left out for iterations that take too long."""
         waiting = [row for row in self.rows if row.reason.startswith(TOO_LONG)]
         if waiting:
             row = min(waiting, key=lambda row: self.task.seconds(row.candidate))
@@ -138,15 +138,15 @@ class Search:
             self.measure(row, self.window, self.seconds)
 
     def _climb(self, start: Row, share: float, longest: float = inf) -> None:
-        """Try more environments as long as that is faster, or else fewer: first four times as many, then twice.
-        longest: s of an iteration, by the speed so far."""
+        """Try more environments while that is faster, or else fewer: first in factors of four, then of two. longest:
+        limit of an iteration, s, estimated from the speed so far."""
         best = start
         for factor in (4.0, 2.0):
             more = self._while_faster(best, factor, share, longest)
             best = self._while_faster(best, 1 / factor, share, longest) if more is best else more
 
     def _while_faster(self, best: Row, factor: float, share: float, longest: float) -> Row:
-        """The fastest of so many times as many environments, again and again; `best` where that is not faster."""
+        """Multiply the number of environments by `factor` while that is faster. Returns the fastest row, or `best`."""
         while 1 <= (number := self._next(best.candidate, factor)) <= MOST_ENVS:
             if self.task.num_steps * number > longest * best.rate:
                 break
@@ -157,7 +157,7 @@ class Search:
         return best
 
     def _add_processes(self, best: Row, share: float) -> None:
-        """Try twice as many processes, of environments that wait, as long as that is faster: no core bounds them."""
+        """For environments that wait, double the number of processes while that is faster: cores do not limit it."""
         while number := 2 * best.candidate.processes:
             sized = best.candidate
             if "num_envs" not in self.task.given:
@@ -168,12 +168,13 @@ class Search:
             best = row
 
     def _next(self, candidate: Candidate, factor: float) -> int:
-        """The number of environments to try next. Those that wait: at once as many as have processes of their own."""
+        """The number of environments to try next. For environments that wait at least WAITING_PROCESSES, so that each
+        has a process."""
         number = int(candidate["num_envs"] * factor)
         return max(number, WAITING_PROCESSES) if self.task.waits and factor > 1 else number
 
     def halve(self, share: float = 1.0) -> None:
-        """Measure those near the best in turns, and leave out the slower half each time."""
+        """Measure candidates near the best in turns, and drop the slower half each time."""
         near = self.ranked()[: min(max(len(self.near()), 2), FINALISTS)]
         window = self.window
         while len(near) > 1 and self.left(share) > 0:
@@ -188,24 +189,24 @@ class Search:
                 return
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds left of a share of the time."""
+        """Remaining seconds of a share of the time."""
         return share * self.seconds - (perf_counter() - self.began)
 
     def ranked(self) -> list[Row]:
-        """Those that were measured, the fastest first."""
+        """Measured rows, the fastest first."""
         return sorted((row for row in self.rows if row.rates), key=lambda row: row.rate, reverse=True)
 
     def near(self) -> list[Row]:
-        """Those that are not much slower than the fastest."""
+        """Rows that are not much slower than the fastest."""
         ranked = self.ranked()
         return [row for row in ranked if row.rate >= NEAR * ranked[0].rate]
 
     def best(self) -> Row | None:
-        """The fastest, or one with fewer processes and changes that is as fast within what can be measured."""
+        """The fastest row, or one with fewer processes and changes that is as fast within measuring errors."""
         return self._first() if self.ranked() else None
 
 
 def simplest(ranked: list[Row], base: Candidate) -> Row:
-    """Of rows that are about as fast as the first, the one with the fewest processes and changes to `base`."""
+    """The row with the fewest processes and changes to `base` among those about as fast as the first."""
     near = [row for row in ranked if row.rate >= SIMPLER * ranked[0].rate]
     return min(near, key=lambda row: (row.candidate.processes, row.candidate.changes(base)))

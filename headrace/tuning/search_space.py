@@ -1,4 +1,4 @@
-"""What a sweep searches: `learning_rate=1e-4..1e-2`, `clip=0.1,0.2,0.3`, `hidden=64x64,256x256`."""
+"""Parse the search space of a sweep: `learning_rate=1e-4..1e-2`, `clip=0.1,0.2,0.3`, `hidden=64x64,256x256`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headrace.training.config import TrainConfig
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-LOGARITHMIC = 10.0  # from this ratio of the ends on, a range above 0 is searched on a logarithmic scale
+LOGARITHMIC = 10.0  # least ratio of a positive range's ends for which it is searched on a logarithmic scale
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two ends, both included."""
+    """Numbers between two ends, which are included."""
 
     low: float
     high: float
@@ -48,9 +48,10 @@ Space = Mapping[str, Range | Choice]
 
 
 def parsed(words: Sequence[str], algorithm: str, flag: str = "--search") -> Space:
-    """Settings of a training by name, and what is searched. flag: that has these words.
+    """Parse the words of a flag: settings of a training by name, and the range or values to search. flag: its name, for
+    errors.
 
-    Raises ValueError for what is no setting or no range."""
+    Raises ValueError for unknown settings, and for text that is not a range."""
     hints = typing.get_type_hints(TrainConfig) | typing.get_type_hints(algorithm_classes(algorithm).config)
     space: dict[str, Range | Choice] = {}
     for word in words:
@@ -92,7 +93,7 @@ def _choice(name: str, text: str) -> Choice:
 
 
 def flags(values: Mapping[str, str]) -> list[str]:
-    """A trial's values as flags of `headrace train`: 64x64 as two values of one flag."""
+    """Write a trial's values as flags of `headrace train`. 64x64 becomes two values of one flag."""
     words: list[str] = []
     for name, value in values.items():
         flag = name.replace("_", "-")

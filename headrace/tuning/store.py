@@ -1,7 +1,7 @@
-"""What was measured on this machine, kept in the cache folder: speeds of trainings by environment and algorithm.
+"""Measurements on this machine, stored in the cache folder: speeds of trainings by environment and algorithm.
 
-One JSON file that only its owner can read or write. An entry holds for one machine, source of an environment,
-network and set of versions: another of these is another entry, so nothing outdated is ever used.
+They are in one JSON file that only its owner can read or write. An entry is for one machine, source of an environment,
+network and set of versions. If one of these changes it is another entry, so outdated measurements are never used.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from headrace.kernels.runtime.cache_folder import PRIVATE, folder, json_table, t
 from headrace.training.plan import TrainPlan
 
 FILE = "tuned.json"
-MOST = 200  # entries; beyond, the oldest are removed
+MOST = 200  # largest number of entries; older ones are removed
 PACKAGES = ("headrace", "torch", "numpy", "numba", "gymnasium")
-# settings of an algorithm on which the time of an iteration depends, for any number of steps in it
+# settings of an algorithm that determine the time of an iteration, apart from its number of steps
 NETWORK = ("hidden", "activation", "images", "recurrent", "rnn_size", "epochs", "utd_ratio", "gradient_steps")
 
 
@@ -45,20 +45,20 @@ class Measured:
 
 @dataclass(frozen=True)
 class Entry:
-    """What was learned of one environment and algorithm."""
+    """Measurements of one environment and algorithm."""
 
     when: str  # a date, 2026-11-22
     choice: Settings  # the settings that were chosen
     measured: tuple[Measured, ...]
 
     def fastest(self, **wanted: Any) -> Measured | None:
-        """The fastest of those that have these values of settings; None where there is none."""
+        """The fastest measurement with these values of settings; None if there is none."""
         rows = [row for row in self.measured if all(row.settings.get(name) == wanted[name] for name in wanted)]
         return max(rows, key=lambda row: row.steps_per_second, default=None)
 
 
 def load(plan: TrainPlan) -> Entry | None:
-    """What was learned for a training like this; None where there is nothing."""
+    """Load the measurements for a training like this; None if there are none."""
     content = trusted(folder() / FILE)
     if content is None or not _has_a_name(plan):
         return None
@@ -70,8 +70,8 @@ def load(plan: TrainPlan) -> Entry | None:
 
 
 def save(plan: TrainPlan, entry: Entry) -> Path | None:
-    """Keep what was learned, in place of what was known of as many environments; gives the file. None for environments
-    that cannot be named, and where the file cannot be written."""
+    """Store measurements, replacing earlier ones with the same number of environments. Returns the file, or None for
+    environments without a name, or if the file cannot be written."""
     if not _has_a_name(plan):
         return None
     path = folder() / FILE
@@ -100,7 +100,7 @@ def _entry(found: Json) -> Entry:
 
 
 def _has_a_name(plan: TrainPlan) -> bool:
-    """Whether environments and algorithm are made by name, rather than by the user."""
+    """Whether environments and algorithm are given by name, rather than made by the user."""
     return plan.source is not None and isinstance(plan.algorithm, str)
 
 
@@ -125,7 +125,7 @@ def machine() -> Json:
 
 
 def _source(plan: TrainPlan) -> Json:
-    """An environment's name, and a digest of what makes it: the file of its class or function, and arguments."""
+    """An environment's name, and a digest of the file of its class or function, and of its arguments."""
     assert plan.source is not None
     entry: Any = entry_of(plan.source)
     about: list[str] = []
@@ -144,14 +144,14 @@ def _source(plan: TrainPlan) -> Json:
 
 
 def _held(function: Any) -> list[str]:
-    """The values that a function has from where it was defined, and its defaults."""
+    """The values in a function's closure, and its defaults."""
     found = inspect.getclosurevars(function).nonlocals
     defaults: Mapping[str, Any] = function.__kwdefaults__ or {}
     return [repr(value) for value in (*found.items(), *(function.__defaults__ or ()), *defaults.items())]
 
 
 def _text(thing: Any) -> str:
-    """The file in which a class or function is written; its name alone where there is none."""
+    """The source file of a class or function; its name if there is none."""
     try:
         return Path(inspect.getsourcefile(thing) or "").read_text(encoding="utf-8")
     except (OSError, TypeError, ValueError):

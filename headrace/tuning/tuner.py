@@ -1,4 +1,4 @@
-"""tune(): tries where and how a training is fastest on this machine."""
+"""tune(): finds the settings with which a training is fastest on this machine."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from headrace.tuning.report import reason, table
 from headrace.tuning.search import Search
 
 LEAST = 5.0  # s
-BY_STEPS = 0.55  # of the time for steps per second, where the time to a return is compared too
+BY_STEPS = 0.55  # share of the time for measuring steps per second, if times to a return are also compared
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tune() found. str() of it is a table and the choice with its reason."""
+    """The result of tune(). str() of it is a table and the choice with its reason."""
 
-    settings: Json  # that train() takes: those that were chosen, and those that were given
-    rows: tuple[Row, ...]  # all that was tried, in that order
+    settings: Json  # for train(): the chosen and the given settings
+    rows: tuple[Row, ...]  # all candidates, in the order in which they were tried
     chosen: Row
     reason: str  # in a sentence
     seconds: float
     interrupted: bool  # by Ctrl-C or another signal
-    kept: Path | None  # the file in which it is kept for later trainings; None where the environment has no name
-    named: Json  # algorithm and environment, by name
+    kept: Path | None  # the file that stores it for later trainings; None if the environment has no name
+    named: Json  # names of the algorithm and the environment
 
     def toml(self) -> str:
         """The settings as a file for `headrace train --config`."""
@@ -59,20 +59,21 @@ def tune(
     watch: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Tuning:
-    """Try how a training is fastest on this machine: workers, actors, modes, number of environments, threads, devices.
+    """Find the fastest settings for a training on this machine: workers, actors, modes, number of environments,
+    threads, devices.
 
         tuning = hr.tune("ppo", "LunarLander-v3", seconds=60)
         run = hr.train("ppo", "LunarLander-v3", **tuning.settings)
 
-    Whole iterations are measured in steps per second, then (by="return") the few that are fastest and learn in
-    different ways are trained to the same return: `target_return`, or one that the first of them rises to. A candidate
-    that fails is a row with the reason. Ctrl-C ends it with the best until then. What was found is kept for this
-    machine, and used by workers="auto", actors="auto", device="auto", and for the number of environments where no
-    settings are registered.
+    Whole iterations are measured in steps per second. Then (by="return") the fastest few that learn in different ways
+    are trained to the same return: `target_return`, or one that the first of them rises to. A candidate that fails is a
+    row with the reason. Ctrl-C ends the search with the best result so far. The result is stored for this machine.
+    workers="auto", actors="auto" and device="auto" use it, and so does the number of environments if no settings are
+    registered.
 
-    algorithm: its name. env: what make() takes. seconds: in all, but for starting processes and compiling.
-    config: a TOML file; options: as for train(); what they set stays as it is. watch: is given a line after each
-    measurement.
+    algorithm: its name. env: as for make(). seconds: total time, without starting processes and compiling. config: a
+    TOML file. options: as for train(); settings given here or in config are not changed. watch: called with a line
+    after each measurement.
     Raises TypeError, ValueError for wrong settings, and the exception of an environment that fails in every candidate.
     """
     if not seconds >= LEAST:
@@ -108,7 +109,7 @@ def tune(
 
 
 def _chosen(search: Search) -> Row:
-    """The fastest. Raises what kept all from being measured, or KeyboardInterrupt."""
+    """The fastest row. If nothing could be measured, raises the error, or KeyboardInterrupt."""
     best = search.best()
     if best is None and search.interrupted:
         raise KeyboardInterrupt
@@ -116,12 +117,12 @@ def _chosen(search: Search) -> Row:
 
 
 def _others(given: Settings) -> Json:
-    """The settings that were given and not tried."""
+    """Given settings that are not among those tried."""
     return {name: value for name, value in given.items() if name not in (*TRIED, "algorithm", "env")}
 
 
 def _by_return(search: Search, plan: TrainPlan, seconds: float) -> tuple[Row, float | None]:
-    """The row that reaches a return first, and that return; the fastest, and None, where that cannot be said."""
+    """The row that reaches a return first, and this return. If that cannot be decided, the fastest row and None."""
     left = seconds - (time.perf_counter() - search.began)
     race = Race(search.speeds, left, plan.config.target_return, plan.config.seed, search.say)
     try:
@@ -136,7 +137,7 @@ def _by_return(search: Search, plan: TrainPlan, seconds: float) -> tuple[Row, fl
 
 
 def _checked(plan: TrainPlan) -> TrainPlan:
-    """The plan, where tune() can make it again and again. Raises ValueError where not."""
+    """Check that tune() can make the plan's parts many times. Raises ValueError if not."""
     config = plan.config
     if not isinstance(plan.algorithm, str):
         raise ValueError("tune() makes the algorithm many times: give its name, such as 'ppo'")
@@ -159,7 +160,7 @@ def _entry(rows: list[Row], chosen: Row) -> store.Entry:
 
 
 def _why_not(search: Search) -> str:
-    """Why no times to a return are compared."""
+    """Why times to a return were not compared."""
     if search.interrupted:
         return "it was ended before times to a return could be compared"
     if len(finalists(search.ranked(), search.task.base)) < 2:
@@ -168,4 +169,4 @@ def _why_not(search: Search) -> str:
 
 
 def _ignore(_: str) -> None:
-    """Without watch."""
+    """Stand in for a missing `watch`."""

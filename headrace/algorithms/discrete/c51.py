@@ -1,4 +1,4 @@
-"""C51: DQN that learns the distribution of the return of each action, as probabilities of fixed returns (atoms).
+"""C51: DQN that learns the distribution of each action's return, as probabilities of fixed returns (atoms).
 
 Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", arXiv:1707.06887. With double, dueling,
 n_steps, prioritized and noisy it is Rainbow: Hessel et al. 2018, arXiv:1710.02298.
@@ -106,7 +106,7 @@ class C51(OffPolicy[C51Config]):
 
 
 def _atoms(config: C51Config) -> dict[str, object]:
-    """The arguments of a QNetwork that has the atoms of a config."""
+    """Arguments of a QNetwork with the atoms of a config."""
     return {"quantiles": config.num_atoms, "support": [config.v_min, config.v_max]}
 
 

@@ -2,7 +2,7 @@
 
 Delalleau et al. 2019, "Discrete and Continuous Action Representation for Practical RL in Video Games",
 arXiv:1912.11077.
-Expectations over choices are sums, as in discrete SAC; of each choice's vectors one is sampled, as in SAC.
+Expectations over choices are sums, as in discrete SAC. For each choice one vector is sampled, as in SAC.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""QR-DQN: DQN that learns quantiles of the return of each action in place of its mean.
+"""QR-DQN: DQN that learns quantiles of each action's return instead of its mean.
 
 Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", arXiv:1710.10044.
 """
@@ -95,8 +95,8 @@ class QRDQN(OffPolicy[QRDQNConfig]):
 
 
 def qrdqn_loss(networks: Learned, batch: Rows, config: QRDQNConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """The quantile Huber loss, algorithm 1 of the paper: each quantile of the return of the action towards those of the
-    next action, the one with the largest mean by the target network."""
+    """The quantile Huber loss, algorithm 1 of the paper, between the quantiles of the action's return and those of the
+    next action. The target network chooses the next action with the largest mean."""
     policy, target, _ = networks
     random = batch.get("random")  # of noisy networks
     with torch.no_grad():
@@ -111,5 +111,5 @@ def qrdqn_loss(networks: Learned, batch: Rows, config: QRDQNConfig) -> tuple[Ten
 
 
 def of_action(quantiles: Tensor, action: Tensor) -> Tensor:
-    """Quantiles of the return of an action each, [M, B], of those of all actions [A, M, B]."""
+    """Select the quantiles of one action per row, [M, B], from those of all actions [A, M, B]."""
     return quantiles.gather(0, action.view(1, 1, -1).expand(1, *quantiles.shape[1:])).squeeze(0)

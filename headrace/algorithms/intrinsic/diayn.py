@@ -1,7 +1,8 @@
-"""DIAYN: skills without a reward, which the states that they visit tell. Eysenbach et al. 2019, arXiv:1802.06070.
+"""DIAYN: learn skills without a reward, which differ in the states that they visit. Eysenbach et al. 2019,
+arXiv:1802.06070.
 
-A skill z is drawn for each episode, and the policy is given it as its conditioning input `agent_info`. A discriminator
-learns which skill a state is of. The bonus of a step is log q(z | s') - log p(z), high where s' tells the skill.
+A skill z is drawn for each episode, and is the policy's conditioning input `agent_info`. A discriminator learns to
+predict the skill from a state. The bonus of a step is log q(z | s') - log p(z), which is high if s' reveals the skill.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ METRICS = ("discriminator_loss", "skill_accuracy")
 
 
 class Discriminator(nn.Module):
-    """The probabilities of skills by the members of an observation other than the skill.
+    """The discriminator: predicts probabilities of skills from the other members of an observation.
 
     Raises ValueError for observations without a skill of a Discrete space.
     """
@@ -66,7 +67,7 @@ class Discriminator(nn.Module):
 
 
 def discriminator_loss(network: Discriminator, batch: dict[str, Any], config: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """The cross-entropy of a minibatch, and which fraction of rows has the likeliest skill.
+    """The cross-entropy of a minibatch, and the fraction of rows whose skill is the most likely one.
 
     batch: normalised observations `next`, `skill` one-hot [B, skills], `weight`."""
     log_prob, weight = network(batch["next"]), batch["weight"]
@@ -91,8 +92,8 @@ class _Skills:
 
     @torch.no_grad()
     def _rewards(self, observation: Any, reward: Tensor, config: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The bonuses of observations [R, ...] after steps with these rewards [A, B], A * B = R; the rewards to learn
-        from; and columns of discriminator_loss."""
+        """Bonuses of the observations [R, ...] after steps with these rewards [A, B], where A * B = R; the rewards to
+        learn from; and columns of discriminator_loss."""
         network = self.network
         if not self.optimizer.follow(network.parameters()):
             raise ValueError("the discriminator of skills has other sizes now: make a new algorithm")

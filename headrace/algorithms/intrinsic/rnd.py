@@ -1,7 +1,7 @@
-"""Random network distillation: a bonus for observations that are new. Burda et al. 2019, arXiv:1810.12894.
+"""Random network distillation: a bonus for new observations. Burda et al. 2019, arXiv:1810.12894.
 
-A predictor learns the outputs of a network that stays as it was made. Its error on an observation is the bonus of the
-step that led there: it is large where few observations like it were learned from.
+A predictor learns the outputs of a fixed random network. Its error on an observation is the bonus of the step that led
+there. It is large if the predictor has learned from few similar observations.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headrace.data.rollout import Rollout, flatten
 from headrace.data.spaces import Space
 from headrace.policies.normalization import Moments, RunningStatistics
 
-LEARNED_ENVS = 32  # environments of whose rows the predictor learns at most, by default: appendix A.4 of the paper
-MINIBATCH = 256  # rows that predictor and critic learn from at a time, where the algorithm has no minibatches
+LEARNED_ENVS = 32  # default for the number of environments that the predictor learns from: appendix A.4 of the paper
+MINIBATCH = 256  # rows of a minibatch of predictor and critic, if the algorithm has no minibatches
 EXTRINSIC = 2.0  # weight of the reward's advantages, the paper's
 METRICS = ("prediction_loss", "intrinsic_value_loss")
 
@@ -42,8 +42,9 @@ def rnd_loss(network: RNDNetwork, batch: dict[str, Any], config: Any) -> tuple[T
 def learn_from_rows(
     loss: Any, network: Any, optimizer: Adam, columns: dict[str, Any], algorithm: OnPolicy[Any], rollout: Rollout
 ) -> dict[str, Tensor]:
-    """Take gradient steps along a loss of a rollout's rows, in the algorithm's epochs and minibatches; where it has
-    none, as A2C, once in minibatches of MINIBATCH rows. Returns the means of the loss' metrics."""
+    """Take gradient steps along a loss of a rollout's rows, in the algorithm's epochs and minibatches. An algorithm
+    without these, such as A2C, takes one epoch in minibatches of MINIBATCH rows. Returns the means of the loss's
+    metrics."""
     config = algorithm.config
     size, epochs = getattr(config, "minibatch_size", MINIBATCH), getattr(config, "epochs", 1)
     number = number_of_minibatches(rollout.reward.numel(), size, 1, one_learner)
@@ -53,7 +54,7 @@ def learn_from_rows(
 
 
 class RND:
-    """The bonus of one algorithm: networks, their optimizer, and the running deviation of the bonus' returns."""
+    """The bonus of an algorithm: networks, their optimizer, and the running deviation of the bonus's returns."""
 
     with_critic = True
 
@@ -81,7 +82,7 @@ class RND:
     ) -> tuple[Tensor, dict[str, Any], dict[str, Tensor]]:
         """Intrinsic advantages [T, N], the columns of rnd_loss, and metrics. Updates the statistics with the rollout.
 
-        A reset is a step like others: returns go on over the ends of episodes (section 2.3 of the paper).
+        A reset counts as a step: returns continue over the ends of episodes (section 2.3 of the paper).
         """
         network, shape, gamma = self.network, rollout.reward.shape, config.intrinsic_gamma
         encoded = network.encoder(flatten(rollout.observation)).view(shape[0] + 1, shape[1], -1)
@@ -121,11 +122,11 @@ class RND:
         self.statistics.merge(Moments.of(returns.view(-1, 1), torch.ones_like(returns, dtype=torch.bool).flatten()))
 
     def deviation(self) -> Tensor:
-        """The running deviation of the bonus' discounted returns, by which bonuses are divided."""
+        """The running deviation of the bonus's discounted returns, by which bonuses are divided."""
         return (self.statistics.variance() + 1e-8).sqrt().float()
 
     def follow(self) -> None:
-        """Learn the parameters that the network has now: its modules and their parameters may have been replaced."""
+        """Learn the network's present parameters, since its modules and their parameters may have been replaced."""
         if not self.optimizer.follow(self.network.learned()):
             raise ValueError("predictor and critic of an intrinsic bonus have other sizes now: make a new algorithm")
 

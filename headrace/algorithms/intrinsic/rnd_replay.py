@@ -1,6 +1,6 @@
 """Random network distillation for algorithms with a replay buffer: the bonus is added to the reward at sampling.
 
-A transition has the bonus of the predictor as it is now, rather than that of the time when it was collected.
+A transition gets the bonus of the present predictor, rather than that of the time when it was collected.
 """
 
 from __future__ import annotations

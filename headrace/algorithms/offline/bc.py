@@ -1,4 +1,4 @@
-"""Behaviour cloning: the actions of recorded data as those of a policy, learned as in supervised learning.
+"""Behaviour cloning: a policy imitates the actions of recorded data by supervised learning.
 
 Pomerleau 1991, "Efficient Training of Artificial Neural Networks for Autonomous Navigation"; the losses are those of
 Florence et al. 2021, arXiv:2109.00137, section 1: explicit policies by mean squared error, or by likelihood.
@@ -71,18 +71,18 @@ class BC(Offline, OffPolicy[BCConfig]):  # type: ignore[type-var, misc]
 
 def actor_parameters(policy: Any) -> list[nn.Parameter]:
     """Parameters of a policy's actions, with those of its encoder."""
-    found = dict.fromkeys((*policy.encoder.parameters(), *policy.actor_parameters()))  # some have those of both
+    found = dict.fromkeys((*policy.encoder.parameters(), *policy.actor_parameters()))  # some may be in both
     return [*found]
 
 
 def negative_log_likelihood(networks: Learned, batch: Rows, config: BCConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """Minus the mean log-likelihood of the recorded actions, or their log-density."""
+    """Minus the mean log-likelihood, or log-density, of the recorded actions."""
     loss = -networks.policy.distribution(batch["observation"]).log_prob(batch["action"]) @ batch["weight"]
     return loss, {"actor_loss": loss}
 
 
 def squared_error(networks: Learned, batch: Rows, config: BCConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """The mean squared distance of a deterministic policy's actions to those recorded, in half ranges."""
+    """The mean squared distance between a deterministic policy's actions and the recorded ones, in half ranges."""
     policy = networks.policy
     action = policy.best_action(policy.encoder(batch["observation"]))
     loss = (action - policy.normalize_action(batch["action"])).square().mean(1) @ batch["weight"]

@@ -82,7 +82,7 @@ class CQL(Offline, OffPolicy[CQLConfig]):  # type: ignore[type-var, misc]
 
 def critic_loss(networks: Learned, batch: Rows, config: CQLConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of the critics and the encoder, eq. 4 of the paper: half the squared TD errors, plus alpha times the
-    values of all actions less those recorded.
+    difference between the values of all actions and of the recorded one.
 
     random: of the next actions and of the actor's; then of the policy's samples, and of the random ones."""
     policy, target, log_temperature = networks

@@ -1,7 +1,7 @@
-"""IQL: values by expectile regression, and a policy by advantage-weighted regression, of recorded actions alone.
+"""IQL: values by expectile regression, and a policy by advantage-weighted regression, both of recorded actions only.
 
-Kostrikov, Nair & Levine 2021, "Offline Reinforcement Learning with Implicit Q-Learning", arXiv:2110.06169. No value of
-an action is asked for that the data do not have.
+Kostrikov, Nair & Levine 2021, "Offline Reinforcement Learning with Implicit Q-Learning", arXiv:2110.06169. It never
+needs the value of an action that the data do not have.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class IQLConfig(OfflineValueConfig, OfflineConfig):
 
 
 class QCritics(nn.Module):
-    """Critics of a policy's observations and of its actions: of a Box in half ranges, of a Discrete as one-hot vectors.
+    """Critics of a policy's observations and actions. Box actions are in half ranges, Discrete ones are one-hot
+    vectors.
 
     They share the policy's encoder."""
 

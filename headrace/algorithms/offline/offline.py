@@ -1,7 +1,7 @@
-"""The base of algorithms that learn from recorded data alone: a replay buffer that is filled once, and never after.
+"""The base of algorithms that learn from recorded data alone: the replay buffer is filled only once.
 
-An iteration is `gradient_steps` gradient steps, which count as the training's steps: no environment takes any. The
-buffer holds the rows of all data one after the other, as those of a single environment.
+An iteration is `gradient_steps` gradient steps, which count as the training's steps, since no environment takes any.
+The buffer has the rows of all data in sequence, as if they were of a single environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOM = 3  # rows of a replay buffer beyond those of the data: two masked ones af
 class OfflineConfig:
     """Settings of algorithms that learn from recorded data alone. Raises ValueError for one out of range.
 
-    Class variables are settings of other algorithms with a replay buffer, which have one value here."""
+    Class variables are settings of other algorithms with a replay buffer that have a fixed value here."""
 
     gradient_steps: int = 100  # gradient steps of an iteration, which are logged together
     batch_size: int = 256  # rows in a gradient step
@@ -67,7 +67,7 @@ class OfflineValueConfig:
 
 
 class Offline:
-    """The base, in addition to OffPolicy, of an algorithm whose rows are all recorded."""
+    """A base class, in addition to OffPolicy, of algorithms that learn from recorded rows only."""
 
     offline: ClassVar[bool] = True
     config: Any
@@ -93,11 +93,11 @@ class Offline:
         return True
 
     def prepare(self, rollout: Rollout) -> str:
-        """Allocate nothing yet: hold() does, once the number of rows is known."""
+        """Do nothing: hold() allocates once the number of rows is known."""
         return ""
 
     def hold(self, like: Rollout, rows: int) -> None:
-        """Make a replay buffer for so many rows, with the columns of a rollout of one environment."""
+        """Make a replay buffer for `rows` rows, with the columns of a rollout of one environment."""
         self.replay = Replay(like, rows + ROOM)
 
     def update(self: Any, rollout: Rollout, progress: float) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""TD3+BC: TD3 on recorded data, with an actor that stays close to the actions recorded.
+"""TD3+BC: TD3 on recorded data, with an actor that stays close to the recorded actions.
 
 Fujimoto & Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning", arXiv:2106.06860.
 """
@@ -34,7 +34,7 @@ class TD3BCConfig(OfflineValueConfig, OfflineConfig):
 
 
 class TD3BC(Offline, OffPolicy[TD3BCConfig]):  # type: ignore[type-var, misc]
-    """Learns a deterministic policy from recorded data, by its values and by the actions recorded."""
+    """Learns a deterministic policy from recorded data, guided by values and by the recorded actions."""
 
     name = "td3_bc"
     actions: ClassVar[tuple[type[Space], ...]] = (Box,)

@@ -1,7 +1,7 @@
 """APPO: PPO for rollouts of an earlier policy, corrected by V-trace. Espeholt et al. 2018, arXiv:1802.01561.
 
-The ratio that PPO clips is to the policy that collected and corrects for it, so V-trace's advantages are taken without
-their importance weight rho. Where the policy that learns collected, APPO is PPO.
+PPO's clipped ratio is relative to the policy that collected, and so corrects for it already. Therefore V-trace's
+advantages are used without their importance weight rho. If the learning policy itself collected, APPO is PPO.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class APPOConfig(IntrinsicConfig, ClippedConfig, VTraceConfig, ActorCriticConfig
     """APPO's settings: PPO's and V-trace's. Raises ValueError for one out of range."""
 
     def scaled(self, base_envs: int, num_envs: int, **fixed: Any) -> APPOConfig:
-        """These settings, tuned for base_envs environments, adapted to num_envs, as PPO's are: see docs/scaling.md."""
+        """Adapt these settings, tuned for base_envs environments, to num_envs, as PPO's: see docs/scaling.md."""
         limits = {setting.name for setting in fields(VTraceConfig)}
         of_ppo = {name: value for name, value in fixed.items() if name not in limits}
         scaled = narrowed(self, ppo.PPOConfig).scaled(base_envs, num_envs, **of_ppo)
         return replace(self, **{name: x for name, x in asdict(scaled).items() if hasattr(self, name)} | fixed)
 
     def lagging(self, num_envs: int, lag: int) -> APPOConfig:
-        """These settings where the policy that collects is up to `lag` updates older, as PPO's are."""
+        """Adapt these settings to a policy that collects with weights up to `lag` updates older, as PPO's."""
         return replace(self, num_steps=narrowed(self, ppo.PPOConfig).lagging(num_envs, lag).num_steps)
 
 

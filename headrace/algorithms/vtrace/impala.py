@@ -31,7 +31,7 @@ class IMPALAConfig(IntrinsicConfig, VTraceConfig, ActorCriticConfig, OnPolicyCon
 
 @torch.no_grad()
 def vtrace_targets(policy: Policy, rollout: Rollout, gamma: float, gae_lambda: float, limits: VTraceConfig) -> Targets:
-    """V-trace's advantages and value targets, by the log-probabilities and values of the policy as it is now."""
+    """V-trace's advantages and value targets, from the log-probabilities and values of the present policy."""
     log_prob, _, value = policy.evaluate_rollout(rollout)
     value = torch.cat((value, policy.bootstrap_value(rollout).unsqueeze(0)))
     steps = (rollout.reward, value[:-1], value[1:], rollout.terminated, rollout.truncated)
@@ -47,7 +47,7 @@ def importance_weights(rollout: Rollout, targets: Targets, clip_rho: float) -> T
 
 
 def mean_rho(rollout: Rollout, targets: Targets, clip_rho: float, reduce: Reduce = one_learner) -> Tensor:
-    """This learner's part of the mean importance weight of all valid rows: 1 where the policy that learns collected."""
+    """This learner's part of the mean importance weight of all valid rows; 1 if the learning policy collected."""
     rho = importance_weights(rollout, targets, clip_rho)
     return rho.flatten() @ mean_weights(targets.valid.flatten(), reduce)
 
@@ -68,7 +68,7 @@ class IMPALA(OnPolicy[IMPALAConfig]):
         return vtrace_targets(self.policy, rollout, self.config.gamma, self.config.gae_lambda, self.config)
 
     def gradient(self, rollout: Rollout, targets: Targets) -> dict[str, Tensor]:
-        """That of section 4.2 with means instead of sums, which is A2C's."""
+        """The gradient of section 4.2 with means instead of sums, which is A2C's."""
         settings = narrowed(self.config, a2c.A2CConfig)
         metrics = a2c.gradient(self.policy, rollout, targets, settings, self.reduce, self.loss)
         return metrics | {"mean_rho": mean_rho(rollout, targets, self.config.clip_rho, self.reduce)}

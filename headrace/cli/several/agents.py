@@ -11,9 +11,10 @@ from headrace.training.trainer import Trainer
 
 
 class Agent(Training):
-    """A training in a thread, at the same time as others; its beginning raises NotTogether where it cannot be.
+    """A training in a thread, at the same time as others. Its beginning raises NotTogether if it cannot share the
+    process.
 
-    own_folder: of its run; None before that is made.
+    own_folder: its run's folder; None before it is made.
     """
 
     def __init__(self, *names: Any, **options: Any) -> None:

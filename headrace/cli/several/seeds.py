@@ -1,4 +1,4 @@
-"""`headrace train ... --seeds 0-4`: the same training for several seeds, one after another or side by side."""
+"""`headrace train ... --seeds 0-4`: the same training for several seeds, one after another or at the same time."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ HEADINGS = ("seed", "return", "evaluated", "success rate", "steps", "seconds", "
 
 @dataclass(frozen=True)
 class Done:
-    """What a training of one seed came to."""
+    """The result of one seed's training."""
 
     seed: int
     path: Path
     mean_return: float | None  # of its last training episodes
     evaluated: float | None  # mean return of episodes after training
-    success_rate: float | None  # of its last training episodes, where log_info has is_success
+    success_rate: float | None  # of its last training episodes, if log_info has is_success
     steps: int
     seconds: float
     reason: str
     interrupted: bool
-    failed: str = ""  # what an agent of several together has raised
+    failed: str = ""  # the exception of one of several agents in a process
 
 
 def main(arguments: list[str], train: Train) -> None:
@@ -97,7 +97,7 @@ def _jobs(text: str | None, otherwise: int) -> int:
 
 
 def _without(arguments: Sequence[str], flag: str) -> tuple[list[str], str | None]:
-    """The arguments without a flag and its value, and the value; None where it is not there."""
+    """Remove a flag and its value from the arguments. Returns the rest and the value, None without the flag."""
     rest, value, words = list[str](), None, iter(arguments)
     for word in words:
         if word == flag:
@@ -120,7 +120,7 @@ def _in_turn(train: Train, arguments: Sequence[str], seeds: Sequence[int]) -> li
 
 
 def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> list[Done]:
-    """Each in a process of its own. On a signal those that have begun save and end, and no more begin."""
+    """Train each seed in a process of its own. On a signal, trainings that have begun save and end; no more begin."""
     os.environ.setdefault("HEADRACE_THREADS", str(max(1, cores() // jobs)))
     waiting, running, done = [*seeds], dict[Connection, BaseProcess](), list[Done]()
     with Interrupts() as interrupts:
@@ -142,12 +142,12 @@ def _side_by_side(train: Train, arguments: Sequence[str], seeds: Sequence[int], 
 
 
 def _quiet(arguments: Sequence[str]) -> list[str]:
-    """The arguments of trainings at a time, whose progress is not shown unless the user asks for it."""
+    """Arguments of trainings that run at the same time: without progress display, unless the user asks for it."""
     return [*arguments, *([] if "--progress" in arguments else ["--progress", "none"])]
 
 
 def _together(train: Train, arguments: Sequence[str], seeds: Sequence[int], jobs: int) -> list[Done]:
-    """Each in a thread of its own. One that fails ends alone; wrong settings end all."""
+    """Train each seed in a thread of its own. A failure ends one training, wrong settings end all."""
     done: list[Done] = []
 
     def ended(_: int, one: Done, signal: str) -> None:
@@ -188,8 +188,8 @@ def _started(train: Train, arguments: Sequence[str], seed: int) -> tuple[Connect
 
 
 def _child(answer: Connection, train: Train, arguments: Sequence[str], seed: int) -> None:
-    """Train, and send a Done, or what is wrong as a text."""
-    with suppress(KeyboardInterrupt):  # before the training begins: nothing is to be saved
+    """Train, and send a Done, or a text with the error."""
+    with suppress(KeyboardInterrupt):  # before the training begins, so there is nothing to save
         try:
             answer.send(_train(train, arguments, seed))
         except Exception as error:
@@ -200,8 +200,8 @@ def _child(answer: Connection, train: Train, arguments: Sequence[str], seed: int
 def _answer(
     connection: Connection, process: BaseProcess, others: Iterable[BaseProcess], interrupts: Interrupts
 ) -> Done | None:
-    """What a process has sent; None where a signal ended it before its training began. Raises RuntimeError where it has
-    failed, after the others have saved and ended."""
+    """The message of a process; None if a signal ended it before its training began. If it has failed, raises
+    RuntimeError after the others have saved and ended."""
     try:
         found = connection.recv()
     except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""Trials of a sweep: trainings, in this process or in others, which report their learning curves and may be pruned."""
+"""Trials of a sweep: trainings in this process or in others that report their learning curves and may be pruned."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from headrace.training.iteration import IterationResult
 from headrace.training.loop import Training
 from headrace.training.multi_agent import NOT_COMPARED
 
-REPORTS = 20  # points of a learning curve, by which trials are compared
+REPORTS = 20  # number of points of a learning curve at which trials are compared
 NO_SELF_PLAY = f"self_play=True is nothing for the trials of a sweep: {NOT_COMPARED}"
-PRUNED = "pruned"  # why such a run has ended
+PRUNED = "pruned"  # reason for the end of a pruned run
 Train = Callable[..., tuple[Run, Evaluation | None]]
-Report = Callable[[int, float], bool]  # of a point of the curve and the mean return there: whether to prune
+Report = Callable[[int, float], bool]  # (point of the curve, mean return there) -> whether to prune
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a trial came to."""
+    """The result of a trial."""
 
     path: str
-    score: float | None  # mean return after training; None for one that did not end its training
+    score: float | None  # mean return after training; None if training did not finish
     steps: int
-    reason: str  # why it ended
+    reason: str  # reason for its end
     interrupted: bool = False
-    error: str = ""  # what it raised
+    error: str = ""  # its exception
 
 
 def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome:
-    """Train by these arguments. train: headrace.cli.train.trained."""
+    """Train with these arguments. train: headrace.cli.train.trained."""
     reported = 0
 
     def each(training: Training, row: IterationResult) -> None:
         nonlocal reported
-        if training.trainer.config.self_play:  # of a file of settings
+        if training.trainer.config.self_play:  # set in a file
             raise ValueError(NO_SELF_PLAY)
         point = int(training.trainer.progress() * REPORTS)
         if point > reported and row.mean_return is not None:
@@ -57,7 +57,7 @@ def carry_out(train: Train, arguments: Sequence[str], report: Report) -> Outcome
 
 
 def attempt(train: Train, arguments: Sequence[str], ask: Callable[[tuple[int, float]], bool]) -> Outcome:
-    """carry_out(), where a training that fails is an outcome too. ask: a Report, of both as one."""
+    """Call carry_out(). A training that fails is an outcome, too. ask: a Report with both values in one argument."""
 
     def report(point: int, mean_return: float) -> bool:
         return ask((point, mean_return))
@@ -72,12 +72,12 @@ def attempt(train: Train, arguments: Sequence[str], ask: Callable[[tuple[int, fl
 
 
 def _at_once(report: Report) -> Callable[[tuple[int, float]], bool]:
-    """A Report that takes both as one."""
+    """A Report with both values in one argument."""
     return lambda point: report(*point)
 
 
 class Here:
-    """Trials in this process, one after another."""
+    """Runs trials in this process, one after another."""
 
     def __init__(self, train: Train) -> None:
         self._train = train
@@ -92,7 +92,7 @@ class Here:
 
 
 class Elsewhere:
-    """Trials side by side, in processes that share the cores, or together in threads of this one."""
+    """Runs trials at the same time, in processes that share the cores or in threads of this process."""
 
     def __init__(self, train: Train, jobs: int, together: bool = False) -> None:
         if together:

@@ -1,6 +1,6 @@
 """What a process takes over from the one that starts it: environment variables, working folder and others.
 
-A fork server gives its processes those of its own birth. So they are sent with what a process is ordered to do.
+Processes of a fork server would have the state in which the server was started. So the state is sent with each order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ProcessState(NamedTuple):
 
     @classmethod
     def now(cls) -> ProcessState:
-        """That of this process: within held(), as it was at its beginning."""
+        """The state of this process; within held(), the state at the beginning of that block."""
         held = _held.get()
         if held is not None:
             return held
@@ -75,7 +75,8 @@ class ProcessState(NamedTuple):
         return self._replace(filters=tuple(filter(None, map(_pickled, self.filters))))
 
     def enter(self) -> None:
-        """Take over this state, which sent() gave. What this process may not have stays as it is: a higher limit."""
+        """Take over this state, which sent() returned. What this process may not change, such as a higher limit,
+        stays."""
         if dict(os.environ) != self.variables:
             os.environ.clear()
             os.environ.update(self.variables)
@@ -109,8 +110,8 @@ _held: ContextVar[ProcessState | None] = ContextVar("held", default=None)
 
 @contextmanager
 def held(state: ProcessState | None = None) -> Iterator[ProcessState]:
-    """Within it, what this thread orders of other processes is done in this state; None: in that of now, which an
-    environment that is made here may change."""
+    """Within this block, other processes carry out this thread's orders in `state`. None: the state at the beginning of
+    the block, since an environment that is made within it may change this process's."""
     state = state or ProcessState.now()
     token = _held.set(state)
     try:

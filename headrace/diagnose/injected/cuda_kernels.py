@@ -1,7 +1,7 @@
-"""Counts the GPU's kernels for some moments, by torch's profiler in the script's process.
+"""Counts the GPU's kernels for a few short intervals, by torch's profiler in the script's process.
 
-Nothing is counted where torch has not used CUDA, or where the script has a profiler of its own: there is one at a time.
-The time for starting and stopping is not part of the samples.
+Nothing is counted where torch has not used CUDA, or where the script runs a profiler itself: torch allows one at a
+time. The time for starting and stopping the profiler is not part of the samples.
 """
 
 import gc
@@ -12,7 +12,7 @@ import time
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaLaunchKernelExC", "cuLaunchKernelEx")
 
 
-WINDOWS, PAUSE = 5, 1.7  # times that kernels are counted, and s between two: one moment may be all collecting
+WINDOWS, PAUSE = 5, 1.7  # intervals of counting, and s between them: one may hold nothing but data collection
 
 
 class KernelCounter:
@@ -68,7 +68,7 @@ class KernelCounter:
 def figures(events, seconds):
     """% of `seconds` in which kernels ran, and kernels, launches, synchronisations and megabytes copied per second.
 
-    events: of torch's profiler, with activity_type(), name(), start_ns(), end_ns() and metadata_json().
+    events: objects of torch's profiler with activity_type(), name(), start_ns(), end_ns() and metadata_json().
     """
     kernels, launches, waits, copied = [], 0, 0, 0
     for event in events:
@@ -100,7 +100,7 @@ def _covered(intervals):
 
 
 def _is_profiled(torch):
-    """Tell whether the script has a profiler, running, prepared or waiting for its turn in a schedule."""
+    """Tell whether the script has a profiler, running, prepared or waiting for its step in a schedule."""
     modules = torch.autograd.profiler, getattr(torch, "profiler", None)
     kinds = {kind for kind in (getattr(module, "profile", None) for module in modules) if kind is not None}
     running = getattr(torch.autograd, "_profiler_enabled", lambda: False)()

@@ -25,7 +25,7 @@ def versions():
 
 
 def of_torch():
-    """Counters of torch, once it is imported. Call it in the main thread: they are settings of each thread."""
+    """Counters of torch, once it is imported. Call it in the main thread: each thread has its own settings."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "get_num_interop_threads"):  # not imported, or being imported
         return {}
@@ -68,7 +68,8 @@ def _attributes(value):
 
 
 def _of_learner(learner, sizes):
-    """Environment steps per second, if a learner counts them: as num_timesteps in Stable-Baselines3, or as steps."""
+    """Environment steps per second, if a learner counts its steps: in num_timesteps (Stable-Baselines3), or in
+    steps."""
     own = _attributes(learner)
     total = own.get("num_timesteps", own.get("steps"))
     if not isinstance(total, int):
@@ -79,7 +80,7 @@ def _of_learner(learner, sizes):
 
 
 def _positions(value):
-    """For how many positions each row uses the parameters: those of a sequence; 0 for images, where it is not known."""
+    """Number of positions at which each row uses the parameters, such as a sequence's length; 0 for images: unknown."""
     tokens = value.dim() == 2 and not value.is_floating_point()
     if value.dim() > 3:
         return 0

@@ -15,7 +15,7 @@ class Progress:
         self._count, self._last = 0, 0.0
 
     def attach(self):
-        """Begin to count if torch's optimizers are loaded. Call it in the main thread, which steps them."""
+        """Begin to count if torch's optimizers are loaded. Call it in the main thread, which steps the optimizers."""
         optimizer = sys.modules.get("torch.optim.optimizer")
         register = getattr(optimizer, "register_optimizer_step_post_hook", None)
         if register is not None and not self._attached:

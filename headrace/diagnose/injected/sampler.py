@@ -1,8 +1,8 @@
 """The sampler: writes the stacks of this process's threads to a spool file, some dozen times a second.
 
 The main thread samples itself (see ticker) and the other threads, and writes: at most half a second is lost when the
-process is killed. While the main thread is in a long native call, or in one that must not be interrupted, a background
-thread does so.
+process is killed. A background thread samples and writes instead while the main thread is in a long native call, or in
+a call that must not be interrupted.
 """
 
 import _thread
@@ -44,7 +44,7 @@ class Sampler:
     """Samples one process from start() until its end; a forked child continues with its own spool file."""
 
     def __init__(self, folder, period, kernels, progress=False):
-        """period: s between samples. kernels: s after which the GPU's are counted. progress: count optimizer steps."""
+        """period: s between samples. kernels: s until GPU kernels are counted. progress: count optimizer steps."""
         self._folder, self._shortest, self._kernels_after = folder, period, kernels
         self._progress = Progress() if progress else None
 
@@ -62,11 +62,11 @@ class Sampler:
         self._recorded = {}  # the last values, to record changes only
         self._sizes = {}
         self._kernels = KernelCounter(self._began, self._kernels_after, KERNELS_FOR)
-        self._every = 1  # of so many ticks, one samples
+        self._every = 1  # one of so many ticks takes a sample
         self._cost = 0.0  # s of CPU time that sampling took
         self._checked = self._began, self._cost
         self._last = self._threads_last = self._began
-        self._computed = 0.0  # s of CPU time of the main thread, at its last sample
+        self._computed = 0.0  # the main thread's CPU time (s) at its last sample
         self._collected = 0.0  # s of garbage collections in the main thread that no sample says yet
         self._collecting_since = None  # time.monotonic()
         self._next_inspection = self._began + POLL_EVERY
@@ -93,7 +93,7 @@ class Sampler:
         self._write()
 
     def restart(self):
-        """Start again in a forked child, which has no other threads; not where sampling was stopped before the fork."""
+        """Start again in a forked child, which has no other threads, unless sampling was stopped before the fork."""
         if not self._working:
             return
         self._working = False
@@ -112,9 +112,10 @@ class Sampler:
     def _tick(self, number, frame):
         """Record the main thread's stack for the time since the last sample, and do what is due.
 
-        number: of the signal; None in the background thread, while the main thread is blocked.
+        number: the signal's; None in the background thread, while the main thread is blocked.
 
-        frame: None while no Python code runs, as when the interpreter reads the script: the next tick covers that time.
+        frame: None while no Python code runs, such as when the interpreter reads the script. The next tick covers that
+        time.
         """
         try:
             if self._working and not self._in_tick and frame is not None:
@@ -124,7 +125,7 @@ class Sampler:
                         self._sample(THREAD_PERIOD, frame, blocked=number is None)
                 finally:
                     self._in_tick = False
-        finally:  # without it, no other tick would come
+        finally:  # without this reset, later ticks would be ignored
             if number is not None and self._working and self._ticker and not self._look_only:
                 self._ticker.arm(self._every)
 
@@ -203,7 +204,7 @@ class Sampler:
             self._record("gpu", figures)
 
     def _record_changes(self, stack, counters):
-        """Record changed counters; and the batch with its stack, which shows what it was used for."""
+        """Record changed counters, and the batch with its stack, which shows what the batch was used for."""
         batch, positions = counters.pop("batch", None), counters.pop("positions", 1)
         if batch is not None:
             self._record("batch", stack, batch, positions)
@@ -213,7 +214,7 @@ class Sampler:
             self._record("counters", changed)
 
     def _make_ticker(self):
-        """A Ticker; None where the system has none, whose reason is recorded."""
+        """A Ticker. None where the system cannot create one; the reason is recorded."""
         try:
             return Ticker(self._tick, self._shortest)
         except (OSError, AttributeError, ValueError) as error:
@@ -250,7 +251,8 @@ class Sampler:
             self._write()
 
     def _ask(self, ticker, look_only=False):
-        """Ask for ticks. look_only: for looks of the background thread instead, from now on."""
+        """Ask the diagnosis for looks (see ticker) while the main thread is blocked. look_only: from now on also while
+        it computes, without ticks of a timer."""
         path = self._path + (".look" if look_only else "") + SUFFIX
         try:
             if look_only:
@@ -358,7 +360,7 @@ def _random():
 
 
 def _uncaught():
-    """The exception that ended the program; None where it was caught, as by a test runner that shows it."""
+    """The exception that ended the program; None where it was caught, such as by a test runner that shows it."""
     trace = getattr(sys, "last_traceback", None)
     return getattr(sys, "last_value", None) if trace is not None and trace.tb_frame.f_back is None else None
 

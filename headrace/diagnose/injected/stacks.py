@@ -1,4 +1,4 @@
-"""Numbers for stacks: each code object, place in it, and stack of places is described once."""
+"""Numbers for stacks: each code object, each place in a code object and each stack of places is described once."""
 
 import itertools
 import opcode
@@ -66,7 +66,7 @@ class Stacks:
             entered = code.co_code[offset : offset + 2] == bytes((_RESUME, 0))
             position = next(itertools.islice(code.co_positions(), offset // 2, None), position)
         found = next(self._numbers), entered
-        aliases = local_names(frame) if innermost else {}  # a function that is called further out has a frame
+        aliases = local_names(frame) if innermost else {}  # a function called by an outer frame has a frame itself
         kinds = {} if _is_foundation(code, frame) else variables.kinds(frame)
         self.new.append(["place", found[0], known[0], *position, aliases, kinds])
         self._places[place] = found
@@ -74,7 +74,7 @@ class Stacks:
 
 
 def _frames(frame):
-    """The frames of a stack, the innermost first; where an event loop waits, with those of the coroutine that does."""
+    """The frames of a stack, the innermost first. Where an event loop waits, they include the waiting coroutine's."""
     found = []  # type: ignore[var-annotated]
     while frame is not None and len(found) < MOST_FRAMES:
         if len(found) == 1 and frame.f_code.co_name == "_run_once" and _is_asyncio(frame):
@@ -102,9 +102,9 @@ def _is_asyncio(frame):
 
 
 def variables_of(frame):
-    """A number that changes when the variables of a script's functions that run refer to other objects.
+    """A number that changes when variables of the script's running functions refer to other objects.
 
-    Functions that such a library calls back do not count: one compilation may trace many of them.
+    Functions that a library calls back do not count, because one compilation may trace many of them.
     """
     found = 0
     while frame is not None:
@@ -126,7 +126,7 @@ def _kind(frame):
 
 
 def _is_foundation(code, frame):
-    """Tell whether a function is of Python or of a library under all others, in which no training loop is."""
+    """Tell whether a function belongs to Python or to a library below all others: neither has a training loop."""
     top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return code.co_filename.startswith("<") or top in FOUNDATIONS or top in _STANDARD
 
@@ -140,8 +140,8 @@ def other_names(code, values):
 
 
 def local_names(frame):
-    """The same of a frame's own variables, of those of the functions around it, and of all these variables' attributes:
-    `nap = time.sleep`, `self.nap = time.sleep`.
+    """Names as in other_names(), for a frame's own variables, those of the functions around it, and all their
+    attributes: `nap = time.sleep`, `self.nap = time.sleep`.
     """
     code = frame.f_code
     own = [(name, variables.read(frame, name)) for name in code.co_varnames + code.co_freevars]
@@ -150,7 +150,7 @@ def local_names(frame):
 
 
 def _c_functions(named):
-    """Name -> the name of the C function that it stands for, where that is another one."""
+    """Name -> the name of the C function that it refers to, where the two differ."""
     found = {}
     for name, value in named:
         kind = type(value).__name__  # nothing else is read from a value whose class may be the user's

@@ -1,12 +1,13 @@
-"""Ticks by which the main thread samples itself: this process's part.
+"""Ticks, on each of which the main thread samples itself: the part in the measured process.
 
-A sampling thread would have to wait for the interpreter's lock, which the script releases inside torch's operations:
-samples there would be far too frequent. On a signal, Python runs the handler in the main thread between two
-instructions, as soon as the current native call is over, with the frame that made the call.
+A sampling thread would have to wait for the interpreter's lock. The script releases that lock inside torch's
+operations, so samples there would be far too frequent. On a signal, Python runs the handler in the main thread between
+two instructions, as soon as the current native call is over, with the frame that made the call.
 
-A timer on the main thread's own CPU time sends the signal, so it comes only while that thread is on a core: no wait is
-cut short, whoever called it. Waits are seen from outside (headrace/diagnose/record/ticks.py): where the main thread is
-blocked, the diagnosis sends LOOK to the background thread, which takes it by sigtimedwait and samples the main thread.
+A timer on the main thread's own CPU time sends the signal, so the signal comes only while that thread is on a core, and
+cuts no wait short. Waits are seen from outside (headrace/diagnose/record/ticks.py): where the main thread is blocked,
+the diagnosis sends the signal LOOK to the background thread. That thread receives it by sigtimedwait and samples the
+main thread. Such a sample is called a look.
 """
 
 import _thread
@@ -19,15 +20,15 @@ import time
 SIGNAL = getattr(signal, "SIGURG", 0)  # ignored by default: a process that resets its handlers is not ended by it
 LOOK = getattr(signal, "SIGRTMIN", 0) + 8  # to the background thread
 SUFFIX = ".ticks"  # of the file in the spool folder that asks for looks
-TRIES, PAUSE = 5, 0.01  # of creating the timer, and s between two
+TRIES, PAUSE = 5, 0.01  # attempts to create the timer, and s between two
 CLOCK_THREAD_CPUTIME, TO_THREAD, ABSOLUTE = 3, 4, 1  # CLOCK_THREAD_CPUTIME_ID, SIGEV_THREAD_ID, TIMER_ABSTIME
 
 
 def last_due(now, period, every=1):
     """The time of the last tick before `now`, both in s of one clock.
 
-    There is a tick in each period, at a different place of it, so that loops as long as a few periods are fully
-    sampled. every: only every so many ticks count.
+    Each period has one tick, at a place that differs between periods, so that loops as long as a few periods are fully
+    sampled. every: only every `every`th tick counts.
     """
     number = int(now / period)
     number -= number % every
@@ -69,7 +70,7 @@ class Ticker:
             raise OSError("no /proc")
         signal.sigtimedwait  # noqa: B018  # some systems have no such function
         self._period, self._timer = period, ctypes.c_void_p()
-        library = ctypes.PyDLL(None)  # it keeps the interpreter's lock: no other thread runs meanwhile
+        library = ctypes.PyDLL(None)  # its calls keep the interpreter's lock: no other thread runs meanwhile
         self._set, self._delete = library.timer_settime, library.timer_delete
         signal.signal(SIGNAL, handler)
         signal.siginterrupt(SIGNAL, False)
@@ -79,7 +80,7 @@ class Ticker:
         self.arm()
 
     def _create(self, create, event):
-        """Create the timer. The system may refuse one for a moment (EAGAIN): try some times."""
+        """Create the timer. The system may refuse it temporarily (EAGAIN), so try several times."""
         for _ in range(TRIES):
             if not create(CLOCK_THREAD_CPUTIME, ctypes.byref(event), ctypes.byref(self._timer)):
                 return
@@ -87,7 +88,7 @@ class Ticker:
         raise OSError("timer_create refuses a timer on a thread's CPU time")
 
     def arm(self, every=1):
-        """Set the next tick; of those of every period, each `every`th counts. Call it in the main thread."""
+        """Set the next tick; only every `every`th period has one. Call it in the main thread."""
         due = next_due(time.thread_time(), self._period, every)
         self._settle(ABSOLUTE, int(due), int(due % 1 * 1e9))
 
@@ -100,11 +101,11 @@ class Ticker:
         self._set(self._timer, flags, (ctypes.c_long * 4)(0, 0, seconds, nanoseconds), None)
 
     def pause(self):
-        """Send no ticks until arm() is called; from any thread."""
+        """Send no ticks until arm() is called. Any thread may call this method."""
         self._settle(0, 0, 0)
 
     def ask(self, path, period, background, look_only=False):
-        """Ask for looks. path: of the file to write. background: native id of the thread that calls prepare()."""
+        """Ask the diagnosis for looks. path: the file to write. background: native id of prepare()'s thread."""
         with open(path + ".new", "w") as file:
             json.dump([os.getpid(), background, period, look_only], file)
         os.replace(path + ".new", path)
@@ -114,7 +115,7 @@ class Ticker:
         signal.pthread_sigmask(signal.SIG_BLOCK, {LOOK})
 
     def looked(self, seconds):
-        """Wait for LOOK, for at most so many seconds; return whether it came."""
+        """Wait for LOOK for at most `seconds`; return whether it came."""
         return signal.sigtimedwait({LOOK}, seconds) is not None
 
     def stop(self):

@@ -1,7 +1,8 @@
 """Reads a variable of a running function without changing the function.
 
-Before Python 3.13, reading frame.f_locals copies all variables into a dictionary. It stays with the frame until the
-function returns, which keeps deleted tensors alive, and it is the one that locals() gave to the script.
+Before Python 3.13, reading frame.f_locals copies all variables into a dictionary. That dictionary stays with the frame
+until the function returns, which keeps deleted tensors alive. It is also the dictionary that locals() gave to the
+script.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ _WORD = ctypes.sizeof(ctypes.c_void_p)
 
 
 def read(frame, name):
-    """The value of a variable; None if it has none, and in versions of Python in which it cannot be read safely."""
+    """The value of a variable. None if it has none, or if this version of Python does not let it be read safely."""
     if name not in _names(frame.f_code):
         return None
     return _READ(frame, name)
@@ -30,7 +31,7 @@ def attributes(value):
 
 
 NETWORK, OPTIMIZER, CODE, GENERATOR, COMPILED = "network", "optimizer", "code", "generator", "compiled"
-ARRAY, CONTAINER, NUMBER = "array", "container", "number"  # of data: their methods compute, and play nothing
+ARRAY, CONTAINER, NUMBER = "array", "container", "number"  # kinds of data: their methods step no environment
 _NUMBERS = (int, float, complex)
 _OF_DATA = {"torch": ARRAY, "numpy": ARRAY, "jaxlib": ARRAY, "builtins": CONTAINER, "collections": CONTAINER}
 _BASES = {
@@ -53,9 +54,10 @@ _FUNCTIONS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionT
 
 
 def kinds(frame):
-    """Name -> kind of the values through which no data of a training loop flow: networks, optimizers, functions, ...
+    """Name -> kind of value.
 
-    Of the values that are data, arrays and containers have a kind. The names are those that a frame's code uses: its
+    Kinds mark values through which no data of a training loop flow: networks, optimizers, functions, ... Among values
+    that are data, only arrays, containers and numbers have a kind. The names are those that a frame's code uses: its
     variables, globals, and attributes of its variables, as ".name".
     """
     code, found = frame.f_code, {}

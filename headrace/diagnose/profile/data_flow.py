@@ -1,9 +1,10 @@
 """The flow of values between the calls and statements of a script's own files: a graph from their syntax trees.
 
-A node is a call, or what is left of a statement. A token is a place that a value may be in: a variable of a function,
-a global one, an attribute by its name whatever object has it, or the result of a call. A node leads to those that use
-what it defines. A method may change its object, and a function of the script the arguments that its text changes: such
-changes are kept apart from values that are handed on, since they connect much that is not related.
+A node is a call, or a statement without its calls. A token is a place that may hold a value: a variable of a function,
+a global variable, an attribute by its name (whatever object has it), or the result of a call. An edge leads from a node
+to each node that uses a token which it defines. A method may change its object, and a function of the script may change
+the arguments that its text changes. Such changes are kept apart from values that are passed on, because they connect
+many unrelated nodes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from headrace.diagnose.profile.functions import (
 Token = tuple[str, str]
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 MAKES = "__init__"  # the function that a call of a class calls
-SENT = "yield"  # the variable, in tokens, through which a generator receives what is sent to it
-DEPTH = 3  # of calls, from one function of the script to the next, to which effects are followed
+SENT = "yield"  # in tokens, the variable through which a generator receives the values sent to it
+DEPTH = 3  # effects are followed through so many nested calls of the script's functions
 
 
 @dataclass(eq=False)
 class Node:
-    """A call or a statement; `function` is the key of the function that contains it, the file's for its top level."""
+    """A call or a statement; `function` is the key of the function that contains it, or the file's at its top level."""
 
     tree: ast.AST
     file: str
@@ -41,8 +42,8 @@ class Node:
     uses: set[Token] = field(default_factory=set)
     defines: set[Token] = field(default_factory=set)
     changes: set[Token] = field(default_factory=set)  # objects whose method is called, or that are changed in place
-    # keys of the script's functions that are called; of several, as handlers of events, one that is not followed has a
-    # node of its own
+    # keys of the script's functions that are called. Where there are several, such as handlers of events, each that is
+    # not followed has a node of its own
     callees: tuple[str, ...] = ()
 
     @property
@@ -59,8 +60,9 @@ class Node:
 class DataFlow:
     """The graph of some files.
 
-    transparent: keys of functions that are followed: what they are given flows to their parameters. Others are one
-    node at each call. called: the functions that calls were seen to call; for others, the only one of the name.
+    transparent: keys of functions that are followed, so that arguments flow to their parameters. Every other function
+    is one node at each call. called: the functions that samples show calls to call. A call that is not listed there
+    calls the only function of that name.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class DataFlow:
         self.functions: dict[str, Function] = {}
         self.nodes: list[Node] = []
         self.awaited: dict[Position, Position] = {}  # of `await f(x)` -> of f(x)
-        self.made_with: list[tuple[Node, set[Token]]] = []  # assignments of calls, and what these are given by name
+        self.made_with: list[tuple[Node, set[Token]]] = []  # assignments of calls, and these calls' arguments
         self._transparent, self._called = transparent, dict(called)
         self._named: dict[str, list[str]] = {}  # name of a function -> keys
         self._around: dict[str, str] = {}  # key of a function -> that of the scope around it
@@ -107,7 +109,7 @@ class DataFlow:
                 self._enter(file, child, scope)
 
     def _enter_wrapped(self, tree: ast.Module) -> None:
-        """Names of what is made of a function, as by `fast = jax.jit(update)`."""
+        """Names of objects made from a function, as by `fast = jax.jit(update)`."""
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
                 continue
@@ -174,7 +176,7 @@ class DataFlow:
             self.made_with.append((node, self._handed(statement.value, scope)))  # type: ignore[attr-defined]
 
     def _handed(self, call: ast.Call, scope: str) -> set[Token]:
-        """The variables that a call is given as they are."""
+        """The variables that a call takes as arguments, unchanged."""
         parts = (*call.args, *(word.value for word in call.keywords))
         return {self.token(part.id, scope) for part in parts if isinstance(part, ast.Name)}
 
@@ -195,7 +197,7 @@ class DataFlow:
         return found
 
     def _object(self, expression: ast.expr, node: Node) -> set[Token]:
-        """The tokens of what an expression is a part of: of self.buffer.rows those of .rows and .buffer."""
+        """The tokens of the objects that contain an expression: for self.buffer.rows, those of .rows and .buffer."""
         found: set[Token] = set()
         while isinstance(expression, ast.Attribute | ast.Subscript):
             if isinstance(expression, ast.Attribute):
@@ -238,7 +240,7 @@ class DataFlow:
         return found
 
     def _result(self, key: str, node: Node) -> set[Token]:
-        """The tokens of what a function of the script gives, which a node calls without arguments of its own."""
+        """The tokens of the result of a script's function that a node calls without arguments of its own."""
         if key in self._transparent:
             return {(key, "return")}
         used, changed = self.effects(key)
@@ -290,14 +292,14 @@ class DataFlow:
         return result
 
     def _follow(self, call: ast.Call, key: str, handed: list[set[Token]], around: Node) -> None:
-        """Let what a call hands a function flow to its parameters, and back from those that it changes."""
+        """Let a call's arguments flow to a function's parameters, and back from those that the function changes."""
         for name, tokens in self._bound(call, key, handed):
             self._add(call, around, tokens, {(key, name)})
             if name in self._changed_parameters(key):
                 self._add(call, around, {(key, name)}, set()).changes |= tokens
 
     def _made_elsewhere(self, call: ast.Call) -> Iterator[ast.Call]:
-        """The calls of followed functions that a call is given with all that they require, as a thread is."""
+        """Calls of followed functions that a call takes along with all their required arguments, as a thread does."""
         words = {word.arg: word.value for word in call.keywords}
         arguments = getattr(words.get("args"), "elts", [])
         given = [(part, call.args[index:]) for index, part in enumerate(call.args, 1)] + [
@@ -311,7 +313,7 @@ class DataFlow:
                 yield ast.copy_location(ast.Call(function, list(rest), []), function)
 
     def _bound(self, call: ast.Call, key: str, handed: list[set[Token]]) -> Iterator[tuple[str, set[Token]]]:
-        """Name of a parameter and the tokens that a call hands it."""
+        """Name of each parameter, and the tokens that a call passes to it."""
         if is_resumed(call, self.functions[key]):  # the parameters are those of an earlier call
             yield SENT, set().union(*handed)
             return
@@ -334,8 +336,8 @@ class DataFlow:
         return {name for scope, name in self.effects(key)[1] if scope == key}
 
     def effects(self, key: str, depth: int = DEPTH) -> tuple[set[Token], set[Token]]:
-        """Tokens that a function uses, and changes or defines, but not its own: globals, attributes; and its parameters
-        that it changes.
+        """Tokens that a function uses, and tokens that it changes or defines. They are globals, attributes and the
+        parameters that it changes, without its own variables.
         """
         if key not in self._effects:
             self._effects[key] = set(), set()

@@ -1,4 +1,4 @@
-"""Finds who trains, and since when, in what the threads of all processes do, whichever process the script began."""
+"""Finds the thread that runs the training loop, among all processes of a script, and when training began."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Role
 
 TRAINING = (Role.ENVIRONMENT, Role.INFERENCE, *LEARNING, Role.EVALUATION)  # roles of the training loop
 GRADIENTS = (Role.BACKWARD, Role.OPTIMIZER)
-LEAST = 0.1  # share of the most learning process's gradients from which on another process is a trainer, too
-AT_ALL = 0.02  # share of its time that a trainer spends on gradients at least
-SOON = 2.0  # s after which a training that has begun is still going on
-GOING_ON = 0.05  # share of those seconds that belong to the training loop
-UPDATES, WITHIN = 3, 10.0  # or so many times that gradients were computed, within so many s: short updates, long waits
+LEAST = 0.1  # a trainer spends at least this share of the time on gradients that the largest trainer spends
+AT_ALL = 0.02  # a trainer spends more than this share of its own time on gradients
+SOON = 2.0  # s from the beginning of training, of which ...
+GOING_ON = 0.05  # ... this share must belong to the training loop; also the least share of a child that acts
+UPDATES, WITHIN = 3, 10.0  # or UPDATES computations of gradients within WITHIN s: short updates, long waits
 
 
 def trainers(lanes: Sequence[Lane]) -> list[Lane]:
-    """The threads that learn, one for each process, the most learning first; [] where gradients are not seen."""
+    """The threads that learn, one for each process, sorted by their time for gradients; [] where none was seen."""
     spent: dict[int, list[Lane]] = defaultdict(list)
     for lane in lanes:
         if lane.samples and lane.share(*GRADIENTS) > AT_ALL:
@@ -30,9 +30,9 @@ def trainers(lanes: Sequence[Lane]) -> list[Lane]:
 def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
     """The thread that runs the training loop; None without sampled threads.
 
-    It is the script's main thread, unless that does none of the training: then another thread of its process, however
-    long that waits, or the child that learns, as under `accelerate launch`; or the child that acts, where nothing has
-    been learned yet.
+    It is the script's main thread, if that takes part in training. Otherwise it is another thread of the same process,
+    however long that thread waits, or the child process that learns, as under `accelerate launch`. Where nothing has
+    been learned yet, it is the child process that acts.
     """
     own = [lane for lane in lanes if lane.pid == root] or list(lanes)
     if not own:
@@ -40,7 +40,7 @@ def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
     main = next((lane for lane in own if lane.kind is Kind.MAIN), own[0])
     best = max(own, key=lambda lane: lane.spent(*TRAINING))
     learning = trainers(lanes)
-    learns_alone = main.spent(*GRADIENTS) > best.spent(*GRADIENTS)  # and waits for what others play
+    learns_alone = main.spent(*GRADIENTS) > best.spent(*GRADIENTS)  # and waits for data that others collect
     if main.share(*TRAINING) >= 0.1 or learns_alone:
         return main
     if best.share(*TRAINING) > 0.3:
@@ -62,8 +62,8 @@ def training_thread(lanes: Sequence[Lane], root: int) -> Lane | None:
 def began(lane: Lane) -> float | None:
     """Time at which the training loop began, in s since the window began; None if it did not, as while data are loaded.
 
-    That is the first moment at which the loop runs and still goes on for the next SOON s, or computes gradients again
-    and again.
+    It is the first time after which the loop takes more than GOING_ON of the next SOON s, or computes gradients
+    repeatedly.
     """
     updates = [span.start for span in lane.spans if span.role in GRADIENTS]
     spans = [span for span in lane.spans if span.role in TRAINING]

@@ -23,7 +23,7 @@ def parameters(function: Function) -> list[str]:
 
 
 def required(function: Function) -> list[str]:
-    """Those of them that have no default value."""
+    """The names of a function's positional parameters that have no default value."""
     names = parameters(function)
     return names[: len(names) - len(function.args.defaults)]
 
@@ -38,13 +38,13 @@ def position_of(expression: ast.AST, file: str) -> Position:
 
 
 def is_resumable(function: Function) -> bool:
-    """Tell whether what a function gives when it is called runs later: a generator, or a coroutine."""
+    """Tell whether a call of a function returns a generator or a coroutine, whose code runs later."""
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in inside(function))
     return yields or isinstance(function, ast.AsyncFunctionDef)
 
 
 def is_resumed(call: ast.Call, function: Function) -> bool:
-    """Tell whether a call goes on with a generator, as by next(it) and it.send(x), rather than calling its function."""
+    """Tell whether a call resumes a generator, as next(it) and it.send(x) do, rather than calling its function."""
     return name_of(call.func) != function.name and is_resumable(function)
 
 

@@ -1,8 +1,8 @@
-"""The part of each call in a script's training loop, from evidence: where it is, and what flows through it.
+"""The role of each call in a script's training loop, from the call's place and from the values that flow through it.
 
-What takes a network's output and gives its next input is the environment, whatever its name is. What lies on the way
-to a change of parameters, without a network, is data handling. What plays, and never reaches such a change, evaluates;
-what gives nothing that the loop uses is side work.
+Code that takes a network's output and gives the network's next input is the environment, whatever its name is. Code
+without a network, on the way to a change of parameters, is data handling. Code that steps environments, and whose
+results never reach a change of parameters, is evaluation. Code whose results the loop does not use is side work.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from headrace.diagnose.profile.source_context import call_name
 from headrace.diagnose.profile.spool import Stack
 from headrace.diagnose.profile.training_loop import TrainingLoop
 
-AGAIN = 2  # states of the script's variables in which something is set up, above which it is set up again and again
-FROM_FILES = 1 / 3  # time of reading / of setting up, above which what is set up is taken to be made of what is read
+AGAIN = 2  # set-up that is seen in more states of the script's variables than this is repeated set-up
+FROM_FILES = 1 / 3  # above this ratio, time of reading / time of setting up, a call counts as reading
 WRITING = (Role.LOGGING, Role.SAVING)
 SET_UP = (Role.START_UP, Role.READING)
-WRITES = 0.1  # share of a node's time from which on it is taken for one that logs or saves
-NETWORKS = 1 / 3  # share of a node's time, above which what else is done there is taken for a part of learning
+WRITES = 0.1  # a node that logs or saves for more than this share of its time counts as logging or saving
+NETWORKS = 1 / 3  # where networks take more than this share of a node's time, the rest counts as learning, too
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The role of a stack, by what flows."""
+    """The role of a stack, by the flow of values; `sure` where it is known, rather than likely."""
 
     role: Role
     sure: bool
@@ -49,7 +49,7 @@ class LoopRoles:
 
     @cached_property
     def _remade(self) -> set[Node]:
-        """The nodes at which something was set up or read while the script's variables were different ones."""
+        """The nodes at which something was set up or read in several states of the script's variables: repeatedly."""
         seen = defaultdict(set)
         for sample in self._loop.samples:
             if sample.stack in self._loop.ends and self._loop.evidence(sample.stack) in SET_UP:
@@ -58,7 +58,7 @@ class LoopRoles:
 
     @cached_property
     def _loading(self) -> dict[Node, Role]:
-        """The calls that read and set up for most of their time, as of an opponent, and what they are called."""
+        """Calls that read and set up for most of their time, such as loading an opponent -> their role."""
         spent: defaultdict[Node, Counter[Role | None]] = defaultdict(Counter)
         for stack, node in self._loop.ends.items():
             role = self._loop.evidence(stack)
@@ -77,7 +77,7 @@ class LoopRoles:
 
     @cached_property
     def _strong(self) -> set[Node]:
-        """Networks whose output comes back by values alone, and not by way of objects that calls may have changed."""
+        """Networks whose output comes back as their input by values alone, not by objects that calls may change."""
         return set()
 
     @cached_property
@@ -86,7 +86,8 @@ class LoopRoles:
 
     @cached_property
     def _cycles(self) -> dict[Node, set[Node]]:
-        """The same, of networks whose output comes back in whatever way: those that generate a sequence, too."""
+        """Networks whose output comes back as their input in any way -> the nodes of that cycle. Networks that generate
+        a sequence are among them."""
         found: dict[Node, set[Node]] = {}
         for changes in (False, True):
             edges = self._loop.all_edges if changes else self._loop.value_edges
@@ -104,7 +105,7 @@ class LoopRoles:
         return found
 
     def _is_replay_of(self, node: Node, acting: list[Node]) -> bool:
-        """Tell whether a network learns from what another one or an environment did: its cycle is that of a replay."""
+        """Tell whether a network learns from data of another network or an environment: its cycle is a replay's."""
         after = _reach(node, self._loop.all_edges, self._loop.updating_nodes)
         if self._stepping & after:
             return False  # it acts: an environment takes what it gives
@@ -121,7 +122,7 @@ class LoopRoles:
         return updating.union(*(_reach(node, backwards, set()) for node in updating))
 
     def _is_asked_while_playing(self, node: Node) -> bool:
-        """Tell whether the innermost loop around a node plays and updates nothing: its networks act or judge."""
+        """Tell whether the innermost loop around a node acts and updates nothing: its networks act or judge."""
         loop = self._loop.loop_around(node)
         plays = any(self._loop.loop_around(each) is loop for each in self._playing)
         updates = any(self._loop.loop_around(each) is loop for each in self._leading_to_updates)
@@ -129,7 +130,7 @@ class LoopRoles:
 
     @cached_property
     def _leading_to_updates(self) -> set[Node]:
-        """The nodes that change parameters, and the calls of functions that hold such nodes."""
+        """The nodes that change parameters, and calls of functions that contain such nodes."""
         found = set(self._loop.updating_nodes)
         before = 0
         while len(found) > before:
@@ -138,9 +139,10 @@ class LoopRoles:
         return found
 
     def _is_graded(self, node: Node) -> bool:
-        """Tell whether something else than a loss judges what a network gives, as of sentences and one-step games.
+        """Tell whether code other than a loss judges a network's output, as for sentences and one-step games.
 
-        The function that updates the parameters judges nothing: the networks that it asks give targets.
+        A call inside the function that updates the parameters is not judged: networks that are called there compute
+        targets.
         """
         updating = {each.function for each in self._loop.updating_nodes} - {self._loop.scope}
         return node.function not in updating and bool(
@@ -149,7 +151,8 @@ class LoopRoles:
 
     @cached_property
     def _graders(self) -> set[Node]:
-        """Environments and functions of the script that give the update something, and take nothing that it derives."""
+        """Environments and functions of the script whose results reach the update, without inputs that have
+        gradients."""
         derived = {
             node for stack, node in self._loop.ends.items() if has_network(stack) and self._loop.has_gradients(stack)
         }
@@ -163,7 +166,7 @@ class LoopRoles:
         return {node for stack, node in self._loop.ends.items() if self._loop.evidence(stack) is Role.ENVIRONMENT}
 
     def _may_be_environment(self, node: Node) -> bool:
-        """Tell whether a node is a call of something else than a function of an array library or of Python."""
+        """Tell whether a node calls anything but a function of an array library or of Python."""
         if not isinstance(node.tree, ast.Call):
             return False
         function = node.tree.func
@@ -230,7 +233,7 @@ class LoopRoles:
         return Finding(Role.INFERENCE, True)
 
     def _by_flow(self, node: Node, plays: bool, learned: bool, known: bool) -> Finding | None:
-        """The role of code of which no class and no library tells what it is."""
+        """The role of code whose class and library do not show its role."""
         if inside := self._loop.in_context(node) & self._loop.networks:  # as no_grad() around a network
             acts = any(each is network or each in cycle for each in inside for network, cycle in self._playing.items())
             return Finding(Role.INFERENCE if acts else Role.FORWARD, False)
@@ -245,7 +248,7 @@ class LoopRoles:
             return Finding(Role.ENVIRONMENT, False)
         if learned:
             return Finding(self._playing_role(node) if node in self._weakly_playing else Role.DATA, False)
-        # what is computed to be written alone is a part of the writing
+        # code whose result is only written is a part of the writing
         writes = next((each for each in (node, *self._given_to(node)) if each in self._writing), None)
         if writes:
             return Finding(self._writing[writes], True)
@@ -260,13 +263,13 @@ class LoopRoles:
 
     @cached_property
     def _beginning(self) -> set[Node]:
-        """Nodes that give a playing network its input, and are not on its cycle: they begin episodes."""
+        """Nodes that give an acting network its input, and are not on its cycle: they begin episodes."""
         stop = self._loop.networks | self._loop.updating_nodes
         playing = self._strong & self._playing.keys()
         return set().union(*(_reach(node, _reversed(self._loop.value_edges), stop) for node in playing))
 
     def _rewards(self, node: Node) -> bool:
-        """Tell whether a call judges what was played, while it is played: a number comes of it, or an array."""
+        """Tell whether a call computes a reward in the loop that steps environments: it gives a number or an array."""
         if not self._may_be_environment(node) or variables.CONTAINER in self._loop.gives(node):
             return False
         given = self._loop.gives(node) & {variables.NUMBER, *([variables.ARRAY] if node.callees else [])}
@@ -289,7 +292,7 @@ class LoopRoles:
 
     @cached_property
     def _weakly_playing(self) -> set[Node]:
-        """Nodes between a playing network's output and its next input, by way of objects that calls may change."""
+        """Nodes between an acting network's output and its next input, by way of objects that calls may change."""
         found: set[Node] = set()
         stop, edges = self._loop.updating_nodes, self._loop.all_edges
         for network in self._playing:
@@ -317,7 +320,7 @@ class LoopRoles:
 
     @cached_property
     def _writing(self) -> dict[Node, Role]:
-        """The nodes that log or save for a part of their time, and which of both they do."""
+        """The nodes that log or save for a part of their time -> which of the two."""
         spent: defaultdict[Node, Counter[Role | None]] = defaultdict(Counter)
         for stack, node in self._loop.ends.items():
             spent[node][self._loop.evidence(stack)] += self._loop.spent[stack]  # type: ignore[assignment]

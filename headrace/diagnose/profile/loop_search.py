@@ -18,11 +18,11 @@ from headrace.diagnose.profile.spool import Place, Sample, Stack
 MODULE, FORWARD = "torch.nn.modules.module.Module", ("_wrapped_call_impl", "_call_impl")
 UPDATE_CALLS = {"backward", "value_and_grad", "grad", "apply_gradients", "apply_updates"}  # of torch and JAX
 UPDATES = (Role.BACKWARD, Role.OPTIMIZER)
-MOST = 0.8  # of the time of the longest loop that updates parameters, which the loop spans at least
-LASTING = 0.2  # of the time of the samples, since which the longest loop goes on at least
-MOST_UPDATES = 0.9  # of the updates since a loop began, that it makes at least
-LEAST = 0.5  # of the time since it began, that a loop of the script's own spans; less where a library has the loop
-Evidence = Callable[[Stack], Role | None]  # the role of a stack by the classes and libraries that it is in
+MOST = 0.8  # the loop spans more than this share of the time of the longest loop that updates parameters
+LASTING = 0.2  # the longest loop began before the last LASTING of the sampled time
+MOST_UPDATES = 0.9  # a loop makes more than this share of the updates since it began
+LEAST = 0.5  # a loop of the script spans this share of the time since it began; less where a library has the loop
+Evidence = Callable[[Stack], Role | None]  # gives a stack's role by its classes and libraries
 
 
 OwnTree = tuple[str, str, Loop]  # file, scope and syntax tree of a loop
@@ -38,7 +38,7 @@ class OwnLoop:
         has_gradients: Callable[[Stack], bool],
         elsewhere: Sequence[Sample] = (),
     ) -> None:
-        """samples: of the thread that the loop is searched in. elsewhere: of the other threads of its process."""
+        """samples: of the thread in which the loop is searched. elsewhere: of its process's other threads."""
         self.samples, self.evidence, self.has_gradients = samples, evidence, has_gradients
         self.spent: Counter[Stack] = Counter()
         for sample in (*samples, *elsewhere):
@@ -55,7 +55,7 @@ class OwnLoop:
     # --- the loop
 
     def _find(self) -> tuple[str, str, Loop | None]:
-        """The innermost of the loops that take most of the time and make the updates, or may make them."""
+        """File, scope and tree of the innermost loop that takes most of the time and updates, or may update."""
         first: dict[OwnTree, int] = {}
         for index, sample in enumerate(self.samples):
             for each in self._loops[sample.stack]:
@@ -79,13 +79,13 @@ class OwnLoop:
         main = max(lasting, key=lambda each: spans[each] / since(each), default=None)
         if main is None or spans[main] + self._of_other_tasks(main, first[main]) < LEAST * since(main):
             return "", "", None
-        spans = self._spans(first[main])  # what was trained before is another phase
+        spans = self._spans(first[main])  # training before this loop is another phase
         held = [each for each in held if spans[each] > MOST * spans[main]]
         inner = max if updating else min  # where nothing is known to be updated, the outermost
         return inner(held, key=lambda each: (self._depth(each), each[2].lineno))
 
     def _spans(self, first: int, seconds: Sequence[float] | None = None) -> Counter[OwnTree]:
-        """Seconds that each loop spans, from a sample on; seconds: those that each sample counts."""
+        """Seconds that each loop spans, from the sample `first` on. seconds: seconds to count for each sample."""
         found: Counter[OwnTree] = Counter()
         for index, sample in enumerate(self.samples[first:], first):
             for each in self._loops[sample.stack]:
@@ -93,7 +93,7 @@ class OwnLoop:
         return found
 
     def _of_other_tasks(self, loop: OwnTree, first: int) -> float:
-        """Seconds, from a sample on, of the other tasks of the event loop that a loop is in; 0 where it is in none."""
+        """Seconds, from the sample `first` on, of the other tasks of a loop's event loop; 0 without an event loop."""
         if not any(loop in self._loops[stack] for stack in self._tasks):
             return 0.0
         others = (sample for sample in self.samples[first:] if loop not in self._loops[sample.stack])
@@ -113,8 +113,8 @@ class OwnLoop:
 
     @cached_property
     def turns(self) -> list[float]:
-        """Times (s of time.monotonic()) at which the loop began again: it was at an earlier line than before, or at the
-        same line with other variables.
+        """Times (s of time.monotonic()) at which an iteration of the loop began: the loop was at an earlier line than
+        before, or at the same line with other variables.
         """
         turns, last, variables = [], 0, 0
         for sample in self.samples:
@@ -136,7 +136,7 @@ class OwnLoop:
     def inner(self) -> dict[Stack, list[Place]]:
         """The places of the script from the loop on, the outermost first, of the stacks within the loop.
 
-        What other threads and tasks do meanwhile is a part of the loop, too.
+        The stacks of other threads and tasks at that time are part of the loop, too.
         """
         found = {}
         for stack, places in self._own.items():
@@ -183,7 +183,7 @@ def updates_by_name(files: frozenset[str], tree: ast.AST) -> bool:
 
 @cache
 def _updating(files: frozenset[str]) -> set[str]:
-    """Names of what updates parameters: functions of torch and JAX, those of some files, and what is made of them."""
+    """Names of functions that update parameters: torch's and JAX's, those of some files, and objects made of these."""
     made: list[tuple[str, set[str]]] = []
     for file in files:
         made += [(name, _names_in(tree)) for (name, _), tree in _functions(file).items()]
@@ -199,7 +199,7 @@ def _updating(files: frozenset[str]) -> set[str]:
 
 
 def _names_in(tree: ast.AST) -> set[str]:
-    """The names that a tree calls or hands on: a function may be compiled first. Of torch's and JAX's, those called."""
+    """The names that a tree calls or passes on, as a function may be compiled. UPDATE_CALLS count only if called."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     handed = [part for call in calls for part in (*call.args, *(word.value for word in call.keywords))]
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}

@@ -14,7 +14,7 @@ LOCK = "Python's lock"  # what a thread waits for while another one of its proce
 
 
 class Role(StrEnum):
-    """An activity of a thread, in the order of reports. At each moment, a lane has exactly one role."""
+    """An activity of a thread, in the order of reports. A lane has exactly one role at any time."""
 
     label: str  # in reports
     colour: str  # in charts: similar hues of different lightness for related roles
@@ -39,10 +39,10 @@ class Role(StrEnum):
     WAIT = "wait", "waiting for others", "#c9ced6"  # other processes and threads: pipes, queues, locks, joins
     EVALUATION = "evaluation", "evaluation", "#7d5bbe"  # of the policy, with everything it calls
     READING = "reading", "reading files", "#8fd0b8"
-    REMADE = "made again", "set-up made again", "#b08968"  # what the loop compiles, builds or starts again and again
+    REMADE = "made again", "set-up made again", "#b08968"  # compiling, building or starting within the loop, repeatedly
     GARBAGE = "garbage", "garbage collection", "#b3c26b"  # Python's, by gc.collect() or of itself
     DATA = "data", "data handling", "#4fb8c4"  # buffers, batches, advantages, conversions between arrays
-    SIDE = "side work", "side work", "#c9a9d6"  # what gives nothing that the loop uses
+    SIDE = "side work", "side work", "#c9a9d6"  # code whose results the loop does not use
     LOGGING = "logging", "logging", "#d8b63a"
     SAVING = "saving", "saving", "#a08434"  # checkpoints, models, videos
     # imports, compilation, building networks and environments, starting processes
@@ -78,7 +78,7 @@ class Span:
 
 @dataclass
 class Site:
-    """A line of the script, or of a library that it leaves the training loop to, and the time it took."""
+    """A line of the script, or of a library that runs the training loop for it, and the time that the line took."""
 
     role: Role
     file: str  # full path
@@ -109,13 +109,11 @@ class Lane:
     wakes: float = 0.0  # times within the window that it woke up from waiting or sleeping
     samples: int = 0  # sampling ticks; 0 for native threads, of which only the CPU time is known
     counters: dict[str, float] = field(default_factory=dict)  # see Profile
-    guessed: dict[Role, float] = field(default_factory=dict)  # of `seconds`, those whose role is likely and not sure
-    blocked: dict[Role, float] = field(
-        default_factory=dict
-    )  # of `seconds`, those in which a core would not have helped
+    guessed: dict[Role, float] = field(default_factory=dict)  # part of `seconds` whose role is likely, but not sure
+    blocked: dict[Role, float] = field(default_factory=dict)  # part of `seconds` for which a core would not have helped
     lines: list[Site] = field(default_factory=list)  # the statements of the script's training loop, the most time first
     waits: dict[str, float] = field(default_factory=dict)  # s blocked, by what was waited for: "a pipe", "a timer", ...
-    read_mb: float = 0.0  # that the process read and wrote by system calls: files, pipes and sockets; main threads only
+    read_mb: float = 0.0  # MB, like `written_mb`: the process's system calls (files, pipes, sockets); main threads only
     written_mb: float = 0.0
 
     @property
@@ -166,7 +164,7 @@ class Ending(StrEnum):
     SIGNAL = "signal"  # `code` is the signal's number
     TIME_LIMIT = "time limit"  # stopped by the diagnosis at the end of the window, the usual case
     INTERRUPT = "interrupt"  # Ctrl-C
-    RUNNING = "running"  # not at all: a running process was measured for a while
+    RUNNING = "running"  # no end: a running process was measured, and goes on
 
 
 @dataclass
@@ -180,7 +178,7 @@ class Exit:
 
 @dataclass
 class Profile:
-    """One diagnosis. `seconds` is the length of the window, without the skipped start-up.
+    """One diagnosis. Its window is the measured part of the run: `seconds` long, after the skipped start-up.
 
     Counters are present only if they were read:
     num_envs: environments in the vector environment, or 1
@@ -189,10 +187,10 @@ class Profile:
     torch_threads, torch_interop_threads: torch.get_num_threads() and torch.get_num_interop_threads()
     cuda: 1 if torch has used a GPU, otherwise 0
     parameters: of the largest torch module whose forward pass was sampled
-    positions: for which each row of the last learning batch uses the parameters, as of a sequence; 0: not known
+    positions: number of positions at which each row of the last learning batch uses the parameters; 0: not known
     inference_batch, learning_batch: rows of the last sampled forward pass that acts, and that learns
     updates_seen: 1 if learning was sampled, or a call that updates parameters is in the training loop
-    before_updates: 1 if the script's text updates parameters, and nothing that was seen leads to it
+    before_updates: 1 if the script's text updates parameters, and no sampled code leads to that update
     training_began: 1 if the training loop was seen, otherwise 0
     trainers: processes that compute gradients
     """

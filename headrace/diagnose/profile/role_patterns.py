@@ -1,7 +1,7 @@
 """The roles of functions of known libraries, by pattern. Users can add patterns in a TOML file.
 
 A pattern is matched against a function's full name, `module.Class.method`, and against the same method of each base of
-its class: `gymnasium.core.Env.step` matches the step of every environment. Of several roles, the first that matches
+its class: `gymnasium.core.Env.step` matches the step of every environment. If several roles match, the first one
 counts. The file looks like this:
 
     [roles]

@@ -1,4 +1,4 @@
-"""The role of a stack: by what flows through the script's loop, and by the classes and libraries that it is in."""
+"""The role of a stack: from the flow of values through the script's loop, and from its classes and libraries."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ COPIES = ("item", "tolist", "numpy", "cpu", "cuda", "to", "copy_", "pin_memory",
 MOVES = (Role.READING, Role.SAVING)  # bytes into the process, and out of it
 JAX = ("jax.", "flax.", "optax.")
 DISK = "a disk (fsync)"  # as record.system_calls says
-GENERAL = ("numpy", "pandas", "copy", "collections", "random", "json", "pickle")  # packages of no purpose of their own
+GENERAL = ("numpy", "pandas", "copy", "collections", "random", "json", "pickle")  # general packages, which show no role
 PLAYING = (Role.ENVIRONMENT, Role.FORWARD, Role.INFERENCE)
 
 
 class Classifier:
     """Finds the roles of stacks, and caches them.
 
-    What the classes and libraries tell of a stack is its evidence; in a training loop of the script's own, what flows
-    through its calls decides, and the evidence supports it.
+    The evidence for a stack is the role that its classes and libraries show. In a training loop of the script's own,
+    the flow of values through the calls decides, supported by the evidence.
     """
 
     def __init__(self, hints: Hints, cuda: bool, moves: Collection[Role] = MOVES) -> None:
-        """cuda: whether the process has used a GPU, so that .item() waits for it. moves: the roles of MOVES in whose
-        direction it moves bytes."""
+        """cuda: whether the process has used a GPU, so that .item() waits for the GPU. moves: the roles of MOVES that
+        the process can have, by the directions in which it moves bytes."""
         self._hints, self._cuda, self._moves = hints, cuda, moves
         self._known: dict[Stack, tuple[Role, str]] = {}
         self._evident: dict[Stack, Role | None] = {}
         self._codes: dict[Code, Role | None] = {}
         self._doing: defaultdict[Code, set[Role]] = defaultdict(set)  # functions that update, and that play
-        self._without_gradients: Counter[Stack] = Counter()  # samples without gradients, less those with
-        self._synced: Counter[Stack] = Counter()  # seconds blocked until a disk has written, less the others
-        self._evaluated: set[Stack] = set()  # that play in a callback of a library's loop, which plays elsewhere
+        self._without_gradients: Counter[Stack] = Counter()  # samples without gradients minus samples with gradients
+        self._synced: Counter[Stack] = Counter()  # seconds blocked by a disk's writes minus all other seconds
+        self._evaluated: set[Stack] = set()  # stacks that step environments in a callback of a library's training loop
         self._guessed: set[Stack] = set()  # stacks whose role is likely, and not sure
         self.loop: TrainingLoop | None = None
         self._loop_roles: LoopRoles | None = None
@@ -81,13 +81,13 @@ class Classifier:
         self._resolve_unknown(samples)
 
     def _plays(self, stack: Stack) -> bool:
-        """Tell whether a stack is of an environment, or of a network that is not being learned."""
+        """Tell whether a stack steps an environment, or runs a network that does not learn meanwhile."""
         if self.evidence(stack) is Role.ENVIRONMENT or not self.has_gradients(stack):
             return True
         return self._acting_or_learning(stack) is Role.INFERENCE  # with gradients, which a part of predict() records
 
     def _is_called_back(self, stack: Stack) -> bool:
-        """Tell whether a library's loop that updates parameters calls code of the script, which plays."""
+        """Tell whether a library's loop that updates parameters calls code of the script that steps environments."""
         inside = False
         for place in reversed(stack):
             if self._of_code(place.code) in PLAYING:
@@ -108,7 +108,7 @@ class Classifier:
         return self._known[stack]
 
     def is_guessed(self, stack: Stack) -> bool:
-        """Tell whether the role of a stack is likely, and not sure."""
+        """Tell whether the role of a stack is likely rather than sure."""
         self.classify(stack)
         return stack in self._guessed
 
@@ -119,7 +119,7 @@ class Classifier:
         return self._evident[stack]
 
     def _resolve_unknown(self, samples: Iterable[Sample]) -> None:
-        """Give stacks of unknown role, without a loop of the script's own, the one that others have below the place."""
+        """Give stacks of unknown role the role of others below the same place, if no loop of the script was found."""
         spent: defaultdict[Place, Counter[tuple[Role, str]]] = defaultdict(Counter)
         for sample in samples:
             result = self.classify(sample.stack)
@@ -163,7 +163,7 @@ class Classifier:
         if role is Role.FORWARD:
             index = max((place for place, each in enumerate(roles) if each is Role.FORWARD), default=index)
         if role in (None, Role.DATA) and self._synced[stack] > 0:
-            return Role.LOGGING, 0  # whatever library writes
+            return Role.LOGGING, 0  # whichever library writes
         if role in (None, Role.DATA) and spins(stack):
             return Role.WAIT, 0
         if role is Role.IDLE and polls(stack):
@@ -174,7 +174,7 @@ class Classifier:
         return role, index
 
     def _acting_or_learning(self, stack: Stack) -> Role:
-        """The role of a network: what the innermost function around it does besides, in other samples."""
+        """The role of a network, from the roles of the innermost function around it in other samples."""
         jax = source_context.call_at(stack[0]).startswith(JITTED) or stack[0].code.module.startswith(JAX)
         for place in stack:
             if place.code.module.partition(".")[0] in FOUNDATIONS:

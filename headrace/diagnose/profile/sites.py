@@ -1,4 +1,4 @@
-"""The lines that take the most time: the script's own, or those of a library that it leaves the training loop to."""
+"""The lines that take the most time: the script's own, or those of a library that runs the training loop for it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def of_loop(samples: list[Sample], classifier: Classifier) -> list[Site]:
 
 
 def _chosen(samples: list[Sample], classifier: Classifier) -> dict[Stack, Statement]:
-    """The statement that each stack within the loop counts for: the loop's own, or a part of one of many roles."""
+    """The statement to which each stack within the loop is counted: the loop's own statement, or a part of it if the
+    statement has several roles."""
     places: dict[Stack, list[Statement]] = {}
     spent: defaultdict[Statement, Counter[Role]] = defaultdict(Counter)
     for sample in samples if classifier.loop else ():

@@ -1,4 +1,4 @@
-"""Facts from the source around a place: whose it is, and the functions called there."""
+"""Facts from the source around a place: whether it is the user's code, and the functions called there."""
 
 from __future__ import annotations
 
@@ -74,6 +74,6 @@ def syntax_tree(file: str) -> ast.Module:
 
 
 def call_name(call: ast.Call) -> str:
-    """The name of what is called, without what it is an attribute of; "" for what has none."""
+    """The name of the called function, without the object whose attribute it is; "" for a function without a name."""
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

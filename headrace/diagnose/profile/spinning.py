@@ -1,4 +1,4 @@
-"""Loops that do nothing but ask whether something has happened: code that waits for others, on a core or asleep."""
+"""Loops that do nothing but test a condition again and again: code that waits for others, on a core or asleep."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.diagnose.profile.spool import Place, Stack
 
 ASKING = ("numpy", "threading", "multiprocessing", "ctypes", "time")  # modules whose functions a condition may call
 CLOCKS = {f"{name}{unit}" for name in ("time", "monotonic", "perf_counter") for unit in ("", "_ns")}  # of module time
-Question = tuple[ast.expr, int, list[ast.stmt]]  # condition, last line, and what is done until it is asked again
+Question = tuple[ast.expr, int, list[ast.stmt]]  # condition, last line, and the statements between two tests
 
 
 def spins(stack: Stack) -> bool:
-    """Tell whether a stack is in a condition that is asked again at once, and in nothing it calls but library code."""
+    """Tell whether a stack evaluates a loop's condition that is tested again at once, and calls only libraries."""
     place = next((each for each in stack if each.code.module.partition(".")[0] not in ASKING), None)
     return place is not None and any(
         not pause and not isinstance(condition, ast.Constant) and condition.lineno <= place.line <= last
@@ -23,7 +23,7 @@ def spins(stack: Stack) -> bool:
 
 
 def polls(stack: Stack) -> bool:
-    """Tell whether a stack sleeps until a condition is asked again; not until a time has come."""
+    """Tell whether a stack sleeps between two tests of a loop's condition, unless the loop only waits for a time."""
     return any(
         len(pause) == 1 and isinstance(pause[0], ast.Expr) and _is_at(pause[0], stack[0]) and not _is_of_time(condition)
         for condition, _, pause in _questions(stack[0].code.file)
@@ -32,7 +32,7 @@ def polls(stack: Stack) -> bool:
 
 @cache
 def _questions(file: str) -> list[Question]:
-    """The conditions that loops ask: `while not ready: ...`, or with `while True`, `if not ready: ...; continue` and
+    """The conditions that loops test: `while not ready: ...`, or within `while True`, `if not ready: ...; continue` and
     `if ready: break`.
     """
     found: list[Question] = []
@@ -47,7 +47,7 @@ def _questions(file: str) -> list[Question]:
 
 
 def _done(statements: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements that do something."""
+    """The statements other than constants, `pass` and `continue`."""
     constants = (each for each in statements if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
     nothing = {*constants, *(each for each in statements if isinstance(each, ast.Pass | ast.Continue))}
     return [each for each in statements if each not in nothing]

@@ -24,7 +24,7 @@ class Code:
     module: str
     line: int
     ancestors: tuple[str, ...]  # full names of a method's class and its bases; () for a function
-    other_names: tuple[tuple[str, str], ...] = ()  # names by which it calls C functions, and what these are called
+    other_names: tuple[tuple[str, str], ...] = ()  # names by which it calls C functions, and the functions' own names
 
     @property
     def method(self) -> str:
@@ -41,7 +41,7 @@ class Place:
     end_line: int | None = None  # from Python 3.11 on, like the next two
     column: int | None = None  # in bytes of UTF-8
     end_column: int | None = None
-    other_names: tuple[tuple[str, str], ...] = ()  # as those of the code, of its own variables
+    other_names: tuple[tuple[str, str], ...] = ()  # the same for variables of the code object
     # of the variables that the code uses, see injected.variables.kinds
     kinds: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
@@ -53,16 +53,16 @@ Record = list[Any]  # a line of a spool file, as JSON gives it
 
 @dataclass(frozen=True)
 class Sample:
-    """The stack of a thread at a moment."""
+    """The stack of a thread at one time."""
 
     end: float  # s of time.monotonic()
-    seconds: float  # that it covers: those before `end`
+    seconds: float  # length of the time before `end` that it covers
     stack: Stack
-    blocked: bool = False  # whether the thread waited, and was looked at by another
+    blocked: bool = False  # whether the thread waited, and another thread sampled it
     without_gradients: bool = False  # whether torch recorded no gradients; not known of a blocked thread
     waits_for: str = ""  # what it waited for, see record.system_calls
-    variables: int = 0  # changes when those of the script's functions refer to other objects
-    cpu: float = 0.0  # s on a core since the last sample that the thread took of itself
+    variables: int = 0  # changes when variables of the script's functions refer to other objects
+    cpu: float = 0.0  # s on a core since the thread last sampled itself
 
 
 @dataclass

@@ -25,9 +25,9 @@ from headrace.diagnose.profile.source_context import call_name, syntax_tree, tex
 from headrace.diagnose.profile.spool import Place, Stack
 
 Statement = tuple[str, int, str]  # file, line and text
-MANY = 20  # turns of a loop in which no update is seen, from which on it is taken for one that trains
+MANY = 20  # a loop without a sampled update counts as training after more iterations than this
 LONGEST = 72  # characters of a statement's text
-WRAPPERS = ("torch", "functools", "contextlib", "jax")  # whose decorators may be between two functions of the script
+WRAPPERS = ("torch", "functools", "contextlib", "jax")  # their decorators may be between two functions of the script
 DATA = (variables.ARRAY, variables.CONTAINER, variables.NUMBER)
 
 
@@ -35,10 +35,10 @@ class TrainingLoop(OwnLoop):
     """The training loop of one process, with what flows through its calls."""
 
     def began(self) -> float | None:
-        """Time of the second turn of the loop, or update in it, in s of time.monotonic(); None while none is seen.
+        """Time (s of time.monotonic()) of the loop's second iteration, or of the second update in it; None before.
 
-        Without an update that is seen, a loop that turns often trains as well, unless it reads files, or the updates
-        of its file are elsewhere.
+        A loop without a sampled update counts as training, too, after more than MANY iterations, unless it mostly reads
+        files or handles data, or the script's text updates parameters elsewhere.
         """
         if self.tree is None:
             return None
@@ -65,13 +65,13 @@ class TrainingLoop(OwnLoop):
 
     @property
     def is_before_updates(self) -> bool:
-        """Tell whether the text of the script updates parameters, and nothing that has been seen so far leads to it."""
+        """Tell whether the text of the script updates parameters, and no code sampled so far leads to that update."""
         led_to = any(updates_by_name(self.files, each[2]) for loops in self._loops.values() for each in loops)
         updates = any(updates_by_name(self.files, syntax_tree(each)) for each in self.files)
         return updates and not self.updating and not led_to
 
     def statements(self, stack: Stack) -> list[Statement]:
-        """The loop's own call or statement that a stack is in, and the one at which it leaves what is followed.
+        """The loop's call or statement that contains a stack, and the one at which it leaves the followed functions.
 
         [] outside the loop.
         """
@@ -87,10 +87,10 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def transparent(self) -> set[str]:
-        """Functions of the script below the loop whose calls are followed: those in which an update is, or a network.
+        """Keys of the functions below the loop whose calls are followed: those that contain an update or a network.
 
-        One that changes nothing and has no loop around the network, such as `pick(x)`, which several may share, is a
-        network at each of its calls.
+        A function that contains a network, changes nothing and has no loop around the network, such as `pick(x)`, is
+        not followed: several callers may share it, so each call counts as a network.
         """
         updating, using, repeating = set(), set(), set()
         for stack, places in self.inner.items():
@@ -100,7 +100,7 @@ class TrainingLoop(OwnLoop):
             elif has_network(stack):
                 using |= inside
                 repeating |= {scope_of(place)[1] for place in places[1:] if loops_at(place)}
-            elif not self.has_networks:  # all that calls something of the script in a loop
+            elif not self.has_networks:  # all functions that call code of the script in a loop
                 calling = [place for place in places[1:] if scope_of(place)[1]][:-1]  # without comprehensions
                 repeating |= {scope_of(place)[1] for place in calling if loops_at(place)}
         changing = {key for key in using if self._plain.effects(key)[1] - self.kinds.keys()}
@@ -129,7 +129,7 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def orphans(self) -> set[str]:
-        """Functions that are followed, but whose calls are not known: what flows into them is not known either."""
+        """Followed functions whose calls are not known, so that the values of their parameters are not known."""
         return self.transparent - self.roots - {key for node in self.nodes for key in node.callees}
 
     @cached_property
@@ -153,7 +153,7 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def _kinds(self) -> dict[Token, str]:
-        """The same, with those of data."""
+        """Kind of every token that has one, including tokens of data."""
         found = {}
         for place in {place for places in self.inner.values() for place in places}:
             for name, kind in place.kinds:
@@ -164,7 +164,7 @@ class TrainingLoop(OwnLoop):
         """Tell whether an expression is an array, a part of one, a number or a container, or is computed of them."""
         if isinstance(expression, ast.Constant | ast.BinOp | ast.UnaryOp | ast.Compare):
             return True
-        if isinstance(expression, ast.Call):  # what a network, or a function of a library, has given
+        if isinstance(expression, ast.Call):  # the result of a network or of a library's function
             call = Node(expression, node.file, node.function)
             return self.kind_of_call(call) != "" or self.is_of_data(expression.func, node)
         whole = expression
@@ -175,11 +175,11 @@ class TrainingLoop(OwnLoop):
         return kind == variables.ARRAY or (kind in DATA and whole is expression) or method
 
     def kind_of_value(self, expression: ast.expr, node: Node) -> str:
-        """The kind of a variable or an attribute, of data, too; "" for others."""
+        """The kind of a variable or an attribute, including kinds of data; "" for other expressions."""
         return self._kinds.get(self.flow.place(expression, node.function), "")
 
     def gives(self, node: Node) -> set[str]:
-        """Kinds of data in the variables to which the statement around a call assigns what the call gives."""
+        """Kinds of the variables to which the statement around a call assigns the call's result."""
         trees = ((each, each.tree) for each in self.value_edges[node] | {node} if isinstance(each.tree, ast.stmt))
         targets = ((each, getattr(tree, "targets", None) or [getattr(tree, "target", None)]) for each, tree in trees)
         parts = ((each, part) for each, some in targets for part in some if isinstance(part, ast.Name | ast.Attribute))
@@ -200,11 +200,11 @@ class TrainingLoop(OwnLoop):
         return inside
 
     def _started_before(self, inside: set[Node]) -> list[Node]:
-        """The nodes before the loop that make what runs in it: generators, coroutines, and functions of threads."""
+        """The nodes before the loop that create generators, coroutines and thread functions which run in the loop."""
         lasting = {key for key in self.transparent if functions.is_resumable(self.flow.functions[key])} | self.roots
         found: list[Node] = []
         given: set[Token] = set()
-        for node in reversed(self.flow.nodes):  # of a statement, its calls come after it, and the inner ones last
+        for node in reversed(self.flow.nodes):  # a statement's calls come after it, inner calls last
             tokens = node.uses | node.defines | node.changes
             if node not in inside and (tokens & given or any(scope in lasting for scope, _ in tokens)):
                 found.append(node)
@@ -250,13 +250,13 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def _apart(self) -> dict[tuple[int, str], Node]:
-        """The nodes of calls that call one of several functions, by their tree and that function."""
+        """The nodes of calls with exactly one known function, by the call's tree and that function."""
         return {(id(node.tree), node.callees[0]): node for node in self.nodes if len(node.callees) == 1}
 
     def kind_of_call(self, node: Node) -> str:
-        """The kind of what a call calls, or of the object whose method it calls; "" for data.
+        """The kind of the called object, or of the object whose method is called; "" for data.
 
-        A method that is given nothing, as parameters(), hands on no data of the loop.
+        A method without arguments, such as parameters(), passes on no data of the loop.
         """
         if not isinstance(node.tree, ast.Call):
             return ""
@@ -287,10 +287,9 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def taught(self) -> set[Node]:
-        """Calls of methods of an object that takes the place of a network, where none of a known class is seen.
+        """Method calls of an object that acts as a network, where no network of a known class is seen.
 
-        One method takes data of the loop and gives nothing, as what is learned stays in the object; another takes data
-        and gives something.
+        One method takes data and returns nothing: what is learned stays in the object. Another returns a result.
         """
         if self.has_networks:
             return set()
@@ -311,7 +310,7 @@ class TrainingLoop(OwnLoop):
         return updates_by_name(self.files, self.flow.functions[key])
 
     def changes_parameters(self, node: Node) -> bool:
-        """Tell whether a call sets or moves the parameters of a network in place, as those of a target network."""
+        """Tell whether a call sets or moves the parameters of a network in place, such as a target network's."""
         if not isinstance(node.tree, ast.Call):
             return False
         names = self.names_in(node)
@@ -319,12 +318,12 @@ class TrainingLoop(OwnLoop):
         return "load_state_dict" in names or (in_place and (not node.callees or "parameters" in names))
 
     def names_in(self, node: Node) -> set[str]:
-        """Names of what a call, and the functions of the script that it calls, call."""
+        """Names of the functions called by a call's text, and by the script's functions that it calls."""
         trees = (node.tree, *(self.flow.functions[key] for key in node.callees))
         return {call_name(each) for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Call)}
 
     def in_context(self, node: Node) -> set[Node]:
-        """The nodes in the body of a `with` statement, for the statement and what it enters; none for others."""
+        """For a `with` statement, or a context manager that it enters, the nodes in its body; no nodes for others."""
         statements = (each.tree for each in self.nodes if isinstance(each.tree, ast.With) and each.file == node.file)
         for tree in statements:
             if tree is node.tree or any(item.context_expr is node.tree for item in tree.items):
@@ -333,7 +332,7 @@ class TrainingLoop(OwnLoop):
         return set()
 
     def gives_network(self, node: Node) -> bool:
-        """Tell whether the statement around a node assigns a network, as a copy of one."""
+        """Tell whether the statement around a node assigns a network, such as a copy of one."""
         statements = (each for each in self.nodes if isinstance(each.tree, ast.Assign) and each.file == node.file)
         around = (each for each in statements if each.start <= node.start and node.end <= each.end)
         kinds = {self._kind(target, each) for each in around for target in each.tree.targets}  # type: ignore[attr-defined]
@@ -351,7 +350,7 @@ class TrainingLoop(OwnLoop):
         return (found | self.taught) - self.updating_nodes
 
     def edges(self, changes: bool, without: set[Node]) -> dict[Node, set[Node]]:
-        """Node -> nodes that use what it gives. changes: what it changes, too, but of those of `without`."""
+        """Node -> nodes that use its results. changes: also those that use objects it changed, except in `without`."""
         users = defaultdict(set)
         for node in self.nodes:
             for token in node.uses:
@@ -368,7 +367,7 @@ class TrainingLoop(OwnLoop):
 
     @cached_property
     def _parts(self) -> dict[Token, set[Token]]:
-        """Object that outlasts the loop -> what it was made with, and may change, but no learner: a buffer."""
+        """Object that outlasts the loop, such as a buffer -> objects, except learners, that it was made with."""
         receivers = (node.tree.func.value for node in self.updating_nodes if _is_method(node.tree))  # type: ignore[attr-defined]
         learners = {each.id for each in receivers if isinstance(each, ast.Name)}
         made_here = set().union(*(node.defines for node in self.nodes)) | self.kinds.keys()
@@ -392,7 +391,7 @@ def _text(tree: ast.AST) -> str:
 
 
 def _smallness(node: Node) -> tuple[tuple[int, int], tuple[int, int], bool]:
-    """An order of nodes around a place: the smallest last, of a statement that is a call the call."""
+    """Sort key of nodes around a place: the smallest node last, and a call after the statement that consists of it."""
     return node.start, (-node.end[0], -node.end[1]), isinstance(node.tree, ast.Call)
 
 

@@ -20,8 +20,8 @@ POLL_EVERY = 0.05  # s
 def measure(pid: int, *, seconds: float, hints: Path | None = None) -> Profile:
     """The profile of the next `seconds` of a running Python process and its children.
 
-    Raises ModuleNotFoundError without py-spy, ProcessLookupError for a pid that is none, and PermissionError, with
-    what to do, where the system does not let py-spy read the process.
+    Raises ModuleNotFoundError without py-spy, ProcessLookupError if no process has the pid, and PermissionError, with
+    advice, if the system does not let py-spy read the process.
     """
     if find() is None:
         raise ModuleNotFoundError("--pid requires py-spy: `pip install py-spy`")

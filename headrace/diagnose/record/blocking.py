@@ -1,8 +1,8 @@
-"""Corrects what samples say about waiting by what the kernel knows: for how long a thread was blocked.
+"""Corrects the sampled time of waiting by the kernel's record of how long a thread was blocked.
 
-A thread samples itself by its CPU time, and is looked at from outside while it waits. How long it was blocked in all
-is known exactly, so samples of both states are weighted such that their sums are right (post-stratification; Holt and
-Smith 1979).
+A thread samples itself at intervals of its CPU time, and is sampled from outside while it waits. The total time for
+which it was blocked is known exactly, so samples of both states are weighted such that their sums are right
+(post-stratification; Holt and Smith 1979).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from headrace.diagnose.profile.roles import Classifier
 from headrace.diagnose.profile.spool import Sample
 from headrace.diagnose.record.processes import ThreadClock
 
-UNSEEN = 0.1  # share of the time, from which on blocked time without samples is counted apart
+UNSEEN = 0.1  # blocked time without samples is counted apart above this share of the time
 FEWEST = 20  # samples of a state; with fewer, its share says too little
-BUSY = 0.2  # share of the time without a core, from which on the machine is busy
-MOST = 4.0  # times, at most, that a sample is weighted more or less
+BUSY = 0.2  # the machine counts as busy from this share of the time on for which the thread waits for a core
+MOST = 4.0  # weights of samples lie within 1 / MOST .. MOST
 
 
 def without(samples: Sequence[Sample], still: Sequence[tuple[float, float]]) -> list[Sample]:
@@ -32,16 +32,16 @@ def without(samples: Sequence[Sample], still: Sequence[tuple[float, float]]) -> 
 
 
 def overlap(intervals: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Seconds of some intervals between two moments."""
+    """Seconds of some intervals that lie between two times."""
     return sum(max(min(last, end) - max(first, begin), 0.0) for first, last in intervals)
 
 
 @dataclass(frozen=True)
 class Watched:
-    """Samples of a thread between two moments, and what the kernel knows of it meanwhile.
+    """Samples of a thread between two times, and the kernel's readings of that thread.
 
-    states: in order of time, when the thread was looked at (s of time.monotonic()) and what it was blocked in, "" while
-    it was not. still: s in which the process did not run.
+    states: in order of time, when the thread was looked at from outside (s of time.monotonic()), and what it was
+    waiting for; "" if it was not blocked. still: s for which the process did not run.
     """
 
     samples: Sequence[Sample]
@@ -52,9 +52,10 @@ class Watched:
     still: float = 0.0
 
     def weighted(self) -> list[Sample]:
-        """The samples with `seconds` that sum up to the blocked time of the clock, and to what is left.
+        """The samples, with `seconds` scaled so that blocked samples sum up to the clock's blocked time, and the others
+        to the rest.
 
-        Each that was blocked is given what it waited for.
+        `waits_for` is set in each blocked sample.
         """
         samples = with_states(self._by_cpu(), self.states)
         found, working = sum(each.seconds for each in samples if each.blocked), len(samples) - self._blocked
@@ -65,9 +66,10 @@ class Watched:
         return [replace(each, seconds=each.seconds * scale * (waits if each.blocked else works)) for each in samples]
 
     def unseen(self) -> dict[str, float]:
-        """Object that was waited for -> seconds blocked that no sample shows, where these are too few to be weighted.
+        """Object that was waited for -> blocked seconds that no sample shows; {} where blocked samples are enough to be
+        weighted.
 
-        A thread that waits could not be looked at, as where it holds the interpreter's lock meanwhile.
+        Samples are missing where a waiting thread could not be sampled, such as while it holds the interpreter's lock.
         """
         inside = Counter(state for time, state in self.states if state and self.begin <= time <= self.end)
         lost = self._exact - sum(each.seconds for each in self.samples if each.blocked)
@@ -76,9 +78,9 @@ class Watched:
         return {what: lost * number / inside.total() for what, number in inside.most_common()}
 
     def _by_cpu(self) -> Sequence[Sample]:
-        """The samples; on a busy machine, those that computed count by their time on a core.
+        """The samples. On a busy machine, samples of computing are weighted by their time on a core.
 
-        When a thread without a core gets one again depends on other programs, and not on what it does.
+        Other programs determine when a thread without a core gets one again.
         """
         working = [each for each in self.samples if not each.blocked]
         cpu, queued = sum(each.cpu for each in working), self.clock.queued_seconds(self.begin, self.end)
@@ -97,7 +99,7 @@ class Watched:
 
     @property
     def _exact(self) -> float:
-        """Blocked seconds, as the clock has them."""
+        """Blocked seconds by the kernel's clock."""
         whole = max(self.end - self.begin - self.still, 1e-9)
         ran = self.clock.cpu_seconds(self.begin, self.end) + self.clock.queued_seconds(self.begin, self.end)
         return min(max(1 - ran / whole, 0.0), 1.0) * self._total
@@ -108,7 +110,7 @@ def _limited(weight: float) -> float:
 
 
 def with_states(samples: Sequence[Sample], states: Sequence[tuple[float, str]]) -> list[Sample]:
-    """The samples, with what was seen from outside last before each that was blocked."""
+    """The samples, each blocked one with the state that was last seen from outside before its end."""
     times = [time for time, _ in states]
     seen = (states[index - 1][1] if (index := bisect_left(times, sample.end)) else "" for sample in samples)
     return [replace(each, waits_for=state) if each.blocked else each for each, state in zip(samples, seen, strict=True)]

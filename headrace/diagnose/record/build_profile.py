@@ -27,8 +27,8 @@ HELPERS = (
     "joblib.externals.loky.backend.resource_tracker",
 )
 WELL_SAMPLED = 0.9  # share of the training thread's time; the report says if less was sampled
-LEAST_MOVED = 0.02  # MB/s from which on a process may read or save something; the sampler's own file has less
-STARTED = 4  # child processes that start within the window, from which on the script starts them again and again
+LEAST_MOVED = 0.02  # MB/s above which a process may read or save data; the sampler's own file takes less
+STARTED = 4  # so many child processes that start within the window count as repeated starts
 GRID = 0.1  # s between points of a series
 
 
@@ -62,14 +62,14 @@ def _began(lanes: list[Lane], classifiers: dict[int, Classifier], window: Window
     began, loop = driver.began(lanes[0]), classifiers[lanes[0].pid].loop
     turned = loop.began() if loop else None
     if turned is None and loop is not None and loop.is_before_updates:
-        return None  # what it plays is data for a training to come
+        return None  # it collects data for a later training
     if turned is None or loop is None:
         return began
     turned, entered = max(turned - window.begin, 0.0), loop.entered - window.begin
     if began is None:
         return turned
     learned = any(span.role in driver.GRADIENTS and span.start < entered for span in lanes[0].spans)
-    return min(began, turned) if learned else max(min(began, turned), entered)  # what plays before is set-up
+    return min(began, turned) if learned else max(min(began, turned), entered)  # steps before the loop are set-up
 
 
 def build(recording: Recording, hints: Hints) -> Profile:
@@ -142,7 +142,7 @@ def _classifiers(processes: list[Process], hints: Hints, recording: Recording) -
 
 
 def _count_starting(lanes: list[Lane], started: set[int]) -> None:
-    """Count waiting for processes that start, again and again while the script trains, as set-up made again."""
+    """Count waiting for processes that the script starts repeatedly while it trains as Role.REMADE."""
     children = [lane for lane in lanes[1:] if lane.pid in started and lane.tid == lane.pid]
     if len(children) >= STARTED:
         starting = sum(lane.spent(Role.START_UP) for lane in children) / max(sum(lane.total for lane in children), 1e-9)

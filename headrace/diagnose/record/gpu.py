@@ -79,7 +79,7 @@ class GpuMonitor:
         return found.decode() if isinstance(found, bytes) else found
 
     def poll(self, pids: Collection[int] = ()) -> None:
-        """Read, if due. pids: of the script's processes, by which its GPUs are known among all that it may use."""
+        """Read, if due. pids: of the script's processes, which show the GPUs in use among all that it may use."""
         now = time.monotonic()
         if not self._gpus or now < self._next:
             return
@@ -104,7 +104,7 @@ class GpuMonitor:
         return {"nvml_busy": busy, "memory_mb": memory} if found else {}
 
     def _pairs(self, begin: float, end: float) -> list[list[Series]]:
-        own = [gpu for gpu in self._gpus if gpu.own] or self._gpus  # a container may hide whose processes they are
+        own = [gpu for gpu in self._gpus if gpu.own] or self._gpus  # a container may hide the processes' pids
         return [pair for gpu in own if (pair := _series(gpu, begin, end))]
 
     @property

@@ -1,6 +1,6 @@
-"""A process that ends a script and its children where the diagnosis that started it is killed.
+"""A process that ends a script and its children if the diagnosis is killed.
 
-It sees that by the end of a pipe, which no signal and no failure of the diagnosis can prevent.
+It notices the diagnosis's death by the end of a pipe, which no signal and no failure of the diagnosis can prevent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def guarded(pid: int) -> Iterator[None]:
 
 
 def end(monitor: ProcessMonitor) -> None:
-    """End all processes of a script that are left."""
+    """End all processes of a script that still run."""
     for number, seconds in FORCED.items():
         with suppress(KeyboardInterrupt):  # a further Ctrl-C ends the waiting
             monitor.signal(number)
@@ -50,7 +50,7 @@ def end(monitor: ProcessMonitor) -> None:
 
 
 def main() -> None:
-    """Watch until the pipe ends; without a word from the diagnosis, end the script."""
+    """Watch until the pipe ends. If the diagnosis has not written "done" to it, end the script."""
     monitor = ProcessMonitor(int(sys.argv[1]))
     while not select.select([sys.stdin], [], [], EVERY)[0]:
         monitor.alive()

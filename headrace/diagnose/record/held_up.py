@@ -1,6 +1,6 @@
-"""Waiting that samples do not show: for the interpreter's lock, and where a thread that waits could not be looked at.
+"""Waiting that samples do not show: for the interpreter's lock, and where a waiting thread could not be sampled.
 
-While another thread holds the lock, the samples show a line that computes, and the thread has no core.
+While another thread holds the lock, the samples show a line that computes, though the thread has no core.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RESTING = (Role.WAIT, Role.IDLE, Role.START_UP)
 
 
 def count(lanes: Sequence[Lane]) -> None:
-    """Count as waiting the time for which other threads of its process hold up the first lane, in all its figures."""
+    """Count the time for which other threads of its process hold the lock as waiting, in the first lane's figures."""
     main, total = lanes[0], max(lanes[0].total, 1e-9)
     others = [lane for lane in lanes[1:] if lane.pid == main.pid]
     threads = [lane for lane in others if lane.samples]
@@ -39,9 +39,10 @@ def count(lanes: Sequence[Lane]) -> None:
 
 
 def count_unseen(lane: Lane, unseen: dict[str, float]) -> None:
-    """Count as waiting, which is likely and not sure, what the kernel knows of blocked time and samples do not show.
+    """Count blocked time that the kernel recorded, but that samples do not show, as waiting whose role is likely, not
+    sure.
 
-    unseen: what was waited for -> seconds. As the samples are few, all other shares are taken to be as they show.
+    unseen: object that was waited for -> seconds. All other roles keep their proportions in the samples.
     """
     total, lost = lane.total, sum(unseen.values())
     if not lost:
@@ -57,7 +58,7 @@ def count_unseen(lane: Lane, unseen: dict[str, float]) -> None:
 
 
 def _off_core(lane: Lane) -> dict[Role, float]:
-    """Role that computes -> seconds without a core."""
+    """Role, other than waiting and start-up -> seconds without a core."""
     found: dict[Role, float] = {}
     for span in lane.spans:
         if span.role not in RESTING:

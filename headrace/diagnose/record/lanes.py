@@ -68,7 +68,7 @@ def of_process(
         name = "main" if main else process.names.get(thread) or f"thread {thread}"
         clock = monitor.clock(process.pid, thread)
         spans = _spans(kept, classifier, clock, window)
-        if kind is Kind.THREAD:  # one that does nothing known, and uses no core for it, waits in a native call
+        if kind is Kind.THREAD:  # a thread of unknown role that uses no core waits in a native call
             for span in spans:
                 if span.role is Role.OTHER and span.on_cpu < BUSY:
                     span.role = Role.WAIT
@@ -99,7 +99,8 @@ def of_process(
 def _ticks(samples: list[Sample], period: float, cpu_seconds: float) -> int:
     """Number of sampling ticks: one sample covers all ticks during a long native call.
 
-    Ticks come by CPU time: where a thread had no core, they are fewer than the time that the samples cover tells.
+    Ticks come at intervals of CPU time, so a thread that had no core has fewer ticks than the time of its samples
+    suggests.
     """
     blocked = sum(sample.blocked for sample in samples)
     covered = sum(sample.seconds for sample in samples if not sample.blocked)

@@ -1,8 +1,9 @@
 """Watches a process that samples itself while it runs a piece of code: a notebook's kernel during a cell.
 
-It is a process of its own, `python -m headrace.diagnose.record.observer ORDER`: ticks from a thread of the kernel would
-have to wait until the cell's code releases the interpreter's lock. ORDER is a JSON object, see Observer. Once the
-process watches it prints a line; when it is given one, that of Observer.finish(), it writes the profile.
+The watcher is a process of its own, `python -m headrace.diagnose.record.observer ORDER`, because ticks from a thread of
+the kernel would have to wait until the cell's code releases the interpreter's lock. ORDER is a JSON object, see
+Observer. The process prints a line once it watches, and writes the profile when it receives a line from
+Observer.finish().
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Observer:
     def __init__(self, folder: Path, seconds: float, skip: float, hints: Path | None) -> None:
         """Start the process, and wait until it watches this one.
 
-        folder: of the sampler's spool files; the profile is written there, too. seconds: after which the piece of code
-        gets SIGINT. Raises RuntimeError if the process does not start.
+        folder: the folder of the sampler's spool files, where the profile is written, too. seconds: time after which
+        the piece of code gets SIGINT. Raises RuntimeError if the process does not start.
         """
         self._folder, self.until = folder, time.monotonic() + skip + seconds
         order = {"folder": str(folder), "pid": os.getpid(), "seconds": skip + seconds, "skip": skip}
@@ -69,7 +70,7 @@ class Observer:
 
 
 def main() -> None:
-    """Watch until a line comes, then build the profile; nothing where the watched process ends without one."""
+    """Watch until a line comes, then build the profile. If the watched process ends without a line, build none."""
     order = json.loads(sys.argv[1])
     folder, pid = Path(order["folder"]), order["pid"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the watched process

@@ -1,6 +1,6 @@
-"""Records Python processes that the sampler cannot enter from outside, by py-spy if it is installed.
+"""Records Python processes into which no sampler can be loaded: from outside, by py-spy if it is installed.
 
-They are processes that run no sitecustomize: `python -S` or `-I`, or a cleared environment.
+Such processes run no sitecustomize: `python -S` or `-I`, or a cleared environment.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class OutsideRecorder:
 
     @property
     def limitations(self) -> list[str]:
-        """Sentences on what was not measured, or less well than from inside, in sentences."""
+        """Sentences on processes that were not measured, or measured less well than from inside."""
         attached = not self._after
         what = "of the processes " + (
             "already ran" if attached else "ran Python without site (-S, -I, or a cleared environment)"

@@ -20,7 +20,7 @@ from headrace.diagnose.profile.profile import SERIES_PERIOD
 
 PROC = Path("/proc")
 FAMILY_EVERY = 0.5  # s between searches for new processes
-PAUSED = 2.0  # s without a reading, from which on this program was not running either, as while a machine is paused
+PAUSED = 2.0  # after so many s without a reading, this program did not run either, such as while the machine is paused
 COST_OF_THREAD = 1e-3  # s of pause per thread that is read, so that reading takes about 1 % of a core
 
 
@@ -32,22 +32,22 @@ class ThreadClock:
     times: list[float] = field(default_factory=list)  # s of time.monotonic()
     cpu: list[float] = field(default_factory=list)  # s since the thread began
     queued: list[float] = field(default_factory=list)  # s for which it was ready to run but had no core
-    waits: list[float] = field(default_factory=list)  # times that it has waited for something else than a core
+    waits: list[float] = field(default_factory=list)  # number of waits so far for something other than a core
 
     def cpu_seconds(self, begin: float, end: float) -> float:
-        """CPU seconds between two moments; 0 without readings."""
+        """CPU seconds between two times; 0 without readings."""
         return self._at(self.cpu, end) - self._at(self.cpu, begin)
 
     def queued_seconds(self, begin: float, end: float) -> float:
-        """Seconds of waiting for a core between two moments; 0 without readings."""
+        """Seconds of waiting for a core between two times; 0 without readings."""
         return self._at(self.queued, end) - self._at(self.queued, begin)
 
     def wakes(self, begin: float, end: float) -> float:
-        """Times that it woke up between two moments, after waiting for something else than a core; 0 if not read."""
+        """Number of wake-ups between two times, after waits for something other than a core; 0 if not read."""
         return self._at(self.waits, end) - self._at(self.waits, begin)
 
     def _at(self, values: list[float], moment: float) -> float:
-        """The value at a moment, interpolated linearly between two readings."""
+        """The value at a time, interpolated linearly between two readings."""
         index = bisect_left(self.times, moment)
         if index in (0, len(values)):
             return values[max(index - 1, 0)] if values else 0.0
@@ -95,9 +95,10 @@ class ProcessMonitor:
         return self.clocks.get((pid, tid)) or ThreadClock()
 
     def still(self, pid: int, looks: Sequence[float] = ()) -> list[tuple[float, float]]:
-        """Intervals, in s of time.monotonic(), in which a process did not run though it could have.
+        """Intervals, in s of time.monotonic(), in which a process did not run because a signal or the machine stopped
+        it.
 
-        looks: when other threads of this program looked at the process, and so ran.
+        looks: times at which other threads of this program looked at the process, so that this program ran.
         """
         clock = self.clock(pid, pid)
         gaps = [(a, b) for a, b in pairwise(sorted([*clock.times, *looks])) if b - a > PAUSED]
@@ -106,7 +107,7 @@ class ProcessMonitor:
         return sorted([*self._stopped.get(pid, ()), *paused])
 
     def moved(self, pid: int, begin: float, end: float) -> tuple[float, float]:
-        """Megabytes that a process read and wrote between two moments; 0 where that cannot be read."""
+        """Megabytes that a process read and wrote between two times; 0 where that cannot be read."""
         readings = self.io.get(pid, [])
         inside = [reading for reading in readings if begin <= reading[0] <= end]
         if len(inside) < 2:
@@ -187,6 +188,6 @@ def _seconds(task: Path) -> tuple[float, float]:
 
 
 def _waits(task: Path) -> float:
-    """Times that a thread gave its core away; losing it to another program is not among them."""
+    """Number of times that a thread gave up its core voluntarily; losing a core to another program does not count."""
     found = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.MULTILINE)
     return float(found[1]) if found else 0.0

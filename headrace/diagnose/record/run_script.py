@@ -31,9 +31,9 @@ HOOK = Path(__file__).parents[1] / "injected" / "hook"
 SECONDS, SKIP, RATE = 60.0, 10.0, 50.0  # s, s, samples a second
 POLL_EVERY = 0.05  # s
 LOOK_EVERY = 2.0  # s between two looks for the start of a training that begins late
-KERNELS_AFTER = 0.4  # of the window, until the GPU's kernels are counted for a moment
+KERNELS_AFTER = 0.4  # share of the window after which the GPU's kernels are counted
 GRACE = 60.0  # s that a script has to end after SIGINT: long enough for a checkpoint
-PATIENCE = 3.0  # s of it, after which a line says what is waited for
+PATIENCE = 3.0  # s of this time, after which a line tells the user about the waiting
 
 
 def measure(
@@ -49,8 +49,8 @@ def measure(
 ) -> Profile:
     """Run a script or command for skip + seconds of wall time; return the profile of the time after `skip`.
 
-    start_up: s for which the script runs longer at most, where training begins after `skip` or the script has no core
-    for a part of the time, so that `seconds` of training are measured.
+    start_up: at most so many s are added to the run, where training begins after `skip` or the script has no core for
+    part of the time, so that `seconds` of training are measured.
     words: see diagnose.record.command. python: the interpreter of scripts. rate: samples of the main thread per second.
     hints: a TOML file, see diagnose.profile.role_patterns. The script shares this process's
     output. When the time is over it gets SIGINT as from Ctrl-C, `grace` s later SIGTERM, then SIGKILL.
@@ -94,10 +94,10 @@ class Late:
     seconds: float  # of training to measure
     most: float  # s
     began: Callable[[], float | None]  # when training began, in s of time.monotonic(); None if it has not
-    queued: Callable[[float], float]  # s since a moment, for which the script was ready to run but had no core
+    queued: Callable[[float], float]  # s since a time, for which the script was ready to run but had no core
 
     def end(self, planned: float, latest: float) -> float:
-        """Time at which the measurement ends, or at which to look again; `planned` where it ends as planned."""
+        """Time at which the measurement ends, or at which to check again; `planned` if nothing delays the end."""
         if planned >= latest:
             return planned
         began = self.began()
@@ -122,7 +122,7 @@ class _Script:
         self.gpu = GpuMonitor()
 
     def queued(self, since: float) -> float:
-        """Seconds since a moment for which the script's main thread was ready to run but had no core."""
+        """Seconds since a time for which the script's main thread was ready to run but had no core."""
         return self.monitor.clock(self.monitor.root, self.monitor.root).queued_seconds(since, time.monotonic())
 
     def recording(self, skip: float) -> build_profile.Recording:
@@ -150,7 +150,7 @@ class _Script:
             self.exit = Exit(Ending.INTERRUPT)
             (self.folder / STOPPING).touch()
             if not isinstance(interrupt, _Terminated) and _is_foreground():
-                self._wait_for_end()  # the terminal has interrupted the script, too: once more would end its saving
+                self._wait_for_end()  # the terminal has interrupted the script: a second SIGINT would end its saving
                 guardian.end(self.monitor)
             else:
                 self._end_quietly()
@@ -217,8 +217,7 @@ def sampled_environment(folder: Path, period: float, kernels: float, progress: b
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let processes that are started be ended by SIGINT, also where this one ignores it, as jobs in the background of a
-    shell do."""
+    """Let child processes be ended by SIGINT, even if this process ignores it, as background jobs of a shell do."""
     ignored = (
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread()
     )

@@ -1,4 +1,4 @@
-"""Reads from Linux's /proc what a thread is blocked in: the system call, and what that waits for."""
+"""Reads from Linux's /proc the system call in which a thread is blocked, and the object that the call waits for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ PROC = Path("/proc")
 RUNNING = ""
 UNKNOWN = "unknown"  # blocked, where the system call cannot be read
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
-# What calls wait for, by the numbers of Linux; those of FILE wait for what their first argument is.
+# Objects that system calls wait for, by Linux's number of the call. Calls in FILE wait for their first argument, a file
+# descriptor.
 FILE = {"x86_64": (0, 1, 17, 18, 19, 20, 16, 40, 42, 43, 44, 45, 46, 47, 288, 299), "aarch64": (
     29, 63, 64, 65, 66, 67, 68, 71, 202, 203, 206, 207, 211, 212, 242, 243
 )}.get(_MACHINE, ())  # fmt: skip
@@ -39,7 +40,8 @@ KINDS = {"pipe:": "a pipe", "socket:": "a socket", "anon_inode:": "events", "/de
 
 
 def blocked_in(pid: int, tid: int) -> str:
-    """The object that a thread waits for, such as "a pipe"; RUNNING where it has a core, or waits for one alone.
+    """The object that a thread waits for, such as "a pipe"; RUNNING where the thread has a core, or waits for nothing
+    but a core.
 
     Raises OSError where the thread has ended.
     """
@@ -62,7 +64,7 @@ def blocked_in(pid: int, tid: int) -> str:
 
 
 def _object(pid: int, descriptor: int) -> str:
-    """The kind of object that a file descriptor is of."""
+    """The kind of object to which a file descriptor refers."""
     try:
         target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
     except OSError:

@@ -1,6 +1,7 @@
-"""Sees from outside what processes wait for, and has them look at themselves then.
+"""Looks from outside at what processes wait for, and makes each waiting process sample its main thread.
 
-Their part is headrace/diagnose/injected/ticker.py. No signal goes to a thread that waits.
+The part inside a process is headrace/diagnose/injected/ticker.py. No signal goes to a thread that waits: the process's
+background thread receives it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from headrace.diagnose.injected.ticker import LOOK, SUFFIX, next_due
 from headrace.diagnose.record import system_calls
 from headrace.diagnose.record.processes import PROC
 
-GIVE_UP = 25  # looks in succession that cannot be taken, after which the process has ended or is another program
+GIVE_UP = 25  # after so many failed looks in succession, the process has ended or is another program
 SEARCH_EVERY = 0.1  # s between searches for processes that ask for ticks
-MOST_AT_ONCE = 8  # processes ticked in a period; of more, each is ticked in its turn
+MOST_AT_ONCE = 8  # processes looked at in a period; with more, they take turns
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}.get(_MACHINE)
 SLICE = 100_000  # ns: the shortest that Linux takes
 
 
-# pid -> when it was looked at (s of time.monotonic()), and what its main thread was blocked in, "" while it was not
+# pid -> when the process was looked at (s of time.monotonic()), and what its main thread waited for, "" if not blocked
 States = dict[int, list[tuple[float, str]]]
 
 
@@ -37,7 +38,7 @@ class _Asking(NamedTuple):
     pid: int
     background: int  # native id of its background thread
     period: float  # s
-    look_only: bool  # whether no timer of its own ticks, so that it is looked at while it computes, too
+    look_only: bool  # whether it has no timer, so that it is sampled by looks while it computes, too
 
 
 class TickSender:
@@ -86,8 +87,8 @@ class TickSender:
                     (self._folder / file).unlink(missing_ok=True)
 
     def _keep_away_from(self, processes: list[_Asking]) -> None:
-        """Run on other cores than the main threads of some processes, where there are others: on the same core a tick
-        would come once a script sleeps, and find it asleep too often."""
+        """Run on other cores than the main threads of some processes, if there are others. On the same core, a tick
+        would come only when the script sleeps, and would find it asleep too often."""
         with suppress(OSError, ValueError, IndexError, AttributeError):
             stats = [(PROC / str(x.pid) / "task" / str(x.pid) / "stat").read_text() for x in processes]
             taken = {int(stat.rpartition(") ")[2].split()[36]) for stat in stats}
@@ -140,6 +141,6 @@ def run_at_once() -> None:
 
 
 def _listens(status: str) -> bool:
-    """Tell whether a process ignores LOOK elsewhere than in its background thread: whether it is sampled."""
+    """Tell whether a process ignores LOOK outside its background thread, which means that it is sampled."""
     masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("SigIgn"))
     return bool(int(masks.get("SigIgn", "0").strip(), 16) >> (LOOK - 1) & 1)

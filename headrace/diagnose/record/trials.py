@@ -1,4 +1,5 @@
-"""`--try`: runs a script again with remedies that need no edit, in turns, and measures what each gains."""
+"""`--try`: runs a script again with remedies that need no edit, and measures the gain of each. A turn is one run of
+every variant."""
 
 from __future__ import annotations
 
@@ -31,10 +32,10 @@ START_UP = 120.0  # s until a run must have begun to train
 PERIOD = 0.1  # s between samples: enough to notice that torch was imported
 LARGEST = 2e9  # bytes of a folder that is copied
 IGNORED = (".git", "__pycache__", ".venv", "venv", "node_modules", "runs", "wandb", "mlruns", "diagnosis", "logs")
-UNCERTAIN = 0.03  # of a rate, however alike the turns were: the next minute of a machine differs from this one
+UNCERTAIN = 0.03  # least relative uncertainty of a rate, however similar the turns: a machine's speed drifts
 STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015)  # 95 % quantiles of Student's t with 1, 2 ... degrees of freedom
 WORTH = 1.03  # a lower end above this is a gain
-CYCLE = 0.5  # share of the longest pause between optimizer steps, from which on a pause is one between updates
+CYCLE = 0.5  # a pause between optimizer steps longer than this share of the longest one is between updates
 AS_IT_IS = ""  # the name of the run without a change
 
 
@@ -43,14 +44,14 @@ class Trial:
     """The gain of a change of environment variables: steps per second with it, divided by those without."""
 
     change: str  # "OMP_NUM_THREADS=1"
-    gain: float  # mean of the turns, of logarithms
-    low: float  # between these it is nine times in ten that it is measured again, in three turns
+    gain: float  # geometric mean over the turns
+    low: float  # low .. high: 90 % prediction interval of the gain in another measurement of three turns
     high: float
     rates: list[float]  # optimizer steps per second, by turn
 
     @property
     def half_width(self) -> float:
-        """Of the interval, as a share of the gain."""
+        """Half-width of the interval, as a share of the gain."""
         return (self.high - self.low) / 2 / self.gain
 
     @property
@@ -61,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Trials:
-    """All that was tried."""
+    """The results of all changes that were tried."""
 
     found: list[Trial] = field(default_factory=list)  # the largest gain first
     notes: list[str] = field(default_factory=list)  # what was not tried, and why
@@ -93,7 +94,8 @@ def run(
 ) -> Trials:
     """Run a command with and without each change, in turns, in a copy of the working folder.
 
-    turns: of all changes; most: of those whose interval is not narrow after these.
+    turns: number of turns for all changes. most: largest number of turns, for changes whose interval is not narrow
+    after the first `turns`.
 
     Raises ValueError if the folder is too large to copy, or no run makes progress that can be counted.
     """
@@ -128,8 +130,9 @@ def _is_wide(change: str, rates: dict[str, list[float]]) -> bool:
 
 
 def compare(change: str, base: list[float], rates: list[float]) -> Trial:
-    """The gain over the runs without a change, turn by turn. Its interval is one of prediction: the mean of n turns and
-    that of TURNS later ones differ by a variance of 1 / n + 1 / TURNS of that of one turn."""
+    """The gain over the runs without a change, turn by turn. Its interval is a prediction interval: the difference
+    between the mean of n turns and the mean of TURNS later ones has a variance of (1 / n + 1 / TURNS) times that of one
+    turn."""
     logs = [math.log(rate / before) for before, rate in zip(base, rates, strict=False)]
     turns, half = len(logs), UNCERTAIN
     if turns > 1:
@@ -156,8 +159,8 @@ def copy_folder(source: Path, target: Path) -> None:
 
 
 def _within(copy: Path, word: str) -> str:
-    """A path of the command as one that holds in the copy of the working folder: a script's leads into the copy; that
-    of a file without a copy, such as .venv/bin/python, to the original."""
+    """A path of the command, changed so that it is valid in the copy of the working folder. A script's path leads into
+    the copy. The path of a file that is not copied, such as .venv/bin/python, leads to the original."""
     path = Path(word)
     if path.is_absolute() and path.is_relative_to(Path.cwd()) and path.suffix == ".py":
         return str(path.relative_to(Path.cwd()))
@@ -220,7 +223,7 @@ def points(spool: Path) -> list[tuple[float, int]]:
 
 
 def rate(progress: Sequence[tuple[float, int]]) -> float | None:
-    """Steps per second. Where they come in updates with pauses between, of whole updates with their pauses.
+    """Steps per second. If steps come in updates with pauses between them, only whole updates with their pauses count.
 
     None for fewer than three points.
     """

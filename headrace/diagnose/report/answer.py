@@ -1,4 +1,4 @@
-"""The answer of a report: what to do, what it gains, and the command or the code; before all figures."""
+"""The answer of a report: a remedy, its gain, and its command or code. It precedes all figures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headrace.diagnose.verdict.verdict import Verdict, gain_text
 
 @dataclass(frozen=True)
 class Answer:
-    """One sentence, what the script does a second now, and what to type or write."""
+    """One sentence, the script's present speed, and the command or code of the first remedy."""
 
     sentence: str
-    speed: str  # "951 steps/s"; "" where nobody counted
+    speed: str  # "951 steps/s"; "" if the learner does not count its steps
     title: str = ""  # of the first remedy; "" where there is none
     gain: str = ""
     command: str = ""  # or code

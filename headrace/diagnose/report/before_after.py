@@ -10,7 +10,7 @@ from headrace.diagnose.verdict.profile_facts import Facts
 
 
 def text(old: Facts, new: Facts) -> str:
-    """The speeds, the shares of both, and what else differs, as Markdown that reads well in a terminal."""
+    """The speeds and shares of both diagnoses, and all other differences, as Markdown that reads well in a terminal."""
     before, after = ({row.title: row for row in rows(facts)} for facts in (old, new))
     lines = [speeds(old, new), "", f"| {'activity':<26} | {'old':>9} | {'new':>9} | {'change':>9} |"]
     lines.append(f"|{'-' * 28}|{'-' * 10}:|{'-' * 10}:|{'-' * 10}:|")
@@ -25,7 +25,7 @@ def text(old: Facts, new: Facts) -> str:
 
 
 def speeds(old: Facts, new: Facts) -> str:
-    """Steps per second of both."""
+    """Steps per second of both diagnoses."""
     rates = [facts.profile.counters.get("env_rate") for facts in (old, new)]
     if not rates[0] or not rates[1]:
         return "Steps per second were not counted in both: only shares of the time are compared."

@@ -1,4 +1,4 @@
-"""The charts of a report, as SVG that stretches to its container. Text is in the HTML, so that it does not stretch."""
+"""The charts of a report, as SVG that stretches to its container. Text is in the HTML, so it does not stretch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.diagnose.report.table import Row
 from headrace.diagnose.verdict.profile_facts import binned, overlaps
 
 COLUMNS = 300  # of a timeline: each is a stacked bar of the roles in its part of the time
-LABELLED = 0.12  # share of a bar from which on a part has its name in it
+LABELLED = 0.12  # a part of a bar is labelled if it takes at least this share
 HEIGHT = 100  # of a chart, in SVG units
 
 
 def strip(lane: Lane, start: float, end: float, columns: int = COLUMNS) -> str:
-    """A thread's roles between two moments: a stacked bar for each column."""
+    """A thread's roles between two times: a stacked bar for each column."""
     paths: dict[Role, list[str]] = {}
     for column, shares in enumerate(binned(lane.spans, start, end, columns)):
         top = float(HEIGHT)
@@ -51,7 +51,7 @@ def area(series: Sequence[Series], seconds: float, top: float) -> str:
 
 
 def level(series: Series, start: float, end: float, columns: int = COLUMNS) -> str:
-    """A quantity in % between two moments, as high as it is."""
+    """A quantity in % between two times, as bars of its height."""
     width, parts = max(end - start, 1e-9) / columns, []
     values = [0.0] * columns
     for begin, finish, value in zip(series.times, [*series.times[1:], end], series.values, strict=True):

@@ -20,7 +20,7 @@ STANDARD_OUTPUT = Path("-")
 
 
 def next_folder(name: str) -> Path:
-    """diagnosis/NAME_1, or the first number above all that are there."""
+    """diagnosis/NAME_1, or NAME with the first number above those of all existing folders."""
     numbers = [path.name.removeprefix(f"{name}_") for path in FOLDER.glob(f"{name}_*")]
     return FOLDER / f"{name}_{max((int(number) for number in numbers if number.isdecimal()), default=0) + 1}"
 

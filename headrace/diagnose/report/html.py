@@ -34,7 +34,7 @@ def save(
 
 
 def page(facts: Facts, verdict: Verdict, found: Answer | None = None, tried: Trials | None = None) -> str:
-    """The whole file, with the answer first. found, tried: of --try; by default the answer is the verdict's."""
+    """The whole file, with the answer first. found, tried: of --try; by default, `found` is the verdict's answer."""
     seen, found = bool(facts.profile.lanes), found or answer(facts, verdict)
     sections = [_answer(found), _parts(facts) if seen else "", _trials(tried) if tried else ""]
     sections += [_verdict(verdict), _remedies(verdict.remedies)]

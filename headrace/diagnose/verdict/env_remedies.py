@@ -23,7 +23,7 @@ LEAST_WARM = 0.33  # ... where the worker's wake-ups were counted
 FEW_ENVS = 4  # up to this many, batched inference is proposed
 WARM_CACHES = 0.5  # time of a step in a loop, as a share of its time in a worker that wakes up with cold caches
 COLD_STEP = 250e-6  # s that a step takes longer after a pause
-LEAST_STAYS = 0.5  # share of what the environments are expected to take in one process, that they take at least
+LEAST_STAYS = 0.5  # least time of the environments in one process, as a share of the expected time
 ACTING = (Role.ENVIRONMENT, Role.INFERENCE)
 LAGGING = 1.4  # a straggler takes this many times as long as the other workers
 OTHER_DATA = (
@@ -76,7 +76,8 @@ def _more_envs_in_processes(facts: Facts) -> Remedy | None:
 
 
 def one_process(facts: Facts) -> Remedy | None:
-    """No workers for environments that take less time than communicating with the workers. Actors send no steps."""
+    """Environments in the script's process, where they take less time than communicating with workers. Actors send no
+    steps, so this does not apply to them."""
     waiting = facts.spent(Role.WAIT, Role.ENVIRONMENT)  # the training thread's own environment time is communication
     busy, alone = sum(facts.env_worker_seconds), sum(_computing_seconds(facts))
     if facts.actors or not facts.env_workers or waiting - alone < 0.05 * facts.total or busy > waiting:
@@ -100,9 +101,10 @@ def _computing_seconds(facts: Facts) -> list[float]:
 
 
 def _warm(facts: Facts, lane: Lane, work: float) -> float:
-    """Seconds of a worker's environments in a loop: less what waking up costs it, which matters to short steps.
+    """Seconds of a worker's environments in a loop, without the cost of the worker's wake-ups, which matters for short
+    steps.
 
-    Environments that sleep do so as long in any process.
+    The time for which environments sleep is the same in any process.
     """
     asleep = lane.spent(Role.IDLE)
     asleep += sum(site.seconds for site in lane.sites if site.role is Role.ENVIRONMENT and site.call in SLEEPS)
@@ -130,7 +132,7 @@ def straggler(facts: Facts) -> Remedy | None:
         f"{facts.percent(saved)} of the time would be saved."
     )
     title, change = f"Find out why {lane.name} is slower", snippet(facts, "straggler")
-    if not facts.env_workers:  # what it works at is not known
+    if not facts.env_workers:  # its role is not known
         return remedy(facts, title, why, HALF_AN_HOUR, change, most=waiting)
     return remedy(facts, title, why, HALF_AN_HOUR, change, most=saved, likely=saved)
 
@@ -138,7 +140,8 @@ def straggler(facts: Facts) -> Remedy | None:
 def slowest(facts: Facts) -> tuple[Lane, float, float] | None:
     """A straggler, its busy seconds, and the median of the others; None where there is none.
 
-    It is one of the environments' workers, or else the child of unknown role whose computing most of the waiting is.
+    It is one of the environments' workers. If there are none, it is the child process that computes for most of the
+    time for which the training thread waits.
     """
     waiting, lanes, seconds = facts.spent(Role.WAIT), facts.env_workers, facts.env_worker_seconds
     if not lanes:

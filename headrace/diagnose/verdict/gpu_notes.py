@@ -1,4 +1,4 @@
-"""Sentences about the GPU: how busy it is, and what one can gain."""
+"""Sentences about the GPU: how busy it is, and how much a GPU, or a faster one, can gain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.diagnose.verdict.remedy import UNBOUNDED
 
 
 def bound(facts: Facts) -> str:
-    """Bound of what a GPU, or a faster one, can gain."""
+    """Bound of the gain from a GPU, or from a faster one."""
     spent = facts.spent(*NETWORK, Role.COPY, Role.LAUNCH)
     most, share = facts.bound(spent), facts.percent(spent)
     if facts.on_gpu:
@@ -34,7 +34,7 @@ def bound(facts: Facts) -> str:
 
 
 def _of_a_faster_one(facts: Facts, spent: float) -> str:
-    """Bound of a faster GPU, which shortens kernels and copies alone: NVML never counts too little of the kernels."""
+    """Bound of a faster GPU's gain: only kernels and copies shorten. NVML never underestimates the kernels' time."""
     working = facts.profile.gpu.get("nvml_busy", 100.0) / 100 * facts.total + facts.spent(Role.COPY)
     if working >= spent:
         return f": a faster GPU gains at most {times(facts.bound(spent))}"

@@ -1,4 +1,4 @@
-"""The first lines of a report: where the training loop takes its time, and how that is known."""
+"""The first lines of a report: the statements of the training loop that take the most time, and how sure this is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from headrace.diagnose.profile.profile import LEARNING, Role, Site
 from headrace.diagnose.verdict.profile_facts import NOTICEABLE, Facts
 
 UNKNOWN = 0.2  # share of the time in code of unknown or guessed role, above which the headline says so
-SHOWN, LEAST = 5, 0.03  # statements, and the share of the time from which on one is shown
-SPREAD = 0.3  # share of the time that a statement takes at least, to stand out
-WAITS = 0.2  # share of a statement's time from which on it is said what it waits for
+SHOWN, LEAST = 5, 0.03  # at most so many statements, each with at least this share of the time
+SPREAD = 0.3  # a statement stands out if it takes this share of the time
+WAITS = 0.2  # a report says what a statement waits for above this share of its time
 ACTIVITIES = {"environments": (Role.ENVIRONMENT,), "learning": LEARNING}
 
 
 def mostly(facts: Facts, activity: str) -> str:
-    """The statement of the loop that takes the most of an activity, where that is known."""
+    """The statement of the loop that takes most of an activity's time, if it is known."""
     site = _longest(facts, activity)
     if site is None:
         return ""

@@ -12,7 +12,7 @@ NETWORK = (*LEARNING, Role.INFERENCE)
 FUSED_SAVES = 0.55  # of the optimizer's time: Adam(fused=True) on a CPU takes a third or less; clipping stays as it is
 SMALL = 20e6  # operations of an update that a GPU computes faster than its kernels launch (100 x 5 us, 40 TFLOP/s)
 USUAL_ROWS = 256  # assumed size of a minibatch that was not seen
-IDLE = 0.2  # share of the time that involves the GPU, below which its kernels run too little to be worth it
+IDLE = 0.2  # a GPU does not pay if its kernels run for less than this share of the time that involves it
 WAITING = 0.7  # share of its computing time that a thread is on a core; below, fewer threads may be faster
 LARGER = 4  # factor of the proposed minibatch size
 
@@ -27,7 +27,7 @@ def is_small(facts: Facts) -> bool:
 def fused_optimizer(facts: Facts) -> Remedy | None:
     spent = facts.spent(Role.OPTIMIZER) * (
         1 - facts.guessed(Role.OPTIMIZER)
-    )  # moving a target network is no step of it
+    )  # updating a target network is no optimizer step
     if spent < 0.08 * facts.total or facts.on_gpu or facts.uses("headrace") or not _plain_adam(facts):
         return None
     why = (

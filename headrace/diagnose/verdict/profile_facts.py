@@ -12,10 +12,10 @@ from headrace.diagnose.profile.formatting import percent
 from headrace.diagnose.profile.profile import LEARNING, Kind, Lane, Profile, Role, Site, Span
 
 NOTICEABLE = 0.01  # share of the time below which a lane or a role is not mentioned
-TOLD = {"a pipe", "a socket", "a lock", "several files", "events"}  # what a process waits for that is told what to do
-SEVERAL = 3  # windows in which kernels are counted, from which on their mean is sure
+TOLD = {"a pipe", "a socket", "a lock", "several files", "events"}  # objects on which a process waits for an order
+SEVERAL = 3  # with so many intervals of counted kernels, their mean is sure
 LOW, USED = 20.0, 5.0  # % by NVML: below, hardly any kernel runs; above, a GPU is used
-FEW_UNSURE = 0.1  # share of the time that is guessed or unknown, up to which it may be said that nothing helps
+FEW_UNSURE = 0.1  # a report may say that nothing helps if at most this share of the time has a guessed or unknown role
 SLEEPS = ("sleep", "tick", "tick_busy_loop", "delay")  # C functions: time's, and those of pygame's clock
 IN_PROCESSES = {"SubprocVecEnv": "subproc_vec_env", "AsyncVectorEnv": "async_vector_env"}  # class -> its file
 UNCOMPILED = ("InlineEnv.", "WorkerEnv.")  # Headrace's classes that step Gymnasium environments
@@ -81,11 +81,11 @@ class Facts:
         return shares[0] - shares[1] <= errors
 
     def bound(self, saved: float, measured: float | None = None, unsure: float = 0.0) -> float:
-        """The largest possible gain from saving so many seconds (Amdahl 1967), plus the sampling error.
+        """The largest possible gain from saving `saved` seconds (Amdahl 1967), plus the sampling error.
 
-        On a busy machine it is larger by the time for which the training thread had no core: on another day it has one.
-        measured: those of the seconds that were sampled; the error of the others is proportional to what is left.
-        unsure: share of the other time that may belong to what is saved, too.
+        On a busy machine the bound is larger by the time for which the training thread had no core, because on an idle
+        machine it has one. measured: part of `saved` that was sampled; the error of the other part is proportional to
+        the remaining time. unsure: share of the other time that may also be saved.
         """
         share = min(saved / self.total, 1.0)
         sampled = share if measured is None else min(measured / self.total, share, 0.999)
@@ -94,13 +94,13 @@ class Facts:
         return 1.0 / max((1.0 - share - error - busy) * (1.0 - unsure), 1e-3)
 
     def may_be(self, *roles: Role) -> float:
-        """Share of the time in other roles that may have one of these: it is guessed, or of unknown role."""
+        """Share of the time in other roles that may belong to `roles`, because its role is guessed or unknown."""
         guessed = sum(time for role, time in self.profile.training_thread.guessed.items() if role not in roles)
         others = self.total - self.spent(*roles)
         return min((guessed + self.spent(*{Role.OTHER} - set(roles))) / max(others, 1e-9), 1.0)
 
     def gain(self, saved: float) -> float:
-        """Wall time now divided by wall time with so many seconds saved."""
+        """Wall time now divided by wall time with `saved` seconds less."""
         return self.total / max(self.total - saved, 1e-3 * self.total)
 
     @cached_property
@@ -112,7 +112,7 @@ class Facts:
         if lane.pid in self._ancestors:
             return False
         waited_for = self.spent(Role.WAIT) > NOTICEABLE * self.total  # other sleepers are a library's services
-        # an environment that sleeps, and is told by somebody when to step; a library's monitor wakes by its own clock
+        # a sleeping environment waits for orders to step, whereas a library's monitor wakes by its own clock
         told = not lane.waits or sum(lane.waits.get(what, 0.0) for what in TOLD) > NOTICEABLE * lane.total
         own = not lane.sites or any(site.own for site in lane.sites if site.role is Role.IDLE)
         asleep = waited_for and lane.spent(Role.IDLE) > NOTICEABLE * self.total and told and own
@@ -152,7 +152,7 @@ class Facts:
 
     @cached_property
     def unsampled_env_workers(self) -> bool:
-        """Tell whether other processes step the environments, but no sample of them shows it."""
+        """Tell whether other processes step the environments, though no sample of these processes shows it."""
         if self.env_workers:
             return False
         thread = self.profile.training_thread
@@ -166,7 +166,7 @@ class Facts:
         return self.profile.training_thread.wakes > 0
 
     def wakes(self, waited: float) -> float:
-        """Times that the training thread woke up from so many seconds of waiting, as a part of all its waiting."""
+        """Number of the training thread's wake-ups in `waited` seconds of waiting, in proportion to all its waiting."""
         lane = self.profile.training_thread
         blocked = max(lane.total - lane.cpu_seconds - lane.queued_seconds, waited, 1e-9)
         return lane.wakes * waited / blocked
@@ -193,7 +193,7 @@ class Facts:
 
     @property
     def learns_in_one_call(self) -> bool:
-        """Tell whether forward, backward and optimizer are one fused call, in which no sampler tells them apart."""
+        """Tell whether forward, backward and optimizer are one fused call, whose parts a sampler cannot distinguish."""
         return self.uses("headrace") and self.share(Role.BACKWARD, Role.OPTIMIZER) < NOTICEABLE
 
     def title(self, role: Role) -> str:
@@ -226,7 +226,7 @@ class Facts:
 
     @property
     def on_gpu(self) -> bool:
-        """Tell whether the script used a GPU: torch says so, or JAX is there and the GPU works."""
+        """Tell whether the script used a GPU: torch reports it, or JAX is imported and the GPU is busy."""
         return bool(self.counter("cuda")) or (self.uses("jax") and self.profile.gpu.get("nvml_busy", 0.0) > USED)
 
     @property
@@ -253,8 +253,8 @@ class Facts:
     def gpu_busy(self) -> float | None:
         """Share of the time that involves the GPU for which its kernels run; None where no figure is sure.
 
-        One window of kernels may be all collecting, and NVML counts short periods whole: one alone says too little
-        where they differ.
+        A single interval of counted kernels may hold nothing but data collection, and NVML counts any short period of
+        work as a whole one. Neither is enough where the two differ.
         """
         gpu, involved = self.profile.gpu, self.share(*LEARNING, Role.INFERENCE, Role.COPY, Role.LAUNCH)
         kernels, nvml = gpu.get("kernel_busy"), gpu.get("nvml_busy")
@@ -276,9 +276,10 @@ class Facts:
         return sum(lane.queued_seconds for lane in lanes) / max(sum(lane.total for lane in lanes), 1e-9)
 
     def idle_seconds(self, *roles: Role) -> float:
-        """Seconds of some roles as on an idle machine: less their part of the time in which the thread had no core.
+        """Seconds of some roles on an idle machine: without their part of the time for which the thread had no core.
 
-        A role has so much of it as of the time that is computed: what sleeps inside an environment needs no core.
+        That time is divided in proportion to the roles' computing time, because sleep inside an environment needs no
+        core.
         """
         thread, resting = self.profile.training_thread, (Role.WAIT, Role.IDLE)
         computed = {role: seconds - thread.blocked.get(role, 0.0) for role, seconds in self.seconds.items()}
@@ -294,7 +295,7 @@ class Facts:
 
     @property
     def actors(self) -> bool:
-        """Tell whether the processes that step environments act, too: the learner waits for them once a rollout."""
+        """Tell whether the processes that step environments also act, so that the learner waits once per rollout."""
         return any(lane.share(Role.INFERENCE) > NOTICEABLE for lane in self.env_workers)
 
     def on_cpu(self, *roles: Role, lanes: Sequence[Lane] = ()) -> float:
@@ -308,14 +309,14 @@ class Facts:
         return sum((span.end - span.start) * span.on_cpu for span in spans) / total if total else 1.0
 
     def runs(self, library: str) -> bool:
-        """Tell whether lines of a library are among those that take the training's time: imported is not used."""
+        """Tell whether lines of a library take time of the training: a library may be imported, but not used."""
         lines = [site for lane in self.training_lanes for site in (*lane.sites, *lane.lines)]
         if library == "headrace" or not any(not site.own for site in lines):
             return self.uses(library)
         return self.uses(library) and any(f"/{library}/" in site.file.replace("\\", "/") for site in lines)
 
     def guessed(self, *roles: Role) -> float:
-        """Share of the time in some roles, in all where none is given, of which the role is likely and not sure."""
+        """Share of the time in some roles (by default in all) whose role is likely, but not sure."""
         guessed = self.profile.training_thread.guessed
         spent = self.spent(*roles) if roles else self.total
         return sum(guessed.get(role, 0.0) for role in roles or guessed) / max(spent, 1e-9)

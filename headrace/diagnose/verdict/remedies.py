@@ -18,11 +18,11 @@ from headrace.diagnose.verdict.remedy import DAY, HALF_AN_HOUR, MINUTE, MINUTES,
 from headrace.diagnose.verdict.snippets import instead, snippet, without
 
 LEAST_GAIN = 1.15  # remedies with a lower gain or bound are not listed: predictions are not so exact
-COLD_AFTER_FILES = 0.1  # largest share of all other time that cold caches may cost after a file or an evaluation
-GUESSED = 0.2  # share of an activity's time whose role is guessed, above which no gain is predicted
-ANSWERED = ("a socket", "a pipe", "several files", "a message queue")  # through which answers come
-WAITED = 0.05  # share of the time that a disk is waited for, from which on the caches are cold after it
-# of remedies without a prediction, what a share of the time is worth that takes so much of the user's
+COLD_AFTER_FILES = 0.1  # cold caches after a file or an evaluation cost at most this share of all other time
+GUESSED = 0.2  # no gain is predicted if the role of more than this share of an activity's time is guessed
+ANSWERED = ("a socket", "a pipe", "several files", "a message queue")  # objects through which answers come
+WAITED = 0.05  # caches count as cold after waits for a disk that take more than this share of the time
+# weight of the saved share of the time, by the effort of a remedy, to sort remedies without a prediction
 WORTH = {MINUTE: 2.0, MINUTES: 2.0, HALF_AN_HOUR: 1.0, DAY: 0.5}
 RARER = 10  # "ten times less often"
 LESS_OFTEN = {  # role -> title, what was measured
@@ -32,7 +32,7 @@ LESS_OFTEN = {  # role -> title, what was measured
     Role.GARBAGE: ("Collect garbage ten times less often", "goes into Python's garbage collection"),
     Role.SIDE: ("Do the side work ten times less often", "goes into what gives nothing that the loop uses"),
 }
-ONCE = {  # the same for what need not be done in each turn of the loop
+ONCE = {  # the same for work that need not be done in each iteration of the loop
     Role.REMADE: ("Make once what each turn of the loop makes again", "goes into building the same again"),
     Role.READING: ("Keep in memory what is read again and again", "goes into reading files"),
 }
@@ -42,10 +42,10 @@ COLD_AFTER_MAKING, OF_MAKING = 0.6, 0.1
 
 
 def remedies(facts: Facts) -> list[Remedy]:
-    """All remedies that can gain something: those of the largest predicted gain first, those without one last."""
+    """All remedies with a gain, sorted by predicted gain, the largest first. Remedies without a prediction are last."""
     found = [remedy for rule in RULES if (remedy := rule(facts)) is not None and remedy.bound >= LEAST_GAIN]
     found = [remedy for remedy in found if remedy.gain is None or remedy.gain >= LEAST_GAIN]
-    if (first := waiting.faster(facts)) is not None:  # what else is saved is waited for
+    if (first := waiting.faster(facts)) is not None:  # other savings would only lengthen the wait
         return [first, *(replace(remedy, gain=None) for remedy in found)]
     return sorted(found, key=lambda remedy: (-(remedy.gain or 0.0), -remedy.saved * WORTH[remedy.effort]))
 
@@ -105,7 +105,7 @@ def _data(facts: Facts) -> Remedy | None:
 
 
 def _waits(facts: Facts) -> Remedy | None:
-    """Requests that are sent one after another, to others than the environments' processes."""
+    """Several requests at once instead of one after another, to processes other than the environments'."""
     waits = facts.profile.training_thread.waits
     spent = min(sum(waits.get(what, 0.0) for what in ANSWERED), facts.spent(Role.WAIT))
     others = (lane for lane in facts.profile.lanes if lane.pid != facts.profile.training_thread.pid)

@@ -41,9 +41,9 @@ class Remedy:
 
 
 def saved_waiting(facts: Facts, spent: float, waited: float | None = None) -> tuple[float, float]:
-    """The most seconds, and the likely ones, that are saved without `spent` seconds, `waited` of them of waiting.
+    """Largest and expected number of seconds saved by removing `spent` seconds, of which `waited` are waiting.
 
-    waited: all of them where not given.
+    waited: by default all of `spent`.
     """
     waited = spent if waited is None else waited
     rest, wakes = facts.total - spent, facts.wakes(waited)
@@ -70,8 +70,8 @@ def remedy(
 ) -> Remedy:
     """A remedy that saves at most `most` seconds of the training thread's time, and probably `likely`.
 
-    measured: those of `most` that were sampled, where the others are an estimate. saves: the roles that it shortens;
-    what is guessed to have another role, or has none, may be of them, too.
+    measured: part of `most` that was sampled; the rest is an estimate. saves: the roles that the remedy shortens. Time
+    whose role is guessed or unknown may belong to them, too.
     """
     bound = facts.bound(most, measured, facts.may_be(*saves) if saves else 0.0)
     gain = None if likely is None else min(facts.gain(likely), bound)

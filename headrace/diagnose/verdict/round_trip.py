@@ -15,7 +15,7 @@ TIMEOUT = 20.0  # s for the process to start, or to answer
 
 
 def measure() -> float:
-    """Median seconds of one round trip, as vector environments make it; TYPICAL if no process can be started."""
+    """Median seconds of one round trip like a vector environment's; TYPICAL if no process can be started."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     worker = context.Process(target=_answer, args=(there,), daemon=True)

@@ -19,7 +19,7 @@ def snippet(facts: Facts, name: str, **values: str | int) -> str:
 
 
 def instead(site: Site | None, code: str) -> str:
-    """The line that was found, if it is known, and the code to write instead."""
+    """The code to write, after a comment with the line that it replaces, if that line is known."""
     return (f"# found at {site.file}:{site.line}: {site.text}\n" if site else "") + code
 
 

@@ -17,12 +17,12 @@ from headrace.diagnose.verdict.remedy import UNBOUNDED, Remedy
 LITTLE_GAIN = 1.15  # below, a gain is not worth a headline
 ENOUGH_SAMPLES = 150  # with fewer, shares are too inexact for a verdict, unless few activities may be the largest
 FEWEST_SAMPLES = 20  # ... and with fewer, in any case
-FEW_PHASES = 5  # of learning; with fewer, the shares depend on where the window began
-MOSTLY_LEARNING = 0.95  # share of the time in learning, above which they do not
-TELLING = 2.0  # ... and as this, where no gain is predicted
+FEW_PHASES = 5  # phases of learning; with fewer, the shares depend on where the window began
+MOSTLY_LEARNING = 0.95  # ... unless learning takes more than this share of the time
+TELLING = 2.0  # the bound of a remedy without a predicted gain is given only below this
 COMPUTING = (Role.ENVIRONMENT, Role.INFERENCE, Role.DATA, *LEARNING)
-SOME_WORK = 0.1  # share of a thread's time from which on it may do a part of the training
-TOGETHER = 3  # parts at most that a headline names together, where it is not known which is the largest
+SOME_WORK = 0.1  # a thread that works for more than this share of its time may do a part of the training
+TOGETHER = 3  # most parts that a headline names together, where the largest is not known
 SINGLE_ROLES = [role for role in Role if role not in (Role.ENVIRONMENT, *LEARNING, Role.WAIT, Role.START_UP)]
 
 
@@ -39,7 +39,7 @@ class Verdict:
 
 
 def judge(facts: Facts) -> Verdict:
-    """The verdict on a profile; only a note where nothing was sampled."""
+    """The verdict on a profile. If nothing was sampled, it only says so."""
     failed = facts.profile.exit.ending in (Ending.EXCEPTION, Ending.SIGNAL) and not facts.training_began
     if facts.profile.lanes and (failed or facts.total < 1e-3):
         return _without_training(facts)
@@ -69,20 +69,18 @@ def _too_few(facts: Facts) -> bool:
 def _has_not_begun(facts: Facts) -> bool:
     """Tell whether a window ended before the training began, as while data are loaded."""
     if facts.samples < FEWEST_SAMPLES and facts.share(*COMPUTING) > facts.share(Role.DATA):
-        return False  # it may just have
+        return False  # it may have begun at the end of the window
     others = [lane for lane in facts.profile.lanes[1:] if lane.samples]
     nobody = bool(others) and not any(map(_works, others)) and facts.share(Role.IDLE) < 0.5
     waits = facts.share(Role.WAIT, Role.IDLE) >= 0.5 and not nobody
     known = (bool(facts.counter("before_updates")) or facts.share(Role.OTHER) < 0.5) and not waits
     stopped = facts.profile.exit.ending in (Ending.TIME_LIMIT, Ending.INTERRUPT)
-    turns = facts.share(Role.REMADE) > 0.5 and not facts.counter(
-        "before_updates"
-    )  # a loop that sets up again and again
-    return not facts.training_began and not turns and known and stopped
+    sets_up_again = facts.share(Role.REMADE) > 0.5 and not facts.counter("before_updates")
+    return not facts.training_began and not sets_up_again and known and stopped
 
 
 def _works(lane: Lane) -> bool:
-    """Tell whether a thread does something else than starting, waiting and sleeping."""
+    """Tell whether a thread does anything besides starting, waiting and sleeping."""
     return 1 - lane.share(Role.START_UP, Role.WAIT, Role.IDLE) > SOME_WORK and lane.total > 0
 
 
@@ -114,7 +112,7 @@ def _what_to_do(profile: Profile) -> str:
 
 
 def _of_several(facts: Facts) -> Verdict:
-    """Several processes that train: said as they are, without a figure that would hold for one of them only."""
+    """The verdict on several processes that train: a list, without figures that would hold for only one of them."""
     number = facts.counter("trainers") or 0
     learning = sorted(facts.profile.lanes, key=lambda lane: -lane.spent(*LEARNING))[:number]
     parts = [
@@ -132,7 +130,7 @@ def _of_several(facts: Facts) -> Verdict:
 
 
 def groups(facts: Facts, spent: Callable[..., float] | None = None) -> list[tuple[str, float]]:
-    """The names of activities in reports, and their seconds; the most first. spent: facts.spent where not given."""
+    """The names of activities in reports, with their seconds, the largest first. spent: facts.spent where not given."""
     spent = spent or facts.spent
     found = [("environments", spent(Role.ENVIRONMENT) + facts.env_wait), ("learning", spent(*LEARNING))]
     found += [(Role.WAIT.label, spent(Role.WAIT) - facts.env_wait)]
@@ -240,8 +238,8 @@ def _bounds(facts: Facts, found: list[Remedy]) -> str:
 def gain_text(remedy: Remedy) -> str:
     """The gain of a remedy: "about 1.50x, at most 1.55x"; or "not predicted", with a bound where it says something.
 
-    A bound of UNBOUNDED or more, where the remedy affects nearly all of the time, is not given as a number. That of a
-    remedy without a prediction is given below TELLING only: a larger one promises what nothing in the profile shows.
+    A bound of UNBOUNDED or more, where the remedy affects nearly all of the time, is not given as a number. The bound
+    of a remedy without a prediction is given only below TELLING, because nothing in the profile supports a larger one.
     """
     if not remedy.gain:
         return f"not predicted, at most {times(remedy.bound)}" if remedy.bound < TELLING else "not predicted"

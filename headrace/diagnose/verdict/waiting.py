@@ -1,4 +1,5 @@
-"""A training thread that waits, and what others do meanwhile: one that works without a pause is the bottleneck."""
+"""A training thread that waits, and the work of other threads and processes meanwhile. One that works without a pause
+is the bottleneck."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from headrace.diagnose.verdict.profile_facts import TOLD, Facts
 from headrace.diagnose.verdict.remedy import HALF_AN_HOUR, Remedy, remedy
 from headrace.diagnose.verdict.snippets import snippet
 
-ALWAYS = 0.9  # share of the time for which it computes, or is ready to
-WAITED = 0.1  # share of the time for which the training thread must wait, and another work, to be named
-MOSTLY = 0.5  # share of its work from which on it is said what a lane works at
+ALWAYS = 0.9  # a bottleneck computes, or is ready to, for more than this share of the time
+WAITED = 0.1  # waits of the training thread, or work meanwhile, below this share of the time are not named
+MOSTLY = 0.5  # a report names a lane's role if it takes more than this share of the lane's work
 
 
 def bottleneck(facts: Facts) -> Lane | None:
@@ -29,7 +30,7 @@ def bottleneck(facts: Facts) -> Lane | None:
 
 
 def sentence(facts: Facts) -> str:
-    """Sentence, without its end, on a script that waits most of the time, or for its bottleneck."""
+    """Sentence, without its full stop, on a script that waits most of the time, or waits for its bottleneck."""
     seconds = facts.spent(Role.WAIT) - facts.env_wait
     what = next(iter(facts.profile.training_thread.waits), "")
     for_what = f", for {what} for the most part" if what else ""
@@ -52,7 +53,7 @@ def for_the_lock(facts: Facts) -> list[str]:
 
 
 def _meanwhile(facts: Facts) -> str:
-    """Work of the processes and threads that the training thread waits for, meanwhile."""
+    """Clause on the thread or process that computes the most while the training thread waits."""
     others = [lane for lane in facts.profile.lanes[1:] if lane.samples and lane.total > 0]
     lane = max(others, key=lambda lane: lane.cpu_seconds, default=None)
     if lane is None or lane.cpu_seconds < WAITED * facts.total:
@@ -61,7 +62,7 @@ def _meanwhile(facts: Facts) -> str:
 
 
 def _work(lane: Lane) -> str:
-    """The place where a lane works, and at what: ", mostly at train.py:12 (reading files)"."""
+    """The place and the role of a lane's work: ", mostly at train.py:12 (reading files)"."""
     site = max(lane.sites, key=lambda site: (site.role is not Role.WAIT, site.seconds), default=None)
     working = {role: seconds for role, seconds in lane.seconds.items() if role not in (Role.WAIT, Role.OTHER)}
     role = max(working, key=working.__getitem__, default=None)

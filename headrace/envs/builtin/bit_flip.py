@@ -13,10 +13,11 @@ VECTOR = Box(0.0, 1.0, (BITS,))
 
 
 class BitFlip(KernelEnv):
-    """Flip one of 30 bits in each step; reward 0 when all are those of the goal, which ends the episode, -1 before.
+    """Flip one of 30 bits in each step. The reward is 0 when all bits equal the goal's, which ends the episode, and -1
+    before.
 
-    Bits and goal are random at first, and only hindsight finds a reward among 2^30 states. Solved is an episode with a
-    return above -30. `bits`: how many are in use; the others stay 0, and flipping one of them changes nothing.
+    Bits and goal are random at first. Only hindsight finds a reward among 2^30 states. An episode with a return above
+    -30 is solved. `bits`: number of bits in use; the others stay 0, and flipping them has no effect.
     """
 
     observation_space = Dict({"observation": VECTOR, "achieved_goal": VECTOR, "desired_goal": VECTOR})

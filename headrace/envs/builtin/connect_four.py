@@ -16,7 +16,7 @@ CELL = 32  # pixels of a rendered cell
 COLORS = {EMPTY: (24, 24, 32), OWN: (230, 90, 70), OTHER: (240, 200, 80)}
 DOWN = np.array([0, 1, 1, 1])  # directions of lines: row, column, both diagonals
 RIGHT = np.array([1, 0, 1, -1])
-MOST_RANDOM = 6  # moves after which nobody can have won, and in which no column overflows
+MOST_RANDOM = 6  # largest number of moves after which no player can have won and no column overflows
 
 
 def height(board, column):
@@ -57,9 +57,9 @@ def drawn(board):
 class ConnectFour(KernelEnv):
     """Drop pieces into 7 columns of 6; four in a line win. Reward 1 for a win, -1 for a loss, 0 for a draw.
 
-    The opponent drops its piece into a column that is not full, each as likely as the others, and begins every second
-    game. The observation is the board from the top row down, the own pieces (42 entries), then those of the opponent
-    (42). Full columns are forbidden by the action mask; a piece dropped there by others than policies is a lost game.
+    The opponent chooses a column that is not full uniformly, and begins every second game. The observation is the board
+    from the top row down: the own pieces (42 entries), then the opponent's (42). The action mask forbids full columns.
+    A piece dropped there without the mask loses the game.
     """
 
     observation_space = Box(0.0, 1.0, (2 * ROWS * COLUMNS,))
@@ -128,19 +128,20 @@ class ConnectFour(KernelEnv):
 
 
 def winning(board, column, who):
-    """1 where a piece of a player that is dropped into a column wins, else 0."""
+    """1 for columns in which a player's piece wins at once, else 0."""
     row = ROWS - 1 - height(board, column)
     return 1 if row >= 0 and wins(board, row, column, who) else 0
 
 
 class ConnectFourPlayers(KernelEnv):
-    """Two agents drop pieces into 7 columns of 6 by turns; four in a line win: reward 1, of the other -1.
+    """Two agents take turns to drop pieces into 7 columns of 6. Four in a line win: the reward is 1, and -1 for the
+    other.
 
-    `mover` in the state is the agent that moves next, and the action of the other one is not read. The observation is
-    the board from the top row down: the agent's own pieces (42 entries), then those of the other (42); then in which
-    columns a piece wins at once, an own one (7 entries) and one of the other (7). Full columns are forbidden by the
-    action mask, and a piece dropped there loses the game. `random_moves`, up to 6: a game begins after 0 to so many
-    moves at random, each number as likely as the others; the first move is player_0's.
+    `mover` in the state is the agent that moves next; the other agent's action is not read. The observation is the
+    board from the top row down: the agent's own pieces (42 entries), then the other's (42). Then follow the columns in
+    which a piece wins at once, the agent's own (7 entries) and the other's (7). The action mask forbids full columns; a
+    piece dropped there loses the game. `random_moves`, up to 6: a game begins after a number of random moves that is
+    uniform from 0 to this; the first move is player_0's.
     """
 
     observation_space = Box(0.0, 1.0, (2 * (ROWS + 1) * COLUMNS,))

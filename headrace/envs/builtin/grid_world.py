@@ -21,12 +21,12 @@ AGENT = (80, 160, 240)
 class GridWorld(KernelEnv):
     """Walk over an 8 x 8 board and collect its pills; reward 1 for each, and the episode ends with the last one.
 
-    Every episode has a new board: each cell is a wall with probability 1/8 and a pill with probability 1/8, the agent's
-    corner is free, and the opposite corner has a pill. A board has 8.75 pills on average, some of which may be behind
-    walls: then the episode ends after 100 steps. A step into a wall or the edge leaves the agent where it is.
+    Every episode has a new board. Each cell is a wall with probability 1/8 and a pill with probability 1/8, the agent's
+    corner is free, and the opposite corner has a pill. A board has 8.75 pills on average. If walls enclose some of
+    them, the episode ends after 100 steps. A step into a wall or the edge leaves the agent where it is.
 
-    The observation is the board as seen from the agent, row by row: 15 x 15 cells with the agent's in the middle (wall
-    and outside -1, free 0, pill 1), so that what a policy learns in one place holds in others.
+    The observation is the board centered on the agent, row by row: 15 x 15 cells (wall and outside -1, free 0, pill 1).
+    So what a policy learns in one place also applies in others.
     """
 
     observation_space = Box(-1.0, 1.0, (VIEW * VIEW,))

@@ -13,7 +13,7 @@ from headrace.kernels.language.ops import clip, cos, f32
 class MountainCarContinuous(KernelEnv):
     """Reach the flag: reward 100, minus 0.1 force^2 for each step. A policy that never moves gets 0.
 
-    The cost is that of the clipped force; Gymnasium's takes the force before clipping to [-1, 1].
+    The cost is computed from the clipped force; Gymnasium's uses the force before clipping to [-1, 1].
     """
 
     observation_space = MountainCar.observation_space  # position, velocity

@@ -21,7 +21,7 @@ def apart(here, there):
 
 
 def steered(right, up, action, speed, agility):
-    """A velocity after a step: it approaches that of the action, by the fraction `agility`."""
+    """A velocity after a step, which approaches the action's velocity by the fraction `agility`."""
     wanted_right = speed * ((1.0 if action == 1 else 0.0) - (1.0 if action == 2 else 0.0))
     wanted_up = speed * ((1.0 if action == 3 else 0.0) - (1.0 if action == 4 else 0.0))
     return right + agility * (wanted_right - right), up + agility * (wanted_up - up)
@@ -31,11 +31,11 @@ class Pursuit(KernelEnv):
     """A pursuer and an evader on a torus of side 1; the pursuer is faster, the evader turns more quickly.
 
     Both act at once: stay, or move in one of four directions. An episode ends when their distance is below `reach`. The
-    pursuer's reward is the decrease of the distance, plus 1 for a catch; the evader's is its negative. With a catch the
-    pursuer's return is 1 plus the initial distance; without one it is the decrease of the distance, about 0.
+    pursuer's reward is the decrease of the distance, plus 1 for a catch; the evader's is the negative of this. With a
+    catch the pursuer's return is 1 plus the initial distance. Without one it is the decrease of the distance, about 0.
 
-    An agent observes the displacement to the other (right and up, in halves of the side), both velocities, its own
-    first (in units of the pursuer's speed), and its number (pursuer 0, evader 1), so that one policy can act for both.
+    An agent observes the displacement to the other (right and up, in units of half the side), both velocities, its own
+    first (in units of the pursuer's speed), and its number (pursuer 0, evader 1). So one policy can act for both.
     """
 
     observation_space = Box(-2.0, 2.0, (7,))

@@ -1,4 +1,4 @@
-"""Move a gripper to a goal in space, rewarded only where it is: after FetchReach (Plappert et al. 2018,
+"""Move a gripper to a goal in space, with a reward only at the goal. After FetchReach (Plappert et al. 2018,
 arXiv:1802.09464), with a point mass in place of the arm."""
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ REACHED = 0.05  # m: distance at which a goal is reached, FetchReach's
 
 
 class Reach(KernelEnv):
-    """Accelerate a gripper along three axes; reward 0 within 5 cm of the goal, -1 elsewhere. Episodes take 50 steps.
+    """Accelerate a gripper along three axes. The reward is 0 within 5 cm of the goal, and -1 elsewhere. Episodes take
+    50 steps.
 
     The gripper starts at rest in the center, and the goal is drawn from a cube of 30 cm around it. The observation is
     the velocity, in m per step; goals are positions in m. A trained policy gets about -3, a random one about -48.

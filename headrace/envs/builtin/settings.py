@@ -1,4 +1,4 @@
-"""Registers the environments of settings.toml with their settings."""
+"""Register the environments of settings.toml with their settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def register_all() -> None:
 
 
 def _value(value: bool | int | float | str | list[int]) -> Value:
-    """A setting in Python: TOML has neither None nor tuples."""
+    """Convert a setting to Python's types, since TOML has neither None nor tuples."""
     if isinstance(value, list):
         return tuple(value)
     return None if value == "none" else value

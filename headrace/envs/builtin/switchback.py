@@ -18,10 +18,10 @@ FREE, WALL, AGENT, GOAL = (24, 24, 32), (110, 110, 120), (80, 160, 240), (240, 1
 
 
 class Switchback(KernelEnv):
-    """Walk four lanes of a 15 x 15 board, from the upper left corner to the lower left one; reward 1 there, which ends
-    the episode, and 0 before.
+    """Walk four lanes of a 15 x 15 board, from the upper left corner to the lower left one. The reward is 1 there,
+    which ends the episode, and 0 before.
 
-    Walls divide the lanes, with a gap on the right, on the left and on the right. The way is 58 steps at least. The
+    Walls divide the lanes, with a gap on the right, on the left and on the right. The shortest path takes 58 steps. The
     observation is the agent's row and column, one-hot. A step into a wall or the edge leaves the agent where it is.
     """
 

@@ -1,4 +1,4 @@
-"""A port with parameters of its own, drawn by the Gymnasium environment that it is a port of."""
+"""A port with changed parameters, whose reference environment draws the images."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from headrace.envs.compiled.single_env import Single
 
 
 class DrawnPort(gymnasium.Wrapper):
-    """A KernelEnv, compiled, whose state its reference draws, which has other parameters.
+    """A compiled KernelEnv whose state its reference draws, since the reference has other parameters.
 
-    render() raises TypeError where the reference keeps its state in another form than the port.
+    render() raises TypeError if the reference keeps its state in another form than the port.
     """
 
     def __init__(self, cls: type[KernelEnv], params: Settings, render_mode: str | None = None) -> None:

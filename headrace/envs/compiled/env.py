@@ -25,10 +25,10 @@ class CompiledEnv(Env):
     backend: "cpu" (Numba, SIMD), "cuda" (one thread per environment) or "torch" (batched tensors, any device).
     num_envs: copies of the environment. Each agent has a column in each copy: agent a of copy w is column
     a * num_copies + w, and the attribute num_envs counts columns.
-    threads: of the CPU; None measures whether they pay. params: name -> one number, or N of them.
-    first_env: number of the first environment, where these are a part of a larger set: environment i draws what
-    first_env + i of it draws, so that the parts together give what one CompiledEnv of all gives.
-    Raises EnvError (kernels.language.errors) where the class cannot be compiled, ValueError for wrong arguments.
+    threads: number of CPU threads; None measures whether they pay. params: name -> one number, or N of them. first_env:
+    number of the first environment, for a part of a larger set. Environment i draws the random numbers of environment
+    first_env + i of the set, so that the parts together equal one CompiledEnv of all.
+    Raises EnvError (kernels.language.errors) if the class cannot be compiled, ValueError for wrong arguments.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class CompiledEnv(Env):
         self.target.set_params({**self.params, **params})
 
     def run(self, rollout: Rollout) -> None:
-        """All T steps, by the actions in the rollout. On CUDA one launch: the state stays in registers."""
+        """Take all T steps with the actions in the rollout. On CUDA in one launch: the state stays in registers."""
         self.target.run(rollout, 0, rollout.num_steps)
 
     def run_random(self, rollout: Rollout, first_step: int) -> None:
-        """All T steps by random actions, which are written into the rollout: the same ones on every backend.
+        """Take all T steps with random actions, which are written into the rollout and are the same on every backend.
 
         first_step: the number of earlier steps, a counter of the random numbers.
         """
@@ -100,4 +100,4 @@ class CompiledEnv(Env):
         self.target.load_state_dict(state)
 
     def close(self) -> None:
-        """Nothing is held beyond memory."""
+        """Do nothing: only memory is held."""

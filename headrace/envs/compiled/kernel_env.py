@@ -1,4 +1,4 @@
-"""KernelEnv: an environment as a user writes it, in plain scalar Python."""
+"""KernelEnv: an environment that a user writes in plain scalar Python."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ class KernelEnv:
     gymnasium_id: ClassVar[str | None] = None  # the reference that this is a port of, used for evaluation and videos
 
     class Params(NamedTuple):
-        """No parameters, unless a subclass names some."""
+        """No parameters, unless a subclass has some."""
 
     State: ClassVar[type[Any]]

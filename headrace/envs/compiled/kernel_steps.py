@@ -1,5 +1,5 @@
-"""One environment of a KernelEnv stepped by its kernels, for videos: plain Python takes half a second for a step of
-Tag."""
+"""Step one environment of a KernelEnv with its kernels, for videos: a step of Tag takes half a second in plain
+Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.kernels.targets.cpu.env import CpuEnvs
 
 
 class KernelSteps:
-    """What OneEnv does in plain Python. Row 0 of the rollout is always what is observed now."""
+    """Does with kernels what OneEnv does in plain Python. Row 0 of the rollout has the present observation."""
 
     def __init__(self, ir: EnvIR, params: Settings) -> None:
         self.ir, self.target = ir, CpuEnvs(ir, 1, params, threads=1)
@@ -24,7 +24,7 @@ class KernelSteps:
         self._rollout = Rollout(1, ir.num_agents, columns, "cpu")
 
     def begin(self, seed: int, episode: int) -> None:
-        """Begin episode 0 of a seed, or the episode after the present one, wherever that is."""
+        """Begin episode 0 of a seed, or the next episode, without finishing the present one."""
         if episode == 0:
             self.target.reset(self._rollout, seed)
         else:
@@ -53,7 +53,7 @@ class KernelSteps:
         self.target.set_state({name: torch.as_tensor(np.asarray(value))[None] for name, value in values.items()})
 
     def _step(self, valid: bool) -> None:
-        """A step, or, where that is not valid, the beginning of the next episode."""
+        """Take a step or, if row 0 is masked, begin the next episode."""
         self._rollout.valid[0] = valid
         self.target.step(self._rollout, 0)
         self._rollout.continue_from(self._rollout)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 class OneEnv:
     """One environment. `state` is its State, `p` its parameters; both may be set, for tests and debuggers.
 
-    compiled: stepped by its kernels for the CPU, which take their parameters from `params`, and not from `p`; the
-    states are the same up to rounding.
-    Raises EnvError where the class could not be compiled, ValueError for unknown parameters or an unknown render_mode.
+    compiled: whether its kernels for the CPU step it, which take parameters from `params`, not from `p`. The states are
+    the same up to rounding. Raises EnvError if the class cannot be compiled, ValueError for unknown parameters or an
+    unknown render_mode.
     """
 
     _kernel: KernelSteps | None = None
@@ -56,7 +56,7 @@ class OneEnv:
 
     @property
     def params(self) -> Settings:
-        """The parameters that were given, by name. Setting them sets `p`; the others get their defaults."""
+        """The given parameters, by name. Setting them sets `p`; others get their defaults."""
         return self._params
 
     @params.setter
@@ -72,7 +72,7 @@ class OneEnv:
 
     @property
     def state(self) -> Any:
-        """The State. Where it is compiled, this is a copy."""
+        """The State; a copy if the environment is compiled."""
         if self._kernel is None:
             return self._state
         fields = self._kernel.fields()
@@ -97,9 +97,9 @@ class OneEnv:
             self._seen = self._pixels.stacked(self.state, None)
 
     def advance(self, action: Any) -> tuple[Any, bool, bool]:
-        """One step: reward (a tuple of the agents' rewards, where there are several), terminated, truncated.
+        """Take a step. Returns reward (a tuple of rewards for several agents), terminated, truncated.
 
-        action: of several agents a tuple of theirs. Raises RuntimeError before the first reset.
+        action: a tuple of actions for several agents. Raises RuntimeError before the first reset.
         """
         if self.episode < 0:
             raise RuntimeError("step() before reset(): call reset() first")
@@ -118,7 +118,7 @@ class OneEnv:
         return reward, bool(terminated), late
 
     def _run(self, functions: Any, phases: tuple[Phase, ...], purpose: Purpose, action: Any) -> None:
-        """Each phase for all entities, one after the other. action: of several agents a tuple of theirs."""
+        """Run each phase for all entities, one after another. action: a tuple of actions for several agents."""
         for number, (function, phase) in enumerate(zip(functions, phases, strict=True)):
             for i in range(self.ir.entities):
                 key = self._key(purpose | (number + 1) << PHASE_BITS | i << ENTITY_BITS)
@@ -128,7 +128,7 @@ class OneEnv:
                 getattr(self.cls, function.__name__)(self.state, self.p, np.int32(i), *(known[x] for x in phase.takes))
 
     def _action_of(self, i: int, actions: Any) -> Any:
-        """An entity's action: no action, such as 0, where it is no agent."""
+        """An entity's action; a neutral one, such as 0, if it is not an agent."""
         if actions is None or i < self.ir.num_agents:
             return actions and actions[i]
         return self.typed_action(no_action(self.ir.action_space))
@@ -149,7 +149,7 @@ class OneEnv:
         return out
 
     def _fill(self, function: Any, out: np.ndarray, who: tuple[np.int32, ...]) -> None:
-        """Write what observe() or action_mask() of the class gives."""
+        """Write the result of the class's observe() or action_mask()."""
         if len(inspect.signature(function).parameters) == 3 + len(who):
             function(self.state, self.p, *who, out)
         else:
@@ -166,7 +166,7 @@ class OneEnv:
         return np.repeat(newest[-1:], 3, 0).transpose(1, 2, 0) if len(newest) != 3 else newest.transpose(1, 2, 0)
 
     def typed_action(self, action: np.ndarray | int) -> np.int32 | tuple:
-        """One agent's action as the kernels pass it to step()."""
+        """Convert an agent's action to the form in which kernels pass it to step()."""
         space: Any = self.ir.action_space
         if isinstance(space, Discrete):
             return np.int32(action)
@@ -175,12 +175,12 @@ class OneEnv:
         return tuple(np.asarray(action, np.int32))
 
     def _key(self, purpose: int) -> tuple[np.uint32, ...]:
-        """(seed, purpose, env, episode, step), as in the kernels."""
+        """The key (seed, purpose, env, episode, step), as in the kernels."""
         words = (self.seed, purpose, 0, self.episode, self.length)
         return tuple(np.uint32(word & 0xFFFFFFFF) for word in words)
 
     def _typed(self, state: Any) -> Any:
-        """The state with each field in its declared type."""
+        """Convert each field of a state to its declared type."""
         return self.cls.State(
             *(_as(f.dtype, value) if f.shape is None else value for f, value in zip(self.ir.state, state, strict=True))
         )
@@ -193,7 +193,7 @@ def _as(dtype: str, value: Any) -> Any:
 
 
 class _Cells(np.ndarray):
-    """An array field whose entries are read as the kernels read them: narrow integers as int32."""
+    """An array field whose entries are read as in the kernels: narrow integers as int32."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)

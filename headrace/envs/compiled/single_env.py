@@ -21,10 +21,10 @@ def single(
 ) -> gymnasium.Env | ParallelEnv:
     """A KernelEnv in plain Python, as a gymnasium.Env. Its random numbers are those of environment 0 of the kernels.
 
-    A class with several agents gives a pettingzoo.ParallelEnv. params: name -> number, in place of Params' defaults.
-    compiled: stepped by its kernels for the CPU instead, with the same states up to rounding.
-    Raises TypeError for what is no class; EnvError where it could not be compiled; ImportError where PettingZoo is
-    needed and not installed.
+    For a class with several agents the result is a pettingzoo.ParallelEnv. params: name -> number, in place of Params'
+    defaults. compiled: whether its kernels for the CPU step it instead, with the same states up to rounding. Raises
+    TypeError unless `cls` is a class; EnvError if it cannot be compiled; ImportError if PettingZoo is needed and not
+    installed.
     """
     if not isinstance(cls, type):
         raise TypeError(f"single() takes a class, not {cls!r}: import it, as in `from my_env import MyEnv`")
@@ -65,7 +65,7 @@ class Single(OneEnv, gymnasium.Env):
         return observation, float(np.float32(reward)), terminated, truncated, info
 
     def _seen_now(self, info: Json) -> tuple[np.ndarray, Json]:
-        """The observation, and the info with its action mask, int8, where the class has one."""
+        """The observation, and the info with the action mask, int8, if the class has one."""
         observation = self.observation()
         if self.ir.masked:
             info["action_mask"] = observation[self.observation_space.features :].astype(np.int8)  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ class SingleAgents(OneEnv, ParallelEnv):
         self.metadata |= {"name": cls.__name__}
         self.possible_agents = list(self.ir.agents)
         self.agents: list[str] = []
-        # one for each: a space draws its samples itself
+        # one for each agent, since a space has its own random numbers
         self.observation_spaces = {name: deepcopy(self.ir.observation_space) for name in self.possible_agents}
         self.action_spaces = {name: deepcopy(self.ir.action_space) for name in self.possible_agents}
 
@@ -57,9 +57,9 @@ class SingleAgents(OneEnv, ParallelEnv):
         return self._observations(), {name: {} for name in self.agents}
 
     def step(self, actions: dict[str, np.ndarray | int]) -> tuple[Json, ...]:  # type: ignore[override]
-        """One step of all agents: observations, rewards, terminated, truncated, infos, by their names.
+        """Take a step of all agents. Returns observations, rewards, terminated, truncated and infos by agent.
 
-        Raises RuntimeError before the first reset, KeyError where an agent has no action.
+        Raises RuntimeError before the first reset, KeyError if an agent has no action.
         """
         names = self.possible_agents
         rewards, terminated, truncated = self.advance(tuple(self.typed_action(actions[name]) for name in names))

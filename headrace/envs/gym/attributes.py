@@ -11,8 +11,8 @@ NOT_OF_USERS = ("gymnasium", "headrace", "stable_baselines3")  # packages whose 
 
 
 def set_attribute(env: gymnasium.Env, name: str, value: Any) -> None:
-    """Set an attribute where it is: on the outermost wrapper that has it, or on the environment. A new one is set on
-    the outermost wrapper of the user's, where there is one, as Gymnasium's set_wrapper_attr() does without others."""
+    """Set an attribute on the outermost wrapper that has it, or on the environment. A new attribute is set on the
+    user's outermost wrapper, if any, as Gymnasium's set_wrapper_attr() does if there are no other wrappers."""
     every = [*_layers(env)]
     has = next((layer for layer in every if hasattr(layer, name)), None)
     of_user = next((layer for layer in every if type(layer).__module__.split(".")[0] not in NOT_OF_USERS), every[-1])

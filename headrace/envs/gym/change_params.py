@@ -1,4 +1,4 @@
-"""Parameters of Gymnasium environments: as they are made, and while they are used."""
+"""Set parameters of Gymnasium environments, when they are made and while they are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERS = "biuf"  # kinds of arrays that a checkpoint holds as tensors
 
 
 def begin_with(env: Env, params: Settings | None) -> Env:
-    """Environments that were made now, with their parameters. Closes them and raises what set_params() raises."""
+    """Set the parameters of environments that were just made. If set_params() raises, closes them and raises that."""
     if params:
         try:
             env.set_params(**params)
@@ -42,7 +42,7 @@ def with_params(factory: Callable[..., gymnasium.Env], params: Settings) -> Call
 
 
 def check_numbers(params: Settings, num_envs: int) -> None:
-    """Raise ValueError where a parameter has several values, and not one for each of num_envs environments."""
+    """Raise ValueError if a parameter has several values, but not one for each of num_envs environments."""
     for name, value in params.items():
         if has_several(value) and len(value) != num_envs:
             raise ValueError(
@@ -56,8 +56,8 @@ def change_each(
 ) -> None:
     """Change parameters of environments: name -> one value for all, or a sequence with one for each.
 
-    first, num_envs: the number of the first of these and how many there are, in the set that sequences are of; None
-    for these alone. Raises ValueError as check_numbers() and change_params().
+    first, num_envs: number of the first of these environments, and size of the set that sequences are for; None if that
+    is only these. Raises ValueError as check_numbers() and change_params().
     """
     check_numbers(params, len(envs) if num_envs is None else num_envs)
     for number, env in enumerate(envs, first):
@@ -65,7 +65,7 @@ def change_each(
 
 
 def change_params(env: gymnasium.Env | MultiAgentEnv, params: Settings) -> None:
-    """Call the method set_params(**params) of an environment or of one of its wrappers; where there is none, set the
+    """Call the method set_params(**params) of an environment or of one of its wrappers. Without such a method, set the
     attributes of these names.
 
     Raises ValueError where there is no such attribute.
@@ -90,7 +90,7 @@ def change_params(env: gymnasium.Env | MultiAgentEnv, params: Settings) -> None:
 
 
 def saved_params(params: Settings) -> dict[str, Any]:
-    """Parameters as a checkpoint holds them: arrays as tensors, tuples as lists, scalars of NumPy as numbers."""
+    """Convert parameters for a checkpoint: arrays to tensors, tuples to lists, NumPy's scalars to numbers."""
     return {name: _saved(value) for name, value in params.items()}
 
 

@@ -1,4 +1,4 @@
-"""Between Gymnasium's values and the columns of a rollout: observations, rewards and flags, actions."""
+"""Convert between Gymnasium's values and the columns of a rollout: observations, rewards and flags, actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.data.rollout import Value
 from headrace.data.spaces import Box, Key, Sample, Space, leaves
 
 Views = list[tuple[tuple[Key, ...], np.ndarray]]
-MISSES = 5  # episodes of some environments, after which a name in log_info that none of them had is an error
+MISSES = 5  # number of episodes after which a name in log_info that none of them had is an error
 SUCCESS = "is_success"
 NUMBERS = "biuf"  # kinds of NumPy dtypes: bool, integers, floats
 _NUMBER = (float, int, np.floating, np.integer, np.bool_, Real, Decimal)  # the frequent ones first
@@ -36,22 +36,22 @@ def views(space: Space, column: Value) -> Views:
 
 
 def put(columns: Views, row: int, index: int, observation: Sample) -> None:
-    """Write one observation. Raises ValueError, TypeError, KeyError, IndexError where it does not fit."""
+    """Write one observation. Raises ValueError, TypeError, KeyError, IndexError if it does not fit."""
     for keys, column in columns:
         part = observation
         for key in keys:
             part = part[key]
         values = np.asarray(part)
-        if values.shape != column.shape[2:]:  # which an assignment would stretch to fit
+        if values.shape != column.shape[2:]:  # an assignment would broadcast it
             raise ValueError(f"its shape is {values.shape}, not {column.shape[2:]}")
-        if values.dtype.kind not in NUMBERS:  # an assignment would take text for the number that it spells
+        if values.dtype.kind not in NUMBERS:  # an assignment would parse text as a number
             raise TypeError(f"its entries are of dtype {values.dtype}, not numbers")
         column[row, index] = values
 
 
 def copied(value: Sample) -> Sample:
-    """A value that an environment gave, to be kept for longer than a step: the environment may write into its arrays
-    again. Objects other than arrays, tensors, dicts, tuples and lists stay as they are."""
+    """Copy an environment's value to keep it for longer than a step, since the environment may write into its arrays
+    again. Objects other than arrays, tensors, dicts, tuples and lists are not copied."""
     if isinstance(value, Mapping):
         return {key: copied(member) for key, member in value.items()}
     if isinstance(value, tuple | list):
@@ -63,11 +63,11 @@ def copied(value: Sample) -> Sample:
 
 
 def as_number(value: Sample, what: str) -> float:
-    """A reward, a flag or a number of an info that an environment gave: a number of any kind, or an array or tensor
-    with one entry, whatever its shape.
+    """Read a reward, a flag or an info's number: a number of any kind, or an array or tensor with one entry, of any
+    shape.
 
-    Raises TypeError for what is not one real number or bool: assignments and float() would take text for the number
-    that it spells, and "False" for true.
+    Raises TypeError for anything but one real number or bool: assignments and float() would parse text as a number, and
+    "False" as true.
     """
     one = value if isinstance(value, _NUMBER) else _only_entry(value)
     if not isinstance(one, _NUMBER):
@@ -79,12 +79,12 @@ def as_number(value: Sample, what: str) -> float:
 
 
 def as_flag(value: Sample, what: str) -> bool:
-    """As as_number(), of terminated or truncated."""
+    """as_number() for terminated or truncated."""
     return value if type(value) is bool else as_number(value, what) != 0
 
 
 def _only_entry(value: Sample) -> Any:
-    """The entry of an array, a tensor, a list or a tuple that has one; anything else as it is."""
+    """The entry of an array, a tensor, a list or a tuple with one entry; anything else is returned as it is."""
     try:
         entry = value.item() if hasattr(value, "item") else np.asarray(value).item()  # type: ignore[union-attr]
     except (TypeError, ValueError, RuntimeError):  # there are more, or none
@@ -93,7 +93,7 @@ def _only_entry(value: Sample) -> Any:
 
 
 def outcome_of(outcome: Sample) -> tuple[Any, float, bool, bool, Any]:
-    """What step() returned, with a number and flags. Raises TypeError where that is not Gymnasium's five-tuple."""
+    """Check step()'s result, and convert its reward and flags. Raises TypeError unless it is Gymnasium's five-tuple."""
     try:
         observation, reward, terminated, truncated, info = outcome
         terminated, truncated = as_flag(terminated, "terminated"), as_flag(truncated, "truncated")
@@ -108,23 +108,24 @@ def outcome_of(outcome: Sample) -> tuple[Any, float, bool, bool, Any]:
 
 
 def began(outcome: Sample) -> tuple[Sample, Any]:
-    """The observation and the info that reset() returned."""
+    """Check the result of reset(): an observation and an info."""
     if not (isinstance(outcome, tuple) and len(outcome) == 2):
         raise TypeError(f"reset() gave {shown(outcome)}: it must give (observation, info)")
     return outcome
 
 
 class EndNumbers:
-    """Reads what log_info names of the infos of episodes' last steps: numbers; NaN where an info has none, or None."""
+    """Reads the numbers that log_info names from the infos of episodes' last steps; NaN if an info does not have one,
+    or has None."""
 
     def __init__(self) -> None:
-        self._found: set[str] = set()  # names that an episode has had
+        self._found: set[str] = set()  # names that an episode had
         self._episodes = 0
 
     def of(self, info: Mapping[str, Any], names: Iterable[str]) -> list[float]:
-        """The numbers of an episode. Raises TypeError for what is no number, KeyError for a name that none of the first
-        MISSES episodes has had: it is not that of anything. is_success may come later, as in a task that is not solved
-        yet: there a line says so."""
+        """The numbers of an episode. Raises TypeError for a value that is not a number, and KeyError for a name that
+        none of the first MISSES episodes had. is_success may appear later, as in a task that is not solved yet, so for
+        it only a line is printed."""
         self._episodes += 1
         given = {name: info[name] for name in names if info.get(name) is not None}
         self._found.update(given)
@@ -139,13 +140,13 @@ class EndNumbers:
 
 
 def each_action(space: Space) -> Callable[[np.ndarray], Sequence[Any]]:
-    """A function from a row of the action column, [N, ...], to N actions of the space, one after the other."""
+    """Make a function that converts a row of the action column, [N, ...], to N single actions of the space."""
     return space.each if isinstance(space, FlatBox | FlatAction) else action_caster(space)
 
 
 def action_caster(space: Space) -> Callable[[np.ndarray], Any]:
-    """A function from a row of the action column, [N, ...], to a batch of N actions in the dtype of the space; of
-    actions of several parts, batches of these in dicts and tuples."""
+    """Make a function that converts a row of the action column, [N, ...], to a batch of N actions in the dtype of the
+    space. Actions of several parts become dicts and tuples of batches."""
     if isinstance(space, FlatBox | FlatAction):
         return space.batch
     if isinstance(space, Box):

@@ -1,4 +1,4 @@
-"""Exceptions of environments, which must not end the process instead of being reported."""
+"""Report exceptions of environments, also those that would end the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import gymnasium
 
 
 def made(factory: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    """What a function makes. Raises its exception, see failure_of()."""
+    """Call a function, and return its result. Raises its exception, see failure_of()."""
     try:
         return factory()
     except BaseException as raised:
@@ -19,8 +19,8 @@ def made(factory: Callable[[], gymnasium.Env]) -> gymnasium.Env:
 
 
 def failure_of(raised: BaseException) -> Exception:
-    """An environment's exception; a RuntimeError in place of what would end the process instead of being reported:
-    sys.exit() and KeyboardInterrupt. Ctrl-C of a user is raised again."""
+    """An environment's exception, or a RuntimeError in place of one that would end the process: sys.exit() and
+    KeyboardInterrupt. A user's Ctrl-C is raised again."""
     if isinstance(raised, Exception):
         return raised
     ctrl_c = isinstance(raised, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler

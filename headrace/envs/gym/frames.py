@@ -40,15 +40,15 @@ class StackedFrames(gymnasium.Wrapper):
 
 
 def pushed(frames: deque[Sample], space: Space, observation: Sample) -> Sample:
-    """The stack, once an observation has been added; it fills an empty one. The frames are copies: an environment may
-    write its next observation into the same array."""
+    """Add an observation to a stack, and return the stack. An observation fills an empty stack. Frames are copies,
+    since an environment may write its next observation into the same array."""
     frames.extend([copied(observation)] * (1 if frames else frames.maxlen or 1))
     return _stacked(space, frames)
 
 
 def stacked_space(space: Space, number: int) -> Space:
-    """The space of stacks. A Dict or Tuple is stacked member by member; images with channels are images of more
-    channels, [S * C, H, W]; others have a first dimension more. See also _of_now()."""
+    """The space of stacks. A Dict or Tuple is stacked member by member. Images with channels become images with more
+    channels, [S * C, H, W]; other spaces get another first dimension. See also _of_now()."""
     if isinstance(space, Dict):
         now = _of_now(space)
         return Dict([(key, one if key in now else stacked_space(one, number)) for key, one in space.spaces.items()])
@@ -80,7 +80,7 @@ def _stacked(space: Space, frames: Sequence[Sample]) -> Sample:
 
 
 def _of_now(space: Dict) -> set[str]:
-    """Members that are not stacked: the mask of this step's actions, and goals, of which rewards are computed."""
+    """Names of members that are not stacked: the mask of this step's actions, and goals, which rewards need."""
     return {ACTION_MASK} | (GOALS if space.spaces.keys() >= GOALS else set())
 
 

@@ -17,8 +17,8 @@ from headrace.data.flat_dict import ACHIEVED_GOAL, ACTION_MASK, DESIRED_GOAL, OB
 class InfoMask(gymnasium.Wrapper):
     """Observations with info["action_mask"] as a member: a Dict of "observation" and "action_mask".
 
-    The mask has an entry for each choice of a Discrete action; of a MultiDiscrete one for each of each component; of
-    actions of several kinds those of all that have choices, one after the other.
+    The mask has an entry for each choice of a Discrete action, or for each choice of all components of a MultiDiscrete
+    one. For actions of several kinds it has the entries of all parts with choices, in order.
     Raises TypeError for other actions, and KeyError for an info without a mask.
     """
 
@@ -56,13 +56,14 @@ class InfoMask(gymnasium.Wrapper):
 
 
 def flat_space(space: Space) -> Space:
-    """A Dict of vectors with an action mask or goals as one vector, which kernels read; any other space as it is."""
+    """Convert a Dict of vectors with an action mask or goals to one vector, which kernels read. Any other space is
+    returned as it is."""
     named = isinstance(space, Dict) and (ACTION_MASK in space.spaces or {ACHIEVED_GOAL, DESIRED_GOAL} <= {*space})
     return FlatDict(space.spaces) if named and joinable(space) else space  # type: ignore[attr-defined]
 
 
 def check_mask(mask: Any, sizes: Sequence[int]) -> None:
-    """Raise ValueError where a mask, flat, allows no choice of a component. sizes: choices of each component."""
+    """Raise ValueError if a flat mask allows no choice of a component. sizes: number of choices of each component."""
     ends = np.cumsum(sizes)
     parts = np.split(np.asarray(mask).ravel(), ends[:-1])
     if not all(part.any() for part in parts):

@@ -35,7 +35,7 @@ from headrace.envs.gym.wrapping import time_limit_of
 
 TRIES = 3  # failures in a row after which an environment's exception is raised
 EPISODES = ("returns", "lengths", "episodes", "times_remade", "last_infos")  # of each environment, saved
-SILENT = 3.0  # s of making environments until a line says how many there are
+SILENT = 3.0  # s of making environments until a line reports the progress
 
 
 class InlineEnv(Env):
@@ -50,13 +50,13 @@ class InlineEnv(Env):
     Most Gymnasium environments cannot be saved: after load_state_dict() each begins a new episode. Those that can are
     described in envs.gym.saving.
 
-    first_env: where these are part of a larger set, the number of the first. of: the size of that set, where they write
-    into rollouts of the whole set; None where rollouts are of these alone.
+    first_env: number of the first environment, for a part of a larger set. of: the size of that set, if rollouts are of
+    the whole set; None if they are only of these environments.
     restart: instead of raising, make the environment again and truncate its episode; `restarts` counts these. An
-    environment that fails TRIES times in a row, at the same step of an episode or without one between, raises its
+    environment that fails TRIES times in a row, at the same step of an episode or without a step in between, raises its
     exception.
-    env: an environment that factory has made already, which becomes the first.
-    group_by: which agents share a policy, see PettingZooEnv. Raises ValueError where there is one agent.
+    env: an environment that factory has made already, which becomes the first. group_by: the agents that share a
+    policy, see PettingZooEnv. Raises ValueError for one agent.
     """
 
     backend = "inline"
@@ -85,8 +85,8 @@ class InlineEnv(Env):
         self._failed_after = [0] * num_envs  # ... after so many steps of an episode, beyond which it has not come since
         self._times_remade = [0] * num_envs  # each was made again so often, which changes its seed
         self._unseeded: set[int] = set()  # those whose next reset() takes a seed: new ones, and those made again
-        self._round: Round | None = None  # in an evaluation
-        self._resting: set[int] = set()  # whose episode of this round has ended
+        self._round: Round | None = None  # of an evaluation
+        self._resting: set[int] = set()  # environments whose episode of this round has ended
         self._taken_over, self._known = False, Made(self.name)
         self.envs = [self._known.new(made(factory_of(factory, first_env)) if env is None else env)]
         self.max_steps: int | None = None
@@ -114,7 +114,7 @@ class InlineEnv(Env):
         return [function(self.envs[index]) for index in (range(self.num_copies) if indices is None else indices)]
 
     def _make_others(self) -> None:
-        """Make the environments after the first; say how far that is, where it takes long."""
+        """Make the environments after the first. Reports the progress if it takes long."""
         said = perf_counter()
         while len(self.envs) < self.num_copies:
             if self.first_env == 0 and perf_counter() > said + SILENT:
@@ -170,7 +170,7 @@ class InlineEnv(Env):
                 pass
 
     def _without_episode(self, episodes: Round | None) -> set[int]:
-        """The environments that play no episode of a round."""
+        """Environments that play no episode of a round."""
         plays = self.num_copies if episodes is None else max(0, episodes.size - self.first_env)
         return set(range(plays, self.num_copies))
 
@@ -183,7 +183,8 @@ class InlineEnv(Env):
     def step(self, rollout: Rollout, t: int, lost: bool = False) -> None:
         """Step every environment, or reset it where valid[t] is false.
 
-        lost: environments have replaced those of a process that is gone; their episodes are truncated instead.
+        lost: whether these environments were made again after their process had died. Then none is stepped, and row t
+        marks each running episode as truncated.
         """
         if rollout is not self._rollout:
             self._bind(rollout)
@@ -196,14 +197,14 @@ class InlineEnv(Env):
                 self._cut_off(index, t)
 
     def _acting(self, t: int) -> list[Sample]:
-        """What each environment is given to step with; None for those to reset."""
+        """The action of each environment; None for environments to reset."""
         if self._reset_all:
             self._valid[t] = self._reset_all = False
         actions = self._actions(self._action[t])
         return [actions[index] if valid else None for index, valid in enumerate(self._valid[t].tolist())]
 
     def _attempt(self, do: Callable[..., None], index: int, *arguments: Any) -> bool:
-        """Whether it succeeded. After a failure the environment is made again, or the exception is raised."""
+        """Call an environment's function; return its success. After a failure, remake the environment, or raise."""
         try:
             do(index, *arguments)
         except BaseException as raised:
@@ -236,14 +237,14 @@ class InlineEnv(Env):
         self._unseeded.add(index)
 
     def _made(self, index: int) -> gymnasium.Env:
-        """An environment. Raises ValueError where it has other spaces than the first, by one of several functions."""
+        """Make an environment. Raises ValueError if its spaces differ from those of the first function's."""
         env = made(factory_of(self.factory, self.first_env + index))
         if isinstance(self.factory, Several):
             check_same_spaces(self.envs[0], env, self.first_env + index)
         return env
 
     def _built(self, index: int) -> gymnasium.Env:
-        """A new environment. Tries several times: a resource that the old one held may not be free at once."""
+        """Make an environment again. Tries several times, since a resource of the old one may not be free at once."""
         for _ in range(TRIES - 1):
             with suppress(Exception):
                 return self._known.new(self._made(index))
@@ -267,17 +268,17 @@ class InlineEnv(Env):
         return env_seed(self._seed, number, self._times_remade[index])
 
     def _first_observation(self, index: int) -> Sample:
-        """The observation of a new episode."""
+        """Begin a new episode, and return its observation."""
         seed: Json = {"seed": self._seed_of(index)} if index in self._unseeded else {}
         self._unseeded.discard(index)
         observation, info = began(self.envs[index].reset(**seed))
         if (own_rewards := self._own_rewards[index]) is not None:
-            own_rewards.take(0.0)  # those of steps that wrappers take before an episode
+            own_rewards.take(0.0)  # rewards of steps that wrappers take before an episode
         self._look(index, info)
         return observation
 
     def _look(self, index: int, info: Any, ended: bool = False, truncated: bool = False) -> None:
-        """Say what infos of the first environment have that is not read, up to the end of its first episode."""
+        """Report unread entries in infos of the first environment, until the end of its first episode."""
         if self._looked or index or not isinstance(info, Mapping):
             return
         self._looked = ended
@@ -286,7 +287,7 @@ class InlineEnv(Env):
             tell_unread(self.name, unread_end(info, truncated, [*self._infos, *self._logged_elsewhere()]))
 
     def _begin_next(self, index: int, row: int) -> None:
-        """Begin the episode after one that has ended. In a round there is none, except for one that could not go on."""
+        """Begin the next episode after one has ended; in a round, only if the episode could not continue."""
         if self._round and (self._lengths[index] or index in self._resting):
             self._resting.add(index)
             self._rest(index, row)
@@ -341,7 +342,7 @@ class InlineEnv(Env):
 
     def _bind(self, rollout: Rollout) -> None:
         """NumPy views of a rollout's columns: made once, because indexing tensors is ten times slower."""
-        if self._rollout is None and self.first_env == 0:  # rollouts that are not learned from have these columns alone
+        if self._rollout is None and self.first_env == 0:  # rollouts that are not for learning have only these columns
             self._looked = rollout.columns.keys() <= self.columns().keys()
         self._rollout = rollout
         self._bind_spaces(rollout)
@@ -364,7 +365,7 @@ class InlineEnv(Env):
         )
 
     def state_dict(self) -> StateDict:
-        """The states of the environments and of their episodes; empty where one of them cannot be saved.
+        """States of the environments and of their episodes; empty if one of them cannot be saved.
 
         Raises TypeError for what a checkpoint cannot hold.
         """
@@ -375,8 +376,8 @@ class InlineEnv(Env):
         return {"envs": [state_of(env) for env in self.envs], **own}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from state_dict(). From an empty one begin a new episode everywhere: the next row is masked, of
-        length 0 where none had begun. Raises ValueError where these environments cannot be restored."""
+        """Continue from state_dict(). From an empty state a new episode begins everywhere: the next row is masked, with
+        length 0 if no episode had begun. Raises ValueError if these environments cannot be restored."""
         if not state:
             self._reset_all = True
             return
@@ -387,8 +388,8 @@ class InlineEnv(Env):
             restore(env, saved)
 
     def take_over(self, seed: int, times_remade: int, episodes: Round | None = None) -> None:
-        """Replace environments of a lost process: each begins at its next reset, with the seed of one made again
-        times_remade times. episodes: of the round that the lost ones were in."""
+        """Replace environments of a lost process. Each begins at its next reset, with the seed of an environment made
+        again times_remade times. episodes: the round of the lost ones."""
         self._seed, self._round, self._resting = seed, episodes, self._without_episode(episodes)
         self._times_remade, self._taken_over = [times_remade] * self.num_copies, True
         self._unseeded = set(range(self.num_copies))

@@ -1,7 +1,8 @@
-"""Wrappers that learn statistics: their numbers, and what to say about them.
+"""Wrappers that learn statistics: read and set their numbers, and report them.
 
-Of Gymnasium's NormalizeObservation and NormalizeReward, and subclasses, the numbers are known: evaluations and videos
-have those of all environments of the training together, and do not learn; a resumed training has those of each.
+The numbers of Gymnasium's NormalizeObservation and NormalizeReward, and of subclasses, are known. Evaluations and
+videos use the pooled numbers of all environments of the training, and do not learn. A resumed training has the numbers
+of each environment.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from headrace.core.terminal import tell
 from headrace.core.text import shown
 from headrace.core.types import Json
 
-Statistics = Sequence[Json]  # of each such wrapper from the outermost in: mean, var, count
-KNOWN: dict[type, tuple[str, str]] = {  # what has their numbers, and the setting to take instead
+Statistics = Sequence[Json]  # of each such wrapper, the outermost first: mean, var, count
+KNOWN: dict[type, tuple[str, str]] = {  # attribute with the numbers, and the setting to use instead
     NormalizeObservation: ("obs_rms", "normalize_observation"),
     NormalizeReward: ("return_rms", "normalize_return"),
 }
@@ -37,9 +38,9 @@ class Learned(NamedTuple):
     """A wrapper that learns statistics."""
 
     wrapper: str  # its class
-    attribute: str  # where they are
-    setting: str  # to take instead
-    known: bool  # whether its numbers can be taken over
+    attribute: str  # the attribute that has them
+    setting: str  # the setting to use instead
+    known: bool  # whether its numbers can be copied
 
 
 def layers(env: Any) -> Iterator[Any]:
@@ -51,7 +52,7 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 def learned_of(env: Any) -> tuple[Learned, ...]:
-    """The wrappers of an environment that learn, or by the names of their attributes look as if they did."""
+    """The wrappers of an environment that learn, or seem to by the names of their attributes."""
     return tuple(found for layer in layers(env) if (found := _learned(layer)) is not None)
 
 
@@ -84,15 +85,15 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _is_running(value: Any) -> bool:
-    """Whether an object has running moments, as Gymnasium's RunningMeanStd. Those of arrays and tables are methods."""
+    """Whether an object has running moments, as Gymnasium's RunningMeanStd. In arrays and tables these are methods."""
     mean, count, spread = (getattr(value, name, None) for name in ("mean", "count", "var"))
     spread = getattr(value, "std", None) if spread is None else spread
     return all(moment is not None and not callable(moment) for moment in (mean, count, spread))
 
 
 def tell_learned(name: str, learned: Iterable[Learned], carried: bool = True) -> None:
-    """Print a line about each of the wrappers of `name`, once in this process. carried: whether known numbers are taken
-    over."""
+    """Print a line about each of the wrappers of `name`, once in this process. carried: whether known numbers are
+    copied."""
     for one in learned:
         taken_over = one.known and carried
         if (name, one.wrapper, taken_over) in _told:
@@ -115,8 +116,8 @@ def statistics_of(env: Any) -> Statistics:
 
 
 def give(env: Any, statistics: Statistics, learns: bool = True) -> None:
-    """Give the known wrappers of an environment numbers of statistics_of() or pooled(); an environment without such
-    wrappers stays as it is. learns: whether they go on learning.
+    """Set the numbers of an environment's known wrappers to those of statistics_of() or pooled(). An environment
+    without such wrappers does not change. learns: whether they continue to learn.
 
     Raises ValueError for numbers of other wrappers, or of other shapes."""
     found = list(_moments(env))
@@ -136,7 +137,7 @@ def give(env: Any, statistics: Statistics, learns: bool = True) -> None:
 
 
 def pooled(each: Sequence[Statistics]) -> Statistics:
-    """The numbers of several environments together, in JSON's types; none where their wrappers differ."""
+    """The pooled numbers of several environments, in JSON's types; none if their wrappers differ."""
     if len({tuple(one["wrapper"] for one in statistics) for statistics in each}) > 1:
         return []
     together = []
@@ -158,18 +159,18 @@ def _moments(env: Any) -> Iterator[tuple[Any, Any]]:
 
 @dataclass(frozen=True)
 class Carried:
-    """A function, in the place of a wrapper, that gives an environment the numbers of a training, to use and not to
-    learn from."""
+    """A function used as a wrapper, which sets an environment's numbers to those of a training and stops their
+    learning."""
 
     statistics: Statistics
 
     def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
-        """The same environment."""
+        """Set the numbers, and return the same environment."""
         give(env, self.statistics, learns=False)
         return env
 
 
 def carried(policy: object) -> tuple[Carried, ...]:
-    """What to wrap the environments of an evaluation in, for the numbers that were learned with a policy."""
+    """Wrappers for the environments of an evaluation, with the numbers that were learned along with a policy."""
     statistics = getattr(policy, "wrapper_statistics", None)
     return (Carried(statistics),) if statistics else ()

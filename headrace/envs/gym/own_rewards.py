@@ -1,7 +1,7 @@
-"""Rewards as an environment gives them, before wrappers change them: what returns are reported in.
+"""An environment's own rewards, before wrappers change them, for reported returns.
 
-A wrapper that normalises, clips or shapes rewards changes what is learned from. A return counted outside it compares
-with nothing: Gymnasium's NormalizeReward makes -12 of Pendulum's -1,235.
+A wrapper that normalises, clips or shapes rewards changes the learning signal. A return counted outside of it is not
+comparable: Gymnasium's NormalizeReward turns Pendulum's -1,235 into -12.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEEP_REWARDS = ("gymnasium.wrappers.common", "headrace.")  # modules whose wrapp
 
 
 class OwnRewards(gymnasium.Wrapper):
-    """Adds up the rewards of the environment that it is put around, inside the user's wrappers."""
+    """A wrapper inside the user's wrappers that adds up the environment's rewards."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -33,14 +33,14 @@ class OwnRewards(gymnasium.Wrapper):
         return outcome
 
     def take(self, reward: float) -> float:
-        """The sum of rewards since the last call; `reward`, that of the outermost wrapper, where there was no step."""
+        """The sum of rewards since the last call. Without a step since, `reward`, that of the outermost wrapper."""
         total = self._sum if self._steps else reward
         self._sum, self._steps = 0.0, 0
         return total
 
 
 def watched(env: gymnasium.Env) -> OwnRewards | None:
-    """Put OwnRewards inside the wrappers of an environment; None where no wrapper changes rewards."""
+    """Put OwnRewards inside the wrappers of an environment; None if no wrapper changes rewards."""
     layer, changes = env, False
     while isinstance(layer, gymnasium.Wrapper):
         if isinstance(layer, OwnRewards):

@@ -1,9 +1,9 @@
 """PettingZoo's parallel environments, which have several agents. Agents are columns of a rollout.
 
-With A agents in W copies of the environment, column agent * W + copy is that agent's in that copy. The rows of an agent
-that has ended are masked until it is among the agents again, or no agent of its copy is left; then that copy begins a
-new episode. The first masked row after an agent's steps holds their `episode_return` and `episode_length`; in the
-others both are 0.
+With A agents in W copies of the environment, column agent * W + copy is that agent's in that copy. Rows of an agent
+whose episode has ended are masked until it is among the agents again, or until its copy has no agents and begins a new
+episode. The first masked row after an agent's steps has their `episode_return` and `episode_length`; in other masked
+rows both are 0.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ OUTCOME = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
 def inline(factory: Callable[[], gymnasium.Env], num_copies: int, name: str, **part: Any) -> InlineEnv:
-    """An InlineEnv of what factory makes, or a PettingZooEnv of several agents. part: arguments of InlineEnv."""
+    """Make an InlineEnv, or a PettingZooEnv for several agents. part: arguments of InlineEnv."""
     env = made(factory_of(factory, part.get("first_env", 0)))
     kind = InlineEnv if isinstance(env, gymnasium.Env) else PettingZooEnv
     return kind(factory, num_copies, name, env=env, **part)
 
 
 def restarts(on_error: str) -> bool:
-    """Whether on_error is "restart". Raises ValueError where it is neither that nor "raise"."""
+    """Whether on_error is "restart". Raises ValueError unless it is that or "raise"."""
     if on_error not in ("raise", "restart"):
         raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
     return on_error == "restart"
@@ -50,8 +50,8 @@ def _original(env: Any) -> Any:
 
 
 def _takes_turns(env: Any) -> bool:
-    """True for what turn_based_aec_to_parallel() has made, also in wrappers. In what aec_to_parallel() has made agents
-    act at once, though there is an AECEnv in it."""
+    """True for environments of turn_based_aec_to_parallel(), also in wrappers. In those of aec_to_parallel() agents act
+    at once, although they contain an AECEnv."""
     conversions = sys.modules.get("pettingzoo.utils.conversions")
     while conversions is not None and env is not None:
         if isinstance(env, conversions.turn_based_aec_to_parallel_wrapper):
@@ -61,11 +61,11 @@ def _takes_turns(env: Any) -> bool:
 
 
 class _Place(NamedTuple):
-    """Where an agent writes in a rollout."""
+    """An agent's place in a rollout."""
 
     agent: str
     observation: Views  # of its group
-    group: int  # which of the groups' actions it takes
+    group: int  # number of its group, for actions
     offset: int  # its column of copy 0 in its group's observation and action
     first: int  # its column of copy 0 in all other columns
 
@@ -94,7 +94,7 @@ class PettingZooEnv(InlineEnv):
         self._counts = np.zeros((self.num_agents, self.num_copies), np.int64)  # ... and their lengths
         copies = np.arange(self.first_column, self.first_column + self.num_copies)[:, None]
         self._columns = copies + np.arange(self.num_agents) * self.of  # [copy, agent]
-        self._listed: list[set[str]] = [set() for _ in copies]  # agents that have ended and did not leave `agents`
+        self._listed: list[set[str]] = [set() for _ in copies]  # ended agents that are still in `agents`
 
     def columns(self) -> dict[str, Column | Columns]:
         """The columns that the env writes, and the action; by group where spaces differ."""
@@ -115,7 +115,7 @@ class PettingZooEnv(InlineEnv):
                 self._cut_off(index, t)
 
     def part(self, rollout: Rollout) -> Rollout:
-        """All of it: the columns of one copy are not side by side."""
+        """All columns: those of one copy are not contiguous."""
         return rollout
 
     def _begin(self, rollout: Rollout, seed: int, episodes: Round | None) -> None:
@@ -123,7 +123,7 @@ class PettingZooEnv(InlineEnv):
         super()._begin(rollout, seed, episodes)
 
     def _acting(self, t: int) -> list[Sample]:
-        """What each copy is given to step with: which agents act, and all actions; None where none of them is valid."""
+        """For each copy the agents that act and all actions; None if no row of its agents is valid."""
         if self._reset_all:
             self._valid[t, self._columns] = self._reset_all = False
         actions = [cast(column[t]) for cast, column in zip(self._casters, self._action, strict=True)]
@@ -152,7 +152,7 @@ class PettingZooEnv(InlineEnv):
         self._lengths[index] += 1
 
     def _joins(self, index: int, agent: str, here: set[str]) -> bool:
-        """Tell if an agent that did not act acts in the next step: it is new, or has left `agents` and returned."""
+        """Whether an agent that did not act acts in the next step, as it is new, or has left `agents` and returned."""
         listed = self._listed[index]
         if agent not in here:
             listed.discard(agent)
@@ -161,7 +161,7 @@ class PettingZooEnv(InlineEnv):
         return agent in here and agent not in listed
 
     def _took_part(self, number: int, index: int, t: int, outcome: tuple[Mapping, ...], stays: bool) -> None:
-        """Write an agent's outcome of a step. An agent that is gone without a flag is truncated."""
+        """Write an agent's outcome of a step. An agent that has left without a flag is truncated."""
         place = self._places[number]
         seen, rewards, terminations, truncations, _ = outcome
         agent, column = place.agent, place.first + index
@@ -209,7 +209,7 @@ class PettingZooEnv(InlineEnv):
             self._see(place, index, row, {}, must=False)
 
     def _end_episode(self, number: int, index: int, t: int) -> None:
-        """Write a masked row: an agent's finished episode, or 0 where that was reported before."""
+        """Write a masked row: the statistics of an agent's finished episode, or 0 if they were reported before."""
         column = self._places[number].first + index
         self._reward[t, column] = 0.0
         self._terminated[t, column] = self._truncated[t, column] = False
@@ -230,7 +230,7 @@ class PettingZooEnv(InlineEnv):
         self._sums[:, index] = self._counts[:, index] = self._lengths[index] = 0
 
     def _see(self, place: _Place, index: int, row: int, seen: Mapping[str, Sample], must: bool) -> None:
-        """Write an agent's observation; where it has none, repeat its last one."""
+        """Write an agent's observation, or repeat its last one if it has none."""
         column = place.offset + index
         if place.agent in seen:
             try:

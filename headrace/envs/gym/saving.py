@@ -1,4 +1,4 @@
-"""Saving Gymnasium environments, where their class has state_dict() and load_state_dict(state).
+"""Save Gymnasium environments whose class has state_dict() and load_state_dict(state).
 
     class Walk(gymnasium.Env):
         def state_dict(self):
@@ -6,8 +6,8 @@
         def load_state_dict(self, state):
             self.position = state["position"]
 
-`np_random` and Gymnasium's wrappers below are saved here. Another wrapper needs the two methods too, which may be about
-nothing; an environment in one that lacks them cannot be saved.
+`np_random` and the Gymnasium wrappers listed below are saved here. Any other wrapper needs the two methods, too, which
+may save nothing. An environment in a wrapper without them cannot be saved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.envs.gym.frames import StackedFrames
 from headrace.envs.gym.own_rewards import OwnRewards
 from headrace.envs.gym.wrappers import ScaledReward
 
-# wrappers whose state is known: the attributes that change
+# wrappers with known state -> the attributes that change
 CHANGING: dict[type, tuple[str, ...]] = {
     wrappers.TimeLimit: ("_elapsed_steps",),
     wrappers.OrderEnforcing: ("_has_reset",),
@@ -53,7 +53,7 @@ METHODS = ("state_dict", "load_state_dict")
 
 
 def savable(env: object) -> bool:
-    """Whether an environment, with all that it is wrapped in, can be saved."""
+    """Whether an environment with all of its wrappers can be saved."""
     return isinstance(env, gymnasium.Env) and all(
         type(layer) in CHANGING or all(callable(getattr(type(layer), name, None)) for name in METHODS)
         for layer in _layers(env)
@@ -61,7 +61,7 @@ def savable(env: object) -> bool:
 
 
 def state_of(env: gymnasium.Env) -> StateDict:
-    """The state of an environment that is savable(), as a copy. Raises TypeError for what a checkpoint cannot hold."""
+    """A copy of the state of a savable() environment. Raises TypeError for values that a checkpoint cannot hold."""
     generator = getattr(env.unwrapped, "_np_random", None)
     return {
         "layers": [_copy(_own_state(layer), f"the state of {type(layer).__name__}") for layer in _layers(env)],
@@ -70,7 +70,7 @@ def state_of(env: gymnasium.Env) -> StateDict:
 
 
 def restore(env: gymnasium.Env, state: StateDict) -> None:
-    """Go on from state_of(). Raises ValueError where the environment is another one, or is wrapped differently."""
+    """Continue from state_of(). Raises ValueError for another environment, or different wrappers."""
     layers = list(_layers(env))
     if not savable(env) or len(layers) != len(state["layers"]):
         names = ", ".join(type(layer).__name__ for layer in layers)
@@ -103,7 +103,7 @@ def _own_state(layer: Any) -> Any:
 
 
 def _copy(value: Any, where: str) -> Any:
-    """A copy of a tree. Raises TypeError for what a checkpoint cannot hold; where: what this is, for the message."""
+    """Copy a tree. Raises TypeError for values that a checkpoint cannot hold. where: its name, for the message."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in NUMBERS:
         return value.copy()
     if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""Environments that are not all made alike: by several functions in turn."""
+"""Environments that several functions make in turn."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Several:
         self.factories = tuple(factories)
 
     def __call__(self, **kwargs: Any) -> gymnasium.Env:
-        """One of the first kind."""
+        """Make an environment of the first kind."""
         return self.factories[0](**kwargs)
 
     def of_env(self, number: int) -> Factory:
-        """What makes the environment of this number."""
+        """The function that makes the environment with this number."""
         return self.factories[number % len(self.factories)]
 
 
 def factory_of(factory: Factory, number: int) -> Factory:
-    """What makes environment `number`: one of Several, or the function itself."""
+    """The function that makes environment `number`: one of Several, or the function itself."""
     return factory.of_env(number) if isinstance(factory, Several) else factory
 
 
 def check_same_spaces(
     first: gymnasium.Env, other: gymnasium.Env, number: int, error: type[Exception] = ValueError
 ) -> None:
-    """Raise an error where environment `number` has other spaces than the first; TypeError for several agents."""
+    """Raise an error if environment `number` has other spaces than the first; TypeError for several agents."""
     for space in ("observation_space", "action_space"):
         known, found = getattr(first, space), getattr(other, space)
         if callable(known):
@@ -44,13 +44,13 @@ def check_same_spaces(
 
 
 class Made:
-    """The environments that a function has made for `name`, by which one that it gives again is known."""
+    """The environments that a function has made for `name`, to detect one that it returns again."""
 
     def __init__(self, name: str) -> None:
         self.name, self._ids = name, set[int]()
 
     def new(self, env: gymnasium.Env) -> gymnasium.Env:
-        """An environment that was made now. Raises ValueError for one that is in use already."""
+        """Register an environment that was just made. Raises ValueError for one that is in use already."""
         own = _own(env)
         if own in self._ids:
             raise ValueError(
@@ -61,7 +61,7 @@ class Made:
         return env
 
     def discard(self, env: gymnasium.Env) -> None:
-        """Forget one that is not used any more: another may have its place in memory."""
+        """Forget an environment that is no longer used, since another one may get its id()."""
         self._ids.discard(_own(env))
 
 

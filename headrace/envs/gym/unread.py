@@ -1,4 +1,4 @@
-"""Infos, and agents, that an environment gives and that nothing reads: what to say about them."""
+"""Report infos and agents of an environment that nothing reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _told: set[tuple[str, str]] = set()
 
 
 class Unread(NamedTuple):
-    """Something that an environment says and that is not read, and what to do about it."""
+    """Something that an environment reports and that is not read, and what to do about it."""
 
     found: str
     advice: str
@@ -40,7 +40,7 @@ _collecting: ContextVar[dict[Unread, None] | None] = ContextVar("collecting", de
 
 @contextmanager
 def collected() -> Iterator[dict[Unread, None]]:
-    """Within it, what nothing reads is put here, each once and in order, and is not printed."""
+    """Within this block, unread entries are collected, each once and in order, instead of printed."""
     kept: dict[Unread, None] = {}
     token = _collecting.set(kept)
     try:
@@ -50,7 +50,7 @@ def collected() -> Iterator[dict[Unread, None]]:
 
 
 def unread_mask(info: Mapping[str, Any], observation: Space, action: Space, instead: str = INFO_MASK) -> list[Unread]:
-    """An action mask in an info, where observations have none. instead: how to have it read."""
+    """An action mask in an info, if observations have none. instead: how to have it read."""
     seen = ACTION_MASK in getattr(observation, "spaces", getattr(observation, "slices", ()))
     if ACTION_MASK not in info or seen or not component_sizes(flat_action(action)):
         return []
@@ -58,7 +58,7 @@ def unread_mask(info: Mapping[str, Any], observation: Space, action: Space, inst
 
 
 def unread_end(info: Mapping[str, Any], truncated: bool, logs: Collection[str] = ()) -> list[Unread]:
-    """What the info of an episode's last step says beyond the step's flags. logs: names of infos that are logged."""
+    """Unread entries in the info of an episode's last step. logs: names of infos that are logged."""
     found = []
     if info.get("TimeLimit.truncated") is True and not truncated:
         found.append(Unread("an episode ended with info['TimeLimit.truncated'] and truncated=False", LATE))
@@ -71,7 +71,7 @@ def unread_end(info: Mapping[str, Any], truncated: bool, logs: Collection[str] =
 
 
 def tell_unread(name: str, found: Collection[Unread]) -> None:
-    """Print a line about each, once in this process; within collected() they are kept."""
+    """Print a line about each, once in this process. Within collected() they are collected instead."""
     kept = _collecting.get()
     if kept is not None:
         kept.update(dict.fromkeys(found))

@@ -19,7 +19,7 @@ AGENTS_WRAPPED = ("frame_stack", "time_limit", "reward_scale")  # what AgentsWra
 
 
 def wrapped(env: gymnasium.Env, wrapping: Wrapping) -> gymnasium.Env:
-    """An environment in the wrappers that were requested; PettingZoo's as well.
+    """Wrap an environment, also PettingZoo's, in the requested wrappers.
 
     Raises ValueError for a time_limit that is longer than the environment's own, which a wrapper cannot lengthen.
     """
@@ -58,7 +58,7 @@ class NamedWrapper:
     name: str
 
     def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
-        """The environment in it. Raises TypeError where that gives no environment."""
+        """Wrap an environment. Raises TypeError if the result is not an environment."""
         wrapped_env = member(self.name, "wrapper")(env)
         if not isinstance(wrapped_env, gymnasium.Env | MultiAgentEnv):
             raise TypeError(f"the wrapper {self.name} gave {wrapped_env!r} where an environment was expected")
@@ -66,7 +66,7 @@ class NamedWrapper:
 
 
 class ScaledReward(TransformReward):
-    """Rewards multiplied by a number. InlineEnv divides the returns it reports by it again."""
+    """Multiplies rewards by a number. InlineEnv divides reported returns by it again."""
 
     def __init__(self, env: gymnasium.Env, scale: float) -> None:
         super().__init__(env, lambda reward: as_number(reward, "reward") * scale)

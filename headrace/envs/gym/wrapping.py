@@ -12,7 +12,7 @@ from gymnasium.wrappers import TimeLimit
 
 @dataclass(frozen=True)
 class Wrapping:
-    """What an environment is wrapped in. Raises ValueError for a value out of range."""
+    """Settings for wrapping an environment. Raises ValueError for a value out of range."""
 
     frame_stack: int = 1  # observations stacked, the newest last
     time_limit: int | None = None  # steps after which an episode is truncated; None for the environment's own
@@ -39,8 +39,8 @@ UNWRAPPED = Wrapping()
 
 
 def members_left(space: Space, ignore: Sequence[str], env: object) -> list[str]:
-    """The members of observations that are not ignored. Raises ValueError for those that they do not have, or where
-    none is left. env: whose observations they are."""
+    """The members of observations that are not ignored. Raises ValueError for unknown members, or if none is left. env:
+    the environment's name, for messages."""
     members = list(space.spaces) if isinstance(space, Dict) else []
     if missing := [name for name in ignore if name not in members]:
         has = f"members {', '.join(members)}" if members else f"no members: they are {space}"

@@ -1,6 +1,6 @@
-"""PPO's settings as libraries of simulators publish them, in Headrace's words.
+"""Translate PPO's settings that libraries of simulators publish to Headrace's names.
 
-Two forms are read: those of rsl_rl, which mjlab and Isaac Lab have, and those of Brax's PPO, which Playground has.
+Two forms are read: rsl_rl's, which mjlab and Isaac Lab use, and those of Brax's PPO, which Playground uses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NETWORK = {"policy_hidden_layer_sizes", "value_hidden_layer_sizes", "policy_obs
 
 
 class Published(NamedTuple):
-    """Settings of an algorithm, and whose they are: a name, and which of their own settings have no counterpart."""
+    """Settings of an algorithm, their publisher, and the publisher's settings without counterpart."""
 
     settings: Settings
     by: str
@@ -75,12 +75,12 @@ def of_rsl_rl(library: str, config: Mapping[str, Any], num_envs: int) -> Publish
 
 
 def _counts(name: str, value: Any) -> bool:
-    """Whether a setting of rsl_rl asks for something."""
+    """Whether a setting of rsl_rl has an effect."""
     return value not in (None, False, "adam" if name == "optimizer" else None)
 
 
 def of_brax(library: str, config: Mapping[str, Any]) -> Published:
-    """Settings of brax.training.agents.ppo.train; those that are not named have its defaults."""
+    """Read settings of brax.training.agents.ppo.train; missing ones have its defaults."""
     network, num_envs, length = config.get("network_factory", {}), config["num_envs"], config["unroll_length"]
     rows = config["batch_size"] * config["num_minibatches"] * length  # of an update, of all environments
     settings = {

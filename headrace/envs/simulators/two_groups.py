@@ -1,4 +1,4 @@
-"""Observations of simulators in groups: one for the actor, and one that its critic alone sees."""
+"""Observations of simulators in two groups: one for the actor, and one that only the critic sees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.data.spaces import Box, Dict, Space
 
-PRIVILEGED = "privileged_state"  # the member that a training gives to the critic alone
+PRIVILEGED = "privileged_state"  # the member that only the critic sees in a training
 
 
 class TwoGroups:

@@ -27,11 +27,11 @@ from headrace.envs.gym.unread import IN_OBSERVATIONS, tell_unread, unread_end, u
 from headrace.envs.gym.wrapping import members_left
 from headrace.envs.vector.infos import EndingInfos
 
-SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many give environment i the seed + i
+SEEDS = 2**31 - 2**20  # libraries take seeds of 31 bits, and many use seed + i for environment i
 
 
 class Autoreset(Enum):
-    """When a library begins the next episode after an ending. Names and values are Gymnasium's."""
+    """The time at which a library begins the next episode. Names and values are Gymnasium's."""
 
     NEXT_STEP = "NextStep"
     SAME_STEP = "SameStep"
@@ -45,9 +45,9 @@ class Outcome(NamedTuple):
     reward: Sample  # [N]
     terminated: Sample  # bool [N]
     truncated: Sample  # bool [N]
-    final: Sample = None  # [N, ...]: final observations where an episode ended. Only of SAME_STEP; None if not known
-    infos: Mapping[str, Sample] | None = None  # arrays [N], as of gymnasium.vector; None from those that give none
-    own_reward: Sample = None  # [N], before wrappers changed it, in memory of its own; None where none does
+    final: Sample = None  # [N, ...]: final observations of ended episodes. Only with SAME_STEP; None if unknown
+    infos: Mapping[str, Sample] | None = None  # arrays [N], as in gymnasium.vector; None if there are none
+    own_reward: Sample = None  # [N], a copy from before wrappers changed it; None if none does
 
 
 class Source(Protocol):
@@ -61,13 +61,13 @@ class Source(Protocol):
     max_steps: int | None
     autoreset: Autoreset
     resets_some: bool  # whether reset_some() works
-    # `single`, where there is one: whether a process may have these environments once only; `terms`: what is logged of
-    # them (headrace.envs.vector.terms)
+    # Optional: `single`: whether a process can have these environments only once; `terms`: numbers to log
+    # (headrace.envs.vector.terms)
 
     def reset(self, seed: int | None, first: int = 0) -> Sample:
         """Begin an episode in every environment; return observations [N, ...].
 
-        first: number of environment 0 among those of a larger set, which has other seeds.
+        first: number of environment 0 in a larger set, which determines the seeds.
         """
 
     def reset_some(self, mask: Tensor) -> Sample:
@@ -83,13 +83,13 @@ class Source(Protocol):
 class VectorAdapter(Env):
     """An Env (headrace.envs.base) of a library's environments.
 
-    clip_reward: bounds of the rewards to learn from, as (-1, 1) for Atari; reported returns are not clipped.
+    clip_reward: bounds of the rewards for learning, such as (-1, 1) for Atari; reported returns are not clipped.
     ignore: members of a Dict observation that are left out.
 
-    Each episode is reset once: by the library, or with DISABLED at its masked row, by reset_some(). Environments of one
-    library are stepped together, so where another one is stepped at that row, the first step of an episode of SAME_STEP
-    and DISABLED falls into it: it is not learned from, and counts in the return.
-    A library without final observations gets a warning, and truncated episodes have the last observation before it.
+    Each episode is reset once: by the library, or with DISABLED by reset_some() at its masked row. All environments of
+    a library are stepped together. So with SAME_STEP and DISABLED the first step of an episode falls into the masked
+    row if another environment is stepped there. That step is not learned from, but counts in the return.
+    For a library without final observations there is a warning, and truncated episodes use the observation before.
     Environments cannot be saved: after load_state_dict() each begins a new episode.
     Raises TypeError for spaces that are not supported.
     """
@@ -110,19 +110,20 @@ class VectorAdapter(Env):
         self.max_steps, self.single = source.max_steps, bool(getattr(source, "single", False))
         self.made_with = {"ignore": self._ignored} if ignore else {}
         self._on_cpu = self.device.type == "cpu"
-        # whether each row is asked for masked environments: those of DISABLED have to be reset then
+        # whether each row is searched for masked environments, which have to be reset with DISABLED
         self._looks = self._on_cpu or source.autoreset is Autoreset.DISABLED
         self.learned, self._terms = learned_of(getattr(source, "env", None)), getattr(source, "terms", None)
         self._reset_all = self._warned = False
-        self._fresh: Sample = None  # first observations of episodes in which there was no step yet
-        self._looked = self.device.type != "cpu"  # at infos that nothing reads: elsewhere that would wait for them
+        self._fresh: Sample = None  # first observations of episodes without a step so far
+        self._looked = self.device.type != "cpu"  # for unread infos; on other devices that would wait for them
         self._clear()
 
     def _clear(self) -> None:
         """No episode has begun."""
         self._returns = torch.zeros(self.num_envs, dtype=torch.float64, device=self.device)
         self._lengths = torch.zeros(self.num_envs, dtype=torch.int32, device=self.device)
-        # those whose episode ended at the last step: NEXT_STEP resets them at the next step, SAME_STEP already has
+        # environments whose episode ended at the last step: NEXT_STEP resets them at the next step, SAME_STEP has
+        # already
         self._ended = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         self._infos, self._every = EndingInfos(self.num_envs), torch.arange(self.num_envs)
 
@@ -131,7 +132,7 @@ class VectorAdapter(Env):
         self._begin_all(rollout, seed, self.first_env)
 
     def begin(self, rollout: Rollout, seed: int, episodes: Round) -> None:
-        """See Env. An episode depends on its number alone where the library gives environment i the seed + i."""
+        """See Env. An episode depends only on its number, if the library uses seed + i for environment i."""
         self._begin_all(rollout, seed, self.first_env + episodes.first)
 
     def _begin_all(self, rollout: Rollout, seed: int, first: int) -> None:
@@ -156,7 +157,7 @@ class VectorAdapter(Env):
             if not bool(valid.any()):  # no environment is left to be stepped
                 self._start_over(rollout, t, source.reset_some(~valid))
                 return
-            if bool((due := ~valid & self._ended).any()):  # they may not be stepped as they are
+            if bool((due := ~valid & self._ended).any()):  # they must be reset before a step
                 source.reset_some(due)
         outcome = source.step(rollout.action[t])
         reward = self._numbers(outcome.reward, "the reward")
@@ -173,7 +174,7 @@ class VectorAdapter(Env):
             # a reset may write into the library's arrays
             reward, terminated, truncated = (x.clone() for x in (reward, terminated, truncated))
             self._account_for_some(rollout, t, self._counted(outcome, reward), ended)
-            reward = torch.where(valid, reward, 0)  # whatever the library gave there, NaN too
+            reward = torch.where(valid, reward, 0)  # drops the library's values there, also NaN
             terminated, truncated = terminated & valid, truncated & valid
         else:
             rollout.valid[t + 1] = ~ended
@@ -184,11 +185,11 @@ class VectorAdapter(Env):
         rollout.terminated[t], rollout.truncated[t] = terminated, truncated
 
     def _counted(self, outcome: Outcome, reward: Tensor) -> Tensor:
-        """The rewards that returns are sums of."""
+        """The rewards whose sums are returns."""
         return reward if outcome.own_reward is None else self._numbers(outcome.own_reward, "the reward")
 
     def _look(self, rollout: Rollout, infos: Mapping[str, Sample], ended: bool) -> None:
-        """Say what infos have that is not read: once, in a training, whose rollouts have more columns than these."""
+        """Report unread entries of infos, once, in a training (its rollouts have additional columns)."""
         if not (training := rollout.columns.keys() > self.columns().keys()) or ended:
             self._looked = True
         if not training:
@@ -201,7 +202,7 @@ class VectorAdapter(Env):
         """Returns, lengths and the next row's `valid` at a row with masked environments."""
         masked = ~rollout.valid[t]
         reset = self._reset_some(rollout, t, masked, ended)
-        over = masked & (reset | self._ended)  # else the environment could not be reset, and continues
+        over = masked & (reset | self._ended)  # others could not be reset, and continue
         rollout.episode_return[t] = self._returns
         rollout.episode_length[t] = self._lengths * over
         if self.source.autoreset is Autoreset.NEXT_STEP:
@@ -214,10 +215,10 @@ class VectorAdapter(Env):
         self._lengths = torch.where(unseen, 0, torch.where(over, 0, self._lengths) + 1)
 
     def _reset_some(self, rollout: Rollout, t: int, masked: Tensor, ended: Tensor) -> Tensor:
-        """Reset masked environments after their step, which is not used; return which ones, bool [N].
+        """Reset masked environments after their step, which is not used. Returns the mask of those reset, bool [N].
 
-        They are those that were cut off between two rollouts (headrace.parallel.stagger), and of DISABLED also those
-        whose episode ended in this one step.
+        They are environments that were cut off between two rollouts (headrace.parallel.stagger), and with DISABLED also
+        those whose episode ended in this step.
         """
         source, due = self.source, masked & ~self._ended
         if source.autoreset is Autoreset.SAME_STEP:
@@ -232,7 +233,7 @@ class VectorAdapter(Env):
         return due
 
     def _last_seen(self, rollout: Rollout, t: int, outcome: Outcome, ended: Tensor, truncated: Tensor) -> Value:
-        """Observations after a step; of episodes that ended, the final ones, or without these the last ones before."""
+        """Observations after a step. For ended episodes, the final ones or, without these, those before the step."""
         seen, final = self._observed(outcome.observation, "the observation"), outcome.final
         if final is None and self.source.autoreset is not Autoreset.SAME_STEP:
             return seen
@@ -254,8 +255,8 @@ class VectorAdapter(Env):
         rollout.observation[t + 1].copy_(self._observed(first, "the observation"))
 
     def _observed(self, values: Sample, what: str) -> Value:
-        """Observations of all environments as tensors; see _tensors(). Raises ValueError for another shape, which an
-        assignment would stretch: one observation to those of all environments."""
+        """Observations of all environments as tensors; see _tensors(). Raises ValueError for another shape, since an
+        assignment would broadcast one observation to all environments."""
         if self._ignored and isinstance(values, dict):
             values = {name: member for name, member in values.items() if name not in self._ignored}
         seen = self._tensors(values, what)
@@ -276,7 +277,7 @@ class VectorAdapter(Env):
             self._check_shape(getattr(value, name), member, f"{what} {name!r}")
 
     def _numbers(self, values: Sample, what: str) -> Tensor:
-        """One number of each environment; raises as _observed() does."""
+        """A number for each environment; raises as _observed() does."""
         tensor = self._tensor(values, what)
         self._check(tensor, (self.num_envs,), what)
         return tensor
@@ -297,8 +298,8 @@ class VectorAdapter(Env):
         return self._tensor(values, what)
 
     def _tensor(self, values: Sample, what: str) -> Tensor:
-        """An array of a library as a tensor, which shares its memory. Raises ValueError for one of another device,
-        TypeError for what is no array of numbers."""
+        """An array of a library as a tensor, which shares its memory. Raises ValueError for one on another device,
+        TypeError unless it is an array of numbers."""
         try:
             tensor = _as_tensor(values)
         except (TypeError, ValueError) as error:  # of text, of objects, of lists of these
@@ -317,11 +318,11 @@ class VectorAdapter(Env):
             )
 
     def metrics(self) -> dict[str, float]:
-        """Means over the last rollout of what a simulator logs."""
+        """Means over the last rollout of the numbers that a simulator logs."""
         return {} if self._terms is None else self._terms.mean()
 
     def state_dict(self) -> StateDict:
-        """Empty: libraries have no common way to save their environments."""
+        """Return an empty state: libraries have no common way to save their environments."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -342,7 +343,7 @@ def _as_tensor(values: Sample) -> Tensor:
 
 
 def _where(mask: Tensor, values: Value, others: Value) -> Value:
-    """`values` where the mask [N] is set, `others` elsewhere, member by member for a Dict."""
+    """`values` where the mask [N] is True, `others` elsewhere, member by member for a Dict."""
     return tree_map(lambda x, y: torch.where(mask.view(-1, *[1] * (x.dim() - 1)), x, y), values, others)
 
 

@@ -50,8 +50,8 @@ class EnvPoolSource:
         self._all = np.arange(num_envs, dtype=np.int32)
 
     def make(self, seed: int, spares: int = 0, batch_size: int | None = None, first: int = 0) -> None:
-        """Make the pool again, with `spares` more environments than num_envs. batch_size: how many recv() returns, of
-        those that are ready; None for all, in their order. first: see Source.reset()."""
+        """Make the pool again, with `spares` more environments than num_envs. batch_size: number of ready environments
+        that recv() returns; None for all, in their order. first: see Source.reset()."""
         self.close()
         number = self.num_envs + spares
         made = {"num_envs": number, "batch_size": batch_size or number, "seed": env_seed(seed, 0) % SEEDS + first}

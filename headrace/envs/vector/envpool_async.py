@@ -1,7 +1,7 @@
-"""EnvPool's environments in asynchronous mode: they step in EnvPool's threads, and are returned as they get ready.
+"""EnvPool's environments in asynchronous mode: they step in EnvPool's threads, and are returned when they are ready.
 
-EnvPool's recv() returns batch_size environments, whichever are ready, and waits for ever where fewer are being stepped,
-as at a rollout's end. So a pool has batch_size - 1 spare environments, which are reset where too few are being stepped.
+EnvPool's recv() returns any batch_size environments that are ready. It waits for ever if fewer are being stepped, as at
+a rollout's end. So a pool has batch_size - 1 spare environments, which are reset if too few are being stepped.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from headrace.envs.vector.envpool import EnvPoolSource
 class EnvPoolEnv(VectorAdapter, AsyncEnv):
     """An AsyncEnv (headrace.envs.base) of EnvPool's environments.
 
-    Environments step together until make_async() is called, or where batch_size is below num_envs. Then `parts` are the
-    single environments, and get() returns batch_size of them as soon as so many are ready (by default half of all). A
-    small batch_size waits for few of them, a large one gives the policy larger batches. step() steps all of them.
+    Environments step together until make_async() is called, unless batch_size is below num_envs. Afterwards `parts` are
+    the single environments, and get() returns batch_size of them as soon as they are ready (by default half of all). A
+    small batch_size waits for few environments, a large one gives the policy larger batches. step() steps all of them.
     """
 
     source: EnvPoolSource

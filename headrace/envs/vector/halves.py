@@ -1,4 +1,4 @@
-"""A library's environments in two halves, one of which steps while the policy acts for the other."""
+"""A library's environments in two halves: one steps while the policy acts for the other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headrace.envs.vector.adapter import Source, VectorAdapter
 class HalvesEnv(VectorAdapter, AsyncEnv):
     """An AsyncEnv (headrace.envs.base) of a Source whose steps release Python's lock.
 
-    make_source gives a Source of so many environments. They step together until make_async() is called. Then `parts`
-    are two halves, each with a Source and a thread of its own. The episodes are the same.
+    make_source: makes a Source of a number of environments. They step together until make_async() is called. Afterwards
+    `parts` are two halves, each with its own Source and thread. The episodes are the same.
     """
 
     def __init__(self, make_source: Callable[[int], Source], num_envs: int, ignore: Sequence[str] = ()) -> None:

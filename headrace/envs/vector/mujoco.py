@@ -33,12 +33,12 @@ NOT_TAKEN = (
 
 
 class MujocoSource:
-    """A task of Gymnasium (v5), by its id, with the episodes of gymnasium.make(id): the same seeds, observations and
-    endings, and rewards and infos within rounding.
+    """A task of Gymnasium (v5), by its id, with the episodes of gymnasium.make(id): seeds, observations and endings are
+    the same, rewards and infos equal up to rounding.
 
     task: Gymnasium's spec of it. options: of gymnasium.make. num_threads: of the steps; results do not depend on it.
-    A simulation that MuJoCo finds unstable and resets ends its episode, where Gymnasium goes on; `unstable` counts
-    them.
+    If MuJoCo finds a simulation unstable and resets it, its episode ends, while Gymnasium continues; `unstable` counts
+    these.
     Raises ImportError without mujoco, ValueError for other tasks and for a model or a rendering of the user's own.
     """
 
@@ -111,13 +111,13 @@ class MujocoSource:
 
 
 def is_own(task: EnvSpec) -> bool:
-    """True for a task as Gymnasium registers it: not for what a user has put in its place, or in wrappers."""
+    """True for a task as Gymnasium registers it, but not for a user's replacement, or one in wrappers."""
     own = str(task.entry_point).startswith("gymnasium.envs.mujoco.") and not task.additional_wrappers
     return own and task.id in IDS
 
 
 def _check(task: EnvSpec, given: Sequence[str]) -> None:
-    """Raise ValueError where Gymnasium has to step a task: another one, or one with arguments of NOT_TAKEN."""
+    """Raise ValueError if only Gymnasium can step a task: an unsupported one, or one with arguments of NOT_TAKEN."""
     refused = ", ".join(name for name in NOT_TAKEN if name in given)
     if not is_own(task) or refused:
         what = f"takes no {refused}" if refused else f"has Gymnasium's {', '.join(IDS)}, and not this {task.id}"

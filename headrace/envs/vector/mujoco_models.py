@@ -1,4 +1,4 @@
-"""Models of MuJoCo with the same results in less time: what a step computes and does not need is left out."""
+"""Change models of MuJoCo such that steps leave out unneeded computations, with the same results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-CHECKED = 2, 60  # episodes and steps in which a model has to give what the original gives, to the bit
+CHECKED = 2, 60  # episodes and steps in which a changed model must equal the original, bit for bit
 
 
 def without_islands(model: Any) -> None:
-    """Let MuJoCo not look for groups of bodies that touch each other, where one tree of bodies is all there is."""
+    """Disable MuJoCo's search for groups of touching bodies (islands), if the model is a single tree of bodies."""
     import mujoco
 
     flag = getattr(mujoco.mjtDisableBit, "mjDSBL_ISLAND", None)  # before MuJoCo 3.3.6 it looked for none by itself
@@ -22,11 +22,11 @@ def without_islands(model: Any) -> None:
 
 
 def listed(path: str, model: Any, repeats: int) -> Any:
-    """A model whose pairs of geoms that may collide are listed, so that each step spares the search for them.
+    """List the pairs of geoms that may collide in a model, so that steps do not search for them.
 
-    path: the file that `model` is of. repeats: calls of mj_step in a step. It is `model` itself where bodies of several
-    geoms may touch each other, whose contacts are sorted in another way, where MuJoCo cannot list them, and where
-    simulations of both differ.
+    path: the file of `model`. repeats: calls of mj_step in a step. Returns `model` itself if bodies with several geoms
+    may touch each other, since contacts are then sorted differently; if MuJoCo cannot list the pairs; and if
+    simulations of the two models differ.
     """
     import mujoco
 
@@ -44,7 +44,7 @@ def listed(path: str, model: Any, repeats: int) -> Any:
 
 
 def _pairs(model: Any) -> list[tuple[int, int]]:
-    """The pairs of geoms that may collide, by MuJoCo's rules: not within a body, nor with the one that it hangs on."""
+    """The pairs of geoms that may collide by MuJoCo's rules: not within a body, nor with its parent."""
     weld = model.body_weldid
     above, kinds, others = weld[model.body_parentid[weld]], model.geom_contype, model.geom_conaffinity
     pairs = []

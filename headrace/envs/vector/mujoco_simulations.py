@@ -25,12 +25,12 @@ from headrace.kernels.runtime.native import Call, Native
 from headrace.kernels.runtime.thread_pool import WORKERS, WorkQueue, queue_state
 
 ANNOUNCEMENT = "compiling steps of MuJoCo (once, about 2 s) ..."
-ENVS_PER_THREAD = 16  # with fewer, threads that wait for each other take more of the CPU than they save time
+ENVS_PER_THREAD = 16  # with fewer, threads waiting for each other use more CPU time than they save
 Fields: TypeAlias = Mapping[str, np.ndarray]  # of mjData, [N, ...]
 
 
 class Simulations:
-    """Simulations of models that have the same sizes, a mjData each, and copies of some of their fields.
+    """Simulations of models with the same sizes: an mjData for each, and copies of some of its fields.
 
     models: one for all, or one for each. repeats: calls of mj_step in a step. name: of the environments, in errors.
     fields: name -> [N, ...], after the last step, or the last begin() of a simulation.
@@ -92,12 +92,12 @@ class Simulations:
         return {name: copied[:, part].reshape(-1, *shape) for name, (part, shape) in self._places.items()}
 
     def kept(self) -> Fields:
-        """The fields as they are now, which are kept until the next call."""
+        """A copy of the present fields, which is valid until the next call."""
         np.copyto(self._before, self._copied)
         return self._fields_before
 
     def begin(self, i: int, change: Callable[[Any], None]) -> None:
-        """Reset a simulation, let a function change its mjData, and compute what follows from that."""
+        """Reset a simulation, let a function change its mjData, and compute the fields that depend on the change."""
         data = self.datas[i]
         with SILENCE, _naming(self.name, i):
             self._mujoco.mj_resetData(self.models[i], data)
@@ -106,11 +106,12 @@ class Simulations:
         np.concatenate([part.ravel() for part in self._parts[i]], out=self._copied[i])
 
     def step(self, actions: np.ndarray, due: np.ndarray, threads: int | None) -> np.ndarray | None:
-        """Step the simulations of the numbers `due`; return which of all MuJoCo found unstable, bool [N].
+        """Step the simulations with the numbers `due`. Returns a mask of those that MuJoCo found unstable, bool [N].
 
-        None where it found none so. threads: None for one for each ENVS_PER_THREAD, up to the number of cores.
+        Returns None if there are none. threads: None for one per ENVS_PER_THREAD simulations, up to the number of
+        cores.
 
-        Raises ValueError for actions that are no numbers, mujoco.FatalError for an error of MuJoCo.
+        Raises ValueError for actions that are not finite, mujoco.FatalError for an error of MuJoCo.
         """
         if not np.isfinite(actions).all():
             self._check(actions, due)
@@ -123,7 +124,7 @@ class Simulations:
         return self._unstable() if self._ends.any() else None
 
     def _check(self, actions: np.ndarray, due: np.ndarray) -> None:
-        """Raise ValueError for actions that are no numbers, of simulations that are to be stepped."""
+        """Raise ValueError if actions of simulations to be stepped are not finite."""
         wrong = due[~np.isfinite(actions[due]).all(1)]
         if len(wrong):
             i = wrong[0]
@@ -165,10 +166,9 @@ def _naming(name: str, i: int) -> Iterator[None]:
 
 
 class _Silence:
-    """A block without MuJoCo's warnings, which it would print, and write to a file in the working folder; in which its
-    fatal errors end no process; and without its timers, which asked for the time in a tenth of what a step takes. The
-    functions for these are the process's: the first of several blocks in several threads replaces them, and the last
-    brings them back."""
+    """Within this block, replace three functions of MuJoCo's: warnings, which it would print and write to a file in the
+    working folder; fatal errors, which would end the process; and timers, which take a tenth of a step. They belong to
+    the process: the first of several blocks in several threads replaces them, and the last one restores them."""
 
     def __init__(self) -> None:
         self._blocks, self._before, self._lock = 0, list[int | None](), Lock()
@@ -205,7 +205,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _called(names: Sequence[str]) -> list[int]:
-    """The addresses of the functions that make a step: what computes forces is left out where nothing reads them."""
+    """The addresses of the functions of a step. The one for contact forces is left out if nothing reads them."""
     functions = ("mj_step", "mj_rnePostConstraint") if "cfrc_ext" in names else ("mj_step",)
     return [ctypes.cast(getattr(_library(), name), ctypes.c_void_p).value or 0 for name in functions]
 
@@ -218,7 +218,7 @@ def _silent() -> Native:
 
 @cache
 def _handlers() -> tuple[ctypes.c_void_p, ...]:
-    """The places of the functions that MuJoCo calls for a warning, for a fatal error, and for the time."""
+    """The variables with MuJoCo's functions for warnings, for fatal errors, and for the time."""
     names = ("mju_user_warning", "mju_user_error", "mjcb_time")
     return tuple(ctypes.c_void_p.in_dll(_library(), name) for name in names)
 
@@ -232,8 +232,8 @@ def _resets() -> np.ndarray:
 
 
 def _warnings(data: Any) -> np.ndarray:
-    """The counts of MuJoCo's warnings in a mjData, float64 [kinds]: the bits of two int32, a number that it was about
-    and how often there was one. As numbers of eight bytes they are copied with the fields."""
+    """The counts of MuJoCo's warnings in an mjData as float64 [kinds], which are copied with the fields. Each has the
+    bits of two int32: the last warning's number and the count."""
     counts = data.warning.number
     assert counts.dtype == np.int32 and counts.strides == (8,)
     pairs = (ctypes.c_double * len(counts)).from_address(counts.ctypes.data - 4)

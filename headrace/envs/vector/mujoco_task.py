@@ -1,4 +1,4 @@
-"""MujocoTask: a robot of a MuJoCo model as a user writes it, a file of MuJoCo's and a few functions of numbers."""
+"""MujocoTask: a user's task with a MuJoCo model, made of MuJoCo's file and a few functions of numbers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MujocoTask:
     max_steps: ClassVar[int | None] = None
 
     class Params(NamedTuple):
-        """No parameters, unless a subclass names some."""
+        """No parameters, unless a subclass has some."""
 
     def __new__(cls, num_envs: int, params: Settings | None = None, num_threads: int | None = None) -> MujocoTaskEnv:  # type: ignore[misc]
         """num_threads: of MuJoCo's steps; results do not depend on it. params: name -> one number, or N of them.

@@ -1,4 +1,5 @@
-"""N environments of a MujocoTask: MuJoCo's steps, and between them the class's functions, compiled as a KernelEnv's."""
+"""N environments of a MujocoTask: MuJoCo's steps and, between them, the class's functions, compiled like a
+KernelEnv's."""
 
 from __future__ import annotations
 
@@ -35,10 +36,10 @@ CHANGE, UNSTABLE = "_change", "unstable"  # behind a field's name; and a field o
 class MujocoTaskEnv(Env):
     """An Env (headrace.envs.base) of N environments of a MujocoTask. Steps have no infos.
 
-    A simulation that MuJoCo finds unstable and resets ends its episode, with a reward of 0 and a line; `unstable`
-    counts them. After load_state_dict() each environment begins a new episode.
-    Raises ValueError, FileNotFoundError for a model that MuJoCo does not take and for wrong fields or parameters,
-    EnvError (kernels.language.errors) for functions that cannot be compiled, ImportError without MuJoCo.
+    If MuJoCo finds a simulation unstable and resets it, its episode ends with a reward of 0, and a line reports it;
+    `unstable` counts these. After load_state_dict() each environment begins a new episode.
+    Raises ValueError, FileNotFoundError for a model that MuJoCo refuses and for wrong fields or parameters, EnvError
+    (kernels.language.errors) for functions that cannot be compiled, ImportError without MuJoCo.
     """
 
     backend, device = "vector", torch.device("cpu")
@@ -114,12 +115,12 @@ class MujocoTaskEnv(Env):
         self._target.reset(rollout, seed)
 
     def _prepare(self, envs: np.ndarray) -> None:
-        """Let reset() find the model's own state in some environments."""
+        """Set some environments to the model's own state before reset()."""
         for name, initial in self._initial.items():
             self._begun[name][envs] = initial
 
     def _place(self, envs: np.ndarray) -> None:
-        """Take over what reset() has set in some environments."""
+        """Copy the fields that reset() has set in some environments to their simulations."""
         for i in envs.tolist():
             self._simulations.begin(i, partial(self._put, i))
 
@@ -129,7 +130,7 @@ class MujocoTaskEnv(Env):
                 getattr(data, name)[:] = self._begun[name][i]
 
     def _show(self, unstable: np.ndarray | None, before: Mapping[str, np.ndarray]) -> None:
-        """Let the functions see the simulations. unstable: bool [N], None for none. before: fields before the step."""
+        """Copy the simulations' fields for the functions. unstable: bool [N], None for none. before: earlier fields."""
         seen = self._simulations.fields
         for name, column in self._arrays.items():
             if name == UNSTABLE:
@@ -159,7 +160,7 @@ class MujocoTaskEnv(Env):
         self._target.step(rollout, t)
 
     def state_dict(self) -> StateDict:
-        """Empty: episodes are not saved."""
+        """Return an empty state: episodes are not saved."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -167,11 +168,11 @@ class MujocoTaskEnv(Env):
         self._reset_all = True
 
     def close(self) -> None:
-        """Nothing is held beyond memory."""
+        """Do nothing: only memory is held."""
 
 
 def _model_of(task: Task) -> Any:
-    """The mjModel of a class. Raises FileNotFoundError, or ValueError with the file and what MuJoCo said of it."""
+    """The mjModel of a class. Raises FileNotFoundError, or ValueError with the file and MuJoCo's message."""
     import mujoco
 
     text = getattr(task, "xml", None)
@@ -192,7 +193,7 @@ def _model_of(task: Task) -> Any:
 
 
 def _shapes(task: Task, model: Any, names: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shape of each of the class's fields. Raises ValueError for one that the model's mjData has not."""
+    """The shape of each of the class's fields. Raises ValueError for a field that mjData does not have."""
     import mujoco
 
     with SILENCE:

@@ -20,10 +20,10 @@ class Simulator(Protocol):
     Optional: `name`; `max_steps`, after which it truncates; `autoreset`, "NextStep" where the step after an ending
     resets that environment (the default), "SameStep" where the step that ends an episode begins the next one, or
     "Disabled"; `reset_some(mask)`, which resets the environments of a mask, bool [N], or `reset_ids(ids)`, those of
-    numbers, int64 [k]. Both return observations [N, ...], of which those of the reset environments are used, and are
-    called where there are some, once an episode. "Disabled" needs one of them. `close()`. `log`: numbers by name, such
-    as terms of the reward, of the last call of step() or of one that reset some; a run logs the mean of each iteration.
-    `single`: true where a
+    numbers, int64 [k]. Both return observations [N, ...], of which only those of the reset environments are used. They
+    are called once per episode, if there are environments to reset. "Disabled" needs one of them. `close()`. `log`:
+    numbers by name, such as terms of the reward, of the last call of step() or of one that reset some; a run logs the
+    mean of each iteration. `single`: true where a
     process may have one simulator only, so that evaluations are in that of the training.
     """
 
@@ -43,7 +43,7 @@ class Simulator(Protocol):
 
 
 class SimulatorSource:
-    """A Simulator as a Source of envs.vector.adapter. Raises TypeError for one that lacks something."""
+    """A Simulator as a Source of envs.vector.adapter. Raises TypeError for an incomplete one."""
 
     def __init__(self, simulator: Any, name: str | None = None) -> None:
         needed = ("num_envs", "device", "observation_space", "action_space", "reset", "step")

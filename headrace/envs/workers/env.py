@@ -1,7 +1,7 @@
 """Gymnasium environments in worker processes, on rollouts in shared memory.
 
-A worker runs its environments one after another, as InlineEnv does, and writes straight into the rollout's columns.
-Processes exchange a dozen bytes per step and worker: the row, and that it is done.
+A worker runs its environments one after another, as InlineEnv does, and writes directly into the rollout's columns.
+Processes exchange a dozen bytes per step and worker: the row, and the acknowledgement.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from headrace.envs.workers.stepping import (
 from headrace.envs.workers.transport import Order, Transport
 from headrace.envs.workers.tuning import tried
 
-BEFORE = ("observation", "valid")  # what is known of a row before its step
+BEFORE = ("observation", "valid")  # columns that are known before a row's step
 OUTCOME = ("reward", "terminated", "truncated", "episode_return", "episode_length")
 
 
 class WorkerEnv(AsyncEnv):
     """N Gymnasium environments in worker processes behind headrace.envs.base.Env.
 
-    factory() makes one of them; it is sent to the workers by cloudpickle, and the script that defines it needs no
+    factory() makes one environment. It is sent to the workers by cloudpickle, so the script that defines it needs no
     `if __name__ == "__main__"`. workers: the number of processes; None to choose it by measuring one environment; or
-    Workers, which are kept when this is closed. step_timeout: seconds after which a worker that has not answered counts
-    as hanging.
+    Workers, which stay open when this is closed. step_timeout: seconds after which a worker that has not answered
+    counts as hanging.
     on_error: "raise" an environment's exception, with its traceback and the environment's number; or "restart": make it
     again, truncate its episode, continue, and count it in `restarts`. The same holds for a worker that dies or hangs,
     unless that happens three times in a row after the same number of steps.
     group_by: see envs.gym.agent_groups. With several agents, the argument num_envs counts copies of the environment,
     the attribute columns.
-    set_up, clean_up: called in each worker with its number, first and last of all. Where there are at most as many
+    set_up, clean_up: called in each worker with its number, at the beginning and the end. If there are at most as many
     workers as cores, each is bound to its own cores; set_up may undo that (os.sched_setaffinity).
 
     step() steps all workers. With start() and get() each steps on its own, in a rollout that rollout() has made:
@@ -234,8 +234,8 @@ class WorkerEnv(AsyncEnv):
             self.get()
 
     def _replace(self, worker: int, order: Order) -> None:
-        """Start another process in the place of a lost one, whose order it carries out; or raise why it was lost."""
-        if not self.restart or order.what == APPLY:  # what was asked of environments that are gone is not known
+        """Replace a lost process by another one that carries out its order, or raise the reason for the loss."""
+        if not self.restart or order.what == APPLY:  # the result of a function on lost environments is unknown
             raise self._transport.failure(worker)
         part = self.parts[worker]
         self._lost[worker] += self._transport.answers[worker] + part.stop - part.start
@@ -254,7 +254,7 @@ class WorkerEnv(AsyncEnv):
             self._transport.answered[worker] = -1  # no step is taken
 
     def _place(self, rollout: Rollout) -> tuple[int, SharedRollout]:
-        """A rollout of the workers and its number; for another rollout, those of the row through which it is filled."""
+        """A rollout of the workers and its number. For another rollout, the one-row one through which it is filled."""
         if rollout is not self._last[1]:
             number = self._numbers.get(rollout) if isinstance(rollout, SharedRollout) else None
             if number is None or not isinstance(rollout, SharedRollout):
@@ -288,7 +288,7 @@ def _copy(names: tuple[str, ...], source: Rollout, row: int, target: Rollout, to
 
 
 def sendable(thing: object) -> bytes:
-    """A function of users, or data, as bytes. Raises TypeError, naming what cannot be sent."""
+    """Pickle a user's function, or data. Raises TypeError, naming what cannot be sent."""
     import cloudpickle
 
     try:

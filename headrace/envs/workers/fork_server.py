@@ -1,7 +1,8 @@
-"""Preloaded by the fork server of worker processes: it does not end by signals that its parent decides about.
+"""Preloaded by the fork server of worker processes: makes it ignore signals that its parent handles.
 
-Its children would count as ended with it. The parent starts it with these signals blocked, see envs.workers.process, so
-that none ends it before this is loaded. The last of the modules to be preloaded, which take seconds.
+If the fork server ended, its children would count as ended, too. The parent starts it with these signals blocked (see
+envs.workers.process), so that none ends it before this module is loaded. It is preloaded last, since the other modules
+take seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from headrace.envs.workers.lifetime import DECIDED_BY_PARENT, end_by_signals
 
 
 def outlive_signals() -> None:
-    """Ignore the signals. Children of this process do not: those of users may be terminated by SIGTERM."""
+    """Ignore the signals. Children of this process do not ignore them, so that users' child processes can be terminated
+    by SIGTERM."""
     for number in DECIDED_BY_PARENT:
         signal.signal(number, signal.SIG_IGN)  # drops one that has arrived
     signal.pthread_sigmask(signal.SIG_UNBLOCK, DECIDED_BY_PARENT)

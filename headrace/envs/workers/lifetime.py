@@ -1,4 +1,5 @@
-"""When a worker process ends: with its parent, not by signals that its parent decides about, and with all its children.
+"""Let a worker process end with its parent, together with all of its own children, and not by signals that its parent
+handles.
 
 Ctrl-C, a closed terminal, or a scheduler's SIGTERM may reach every process of a run. The learner's process finishes its
 iteration and saves, and needs its workers for that.
@@ -16,10 +17,10 @@ DECIDED_BY_PARENT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SI
 
 
 def begin() -> None:
-    """Called first of all in a worker process."""
+    """Prepare a worker process; called before anything else."""
     os.setpgid(0, 0)  # its children belong to this group, and end with it
     for number in DECIDED_BY_PARENT:
-        # a handler, because programs that an environment starts would inherit SIG_IGN, and could not be terminated
+        # a handler: programs that an environment starts would inherit SIG_IGN, and could not be terminated
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
     os.register_at_fork(after_in_child=end_by_signals)
@@ -33,7 +34,7 @@ def end_by_signals() -> None:
 
 
 def end_group(pid: int) -> None:
-    """End what a worker process has left in its group."""
+    """End processes that a worker process has left in its group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""A worker process as its parent handles it: started, given orders, ended; and a set of them for reuse."""
+"""The parent's side of a worker process: start it, give it orders, end it; and a set of processes for reuse."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from headrace.envs.workers.spin_wait import spin_of
 from headrace.envs.workers.start import UNKNOWN, Process
 
 START_TIMEOUT = 120.0  # s for a process to make its role
-GRACE = 3.0  # s for a process to close it
+GRACE = 3.0  # s for a process to close its role
 
 
 class WorkerError(RuntimeError):
@@ -50,11 +50,11 @@ class WorkerError(RuntimeError):
 
 
 class ProcessLost(WorkerError):
-    """A worker process is gone, or cannot be talked to any more."""
+    """A worker process is gone, or communication with it has failed."""
 
 
 class WorkerTraceback(Exception):
-    """Where an exception was raised in a worker process."""
+    """The traceback of an exception in a worker process."""
 
 
 class WorkerProcess:
@@ -70,8 +70,8 @@ class WorkerProcess:
         self.running = False
 
     def assign(self, task: Task, state: ProcessState | None = None) -> None:
-        """Let it make the role of a task; facts() waits until it is made. state: that of this process now, or the one
-        of an earlier moment."""
+        """Order the process to make the role of a task; facts() waits until it is made. state: the state of this
+        process, now or earlier."""
         state = state or ProcessState.now()
         # modules that a process has loaded may have read variables
         if self.running and (self.process.exitcode is not None or self.state.variables != state.variables):
@@ -101,7 +101,7 @@ class WorkerProcess:
         _end_at_exit(os.getpid())
 
     def facts(self) -> Any:
-        """The facts of its role, once it is made. Raises the exception of making it, WorkerError, ProcessLost."""
+        """Wait for the facts of the role. Raises the exception of making it, WorkerError, ProcessLost."""
         if not self.orders.poll(START_TIMEOUT):
             raise WorkerError(f"{self} had not made its environments after {START_TIMEOUT:g} s")
         return self._received()
@@ -124,7 +124,7 @@ class WorkerProcess:
         return answer
 
     def tell(self, what: int, where: int = 0, message: Message = None, *descriptors: int) -> None:
-        """Send an order, with what belongs to it. A process that is gone is noticed when its answer is read."""
+        """Send an order with its message. A lost process is noticed when its answer is read."""
         with suppress(*GONE):
             os.write(self.orders.fileno(), ORDER.pack(what, where))
             if message is not None:
@@ -146,7 +146,7 @@ class WorkerProcess:
         return ProcessLost(f"{self} {how}")
 
     def end(self, grace: float) -> None:
-        """End it, by force after `grace` seconds."""
+        """End the process, by force after `grace` seconds."""
         if not self.running:
             return
         self.tell(CLOSE)
@@ -164,7 +164,7 @@ class WorkerProcess:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether an answer can be read, or its death."""
+        """Whether an answer, or the end of the process, can be read."""
         return self.orders.poll(0) or self.process.exitcode not in (None, UNKNOWN)
 
     def __str__(self) -> str:
@@ -226,13 +226,13 @@ RUNNING: set[WorkerProcess] = set()
 
 @cache
 def _end_at_exit(pid: int) -> None:
-    """End processes with this one, whose number is `pid`: also where multiprocessing has started it, which leaves out
+    """End processes when this one, with number `pid`, ends, even if multiprocessing has started it, which does not call
     atexit's functions."""
     Finalize(None, _end, (RUNNING,), exitpriority=1)
 
 
 def _forget() -> None:
-    """In a forked child: these processes are the parent's."""
+    """Forget these processes in a forked child: they belong to the parent."""
     for process in RUNNING:
         process.running = False
         process.orders.close()
@@ -244,8 +244,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def _again(failure: Failure) -> BaseException:
-    """A worker's exception, to be raised here, with its traceback in the worker: in a note, which `headrace` prints, or
-    as its cause."""
+    """A worker's exception, to be raised here, with the worker's traceback in a note, which `headrace` prints, or as
+    its cause."""
     error: BaseException = (
         pickle.loads(failure.error) if failure.error else RuntimeError("its exception cannot be sent to this process")
     )
@@ -258,7 +258,7 @@ def _again(failure: Failure) -> BaseException:
 
 
 def _limit_waits(connection: Connection) -> None:
-    """Let reads and writes that a process leaves half done fail after START_TIMEOUT, instead of waiting for ever."""
+    """Let reads and writes that the other process does not finish fail after START_TIMEOUT, not wait for ever."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(START_TIMEOUT), 0))

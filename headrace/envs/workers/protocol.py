@@ -1,6 +1,7 @@
-"""The code of a worker process: it takes a task from its parent, and carries out orders in the task's role.
+"""The code of a worker process: it receives a task from its parent, and carries out orders with the task's role.
 
-What it does, such as stepping environments, is the role's; what a parent can do with any process is Transport's.
+The role determines the work, such as stepping environments. Transport has the operations that a parent can do with any
+process.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ GONE = (EOFError, BrokenPipeError, ConnectionResetError, BlockingIOError)
 
 
 class Role(Protocol):
-    """What a process does for its parent, while it has a task."""
+    """The work of a process while it has a task."""
 
     facts: Any  # sent to the parent once the role is ready for orders
 
     def carry_out(self, what: int, where: int) -> Any:
-        """Carry out an order. Returns the answer where the parent waits for one: a number, 0 or more, or an object that
-        can be pickled; otherwise None."""
+        """Carry out an order. Returns the answer, a number from 0 on or an object that can be pickled, if the parent
+        waits for one; otherwise None."""
 
     def close(self) -> None:
         """Free what the role holds."""
 
 
 class Task(NamedTuple):
-    """What a process is given to do. Functions of users are pickled by cloudpickle."""
+    """A task for a process. Functions of users are pickled by cloudpickle."""
 
     role: Callable[[Connection], Role]  # makes it, in the process; messages of orders are read from the connection
     name: str  # what the role is about, for messages
-    place: int  # which worker it is
-    workers: int  # of so many
+    place: int  # the worker's number
+    workers: int  # number of workers
     set_up: bytes | None = None  # called with the worker's place before anything else
     clean_up: bytes | None = None  # likewise at the end
     kind: str = "worker"  # what such a process is called
     refused: tuple[str, ...] = ()  # folders whose code the parent would not run
 
     def cores(self, allowed: list[int]) -> list[int]:
-        """Its part of the cores; all of them where there are more workers than cores.
+        """The worker's part of the cores; all of them if there are more workers than cores.
 
         Workers woken at the same time may be put on one core while another is idle, and wait for milliseconds.
         """
@@ -67,7 +68,7 @@ NO_TASK = Task(lambda orders: None, "", 0, 1)  # type: ignore[arg-type, return-v
 
 
 class Failure(NamedTuple):
-    """An exception, as the parent can raise it again."""
+    """An exception in a form that the parent can raise again."""
 
     error: bytes | None  # pickled, where it can be
     text: str  # its traceback
@@ -94,7 +95,7 @@ def run(orders: Connection, spin: float) -> None:
 
 
 def _serve(orders: Connection, receive: Callable[[], tuple[int, int]], pickled: bytes, allowed: list[int]) -> bool:
-    """Run a task until it ends: whether there may be another one. allowed: cores, [] if unknown."""
+    """Run a task until it ends. Returns whether another one may follow. allowed: cores, [] if unknown."""
     role: Role | None = None
     task = NO_TASK
     try:
@@ -128,7 +129,7 @@ def _serve(orders: Connection, receive: Callable[[], tuple[int, int]], pickled: 
 
 
 def _receiver(orders: Connection, spin: float) -> Callable[[], tuple[int, int]]:
-    """A function that waits for the next order: operation and number. It raises EOFError where the parent is gone."""
+    """Make a function that waits for the next order, operation and number. It raises EOFError if the parent is gone."""
     from headrace.envs.workers.spin_wait import Waiting
 
     waiting, poll = Waiting(spin), select.poll()
@@ -160,7 +161,8 @@ def _report(orders: Connection, error: BaseException, asked: bool) -> None:
 
 
 def _is_whole_message(error: BaseException) -> bool:
-    """Whether an error is for the user, and stands for no exception of the environment's code, whose place counts."""
+    """Whether an error's message is enough for the user. It is not for exceptions of the environment's code, whose
+    position matters."""
     cause = error.__cause__
     return is_message(error) and (cause is None or isinstance(cause, ImportError) or is_message(cause))
 

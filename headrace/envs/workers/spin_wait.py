@@ -1,8 +1,8 @@
-"""Waiting for another process: by polling where a core is free, then asleep.
+"""Wait for another process: by polling if a core is free, then asleep.
 
 Waking a sleeping process takes 20 to 80 microseconds, polling a descriptor a third of one (benchmarks/worker_sync.py).
-But polling keeps a core busy, and where other programs need that core the system takes it away for milliseconds: it
-pays only where each process has a core of its own, and for a short time.
+But polling keeps a core busy. If other programs need that core, the system takes it away for milliseconds. So polling
+pays only if each process has its own core, and only for a short time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from headrace.core.cores import cores
 
 SPIN = 200e-6  # s of polling before going to sleep
 FIRST_PAUSE, LONGEST_PAUSE = 5e-3, 2.0  # s without polling after the core was taken away, doubled each time
-CALM = 10  # times the last pause without that: the next pause is the first one again
+CALM = 10  # after this multiple of the last pause without a loss, the next pause is FIRST_PAUSE again
 PERIOD = 10e-3  # s between two checks of how long this thread has waited for a core
-SHARE = 0.05  # of the time: a thread waits so long for a core because of the system itself, without other programs
+SHARE = 0.05  # share of time that a thread waits for a core because of the system itself, without other programs
 
 
 def spin_of(processes: int) -> float:
@@ -29,7 +29,7 @@ def spin_of(processes: int) -> float:
 class Waiting:
     """Waits on the descriptors of a poll object, awake for at most `spin` seconds, then asleep.
 
-    Where other programs took the core from this thread, which is noticed within PERIOD, it sleeps at once.
+    If other programs took the core from this thread, which is noticed within PERIOD, it sleeps at once.
     """
 
     def __init__(self, spin: float) -> None:
@@ -63,7 +63,7 @@ class Waiting:
 
 
 def _waited() -> float:
-    """Seconds for which this thread could have run and had no core; infinite where the system does not report it."""
+    """Seconds that this thread has waited for a core; infinite if the system does not report it."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
             return int(file.read().split()[1]) * 1e-9

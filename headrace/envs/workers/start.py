@@ -1,6 +1,6 @@
-"""Starts processes by fork servers of this package's own, which have loaded what workers need.
+"""Start processes with this package's own fork servers, which have loaded the modules that workers need.
 
-multiprocessing's fork server is left to users: it may run already, without these modules.
+multiprocessing's fork server is left to users, since it may run already without these modules.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ PRELOADED = [
     "headrace.data.shared_memory",
     "headrace.envs.workers.fork_server",
 ]
-# beginnings of the names of variables that Python, C libraries and the preloaded modules read once, as they are loaded:
-# a fork server serves where these are as at its birth. All others are sent with the order
+# prefixes of environment variables that Python, C libraries and the preloaded modules read once when loaded: a fork
+# server is used only if these are as at its start. All others are sent with the order
 READ_ONCE = (
     *("ATEN_", "BLIS_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_", "GOMP_", "HEADRACE_", "KMP_", "LANG", "LC_"),
     *("LD_", "MALLOC_", "MKL_", "NCCL_", "NPY_", "NUMBA_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON"),
     *("PYTORCH_", "TORCH", "TQDM_", "VECLIB_"),
 )
 TRIES, MOMENT = 3, 0.1  # s: where the fork server is killed while it starts a process
-UNKNOWN = 2**16  # the exit code of a process whose fork server was killed, which alone has its true one
+UNKNOWN = 2**16  # the exit code of a process whose fork server was killed, since only the server has the true one
 
 _servers: dict[tuple[tuple[str, str], ...], Any] = {}  # of the class ForkServer
 _started: list[Process] = []  # those that may be running
@@ -158,14 +158,14 @@ def _server(variables: Mapping[str, str]) -> Any:
 
 
 def _end(server: Any) -> None:
-    """End a fork server. It would not end by itself while programs run that its processes have left behind."""
+    """End a fork server. It would not end by itself while programs that its processes have left behind are running."""
     with suppress(ProcessLookupError, TypeError):
         os.kill(server._forkserver_pid, signal.SIGKILL)
     server._stop()
 
 
 def _forget() -> None:
-    """In a forked child: the processes and fork servers are the parent's, and end with that alone."""
+    """Forget processes and fork servers in a forked child: they belong to the parent, and end with it."""
     global _starting
     _starting = threading.Lock()
     for process in _started:

@@ -1,4 +1,4 @@
-"""A worker's role of stepping some of the environments, on their part of the shared rollouts."""
+"""The role of a worker that steps some of the environments, on their part of the shared rollouts."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class Raised(NamedTuple):
 
 
 class Stepping:
-    """A Role (envs.workers.protocol): environments and the rollouts they write into. A step or reset is answered by how
-    many environments have been made again so far.
+    """A Role (envs.workers.protocol): environments and the rollouts they write into. The answer to a step or reset is
+    the number of environments that have been made again so far.
 
-    factory: gives an environment, pickled by cloudpickle; size: how many; part: see envs.gym.pettingzoo.inline().
+    factory: a function that makes an environment, pickled by cloudpickle. size: number of environments. part: see
+    envs.gym.pettingzoo.inline().
     """
 
     def __init__(self, factory: bytes, size: int, name: str, part: Settings, orders: Connection) -> None:
@@ -86,8 +87,8 @@ class Stepping:
         return self.env.restarts
 
     def _applied(self, function: bytes, numbers: list[int]) -> bytes:
-        """What a function returns for some of the environments, pickled; or the exception that it raised, in a Raised.
-        The environments stay as they are."""
+        """Call a function with some of the environments, and return its results, pickled; or its exception, in a
+        Raised. The environments do not change."""
         try:
             found: Any = self.env.apply(pickle.loads(function), [number - self.env.first_env for number in numbers])
             return pickle.dumps(found)

@@ -1,5 +1,4 @@
-"""Processes with tasks, whatever their role is: orders are given and waited for, failures reported, and lost processes
-replaced."""
+"""Processes with tasks of any role: give orders and wait for them, report failures, and replace lost processes."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from headrace.envs.workers.resources import check_memory, own_memory
 from headrace.envs.workers.spin_wait import Waiting
 
 TRIES = 3  # losses in a row, or failures to make a role again, after which a process is given up
-LOOKS = 8  # at heartbeats, in the time after which a process counts as hanging
+LOOKS = 8  # number of heartbeat checks within the time after which a process counts as hanging
 
 
 class Order(NamedTuple):
@@ -30,9 +29,9 @@ class Order(NamedTuple):
 class Transport:
     """Worker processes, each with its task, and the orders that they have not answered yet.
 
-    facts: what the roles have reported, by place; answers: the last answer of each process; answered: how often it has
-    answered. timeout: seconds after which one that has not answered counts as hanging. heartbeat: a counter of each
-    process, by place, which grows while it works: seconds count from when it last grew.
+    facts: the roles' reports, by place. answers: the last answer of each process. answered: number of its answers.
+    timeout: seconds without an answer after which a process counts as hanging. heartbeat: a counter of each process, by
+    place, which grows while it works; seconds count from its last growth.
     """
 
     heartbeat: Callable[[int], int] | None = None
@@ -52,8 +51,8 @@ class Transport:
         self._broken: set[int] = set()  # places of processes that may not be used again
 
     def assign(self, tasks: list[Task]) -> None:
-        """Let the processes make their roles, all at once, and wait until they are made. Raises what making one raises,
-        and MemoryError where they do not fit."""
+        """Let all processes make their roles at the same time, and wait for them. Raises the exception of making one,
+        and MemoryError if they do not fit."""
         count = len(tasks)
         # many processes may need too much memory: measure the first one
         for some in (range(1), range(1, count)) if count > cores() else (range(count),):
@@ -67,7 +66,7 @@ class Transport:
                 self._broken.discard(place)
 
     def _made(self, place: int, failure: type[Exception]) -> Any:
-        """The facts of a role that is being made: by another process after such a failure, TRIES times in all."""
+        """Wait for the facts of a role. After a failure another process makes it, up to TRIES times in total."""
         worker = self.workers[place]
         for _ in range(TRIES - 1):
             try:
@@ -78,8 +77,8 @@ class Transport:
         return worker.facts()
 
     def start(self, place: int, what: int, where: int, message: Message = None, timeout: float | None = None) -> None:
-        """Give one process an order that it will answer. timeout: seconds, where these are others than usually."""
-        # its heartbeat is read before it can begin: later, a step that hangs at once would have been counted
+        """Give one process an order that it will answer. timeout: seconds, if not the usual ones."""
+        # the heartbeat is read before the step can begin: later, a step that hangs at once would already be counted
         self._expect(place, what, where, timeout or self.timeout)
         self.workers[place].tell(what, where, message)
 
@@ -96,8 +95,9 @@ class Transport:
         return list(self._places)
 
     def get(self, timeout: float | None = None) -> tuple[list[int], dict[int, Order]]:
-        """Wait until a process has answered, has died or hangs: the places of those that have answered, and the orders
-        of lost ones. Both may be empty: where no order is open, after `timeout` seconds, or to look at heartbeats.
+        """Wait until a process has answered, has died or hangs. Returns the places of processes that have answered, and
+        the orders of lost ones. Both may be empty: if no order is open, after `timeout` seconds, or for a check of
+        heartbeats.
 
         Raises the exception of a role.
         """
@@ -123,7 +123,8 @@ class Transport:
         return sorted(ready), lost
 
     def _read(self, place: int, order: Order) -> bool:
-        """Read an answer: whether there is one. Raises the exception of a role, but for one that is made again."""
+        """Read an answer. Returns whether there is one. Raises a role's exception, unless the role is being made
+        again."""
         worker = self.workers[place]
         try:
             if order.what == ASSIGN:
@@ -143,7 +144,7 @@ class Transport:
         return True
 
     def _late(self) -> dict[int, Order]:
-        """The orders of processes that hang. One that has worked since it was last looked at has as much time again."""
+        """Orders of processes that hang. A process that has worked since the last check gets the full time again."""
         now, late = monotonic(), {}
         for place, order in list(self.orders.items()):
             if self.heartbeat is not None and (beat := self.heartbeat(place)) != self._beats[place]:
@@ -167,10 +168,9 @@ class Transport:
         return self._causes.get(place) or self.workers[place].death()
 
     def replace(self, place: int, progress: int | None = None) -> None:
-        """Start another process with the task of a lost one, and wait until its role is made, which is tried several
-        times.
+        """Start another process with the task of a lost one, and wait until its role is made. Tries several times.
 
-        Raises why it was lost where that has happened TRIES times in a row at the same progress: None for the number
+        Raises the reason for the loss if it has happened TRIES times in a row at the same progress; None for the number
         of its answers.
         """
         self._start_again(place, progress)
@@ -178,7 +178,7 @@ class Transport:
         self._broken.discard(place)
 
     def begin_replacing(self, place: int, progress: int) -> None:
-        """As replace(), without waiting: get() tells that the role is made, or that this process is lost too."""
+        """As replace(), without waiting: get() reports when the role is made, or if this process is lost, too."""
         self._start_again(place, progress)
         self._expect(place, ASSIGN, 0, START_TIMEOUT)
 
@@ -198,7 +198,7 @@ class Transport:
         self.answers[place] = self.answered[place] = 0
 
     def finish_orders(self, seconds: float) -> None:
-        """Wait so long for what is under way; end the processes that are still at it, or cannot be used again."""
+        """Wait `seconds` for open orders. End processes that have not finished then, or cannot be used again."""
         until = monotonic() + seconds
         while self.orders and monotonic() < until:
             try:
@@ -210,7 +210,7 @@ class Transport:
                 worker.end(0.0)
 
     def dismiss(self) -> None:
-        """Let all processes close their roles; end those that are still at an order."""
+        """Let all processes close their roles, and end those that are still carrying out an order."""
         self.finish_orders(GRACE)
         for place, worker in enumerate(self.workers):
             if worker.running and place in self.facts:

@@ -1,4 +1,4 @@
-"""The number of worker processes, by measuring one environment: the time of a step, and whether it computes."""
+"""Choose the number of worker processes by measuring one environment: the time of a step, and its computing share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST, MOST = 5, 200  # steps measured
 AWAKE, ASLEEP = 15e-6, 80e-6  # s per row with workers that poll or sleep: benchmarks/worker_sync.py
 EACH = 15e-6  # s per row and worker
 WORTH = 1.1  # speed-up that more workers must give: fewer leave cores to the learner
-WAITS = 0.5  # fraction of steps that sleep, or of a core's time, from which an environment counts as waiting
+WAITS = 0.5  # fraction of sleeping steps, or of a core's time, from which an environment counts as waiting
 
 
 class StepTime(NamedTuple):
@@ -33,7 +33,7 @@ class StepTime(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the environment mostly waits, rather than compute."""
+        """Whether the environment spends most of a step waiting."""
         return self.busy < WAITS
 
 
@@ -62,7 +62,7 @@ def _step_time(factory: Callable[[], gymnasium.Env], seed: int) -> StepTime:
             if _ended(terminated) or _ended(truncated):
                 env.reset()
         seconds, used, slept = perf_counter() - began, max(process_time() - used, 1e-9), _sleeps() - slept
-        # one that never sleeps and did not have the whole core was delayed by other programs
+        # an environment that never sleeps but did not have the whole core was delayed by other programs
         if slept < steps * WAITS:
             return StepTime(used / steps, 1.0)
         return StepTime(seconds / steps, min(1.0, used / seconds))
@@ -71,7 +71,7 @@ def _step_time(factory: Callable[[], gymnasium.Env], seed: int) -> StepTime:
 
 
 def _sleeps() -> int:
-    """How often this process has given up its core voluntarily."""
+    """Number of times that this process has given up its core voluntarily."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw

@@ -27,11 +27,11 @@ Part = tuple[tuple[Key, ...], int]  # keys that lead to a vector in an observati
 class CentralEnv(EnvWrapper):
     """An env of several agents whose observations have the state of all others, float32 [N, S], as `central_state`.
 
-    The state of an agent is the observations of the others without action masks, and which of the agents it is,
-    one-hot: with its own observation the critic's input in Yu et al. 2022, arXiv:2103.01955, section 5, without what
-    would be there twice. The others are those of its group, from the next one on, then the other groups. Of an agent
-    that has left, or has not come yet, there are zeros; the row after its last step still has the final observation.
-    Nothing of it depends on earlier rows, so the env's state is that of `env`.
+    An agent's state consists of the other agents' observations without action masks, and the agent's number, one-hot.
+    Together with its own observation this is the critic's input in Yu et al. 2022, arXiv:2103.01955, section 5, without
+    duplicates. The others are first those of its group, from the next one on, then the other groups. Absent agents have
+    zeros; the row after an agent's last step still has the final observation. The state does not depend on earlier
+    rows, so state_dict() is that of `env`.
     Raises ValueError for an environment with one agent; TypeError for observations that are not vectors.
     """
 
@@ -83,7 +83,7 @@ class CentralEnv(EnvWrapper):
         self._write(rollout, t + 1, rollout.valid[t + 1] | rollout.valid[t])
 
     def _each(self, function: Callable[..., Any], *values: Any) -> Any:
-        """Apply a function to values, or, where spaces differ between groups, to each group's member of them."""
+        """Apply a function to values or, if spaces differ between groups, to each group's member of them."""
         if not self.nested:
             return function(*values)
         return Group({group: function(*(value[group] for value in values)) for group in self.groups})
@@ -118,7 +118,7 @@ class CentralEnv(EnvWrapper):
 
 
 def central(env: Env) -> Env:
-    """A CentralEnv; the env itself where its observations have a state already. Raises as CentralEnv does."""
+    """Make a CentralEnv. An env whose observations have a state is returned as it is. Raises as CentralEnv does."""
     given = [set(own.spaces) for own, _ in env.spaces.values() if isinstance(own, Dict) and CENTRAL in own.spaces]
     if any(names != {OBSERVATION, CENTRAL} for names in given):
         raise TypeError(f"with {CENTRAL} observations have {OBSERVATION} and no other members, got {env.spaces}")
@@ -139,7 +139,7 @@ def _member(value: Any, keys: tuple[Key, ...]) -> Tensor:
 
 
 def _vectors(space: Space, name: str) -> list[Part]:
-    """The vectors of an observation, without action masks. Raises TypeError where it has something else."""
+    """The vectors of an observation, without action masks. Raises TypeError for anything else in it."""
     found = []
     for keys, leaf in leaves(space):
         if keys and keys[-1] == ACTION_MASK:

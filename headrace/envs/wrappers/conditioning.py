@@ -33,10 +33,10 @@ class InformedEnv(EnvWrapper):
 
     agent_info: constant numbers [N] or [N, ...] (integers [N] are categories, all others quantities); or a Box,
     Discrete or MultiDiscrete space, from which each episode draws uniformly, by counter-based random numbers.
-    space: that of constant numbers, where it has more than those in agent_info. cycled: agent_info may be that of
-    another number of copies: copy i, and in an evaluation episode i, has that of copy i modulo their number.
-    Raises ValueError for another count of numbers or a Box without bounds, TypeError for what is neither numbers nor
-    such a space, or a Dict observation that has an agent_info.
+    space: the space of constant numbers, if it has more values than agent_info. cycled: whether agent_info may be for
+    another number of copies; copy i, or in an evaluation episode i, then has the entry of copy i modulo their number.
+    Raises ValueError for another count of numbers or a Box without bounds, TypeError for anything but numbers or such a
+    space, or for a Dict observation that already has an agent_info.
     """
 
     def __init__(self, env: Env, agent_info: AgentInfo, space: Space | None = None, cycled: bool = False) -> None:
@@ -146,15 +146,16 @@ class InformedEnv(EnvWrapper):
 
 
 def informed(env: Env, agent_info: AgentInfo | None) -> Env:
-    """An InformedEnv; the env itself where agent_info is None. Raises TypeError, ValueError as InformedEnv does."""
+    """Make an InformedEnv; for agent_info None, return the env. Raises TypeError, ValueError as InformedEnv does."""
     return env if agent_info is None else InformedEnv(env, agent_info)
 
 
 def seen_in(policy: Any, agent_info: AgentInfo | None, episode: int) -> Callable[[Any], Any]:
-    """A function from an environment's observation to that of a policy, which may have been trained with agent_info.
+    """Make a function that converts an environment's observation to a policy's, which may have been trained with
+    agent_info.
 
-    Episode i has entry i modulo their number, the values of a Discrete in turn, or a draw from another space. The
-    function raises ValueError where agent_info is missing.
+    Episode i has entry i modulo their number, the values of a Discrete space in turn, or a draw from another space. The
+    function raises ValueError if agent_info is missing.
     """
     space = getattr(policy, "observation_space", None)
     if not isinstance(space, Dict) or NAME not in space.spaces:
@@ -182,7 +183,7 @@ def _in_turn(agent_info: AgentInfo, episode: int) -> Any:
 
 
 def for_copies(agent_info: AgentInfo, env: Env, first: int = 0) -> AgentInfo:
-    """The agent_info of a training for another number of copies: copy i has that of copy first + i modulo theirs."""
+    """A training's agent_info for another number of copies: copy i has that of copy first + i modulo their number."""
     if isinstance(agent_info, Space | str):
         return agent_info
     numbers = torch.as_tensor(agent_info)
@@ -191,7 +192,7 @@ def for_copies(agent_info: AgentInfo, env: Env, first: int = 0) -> AgentInfo:
 
 
 def _parsed(given: AgentInfo | str, num_envs: int) -> tuple[Space, Tensor | None]:
-    """The space of an agent_info, and its constant numbers, on the CPU; None where they are drawn."""
+    """The space of an agent_info, and its constant numbers, on the CPU; None if they are drawn."""
     if isinstance(given, Discrete | MultiDiscrete):
         return given, None
     if isinstance(given, Box):

@@ -1,4 +1,4 @@
-"""Environments that run on the CPU, seen from another device."""
+"""Environments on the CPU with rollouts on another device."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ THIS_ROW = ("reward", "terminated", "truncated", "episode_return", "episode_leng
 
 
 class DeviceEnv(EnvWrapper):
-    """An Env of the CPU behind headrace.envs.base.Env on `device`: its rollouts lie there.
+    """Wraps an Env on the CPU as an Env whose rollouts are on `device`.
 
-    A step takes two copies, for any number of columns: a block of bytes to the CPU, with the actions and `valid`, which
-    it waits for; and a block back with the outcome, which it does not wait for: it is copied from pinned memory in the
-    device's current stream, and the policy's next operations are queued behind it. The env itself steps a rollout on
-    the CPU with as many rows, in shared memory for worker processes.
+    A step takes two copies, for any number of columns. It waits for a block of bytes with the actions and `valid` to
+    the CPU. It does not wait for the block with the outcome back, which is copied from pinned memory in the device's
+    current stream; the policy's next operations are queued behind it. The env itself steps a rollout on the CPU with
+    the same number of rows, in shared memory for worker processes.
 
     Raises ValueError for an env that is not on the CPU.
     """

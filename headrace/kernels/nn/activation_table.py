@@ -1,5 +1,5 @@
-"""The activation functions that networks and kernels know: a row here and a function in
-headrace.kernels.nn.activations add one everywhere.
+"""The activation functions of networks and of the CPU's kernels: each has a row here and a function in
+headrace.kernels.nn.activations. Exports and CUDA kernels have tables of their own (see CONTRIBUTING.md).
 
 Nothing here needs Numba.
 """
@@ -15,9 +15,12 @@ from torch.nn import functional
 
 
 class Activation(NamedTuple):
-    """An activation. function: torch's, in place where its gradient needs the output only. module: the class and the
-    settings of torch's module that computes it. from_output: whether the output determines the derivative; else
-    kernels keep the derivative that they compute with the output."""
+    """An activation.
+
+    function: torch's; the one that overwrites its input where the gradient needs the output only. module, settings: the
+    class of torch's module that computes it, and its settings. from_output: whether the output determines the
+    derivative; else kernels keep the derivative that they compute with the output.
+    """
 
     name: str
     function: Callable[[Tensor], Tensor]

@@ -9,7 +9,8 @@ seconds.
 
 from __future__ import annotations
 
-TURNS = (True, False, False, True, True, False)  # calls of a comparison: in the other way; what else runs slows both
+# calls of a comparison: whether each is made in the other way. They alternate, so that other programs slow both ways
+TURNS = (True, False, False, True, True, False)
 MARGIN = 0.95  # fraction of the time that the other way may take at most to be chosen
 PERIOD = 1.0  # s of calls from one comparison to the next, at least
 COST = 0.005  # of the time may be lost by trying the slower way

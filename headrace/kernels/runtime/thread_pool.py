@@ -40,12 +40,14 @@ def queue_state() -> np.ndarray:
 
 
 class WorkQueue:
-    """Runs one kernel on several threads, or on one while the machine is busy: a worker thread that is not scheduled
-    delays the others. alone: calls with one thread that are left. seconds: of the last call that was worth several.
-    alike: whether the calls do about the same; then they are also made on one thread where that takes less time.
+    """Runs a kernel on several threads.
 
-    While other processes compute (core.device.cores_taken), each has a core. A thread joins the call once one of them
-    has ended, where the call before was long enough for that.
+    While the machine is busy it uses one thread: a thread that waits for a core delays the others. While other
+    processes compute (core.device.cores_taken), each keeps a core. A thread joins the call once one of them has ended,
+    if the call before was long enough for that.
+
+    alone: how many of the next calls use one thread. seconds: how long the last call took that was worth several.
+    alike: whether all calls do about the same work; then it is measured whether one thread is faster, and one is used.
     """
 
     def __init__(self, alike: bool = True) -> None:

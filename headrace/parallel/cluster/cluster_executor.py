@@ -1,8 +1,8 @@
 """Carries out the orders of actors by processes on the nodes of a cluster.
 
-A fragment comes as one array of bytes in Ray's object store, with the state after it, and is read where it lies.
-Weights are stored once a version, and every node fetches them once; small ones come with the orders. An order that is
-lost, with an actor, a node or an object, is given again, to whoever is there, with the state before it.
+A fragment arrives as one array of bytes in Ray's object store, with the state after it, and is read there without a
+copy. Weights are stored once per version, and each node fetches them once. Small ones are sent with the orders. An
+order that is lost with an actor, a node or an object is given again, to any available actor, with the state before it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from headrace.parallel.gradient_actor import GradientSlots
 from headrace.parallel.schedule import Fragment
 from headrace.parallel.weights import Weights
 
-LONGEST_WAIT = 1.0  # s in Ray's thread, which others may need
-WITHOUT_ACTORS = 600.0  # s after which a training ends that has no actor
-PROBE = 4_000_000  # bytes by which the way from a node is measured
-CALLS = 20  # a fragment should take as long as so many calls
-INLINE = 50_000  # bytes of weights that orders carry: to look for them in an object store would take longer
-ROOM = 2.0  # bytes of the object store for each that is expected
+LONGEST_WAIT = 1.0  # s of waiting in Ray's thread, which other calls may need
+WITHOUT_ACTORS = 600.0  # s after which a training without actors ends
+PROBE = 4_000_000  # bytes sent to measure the connection to a node
+CALLS = 20  # a fragment should take at least as long as this many calls
+INLINE = 50_000  # bytes of weights that orders carry: an object store would take longer
+ROOM = 2.0  # bytes of the object store for each expected byte
 
 
 class _Bytes:
-    """An array of bytes as shared_memory.Memory is read, without a copy; it must not be written."""
+    """Reads an array of bytes as shared_memory.Memory is read, without a copy. It must not be written."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.size = array.nbytes
@@ -57,34 +57,34 @@ class _Bytes:
         return torch.frombuffer(self.bytes, dtype=dtype, count=prod(shape), offset=offset).view(shape)
 
     def read(self, offset: int) -> bytes:
-        """What Memory.write() was given."""
+        """Read the bytes that Memory.write() stored."""
         size = int.from_bytes(self.bytes[offset : offset + 8], "little")
         return bytes(self.bytes[offset + 8 : offset + 8 + size])
 
 
 @dataclass
 class _Open:
-    """An order that is not carried out."""
+    """An order that has not been carried out yet."""
 
     fragment: Fragment
     member: Member
 
 
 class ClusterExecutor:
-    """An Executor. While there is not room for as many actors as places, or some are lost, the others carry out the
-    orders of several places."""
+    """An Executor on a cluster. While there are fewer actors than places, each actor carries out the orders of several
+    places."""
 
     def __init__(self, settings: Settings, env: ActorEnv, job: Job) -> None:
         self.env, self.job = env, job
         places = len(env.parts)
         self._columns = [part_columns(job.columns, env.num_copies, part.size) for part in env.parts]
         self._size = max(map(self._bytes_of, range(places)))  # of a fragment without its state
-        self._open: dict[Any, _Open] = {}  # by the reference to what is to come
-        self._waiting: list[Fragment] = []  # orders that nobody is there for
+        self._open: dict[Any, _Open] = {}  # by Ray's reference to the result
+        self._waiting: list[Fragment] = []  # orders without an actor
         self._fragments: dict[tuple[int, int], Fragments] = {}  # by place and number
         self._states: dict[tuple[int, int], bytes] = {}  # likewise
-        self.gradients: dict[int, GradientSlots] = {}  # what each place has answered, where actors send gradients
-        self._collected: dict[int, Member] = {}  # who has answered the last order of each place
+        self.gradients: dict[int, GradientSlots] = {}  # last answer of each place, if actors send gradients
+        self._collected: dict[int, Member] = {}  # the actor that answered each place's last order
         self._spent = [(0.0, 0.0, 0.0)] * places
         self._begun = [0] * places  # the fragment at which each began new episodes
         self._lost: Counter[tuple[int, int]] = Counter()  # how often an actor died at a fragment
@@ -108,7 +108,7 @@ class ClusterExecutor:
         return LINE + shared_size(self.job.spec.num_steps, envs, self._columns[place])
 
     def _store(self) -> int:
-        """Bytes of an object store for all fragments and weights that there can be at a time."""
+        """Bytes of an object store for all fragments and weights that can exist at a time."""
         fragments = len(self.env.parts) * (SLOTS + 1) * self._size
         weights = self.job.versions * self.job.spec.layout.size + len(self.job.spec.policy)
         gradients = 0 if self.job.learner is None else len(self.env.parts) * self.job.learner.slots().memory.size
@@ -137,7 +137,7 @@ class ClusterExecutor:
         self._measure()
 
     def _measure(self) -> None:
-        """Time the way to each node, and say what there is."""
+        """Measure the connection to each node, and describe the cluster."""
         one_of_each = {member.node: member for member in self.pool.members}.values()
         self.seconds_per_call = max(measured(member, 1) for member in one_of_each)
         slowest = max(measured(member, PROBE, 3) for member in one_of_each)
@@ -170,7 +170,8 @@ class ClusterExecutor:
                 self._give(order, member)
 
     def _give(self, order: Fragment, member: Member) -> None:
-        """Order an actor to collect a fragment; with the state before it, where it has not collected that."""
+        """Order a fragment from an actor. If another actor collected the last one, the order has the state before
+        it."""
         place, number = order.place, order.number
         state = None if member.next.get(place) == number else self._state_before(place, number)
         weights = self._versions[order.version]
@@ -182,7 +183,7 @@ class ClusterExecutor:
         self._open[ref] = _Open(order, member)
 
     def add_sums(self, order: Fragment, known: int) -> None:
-        """Let the actor of an order go on with its gradient: so many of the sums over all actors are known."""
+        """Let the actor of an order go on with its gradient. known: number of sums over all actors that are known."""
         self.connection.call(self._add_sums, order, known)
 
     def _add_sums(self, order: Fragment, known: int) -> None:
@@ -194,12 +195,12 @@ class ClusterExecutor:
         self._open[member.actor.go_on.remote(order.place, known, totals)] = _Open(order, member)
 
     def _movable(self, place: int) -> bool:
-        """Whether the last state of a place has its environments, or it has not begun."""
+        """Whether another actor can continue a place: its last state has its environments, or it has not begun."""
         last = max((number for other, number in self._states if other == place), default=-1)
         return last < 0 or bool(unpacked(self._states[place, last])["env"])
 
     def _state_before(self, place: int, number: int) -> bytes:
-        """The state to begin a fragment from. Raises WorkerError where new episodes would begin that may not."""
+        """The state to begin a fragment from. Raises WorkerError if it is lost and on_error allows no new episodes."""
         env = self.env
         env.lost += env.answers[place]
         env.answers[place] = 0
@@ -239,7 +240,7 @@ class ClusterExecutor:
         return done
 
     def _check_alone(self) -> None:
-        """Say once that there is no actor; raise WorkerError where there has been none for long."""
+        """Report once that there is no actor. Raises WorkerError after WITHOUT_ACTORS seconds without one."""
         if self.pool.members:
             self._alone_since = None
         elif self._alone_since is None:
@@ -253,7 +254,7 @@ class ClusterExecutor:
             tell(f"an actor could not be started again, and is tried later: {str(error).splitlines()[0]}")
 
     def _receive(self, order: _Open, ref: Any) -> bool:
-        """Take what came of an order: whether it is a fragment. Where it is lost, the order is given again."""
+        """Take the result of an order; returns whether it is a fragment. If it is lost, gives the order again."""
         try:
             self._take(order, ray.get(ref))
             return True
@@ -264,7 +265,7 @@ class ClusterExecutor:
         return False
 
     def _take(self, order: _Open, answer: Any) -> None:
-        """Keep an answer to an order: a fragment; where actors send gradients, that and its gradient, or this alone."""
+        """Keep an answer to an order: a fragment; if actors send gradients, one with its gradient, or a gradient."""
         place, learner = order.fragment.place, self.job.learner
         self._collected[place] = order.member
         if learner is None:
@@ -290,8 +291,8 @@ class ClusterExecutor:
         self.env.answers[place] = int(fragment.restarts[0])
 
     def _lose(self, order: _Open, error: RayError) -> None:
-        """Give an order again whose actor or object is lost. Raises the error where that has happened again and again
-        at the same fragment."""
+        """Give an order again whose actor or object is lost. Raises the error once this has happened TRIES times at the
+        same fragment."""
         fragment, member = order.fragment, order.member
         if not isinstance(error, ActorUnavailableError):
             self._lost[fragment.place, fragment.number] += 1

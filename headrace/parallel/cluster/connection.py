@@ -22,14 +22,14 @@ from headrace.parallel.cluster.head import HeadWatch, answers
 LOCAL, AUTO = "local", "auto"
 HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):([0-9]{1,5})")  # an IPv6 host is in brackets
 LEAST_STORE = 75 * 2**20  # bytes: Ray's object stores are not smaller
-LOOK = 1.0  # s of waiting for Ray's thread between two looks whether the head is gone
+LOOK = 1.0  # s of waiting for Ray's thread between two checks whether the head is gone
 LEAVING = 10.0  # s for leaving a cluster whose head is gone
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
-QUIET = {  # and Ray tells its makers nothing
+QUIET = {  # also disables Ray's usage reports
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-UNREAD = {  # what the processes of a local cluster would count and report, each every few seconds: nobody asks for it
+UNREAD = {  # disables statistics that each process of a local cluster would report every few seconds: they are not used
     "RAY_enable_metrics_collection": "0",
     "RAY_task_events_report_interval_ms": "0",
 }
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Settings(NamedTuple):
-    """Which cluster is used, and what is allowed."""
+    """Address of the cluster, and what is allowed."""
 
     address: str  # "local", "auto", or that of a cluster's head
     open: bool = False  # whether Ray may listen beyond loopback, or be used without a token
@@ -49,14 +49,14 @@ class Node(NamedTuple):
     id: str
     address: str
     cores: int
-    free: int  # cores that nobody uses
+    free: int  # cores not in use
     gpus: int
     store: int  # bytes of its object store
 
 
 class _Thread:
-    """The thread in which a process uses Ray. Ray's own threads are its children and stay in its network namespace,
-    so there is one in the life of a process; in it "local" clusters follow each other, or others do."""
+    """The thread in which a process uses Ray. Ray's own threads are its children and stay in its network namespace, so
+    a process has only one. It serves either "local" clusters or others, one after another."""
 
     def __init__(self, local: bool, allowed_open: bool) -> None:
         self.local = local
@@ -70,8 +70,8 @@ _thread: _Thread | None = None
 
 
 def _closed(allowed_open: bool) -> bool:
-    """Whether this thread can be reached from this machine alone, once that was tried. Raises ValueError where it could
-    be reached from elsewhere, and that is not allowed."""
+    """Move this thread into a network namespace for a local cluster; returns whether only this machine can reach it.
+    Raises ValueError if other machines could reach it and that is not allowed."""
     try:
         if namespace.reachable():
             namespace.enter()
@@ -181,11 +181,11 @@ class Connection:
         return self._head is not None and self._head.lost
 
     def nodes(self) -> list[Node]:
-        """The machines that are there now, this one first."""
+        """The machines of the cluster now, this one first."""
         return self.call(_nodes)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Leave the cluster. A cluster that was started here ends."""
         if self._head is not None:
             self._head.close()
         wait([self._pool.submit(_shutdown)], LEAVING if self.lost else None)
@@ -194,7 +194,7 @@ class Connection:
 
 
 def _check_address(address: str) -> None:
-    """Raise ValueError for what is not "local", "auto" or HOST:PORT."""
+    """Raise ValueError unless an address is "local", "auto" or HOST:PORT."""
     if "://" in address:
         raise ValueError(
             f"cluster={address!r} is an address of Ray Client, which actors cannot be used by: give HOST:PORT of the "
@@ -209,8 +209,8 @@ def _check_address(address: str) -> None:
 
 
 def _found(address: str) -> str:
-    """HOST:PORT of the head that an address means. Raises ConnectionError where nothing listens there: Ray would try
-    for a minute, and end the process."""
+    """HOST:PORT of the head for an address. Raises ConnectionError if nothing listens there: Ray would try for a
+    minute, then end the process."""
     from ray._private import services
 
     found = services.canonicalize_bootstrap_address_or_die(address)
@@ -240,12 +240,12 @@ def _shutdown() -> None:
 
 
 def _open_sockets() -> list[str]:
-    """Where Ray's processes listen, beyond loopback."""
+    """Addresses beyond loopback at which Ray's processes listen."""
     return sorted({str(one) for one in namespace.listening(own_processes()) if not one.loopback})
 
 
 def own_processes() -> list[int]:
-    """This process and all that it has started, and these in turn."""
+    """This process and all of its descendants."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -260,7 +260,7 @@ def own_processes() -> list[int]:
 
 
 def _take_token(settings: Settings) -> None:
-    """See to it that Ray asks for a token. Raises ValueError where it would not, and that is not allowed."""
+    """Make Ray require a token. Raises ValueError if it would not, and that is not allowed."""
     mode = os.environ.get("RAY_AUTH_MODE")
     if settings.address == LOCAL:
         if mode not in (None, "token"):

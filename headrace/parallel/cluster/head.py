@@ -1,5 +1,5 @@
-"""The head of a cluster: whether it answers. Ray ends the whole process, without an exception, when its head has been
-gone for a minute; a training ends before that, with one."""
+"""Watch whether the head of a cluster answers. Ray ends the whole process, without an exception, when its head has been
+gone for a minute. A training ends earlier, with an exception."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from time import monotonic
 
 from headrace.envs.workers.process import WorkerError
 
-EVERY = 2.0  # s between two looks
+EVERY = 2.0  # s between two checks
 ANSWERS_IN = 5.0  # s for a connection
 GONE = 30.0  # s without an answer after which the training ends: a head may be started again until then
 
 
 class HeadLost(WorkerError):
-    """The head of the cluster is gone. The training can go on from its last checkpoint, on another cluster or none."""
+    """The head of the cluster is gone. The training can resume from its last checkpoint, on another cluster or none."""
 
 
 def answers(address: str) -> bool:
@@ -29,7 +29,7 @@ def answers(address: str) -> bool:
 
 
 class HeadWatch:
-    """A thread that looks whether a head answers, in the network namespace of the thread that makes this.
+    """A thread that checks whether a head answers, in the network namespace of the thread that makes it.
 
     address: HOST:PORT."""
 
@@ -49,12 +49,12 @@ class HeadWatch:
 
     @property
     def lost(self) -> bool:
-        """Whether it has not answered for so long that it counts as gone."""
+        """Whether the head has not answered for GONE seconds."""
         since = self._silent_since
         return since is not None and monotonic() - since > GONE
 
     def check(self) -> None:
-        """Raise HeadLost where it is gone."""
+        """Raise HeadLost if the head is gone."""
         if self.lost:
             raise HeadLost(
                 f"the head of the cluster, {self.address}, has not answered for {GONE:g} s, and Ray cannot go on "

@@ -1,4 +1,4 @@
-"""A network namespace of its own for a thread, in which nothing can be reached from outside, and what listens where.
+"""Put a thread into its own network namespace, which nothing outside can reach, and list listening sockets.
 
 See network_namespaces(7), unshare(2), netdevice(7), proc_pid_net(5). Linux alone.
 """
@@ -32,7 +32,7 @@ class Listening(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether it can be reached from this machine alone."""
+        """Whether only this machine can reach the socket."""
         mapped = getattr(self.address, "ipv4_mapped", None)
         return bool((mapped or self.address).is_loopback)
 
@@ -94,7 +94,7 @@ def _sockets(pid: int) -> set[str]:
 
 
 def _tables(pid: int) -> list[tuple[str, tuple[IPv4Address | IPv6Address, int]]]:
-    """What listens in the namespaces of all threads of a process: inodes, addresses and ports."""
+    """Listening sockets in the namespaces of all threads of a process: inodes, addresses and ports."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for table in ("tcp", "tcp6"):

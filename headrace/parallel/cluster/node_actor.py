@@ -1,4 +1,4 @@
-"""What an actor does on a node of a cluster: as headrace.parallel.actor's, for any place, and several of them."""
+"""The work of an actor on a node of a cluster: as headrace.parallel.actor, for any place, and for several at once."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from headrace.parallel.fragments import Fragments, part_columns, unpacked
 from headrace.parallel.gradient_actor import GradientActing, LearnerSpec
 
 SPARE = 4096  # bytes by which a state may be longer than twice its first length
-LOOKS = 8  # times that a step is noted as begun, at most, in the time after which an actor counts as hanging
+LOOKS = 8  # the watch is renewed at most this often within step_timeout
 SOURCES = "(sources)"  # the version of Headrace where it is not installed
 
 
 class Setup(NamedTuple):
-    """What an actor needs to collect for any place."""
+    """Facts that an actor needs to collect for any place."""
 
-    make_parts: list[bytes]  # by place: functions without arguments that give the environments, by cloudpickle
+    make_parts: list[bytes]  # by place: a function without arguments that makes the environments, by cloudpickle
     parts: list[Part]
     spec: CollectorSpec
     columns: Columns  # of rollouts of all environments
@@ -43,8 +43,8 @@ class Setup(NamedTuple):
 
 
 class Place:
-    """The environments of a place and a copy of the policy, with the memory of one fragment and the state after it,
-    and that of its gradient."""
+    """The environments of a place and a copy of the policy, with memory for one fragment, the state after it, and its
+    gradient."""
 
     def __init__(self, setup: Setup, place: int) -> None:
         part, spec = setup.parts[place], setup.spec
@@ -68,11 +68,11 @@ class Place:
         self._array = np.frombuffer(self.fragment.memory.bytes, np.uint8)
 
     def restore(self, state: bytes) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.acting.collector.load_state_dict(unpacked(state))
 
     def collect(self, number: int, weights: np.ndarray) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """The next fragment with the state after it; and its gradient, where gradients are sent."""
+        """Collect the next fragment with the state after it, and compute its gradient if gradients are sent."""
         np.copyto(np.frombuffer(self.weights.bytes, np.uint8)[: len(weights)], weights)
         try:
             self.acting.collect(number, 0)
@@ -81,7 +81,7 @@ class Place:
         return (self._array, self._gradient) if len(self._gradient) else self._array
 
     def go_on(self, known: int, totals: np.ndarray) -> np.ndarray:
-        """The gradient, by so many sums over all actors."""
+        """Go on with the gradient. known: number of sums over all actors that are known."""
         assert isinstance(self.acting, GradientActing)
         self.acting.slots.totals[:known] = torch.from_numpy(totals.copy())
         self.acting.go_on(known)
@@ -89,8 +89,8 @@ class Place:
 
 
 class _Watch:
-    """Asked before each step of environments in Python, it ends this process when the next one does not begin: by a
-    thread of C, which a step that holds Python's lock does not stop."""
+    """Ends this process if a step hangs. It is called before each step of environments in Python; if no further call
+    follows in time, a thread in C ends the process, even if the step holds Python's lock."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -104,7 +104,7 @@ class _Watch:
         return False
 
     def end(self) -> None:
-        """The steps of a fragment are taken."""
+        """Stop watching: the steps of a fragment are taken."""
         faulthandler.cancel_dump_traceback_later()
         self._noted = -self.seconds
 
@@ -117,8 +117,8 @@ class ClusterActor:
         self.places: dict[int, Place] = {}
 
     def begin(self, setup: Setup) -> tuple[str, str, int]:
-        """Take what is needed for any place. Returns node, host name and process. Raises ImportError for another
-        version of Headrace, RuntimeError for a GPU that torch cannot use."""
+        """Receive the Setup. Returns node, host name and process. Raises ImportError for another version of Headrace,
+        RuntimeError for a GPU that torch cannot use."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
@@ -137,12 +137,12 @@ class ClusterActor:
         self.places[place] = Place(self.setup, place)
 
     def collect(self, order: list, weights: np.ndarray | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """A fragment of a place, as bytes that Fragments reads; and its gradient, as those of GradientSlots, where
-        gradients are sent.
+        """Collect a fragment of a place, as bytes that Fragments reads. If gradients are sent, also return the
+        gradient, as bytes of GradientSlots.
 
-        order: the place; the fragment's number; the state to go on from, b"" for the beginning, None where the last
-        fragment was collected here; and the weights as bytes, None where they come by themselves. It is a list because
-        Ray takes several times as long for several arguments."""
+        order: the place; the fragment's number; the state to continue from, b"" for the beginning, None if the last
+        fragment was collected here; and the weights as bytes, None if they are an argument of their own. It is a list
+        because Ray takes several times as long for several arguments."""
         place, number, state, small = order
         if place not in self.places or state == b"":
             self.drop(place)
@@ -152,16 +152,17 @@ class ClusterActor:
         return self.places[place].collect(number, np.frombuffer(small, np.uint8) if weights is None else weights)
 
     def go_on(self, place: int, known: int, totals: np.ndarray) -> np.ndarray:
-        """Likewise the gradient of the place's last fragment, by so many sums over all actors."""
+        """Go on with the gradient of the place's last fragment. known: number of sums over all actors that are
+        known."""
         return self.places[place].go_on(known, totals)
 
     def drop(self, place: int) -> None:
-        """Close the environments of a place: another actor goes on with them."""
+        """Close the environments of a place, which another actor continues."""
         if found := self.places.pop(place, None):
             found.acting.close()
 
     def echo(self, size: int) -> np.ndarray:
-        """So many bytes, to measure the way to here and back."""
+        """Return `size` bytes, to measure the connection."""
         return np.zeros(size, np.uint8)
 
     def close(self) -> None:
@@ -171,7 +172,7 @@ class ClusterActor:
 
 
 def setup_of(make_part: MakePart, parts: list[Part], job: Job, timeout: float) -> Setup:
-    """A Setup. Raises TypeError for a function that cannot be sent."""
+    """Make a Setup. Raises TypeError for a function that cannot be sent."""
     return Setup(
         [sendable(partial(make_part, part.size, part.first)) for part in parts],
         parts,

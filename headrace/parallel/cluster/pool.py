@@ -1,4 +1,4 @@
-"""The actors on the nodes of a cluster: started, replaced when they are lost, and which places each of them has."""
+"""The actors on the nodes of a cluster: starts them, replaces lost ones, and assigns places to them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headrace.parallel.cluster.node_actor import ClusterActor
 
 COLORS = re.compile("\x1b\\[[0-9;]*m")  # in Ray's tracebacks
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # s between two tries to start an actor; each is twice as long as the one before
-UNDER_WAY = 1.0  # s in which an actor may end what it is doing when all is closed
-STALLED = 30.0  # s without another actor after which those that have started begin: others may have taken the cores
+UNDER_WAY = 1.0  # s that an actor has to finish on closing
+STALLED = 30.0  # s without a new actor after which those that have started begin: the other cores may be taken
 
 
 @dataclass(eq=False)
@@ -30,19 +30,19 @@ class Member:
     node: str = ""
     host: str = ""
     pid: int = 0
-    next: dict[int, int] = field(default_factory=dict)  # by place: the fragment that it can go on with
+    next: dict[int, int] = field(default_factory=dict)  # by place: the fragment that it can collect without a state
 
     def __str__(self) -> str:
         return f"the actor on {self.host or 'its way'} (node {self.node[:8] or 'unknown'})"
 
 
 class ActorPool:
-    """The actors that are there, those that are about to be, and which of them has which place.
+    """Actors that are ready, actors that are starting, and the actor of each place.
 
-    places: how many there are, and so how many actors are wanted. Each has one core. While there is room for fewer, or
-    some are lost, the others have several places each.
-    gpus: of each actor.
-    movable: whether another actor can go on with a place without a loss.
+    places: the number of places, and so of actors wanted. Each actor has one core. While there are fewer actors than
+    places, each has several.
+    gpus: number of GPUs of each actor.
+    movable: whether another actor can continue a place without a loss.
     All of this runs in Ray's thread.
     """
 
@@ -51,19 +51,20 @@ class ActorPool:
         self._needs = {"CPU": 1, "GPU": gpus} if gpus else {"CPU": 1}
         self._setup: Any = None  # a reference to a Setup
         self.members: list[Member] = []
-        self.joining: dict[Any, Member] = {}  # by the reference that is there once they are ready
+        self.joining: dict[Any, Member] = {}  # by a Ray reference that is fulfilled once they are ready
         self.of: dict[int, Member] = {}  # the actor of each place
-        self.lost = 0  # actors so far
+        self.lost = 0  # number of actors lost so far
         # not in a placement group: Ray places what a group has lost only where there is room for all of that
         options: dict[str, Any] = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        options["enable_task_events"] = False  # nobody asks what an actor has done when
+        options["enable_task_events"] = False  # Ray's record of each actor's tasks is not used
         self._class: Any = ray.remote(**options)(ClusterActor)
         self._pause, self._next_try = FIRST_PAUSE, 0.0
         self._short_since: float | None = None
         self._seconds_lost = 0.0
 
     def start(self, setup: Any) -> None:
-        """Start as many actors as there is room for; others follow when there is more. Raises what hinders them.
+        """Start as many actors as there is room for; others follow when there is more. Raises WorkerError without room,
+        and the error of an actor that does not start.
 
         setup: a reference to a Setup."""
         self._setup = setup
@@ -86,7 +87,7 @@ class ActorPool:
             self._note_strength()
 
     def _await_start(self, room: int) -> None:
-        """Wait until so many actors are there, or until no more come. Raises what hinders them."""
+        """Wait until `room` actors are ready, or until no more follow. Raises the error if one does not start."""
         self._request()
         failures, last = 0, monotonic()
         while len(self.members) < room:
@@ -113,7 +114,8 @@ class ActorPool:
             self.joining[actor.begin.remote(self._setup)] = Member(actor)
 
     def join(self, ref: Any) -> Exception | None:
-        """Take an actor that is ready, and give it places. Returns why it is not; it is asked for again later."""
+        """Take an actor that is ready, and give it places. If it failed, return the error and request another one
+        later."""
         member = self.joining.pop(ref)
         try:
             member.node, member.host, member.pid = ray.get(ref)
@@ -132,7 +134,7 @@ class ActorPool:
         return None
 
     def _share_with(self, new: Member) -> None:
-        """Give an actor places of those that have most, until it has its share."""
+        """Give an actor places of the actors that have most, until it has its share."""
         have: dict[Member, list[int]] = {member: [] for member in self.members}
         for place, member in self.of.items():
             if self._movable(place):
@@ -145,12 +147,12 @@ class ActorPool:
             self.of[place] = new
 
     def lose(self, member: Member) -> None:
-        """An actor is lost: the others take its places, until another one has started."""
+        """Remove a lost actor: the others take its places until another one has started."""
         if member not in self.members:
             return
         self.members.remove(member)
         self.lost += 1
-        ray.kill(member.actor)  # where it cannot be reached at present, it must not come back
+        ray.kill(member.actor)  # if only the connection is lost, it must not come back
         places = [place for place, other in self.of.items() if other is member]
         for place in places:
             del self.of[place]
@@ -158,7 +160,7 @@ class ActorPool:
         self._note_strength()
 
     def spread(self, places: list[int]) -> None:
-        """Give places to the actors that have fewest; to none while there are no actors."""
+        """Give places to the actors that have fewest. Without actors, the places stay without one."""
         for place in places:
             counts = {member: 0 for member in self.members}
             for member in self.of.values():
@@ -167,7 +169,7 @@ class ActorPool:
                 self.of[place] = min(counts, key=lambda member: counts[member])
 
     def look(self) -> None:
-        """Ask for actors that are missing, and give places that have none to those that are there."""
+        """Request missing actors, and give places without an actor to those that are ready."""
         self._request()
         if missing := [place for place in range(self.places) if place not in self.of]:
             self.spread(missing)
@@ -180,12 +182,12 @@ class ActorPool:
 
     @property
     def seconds_lost(self) -> float:
-        """Seconds with fewer actors than places, so far."""
+        """Seconds so far with fewer actors than places."""
         self._note_strength()
         return self._seconds_lost
 
     def close(self) -> None:
-        """End all actors: those that are in a step after a second."""
+        """End all actors. Those that are in a step have a second to finish it."""
         closing = [member.actor.close.remote() for member in self.members]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=UNDER_WAY)
@@ -194,7 +196,7 @@ class ActorPool:
 
 
 def original(error: Exception, member: Member) -> Exception:
-    """The exception of an actor, to be raised here, with its traceback there."""
+    """An actor's exception, to be raised here, with the actor's traceback."""
     if isinstance(error, RayTaskError):
         cause: Exception = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error.cause))
         cause.add_note(f"in {member}:\n{COLORS.sub('', str(error))}")
@@ -203,7 +205,7 @@ def original(error: Exception, member: Member) -> Exception:
 
 
 def measured(member: Member, size: int, calls: int = 5) -> float:
-    """Seconds for a call of an actor that answers with so many bytes, the least of some."""
+    """Seconds of a call of an actor that returns `size` bytes, the minimum of several calls."""
     spent = []
     for _ in range(calls):
         began = monotonic()

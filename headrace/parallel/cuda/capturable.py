@@ -1,4 +1,4 @@
-"""Finds what a CUDA graph cannot record, on any device, before a capture is tried.
+"""Finds operations that a CUDA graph cannot record, on any device, before a capture is tried.
 
 A graph replays kernels; the host code does not run again. So a captured function must not read a number from the
 device, copy one to it, have shapes that depend on data, or keep a tensor that the next iteration reads.
@@ -23,7 +23,7 @@ WAITING = ("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__",
 MADE_ON_HOST = ("tensor", "as_tensor", "asarray", "from_numpy", "new_tensor")
 READS = (torch.Tag.data_dependent_output,)
 SHAPES = (torch.Tag.dynamic_output_shape,)
-# checked by their indices: only a boolean one has a shape that depends on data
+# checked by their indices: only a boolean index makes a shape that depends on data
 INDEXING = ("index", "index_put", "index_put_")
 _OURS = (__file__, os.path.join(torch.__path__[0], ""))
 
@@ -70,7 +70,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Calls(TorchFunctionMode):
-    """Checks calls of torch's functions: on the CPU some of those that wait for a GPU dispatch no operation."""
+    """Checks calls of torch's functions: on the CPU, some functions that wait for a GPU dispatch no operation."""
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

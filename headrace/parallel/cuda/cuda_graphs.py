@@ -1,8 +1,8 @@
-"""Whole iterations as one CUDA graph: T steps of policy and environments, and the update, launched by a single call.
-Where no graph can hold the environments' steps, acting is one graph and the update another.
+"""Whole iterations as one CUDA graph: T steps of policy and environments, and the update, launched by a single call. If
+no graph can hold the environments' steps, acting is one graph and the update another.
 
-What varies between iterations lies on the device: the counters of the random draws, and the progress of the training.
-The host writes these three numbers, replays the graph, and reads the metrics at the end; it waits for nothing between.
+What varies between iterations is on the device: the counters of the random draws, and the progress of the training. The
+host writes these three numbers, replays the graph, and reads the metrics at the end. It waits for nothing in between.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]  # a function -> wh
 class GraphedIteration:
     """Replays the iterations of a collector and an algorithm from a graph, from the second one on.
 
-    The algorithm may use its `iteration` in rng alone, and count nothing else on the host. Where an iteration cannot be
-    captured, it runs step by step, and one line on stderr says why. capture: for tests; by default a CUDA graph.
-    With several learners all have a graph, with their sums in it, or none has: NCCL asks for that.
+    The algorithm may use its `iteration` only in rng, and must count nothing else on the host. An iteration that cannot
+    be captured runs step by step, and one line on stderr says why. capture: for tests; by default a CUDA graph. Of
+    several learners either all have a graph, which contains their sums, or none has: NCCL requires that.
     """
 
     def __init__(self, collector: InlineCollector, algorithm: Algorithm, capture: Capture | None = None) -> None:
@@ -42,17 +42,17 @@ class GraphedIteration:
         device = collector.rollout.device
         self._first_step = torch.zeros((), dtype=torch.int64, device=device)
         self._iteration = torch.zeros((), dtype=torch.int64, device=device)
-        self._progress: Any = torch.zeros((), dtype=torch.float64, device=device)  # as precise as the host's
+        self._progress: Any = torch.zeros((), dtype=torch.float64, device=device)  # float64, as on the host
         self._rnn_state: Any = None  # recurrent state between iterations, always in the same memory
         self._metrics: dict[str, Tensor] = {}
         self._replays: list[Callable[[], None]] = []  # of graphs, one for each body
-        self._captured: list[dict[str, Any]] = []  # what the graph has of the host, see _host_values()
-        self.refused = ""  # why there is no graph, where there can be none
+        self._captured: list[dict[str, Any]] = []  # host values that the graph contains, see _host_values()
+        self.refused = ""  # why no graph is possible; empty if unknown
 
     def iterate(self, progress: float) -> dict[str, Tensor] | None:
         """Collect into collector.rollout and update; return the metrics, which the next call overwrites.
 
-        None where the caller has to do that step by step: at first, and where there is no graph.
+        Returns None if the caller has to do that step by step: at first, and without a graph.
         """
         if self.refused or not self.collector.steps or not past_warm_up(self.algorithm):
             return None
@@ -74,11 +74,11 @@ class GraphedIteration:
         self.collector.steps += self.collector.rollout.num_steps
 
     def _bodies(self) -> list[Callable[[], None]]:
-        """Bodies that graphs are made of."""
+        """Functions that graphs are captured from."""
         return [self._body]
 
     def _body(self) -> None:
-        """One iteration, which reads no number of the host that changes."""
+        """Run one iteration, which reads no changing number from the host."""
         collector = self.collector
         collector.rollout.continue_from(collector.rollout)
         collector.fill(self._first_step)
@@ -87,13 +87,13 @@ class GraphedIteration:
             self._metrics = self.algorithm.update(collector.rollout, self._progress)
 
     def _place_rnn_state(self) -> None:
-        """Copy the collector's recurrent state to its fixed memory, where it lies elsewhere."""
+        """Copy the collector's recurrent state to its fixed memory, if it is elsewhere."""
         if self.collector.rnn_state is not self._rnn_state:
             tree_map(lambda kept, new: kept.copy_(new), self._rnn_state, self.collector.rnn_state)
             self.collector.rnn_state = self._rnn_state
 
     def _make(self) -> None:
-        """Run once with all checks, undo it, then capture. There is no graph where the checks refuse."""
+        """Run once with all checks, undo it, then capture. If a check fails there is no graph."""
         self._replays = []
         before = self._state()
         self._rnn_state = self.collector.rnn_state = tree_map(torch.clone, self.collector.rnn_state)
@@ -129,20 +129,20 @@ class GraphedIteration:
         self.collector.load_state_dict(collector)
 
     def _refuse(self, otherwise: str) -> None:
-        """Say why there is no graph; `otherwise`, where the reason is not known here."""
+        """Report why there is no graph. otherwise: the reason to report if none is known here."""
         self.refused = self.refused or otherwise
         tell(f"no CUDA graph, going on step by step: {self.refused}")
 
     def _parts(self) -> dict[str, Any]:
-        """Objects of which an iteration reads numbers."""
+        """Objects from which an iteration reads numbers."""
         algorithm = self.algorithm
         parts = {"algorithm": algorithm, "policy": algorithm.policy, "environment": self.collector.env}
         optimizers = {"optimizer": getattr(algorithm, "optimizer", None), **getattr(algorithm, "optimizers", {})}
         return parts | {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
 
     def _host_values(self) -> list[dict[str, Any]]:
-        """Everything of the host that a graph keeps: the policy and its target networks as examined, settings, numbers,
-        and which tensors."""
+        """All host values that a graph contains: the examined policy and target networks, settings, numbers, and the
+        identity of tensors."""
         algorithms = getattr(self.algorithm, "algorithms", {"": self.algorithm}).values()  # of groups of agents
         modules = [module for algorithm in algorithms for module in modules_in(algorithm)]
         seen = {str(number): examine(module) for number, module in enumerate(modules)}
@@ -172,9 +172,9 @@ class GraphedIteration:
 
 
 class GraphedParts(GraphedIteration):
-    """Replays acting from one graph and the update from another, where no graph can hold the environments' steps.
+    """Replays acting from one graph and the update from another, for environments whose steps no graph can hold.
 
-    They are stepped between: by a library, or by processes. Where a kernel collects, there is no graph of acting.
+    Between the two, a library or processes step the environments. If a kernel collects, there is no graph of acting.
     """
 
     def __init__(self, collector: InlineCollector, algorithm: Algorithm, capture: Capture | None = None) -> None:
@@ -203,13 +203,13 @@ class GraphedParts(GraphedIteration):
         return [self._body] if kernel_of(steps, self.collector, 0) is not None else [self._body, self._act_body]
 
     def _body(self) -> None:
-        """The update from a rollout."""
+        """Update from the collected rollout."""
         with _counting_on_device(self.algorithm, self._iteration):
             self._metrics = self.algorithm.update(self.collector.rollout, self._progress)
 
     @torch.no_grad()
     def _act_body(self) -> None:
-        """Acting for the row of a number on the device."""
+        """Act for the row whose number is on the device."""
         rollout, row = self.collector.rollout, self._row
         observation, valid = (tree_map(partial(_row_of, row), x) for x in (rollout.observation, rollout.valid))
         output = self.collector.policy.act(observation, self._rnn_state, self._random)
@@ -235,10 +235,10 @@ def _row_of(row: Tensor, column: Tensor) -> Tensor:
 
 
 def cuda_graph(body: Callable[[], None], alone: bool = True) -> Callable[[], None]:
-    """Capture what a function launches on torch's current GPU; return what replays it, in the same memory.
+    """Capture what a function launches on torch's current GPU. Returns a function that replays it in the same memory.
 
-    alone: whether no other thread uses the GPU. A thread of torch's that watches NCCL's sums asks for events at any
-    time, which would end a capture.
+    alone: whether no other thread uses the GPU. torch's thread that watches NCCL's sums queries events at any time,
+    which would end a capture.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="global" if alone else "thread_local"):
@@ -248,7 +248,7 @@ def cuda_graph(body: Callable[[], None], alone: bool = True) -> Callable[[], Non
 
 @contextmanager
 def _counting_on_device(algorithm: Any, counter: Tensor) -> Iterator[None]:
-    """Let the algorithm's iteration be a tensor inside."""
+    """Replace the algorithm's `iteration` by a tensor within this block."""
     before, algorithm.iteration = algorithm.iteration, counter
     try:
         yield
@@ -258,7 +258,7 @@ def _counting_on_device(algorithm: Any, counter: Tensor) -> Iterator[None]:
 
 @contextmanager
 def _side_stream(device: torch.device) -> Iterator[None]:
-    """Launch on a side stream of a GPU inside, which torch requires of runs before a capture."""
+    """Launch on a side stream of a GPU within this block, which torch requires of runs before a capture."""
     if device.type != "cuda":
         yield
         return
@@ -275,14 +275,14 @@ def _numbers(part: Any) -> dict[str, float]:
 
 
 def _values(part: Any) -> dict[str, Any]:
-    """The numbers, tensors and settings among an object's attributes, but for the iteration, which is on the device."""
+    """The numbers, tensors and settings among an object's attributes, except the iteration, which is on the device."""
     kept = (int, float, str, Tensor)
     found = vars(part).items()
     return {k: v for k, v in found if (isinstance(v, kept) or is_dataclass(v)) and k != "iteration"}
 
 
 def _unchanged(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
-    """Whether all values are those of before: tensors and other objects the same ones, numbers and settings equal."""
+    """Whether values are unchanged: tensors and other objects identical, numbers and settings equal."""
     if len(before) != len(now):
         return False
     for one, other in zip(before, now, strict=True):

@@ -1,6 +1,6 @@
 """Sums over learners that have a GPU each (algorithms.reduce.Reduce): by NCCL, in the order of the GPU's queue.
 
-The host waits for none of them, so that they can be captured in a CUDA graph together with what comes before and after.
+The host does not wait for the sums, so that a CUDA graph can contain them together with the work before and after.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor
 from headrace.core.device import copy_all, queue_end
 from headrace.parallel.learners import RankLost
 
-NAP = 50e-6  # s between two looks at whether the GPU is done
-LEAVING = 5.0  # s for giving up a communicator, which NCCL may never finish where another rank is gone
+NAP = 50e-6  # s between two checks whether the GPU is done
+LEAVING = 5.0  # s for closing a communicator, which NCCL may never finish if another rank is gone
 
 
 class DeviceSum:
     """A Reduce: tensors on `device` are added by a process group, those of the CPU by `host`, another Reduce.
 
-    group: has allreduce() of torch.distributed, on tensors of the device; where that is NCCL's, the host goes on at
-    once. timeout: s for which wait() lets the GPU wait for other ranks.
-    watch: called now and then by wait(); it raises what is to end the wait.
-    Raises RankLost where the group finds that another rank is gone.
+    group: has allreduce() of torch.distributed, on tensors of the device. With NCCL the host continues at once.
+    timeout: s that wait() lets the GPU wait for other ranks.
+    watch: called by wait() from time to time; what it raises ends the wait.
+    Raises RankLost if the group finds that another rank is gone.
     """
 
     def __init__(self, host: Any, group: Any, device: torch.device, timeout: float) -> None:
@@ -53,7 +53,7 @@ class DeviceSum:
             self.host(*others)
 
     def _add(self, tensors: list[Tensor]) -> None:
-        """One sum for tensors of one dtype: where they lie, or of a copy of them all."""
+        """Add tensors of one dtype in one sum: in place, or in a copy of all of them."""
         alone = len(tensors) == 1 and tensors[0].is_contiguous()
         flat = tensors[0] if alone else torch.cat([tensor.flatten() for tensor in tensors])
         try:
@@ -65,9 +65,9 @@ class DeviceSum:
             copy_all(tensors, [part.view(tensor.shape) for tensor, part in zip(tensors, parts, strict=True)])
 
     def wait(self) -> None:
-        """Wait until the device has done what is queued. Sums in a graph have no time-out of their own: this has.
+        """Wait until the device has finished what is queued. Sums in a graph have no timeout; this wait has one.
 
-        Raises RankLost where another rank's part does not come in time, and what `watch` raises.
+        Raises RankLost if another rank's part does not arrive in time, and what `watch` raises.
         """
         done, began = queue_end(self.device), monotonic()
         try:
@@ -86,7 +86,8 @@ class DeviceSum:
         self.host.beat()
 
     def close(self) -> None:
-        """Leave the group, also where others are gone. Graphs with its sums must be freed before: NCCL waits for that.
+        """Leave the group, even if other ranks are gone. Graphs that contain its sums must be freed before: NCCL waits
+        for that.
 
         A second call does nothing.
         """
@@ -112,14 +113,14 @@ def nccl_group(path: str, rank: int, size: int, timeout: float) -> Any:
 
 
 def on_loopback() -> None:
-    """Let NCCL's ranks, all on this machine, use the loopback interface, where NCCL_SOCKET_IFNAME names no other."""
+    """Let NCCL's ranks, all on this machine, use the loopback interface, unless NCCL_SOCKET_IFNAME names another."""
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
 def check_gpus(number: int, what: str, fewer: str) -> None:
-    """Raise ValueError where this machine lacks GPUs, or this torch lacks NCCL, for `number` learners.
+    """Raise ValueError if this machine lacks GPUs, or this torch lacks NCCL, for `number` learners.
 
-    what: what asks for them; fewer: how to ask for fewer, followed by their number.
+    what: the setting that asks for them; fewer: the text that asks for fewer, followed by a number.
     """
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found < number:

@@ -85,7 +85,7 @@ class DiscreteActorQ(Policy):
         return [*self.encoder.parameters(), *self.critics.parameters()]
 
     def distribution_of(self, encoded: Tensor, observation: Any) -> Categorical:
-        """The distribution over actions of encoded observations [N, F]; of forbidden ones the probability is 0."""
+        """The distribution over actions for encoded observations [N, F]. Forbidden actions have probability 0."""
         logits = read_out(self.actor_out, self.actor(encoded), self.num_actions, "actor_out")
         if self.masked:
             logits = forbid(logits, or_all(mask_of(self.mask_space, observation)))
@@ -124,7 +124,7 @@ class DiscreteActorQ(Policy):
         return self.act(observation, rnn_state, random)
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
-        """The expected value of the actor's actions, [N], of the lower critic for each; without entropy."""
+        """The expected value of the actor's actions, [N], without entropy. For each action the lower critic counts."""
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if needs_padding(rows, self.block):

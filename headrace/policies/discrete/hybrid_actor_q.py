@@ -107,7 +107,7 @@ class HybridActorQ(Policy):
         """Log-probabilities of all choices [D, N], a normalised vector [N, K] for each, and their log-densities [D, N].
         Differentiable in the actor by reparameterisation.
 
-        random: uniform draws [N, normal_draws]. All choices have the same: the sums over them stay without bias."""
+        random: uniform draws [N, normal_draws]. All choices share them, which does not bias the sums over choices."""
         choices, normals = self.actor_output(encoded, observation)
         normal = box_muller(random.t(), self.action_size)
         found = [sample_squashed(of_choice, normal) for of_choice in normals]
@@ -168,8 +168,8 @@ class HybridActorQ(Policy):
         return sampling.act(observation, rnn_state, random)
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
-        """The expected value over the choices, each with the vector of its mean, [N]: of the lower critic for each;
-        without entropy."""
+        """The expected value over the choices, each with its mean vector, [N], without entropy. For each choice the
+        lower critic counts."""
         rows = batch_size(observation)
         rnn_state = self.initial_state(rows) if rnn_state is None else rnn_state
         if needs_padding(rows, self.block):
@@ -186,13 +186,13 @@ class HybridActorQ(Policy):
 
 
 def _side_by_side(*columns: Tensor) -> Tensor:
-    """Columns [N, k] as one, without those that are empty, of which no program is made."""
+    """Concatenate columns [N, k], without empty ones, which programs do not support."""
     return torch.cat([x for x in columns if x.shape[1]], 1)
 
 
 def _parts(space: Space) -> tuple[Discrete, int, tuple[Tensor, Tensor]]:
-    """The Discrete part of a FlatAction, its entry in the vector of all, and center and half of the range of the
-    others' entries. Raises TypeError for other spaces."""
+    """The Discrete part of a FlatAction, its position in the whole vector, and center and half range of the other
+    entries. Raises TypeError for other spaces."""
     if not (isinstance(space, FlatAction) and is_hybrid(space)):
         raise TypeError(
             "actions must be a Dict or Tuple of one Discrete space and Boxes, got "

@@ -1,7 +1,7 @@
-"""Entries of a YAML file of hyperparameters, as rl_zoo3 has them, as settings of a training.
+"""Translate entries of rl_zoo3's YAML files of hyperparameters to settings of a training.
 
-An entry has arguments of a model of Stable-Baselines3 or sb3-contrib, and settings of the environments. What has no
-counterpart is refused by its name. See docs/from_sb3.md for the keys.
+An entry has arguments of a model of Stable-Baselines3 or sb3-contrib, and settings of the environments. Keys without
+counterpart are refused by name. See docs/from_sb3.md for the keys.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ NUMBER = re.compile(r"[-+]?\d+\.?\d*e[-+]?\d+", re.IGNORECASE)
 
 
 def settings(file: str | Path, algorithm: str, env: Any) -> Json:
-    """The settings of the entry of an environment. Raises ImportError without PyYAML, FileNotFoundError, TypeError for
-    an environment without an id, ValueError for what an entry has no counterpart for."""
+    """Settings from the entry of an environment. Raises ImportError without PyYAML, FileNotFoundError, TypeError for an
+    environment without an id, ValueError for keys without counterpart."""
     if not isinstance(env, str):
         raise TypeError(f"zoo has an entry for each id of an environment, and env is {shown(env)}: give an id")
     entry = entry_of(read(file), env, file)
@@ -93,8 +93,8 @@ def entry_of(entries: Mapping[str, Json], env: str, file: str | Path) -> Json:
 
 
 def checked(entry: Json, algorithm: str, where: str) -> tuple[str, Json]:
-    """The model that an entry is for, and the entry, with Python in strings parsed. Raises ValueError for keys that the
-    model does not have."""
+    """The model of an entry, and the entry with Python in strings parsed. Raises ValueError for keys that the model
+    does not have."""
     recurrent = algorithm == "ppo" and str(entry.get("policy", "")).endswith("LstmPolicy")
     kind = "recurrent_ppo" if recurrent else algorithm
     if kind not in MODELS:
@@ -110,7 +110,7 @@ def checked(entry: Json, algorithm: str, where: str) -> tuple[str, Json]:
 
 
 def _value(name: str, text: str, where: str) -> Any:
-    """The value of a text: Python is parsed, and 1e5 is a number, which PyYAML has as text."""
+    """Parse the value of a text: Python, and numbers such as 1e5, which PyYAML reads as text."""
     if name in IN_PYTHON:
         return parse(text, f"{where}: {name}")
     if not NUMBER.fullmatch(text):
@@ -136,7 +136,7 @@ def translated(kind: str, own: Json, wrapping: Wrapping, spaces: tuple[Space, Sp
     if "learning_rate" in schedules:
         found["schedule"] = "linear"
     if "clip_range" in schedules:
-        found["schedules"] = {"clip": f"linear:{found['clip']}:{found['clip'] / 1000}"}  # a clip of 0 is none
+        found["schedules"] = {"clip": f"linear:{found['clip']}:{found['clip'] / 1000}"}  # a clip of 0 would mean none
     if "n_timesteps" in own:
         found["total_steps"] = int(own["n_timesteps"])
     found |= {setting: own[name] for name, setting in OF_ALL_MODELS.items() if own.get(name) is not None}
@@ -186,7 +186,7 @@ def _noise(kind: str, own: Json) -> Json:
 
 
 def _optimizer(kind: str, own: Json) -> Json:
-    """What an entry says of Adam. Of A2C, whose optimizer is RMSprop there, a line says that it is Adam here."""
+    """Settings of Adam from an entry. For A2C, whose optimizer is RMSprop there, a line says that it is Adam here."""
     found = optimizer_of(kind, own.get("policy_kwargs") or {})
     beta2 = {"adam_beta2": found.pop("beta2")} if "beta2" in found else {}
     others = {name: x for name, x in found.items() if (name, x) != ("beta1", 0.9)}

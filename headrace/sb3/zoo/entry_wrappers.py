@@ -1,4 +1,4 @@
-"""Wrappers, frames and callbacks of an entry, as settings of make()."""
+"""Translate wrappers, frame stacking and callbacks of an entry to settings of make()."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALLBACKS = {"EvalCallback": ("eval_freq", "eval_freq", 10_000), "CheckpointCall
 
 @dataclass(frozen=True)
 class Wrapping:
-    """What an entry wraps its environments in."""
+    """The wrappers of an entry's environments."""
 
     wrapper: tuple[str, ...] = ()
     frame_stack: int = 1
@@ -33,7 +33,7 @@ class Wrapping:
     def of_make(self) -> Json:
         """As arguments of make()."""
         found = {"wrappers": self.wrapper, "frame_stack": self.frame_stack, "time_limit": self.time_limit}
-        in_python = bool(self.wrapper or self.env_kwargs or self.frame_stack > 1)  # which nothing compiled takes
+        in_python = bool(self.wrapper or self.env_kwargs or self.frame_stack > 1)  # not for compiled environments
         found |= {"backend": "inline"} if in_python else {}
         return {**found, "env_kwargs": self.env_kwargs} if self.env_kwargs else found
 
@@ -73,7 +73,7 @@ def _paths(given: Any, where: str) -> list[tuple[str, Json]]:
 
 
 def _class(path: str, kwargs: Json, where: str) -> str:
-    """The name of a wrapper for make(). Raises ValueError for what is none, or takes arguments."""
+    """The name of a wrapper for make(). Raises ValueError for a class that is not a wrapper, and for arguments."""
     module, _, name = path.rpartition(".")
     package = module.partition(".")[0]
     try:
@@ -94,7 +94,7 @@ def _class(path: str, kwargs: Json, where: str) -> str:
 
 
 def callbacks(own: Json) -> Json:
-    """Settings in the place of an entry's callbacks. Raises ValueError for those without one."""
+    """Settings that replace an entry's callbacks. Raises ValueError for callbacks without counterpart."""
     found: Json = {}
     given = own.get("callback") or []
     for one in given if isinstance(given, list) else [given]:
@@ -106,7 +106,7 @@ def callbacks(own: Json) -> Json:
             raise ValueError(
                 f"callback {one!r} has no counterpart: EvalCallback and CheckpointCallback have; leave it out"
             )
-        found[setting] = int(every) * int(own.get("n_envs", 1))  # which count steps of each environment
+        found[setting] = int(every) * int(own.get("n_envs", 1))  # callbacks count steps of each environment
         if "n_eval_episodes" in kwargs:
             found["eval_episodes"] = int(kwargs["n_eval_episodes"])
     return found

@@ -1,4 +1,4 @@
-"""Python in the strings of a YAML file, such as "dict(net_arch=[64, 64])": parsed, and never evaluated."""
+"""Parse Python in the strings of a YAML file, such as "dict(net_arch=[64, 64])", without evaluating it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.core.source_text import parse_expression
 
 
 class Name:
-    """A class of another library that is known by its name alone."""
+    """A class of another library, represented by its name."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -33,9 +33,9 @@ NAMES: dict[str, Any] = {
 
 
 def parse(text: str, where: str) -> Any:
-    """The value of an expression of numbers, strings, lists, dicts, dict(...) and NAMES.
+    """Parse an expression of numbers, strings, lists, dicts, dict(...) and NAMES.
 
-    where: what has it, for errors. Raises ValueError for anything else.
+    where: the place of the text, for errors. Raises ValueError for anything else.
     """
     try:
         return _value(parse_expression(text.strip()))

@@ -1,4 +1,4 @@
-"""The same task trained by Headrace and by Stable-Baselines3: the same arguments, environment, steps and seeds."""
+"""Train the same task with Headrace and with Stable-Baselines3: the same arguments, environment, steps and seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.sb3.zoo.entries import OF_ENVS, checked, entry_of, read, translate
 from headrace.sb3.zoo.entry_wrappers import wrapping_of
 from headrace.training.loop import train
 
-ELSEWHERE = {  # arguments and keys that both libraries have otherwise -> what to do
+ELSEWHERE = {  # arguments and keys with other meanings in the two libraries -> what to do
     **dict.fromkeys(
         ("frame_stack", "env_wrapper", "vec_env_wrapper"), "it would be another environment in each library"
     ),
@@ -36,7 +36,7 @@ ELSEWHERE = {  # arguments and keys that both libraries have otherwise -> what t
 }
 OF_CONTRIB = ("tqc", "crossq", "trpo", "qrdqn", "recurrent_ppo")
 THEIRS, OURS = "stable-baselines3", "headrace"
-WINDOW = 100  # last training episodes whose mean return is shown
+WINDOW = 100  # number of last training episodes for the mean return
 
 
 class Result(NamedTuple):
@@ -48,7 +48,7 @@ class Result(NamedTuple):
     evaluated: float  # mean return of episodes after training
     steps: int
     seconds: float  # of training
-    before: float  # seconds before it: making environments and networks, compiling what no cache has
+    before: float  # seconds before it: making environments and networks, compiling what is not cached
     path: Path  # for headrace plot
 
 
@@ -58,14 +58,14 @@ class Task(NamedTuple):
     kind: str
     env: str
     own: Json
-    settings: Json  # Headrace's, that mean the same
+    settings: Json  # Headrace's settings with the same meaning
 
 
 def task(algorithm: str, env: str, given: Mapping[str, Any], steps: int | None = None, zoo: Path | None = None) -> Task:
-    """A task, of arguments of Stable-Baselines3's constructor, and of the entry of a file of rl_zoo3 below them.
+    """Make a task from arguments of Stable-Baselines3's constructor, which override the entry of a file of rl_zoo3.
 
     given: also n_envs, normalize and the other keys of such an entry. steps: in place of the entry's n_timesteps.
-    Raises ImportError without Stable-Baselines3, ValueError for an argument that one of the libraries has not.
+    Raises ImportError without Stable-Baselines3, ValueError for an argument that one of the libraries does not have.
     """
     package = "sb3_contrib" if algorithm in OF_CONTRIB else "stable_baselines3"
     require(package, f"compare trains with {package} too: pip install {package.replace('_', '-')}")
@@ -87,7 +87,7 @@ def task(algorithm: str, env: str, given: Mapping[str, Any], steps: int | None =
 
 
 def train_ours(task: Task, seed: int, folder: Path, episodes: int) -> Result:
-    """Train with Headrace, with the settings that mean what the arguments do."""
+    """Train with Headrace, with the translated settings."""
     began = time.perf_counter()
     algorithm = "ppo" if task.kind == "recurrent_ppo" else task.kind
     options = {**task.settings, "seed": seed, "progress": "none", "device": "cpu", "log_folder": str(folder / OURS)}
@@ -98,7 +98,7 @@ def train_ours(task: Task, seed: int, folder: Path, episodes: int) -> Result:
 
 
 def train_theirs(task: Task, seed: int, folder: Path, episodes: int) -> Result:
-    """Train with Stable-Baselines3, with the arguments as they are."""
+    """Train with Stable-Baselines3, with the original arguments."""
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize
@@ -132,7 +132,7 @@ def _class(kind: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """An argument of an entry: lin_0.001 is a function of what remains of the training."""
+    """Convert an argument of an entry: lin_0.001 becomes a function of the remaining fraction of the training."""
     if isinstance(value, str) and value.startswith("lin_"):
         start = float(value.removeprefix("lin_"))
         return lambda remaining: remaining * start
@@ -151,16 +151,16 @@ def _action_noise(own: Json, shape: tuple[int, ...]) -> Json:
 
 
 def _replay(own: Json) -> Json:
-    """The class of replay buffers that an entry has as a name."""
+    """The class of replay buffers that an entry names."""
     if "replay_buffer_class" not in own:
         return {}
     from stable_baselines3 import HerReplayBuffer
 
-    return {"replay_buffer_class": HerReplayBuffer}  # which translate() has made sure of
+    return {"replay_buffer_class": HerReplayBuffer}  # translate() has checked the name
 
 
 def _last(path: Path) -> float:
-    """The mean return of the last training episodes; NaN where none has ended."""
+    """The mean return of the last training episodes; NaN if none has ended."""
     try:
         return fmean(foreign_logs.read(path).episode_return[-WINDOW:])
     except ValueError:

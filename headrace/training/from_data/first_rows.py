@@ -1,4 +1,4 @@
-"""A replay buffer that has rows of recorded data before the first step."""
+"""Fill a replay buffer with recorded data before the first step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.data.replay import Replay, kept_columns
 from headrace.data.rollout import Rollout, named_tensors
 from headrace.training.from_data.recorded_rows import FLAGS, Recorded, cut_off, recorded_rows
 
-STEPS = 1_024  # of each environment that are appended at once
+STEPS = 1_024  # steps of each environment that are appended at once
 
 
 def fill(
@@ -25,7 +25,7 @@ def fill(
     like: Rollout,
     newest: int | None = None,
 ) -> None:
-    """Fill an algorithm's replay buffer with recorded data: see recorded_rows(), of which these are the arguments.
+    """Fill an algorithm's replay buffer with recorded data. The arguments are those of recorded_rows().
 
     like: a rollout with the columns to be filled. Raises ValueError for data and algorithms that do not fit.
     """
@@ -39,7 +39,7 @@ def fill(
 
 
 def _check(algorithm: Any, path: str) -> None:
-    """Raise ValueError for an algorithm that rows of recorded data do not go with."""
+    """Raise ValueError for an algorithm that cannot use recorded data."""
     if not isinstance(algorithm, OffPolicy):
         raise ValueError(
             f"replay={path!r} is for one algorithm with a replay buffer, not {algorithm.name}: leave it out"
@@ -52,9 +52,9 @@ def _check(algorithm: Any, path: str) -> None:
 
 
 def _append(algorithm: OffPolicy[Any], rows: Recorded, path: str) -> None:
-    """Append rows [R, ...] in N parts of equal length, one for each environment, and learn their statistics.
+    """Append rows [R, ...] in N parts of equal length, one for each environment, and update the normalisers with them.
 
-    A part ends with a masked row, since what an environment collects is another episode."""
+    A part ends with a masked row, since the environment then begins another episode."""
     replay, number = algorithm.replay, len(rows["valid"])
     assert replay is not None
     length = -(-number // replay.num_envs)  # of a part; rows beyond the last are masked

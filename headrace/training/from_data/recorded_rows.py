@@ -1,6 +1,6 @@
 """Rows of recorded data: of episodes in Minari's format, or of the replay buffer that a run has saved.
 
-Rows follow each other as they do in a rollout: those of an episode, then a masked one with its final observation.
+Rows are in the order of a rollout: the rows of an episode, then a masked row with its final observation.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def recorded_rows(
     reward_scale: float = 1.0,
     newest: int | None = None,
 ) -> Recorded:
-    """The rows of a folder of episodes, or of a run or checkpoint with a replay buffer.
+    """Read the rows of a folder of episodes, or of a run or checkpoint with a replay buffer.
 
-    columns: those to be read, as a replay buffer has them. spaces: of observations and actions, which those of the data
-    must be like. reward_scale: factor of rewards. newest: number of a run's rows at most, without the oldest ones.
-    Raises FileNotFoundError where there are none; ValueError for other spaces, and for rows that do not fit.
+    columns: the columns to read, as a replay buffer has them. spaces: the environment's observation and action space,
+    which must be like those of the data. reward_scale: factor of rewards. newest: largest number of a run's rows; the
+    oldest ones are left out. Raises FileNotFoundError if there are no rows, ValueError for other spaces and for rows
+    that do not fit.
     """
     path = Path(path)
     is_episodes = (path / METADATA).exists()
@@ -65,7 +66,7 @@ def _check_spaces(path: Path, spaces: tuple[Space, Space], recorded: tuple[Space
 
 
 def _check_values(path: Path, rows: Recorded, action_space: Space) -> None:
-    """Raise ValueError for numbers that are not finite, and for a Discrete's actions that it does not have."""
+    """Raise ValueError for numbers that are not finite, and for actions outside a Discrete space."""
     for name, column in rows.items():
         wrong = ~column.view(len(column), -1).isfinite().all(1)
         if wrong.any():
@@ -92,7 +93,7 @@ def _of_episodes(path: Path, spaces: tuple[Space, Space]) -> Recorded:
 
 
 def _columns_of(episode: Episode, spaces: tuple[Space, Space], where: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The columns of the rows of an episode, and of the masked row after it."""
+    """Columns of an episode's rows, followed by the masked row."""
     steps = len(episode.rewards)
     truncated = episode.truncations.astype(bool)
     if steps:
@@ -107,7 +108,7 @@ def _columns_of(episode: Episode, spaces: tuple[Space, Space], where: str) -> It
             raise ValueError(f"{where} has {steps} rewards, and {len(column)} rows of {name}")
         after = np.zeros_like(column, shape=(1, *column.shape[1:]))
         if steps and name.startswith("action"):
-            after = column[-1:]  # one that the space has: losses look up its value, which has no weight
+            after = column[-1:]  # an action of the space: losses look up its value, which has weight 0
         yield name, np.concatenate((column, after))
     seen = episode.observations
     if isinstance(spaces[0], FlatDict) and isinstance(seen, dict):
@@ -146,8 +147,8 @@ def _of_run(path: Path, spaces: tuple[Space, Space], reward_scale: float, newest
 
 
 def _in_order(pieces: list[Recorded], newest: int | None) -> Recorded:
-    """The rows of pieces, those of one environment after the other. The last of each is a bootstrap row: masked.
-    newest: number of rows at most, the last ones of each environment."""
+    """The rows of pieces, sorted by environment. The last row of each is a bootstrap row, which is masked. newest:
+    largest number of rows; the last ones of each environment are kept."""
     times, envs = zip(*map(_places, pieces), strict=True)
     time, env = torch.cat(times), torch.cat(envs)
     order = torch.argsort(env * (int(time.max()) + 1) + time)
@@ -162,8 +163,8 @@ def _in_order(pieces: list[Recorded], newest: int | None) -> Recorded:
 
 
 def cut_off(rows: Mapping[str, Tensor], last: Tensor) -> Recorded:
-    """The columns that change where rows [R, ...] are masked where `last` [R] is true: an episode that goes on there is
-    truncated one row before. `last` may have a further dimension, as the rows then have."""
+    """Mask rows [R, ...] where `last` [R] is true, and truncate an episode that continues there one row before. Returns
+    the columns that change. Both may have a further dimension."""
     following = torch.cat((last[1:], torch.zeros_like(last[:1])))
     going_on = following & rows["valid"] & ~rows["terminated"]
     flags = {name: rows[name] & ~last for name in FLAGS}

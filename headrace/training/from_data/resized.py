@@ -1,4 +1,4 @@
-"""A replay buffer of a run that goes on with another number of environments: its rows are divided among these."""
+"""Resume a run with another number of environments: the rows of its replay buffer are divided among them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ KEEP = {"recurrent": "none", "hindsight": 0, "learners": 1, "shards": 1, "self_p
 
 
 def check(algorithm: Any, settings: Json, state: StateDict, changed: Sequence[str]) -> None:
-    """Raise ValueError for a training whose replay buffer is of one number of environments.
+    """Raise ValueError for a training whose replay buffer is tied to its number of environments.
 
-    settings: those saved, with those given in their place. state: of the learner. changed: what is not as it was."""
+    settings: the saved settings, with given ones in their place. state: the learner's. changed: names of settings that
+    changed."""
     what, name = " and ".join(changed), algorithm.name
     given = [f"{key}={settings[key]!r}" for key, usual in KEEP.items() if settings.get(key, usual) not in (usual, None)]
     if not isinstance(algorithm, OffPolicy) or is_offline(algorithm) or given or "ranks" in state:
@@ -35,11 +36,11 @@ def check(algorithm: Any, settings: Json, state: StateDict, changed: Sequence[st
 def refill(
     algorithm: Any, path: Path, spaces: tuple[Space, Space], like: Rollout, scale: float, before: Json
 ) -> StateDict:
-    """Fill the replay buffer of an OffPolicy with the newest rows of a run's that it has room for. Returns the state to
-    go on from.
+    """Fill the replay buffer of an OffPolicy with the newest rows of a run's buffer, as far as it has room. Returns the
+    state to continue from.
 
-    like: a rollout of the environments that there are now. scale: reward_scale. before: the saved settings and, as
-    "state", the saved state of the algorithm. Iterations are counted as if all had been of the present size."""
+    like: a rollout of the present environments. scale: reward_scale. before: the saved settings and, as "state", the
+    saved state of the algorithm. Iterations are counted as if all rollouts had had the present size."""
     state, replay = before["state"], algorithm.replay
     assert replay is not None
     room = (replay.length - 1 - replay.least) * replay.num_envs

@@ -1,4 +1,4 @@
-"""Birds that fly in a flock by the rules of Reynolds (1987), and some among them that learn to."""
+"""Birds that fly in a flock by the rules of Reynolds (1987), and birds among them that learn to."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ def apart(here, there):
 
 
 def flock_state(num_birds: int) -> Any:
-    """The State of a flock of so many birds, with an entry of each bird in every field."""
+    """Make the State of a flock of `num_birds` birds, with an entry for each bird in every field."""
     names = "x y right up centre_x centre_y along_x along_y away_x away_y neighbours reward"
     # x, y: sides, 0 .. 1; right, up: direction of flight, a unit vector; the others: see sense
     return NamedTuple("State", [(name, array(f32, num_birds)) for name in names.split()])  # type: ignore[misc]
 
 
 class Flock(KernelEnv):
-    """64 birds on a torus of side 1, of which the first quarter learns to fly with the others.
+    """64 birds on a torus of side 1. The first quarter learns to fly with the others.
 
-    All fly at the same speed, and turn by at most `turn` a step. Those that do not learn follow the rules of Reynolds
-    (1987), "Flocks, Herds, and Schools": they turn to the mean direction of their neighbours, to their centre, and away
-    from those that are too near, with some noise. The action of a learning bird is its turn, in units of `turn`.
+    All fly at the same speed, and turn by at most `turn` in a step. Birds that do not learn follow the rules of
+    Reynolds (1987), "Flocks, Herds, and Schools". They turn to the mean direction of their neighbours, to their centre,
+    and away from neighbours that are too near, with some noise. The action of a learning bird is its turn, in units of
+    `turn`.
 
-    Its reward is the mean cosine between its direction and its neighbours', 0 without neighbours, less `crowding` for
-    each that is too near. It observes, forward and to the left of itself, the way to its neighbours' centre (in units
-    of `reach`), their mean direction, and the sum of the ways from those too near (in units of `near`), and a sixteenth
-    of the number of its neighbours.
+    Its reward is the mean cosine between its direction and its neighbours', 0 without neighbours, minus `crowding` for
+    each that is too near. Its observation has vectors with components forward and to the left: to its neighbours'
+    centre (in units of `reach`), their mean direction, and the sum of vectors from those too near (in units of `near`).
+    The last entry is a sixteenth of the number of its neighbours.
 
     For another number of birds, a multiple of 4, make a subclass with the State of that size:
 
@@ -57,9 +58,9 @@ class Flock(KernelEnv):
     State = flock_state(BIRDS)
 
     class Params(NamedTuple):
-        reach: f32 = 0.12  # sides; nearer birds are neighbours
-        near: f32 = 0.03  # sides; nearer birds are too near
-        speed: f32 = 0.01  # sides per step
+        reach: f32 = 0.12  # side lengths; nearer birds are neighbours
+        near: f32 = 0.03  # side lengths; nearer birds are too near
+        speed: f32 = 0.01  # side lengths per step
         turn: f32 = 0.35  # radians
         noise: f32 = 0.1  # radians, of the birds that do not learn
         cohesion: f32 = 0.5  # weight of the way to the centre, with 1 for the mean direction

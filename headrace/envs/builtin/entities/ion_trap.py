@@ -18,12 +18,13 @@ ION, SQUEEZED, RING = (120, 200, 250), (230, 90, 70), (70, 70, 84)  # colors
 
 
 class IonTrap(KernelEnv):
-    """Hold 32 ions in the plane of a Paul trap for 500 steps; reward 1 a step, and the first ion that is lost ends it.
+    """Hold 32 ions in the plane of a Paul trap for 500 steps. The reward is 1 per step, and the first lost ion ends the
+    episode.
 
     The action is the voltage V, -1 to 1, of a quadrupole field (Paul 1990, Rev. Mod. Phys. 62, 531, eq. 5): an ion at
-    (x, y) is accelerated by gradient * V * (-x, y). No constant voltage holds it (Earnshaw's theorem): what draws it to
-    the middle along one axis drives it out along the other. So the voltage has to alternate, at the right time. The
-    ions repel each other by Coulomb's law. An ion is lost where its distance from the middle is above 1.
+    (x, y) is accelerated by gradient * V * (-x, y). No constant voltage holds it (Earnshaw's theorem): a voltage that
+    pulls it to the middle along one axis pushes it out along the other. So the voltage has to alternate at the right
+    times. The ions repel each other by Coulomb's law. An ion is lost when its distance from the middle is above 1.
 
     The observation has means over the ions: of x, y and their velocities; of x^2, y^2; of x and y times their
     velocities; the largest squared distance from the middle; and the last voltage. Lengths are in radii of the trap,

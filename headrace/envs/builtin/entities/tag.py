@@ -14,7 +14,7 @@ from headrace.kernels.language.ops import array, boolean, clip, cos, f32, i32, s
 TAGGERS, RUNNERS = 20, 80
 PLAYERS = TAGGERS + RUNNERS
 PI = 3.14159265
-FAR = 1e6  # m, squared: farther than anybody
+FAR = 1e6  # m^2: a squared distance larger than any other
 PIXELS = 320  # pixels per side of a rendered image
 RED, GREEN = (230, 90, 70), (90, 200, 130)
 NAMES = tuple(f"tagger_{k}" for k in range(TAGGERS)), tuple(f"runner_{k}" for k in range(RUNNERS))
@@ -24,13 +24,14 @@ class Tag(KernelEnv):
     """20 taggers chase 80 runners on a square of 40 m with walls, for 100 steps.
 
     After TagContinuous of WarpDrive (Lan et al. 2022, JMLR 23(43)): every agent accelerates and turns. A runner within
-    `reach` of a tagger is tagged: it gets -1, the nearest tagger +1, and its next step takes it to a random place, so
-    that no agent leaves the game. (In WarpDrive's it leaves.) Taggers are faster, runners turn more quickly. At a wall
-    an agent keeps its speed along it alone.
+    `reach` of a tagger is tagged: it gets -1 and the nearest tagger +1. Its next step takes it to a random place, so
+    that no agent leaves the game, unlike in WarpDrive. Taggers are faster, runners turn more quickly. At a wall an
+    agent only keeps its speed along the wall.
 
     The actions are an acceleration (brake, none, accelerate) and a turn (left, none, right). An agent observes its own
-    speed, and forward and to the left of itself: the way to the middle, the way to the nearest of the other group and
-    its velocity, and the way to the nearest of its own group. Lengths are in 10 m, speeds in those of the tagger.
+    speed, and vectors with components forward and to the left: to the middle, to the nearest agent of the other group
+    and that agent's velocity, and to the nearest agent of its own group. Lengths are in units of 10 m, speeds in units
+    of the tagger's.
     """
 
     observation_space = Box(-np.inf, np.inf, (9,))
