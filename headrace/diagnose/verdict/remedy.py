@@ -19,8 +19,8 @@ DAY = "a day"
 COLD_CACHES, COLD_CACHES_AT_MOST = 0.15, 0.25
 # Where they were: the share of the rest that is saved after pauses of next to nothing, and what is added to it for
 # pauses of LONG_PAUSE or more; and what one wake-up costs at most. Expected and largest, fitted to five scripts of the
-# open half of benchmarks/verdicts.py, three of them on two days: after long pauses 24 to 62 % of the rest were saved,
-# 48 % in the mean.
+# open half of benchmarks/diagnose/verdicts.py, three of them on two days: after long pauses 24 to 62 % of the rest
+# were saved, 48 % in the mean.
 SHORT, SHORT_AT_MOST = 0.3, 0.45
 LONG, LONG_AT_MOST = 0.2, 0.25
 LONG_PAUSE = 2e-3  # s

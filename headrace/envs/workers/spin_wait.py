@@ -1,8 +1,8 @@
 """Waiting for another process: by polling where a core is free, then asleep.
 
-Waking a sleeping process takes 20 to 80 microseconds, polling a descriptor a third of one (benchmarks/worker_sync.py).
-But polling keeps a core busy, and where other programs need that core the system takes it away for milliseconds: it
-pays only where each process has a core of its own, and for a short time.
+Waking a sleeping process takes 20 to 80 microseconds, polling a descriptor a third of one
+(benchmarks/speed/worker_sync.py). But polling keeps a core busy, and where other programs need that core the system
+takes it away for milliseconds: it pays only where each process has a core of its own, and for a short time.
 """
 
 from __future__ import annotations
