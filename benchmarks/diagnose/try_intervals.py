@@ -26,8 +26,16 @@ from headrace.diagnose.record.command import resolve
 
 FOLDER = Path(__file__).parent / "verdicts"
 SCRIPTS = (
-    *("sb3_ppo", "sb3_dqn", "sb3_a2c", "skrl_ppo", "tianshou_dqn"),
-    *("cleanrl_ppo", "torchrl_loop", "lightning_rl", "loads_first", "trainer_thread"),
+    "sb3_ppo",
+    "sb3_dqn",
+    "sb3_a2c",
+    "skrl_ppo",
+    "tianshou_dqn",
+    "cleanrl_ppo",
+    "torchrl_loop",
+    "lightning_rl",
+    "loads_first",
+    "trainer_thread",
 )
 CHANGE = "OMP_NUM_THREADS=1"
 SECONDS = 7.0  # of training in a run, so that ten scripts take 25 minutes

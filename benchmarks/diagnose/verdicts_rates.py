@@ -24,11 +24,26 @@ ABLATED = ("script", "part", "share", "low", "high")
 OVERHEAD = ("script", "overhead", "low", "high", "turns")
 SECONDS = {"planted": 3.0, "ablated": 6.0}  # of counted steps in a run
 LEAST = 0.8  # of a prediction: a gain is inside the printed range from there up to the bound
-APPLIED = (  # scripts whose first remedy has a prediction, and is applied for it: planted ones by `change`, ...
-    *("sb3_ppo", "sb3_dqn", "sb3_a2c", "tianshou_dqn", "skrl_ppo", "cleanrl_reinforce", "accelerate_launched"),
-    *("trainer_thread", "loads_first", "clock_tick", "torch_fsync", "sb3_limited", "sbx_dqn", "cleanrl_eval"),
-    *("lightning_eval", "spawned_learner"),
-    *("s03_jax_swingup", "s05_sb3_pendulum", "s09_rover_td3", "s18_league_play"),  # ... ablated ones by REMEDY=1
+# scripts whose first remedy has a prediction, and is applied for it: planted ones by `change`, ablated ones by REMEDY=1
+ABLATED_APPLIED = ("s03_jax_swingup", "s05_sb3_pendulum", "s09_rover_td3", "s18_league_play")
+APPLIED = (
+    "sb3_ppo",
+    "sb3_dqn",
+    "sb3_a2c",
+    "tianshou_dqn",
+    "skrl_ppo",
+    "cleanrl_reinforce",
+    "accelerate_launched",
+    "trainer_thread",
+    "loads_first",
+    "clock_tick",
+    "torch_fsync",
+    "sb3_limited",
+    "sbx_dqn",
+    "cleanrl_eval",
+    "lightning_eval",
+    "spawned_learner",
+    *ABLATED_APPLIED,
 )
 
 

@@ -41,8 +41,14 @@ def line(row: Measured) -> str:
     link = f"[{row.date}]({row.page})" if row.page else row.date
     seconds = [f"{one:.0f}" if one >= 10 else f"{one:.1f}" if one else "" for one in (row.seconds, row.seconds_of_peer)]
     cells = (
-        *(row.what, f"`{row.command}`", f"{row.task}, {row.steps:,}", shown(row.returns)),
-        *(row.peer or "none here", shown(row.of_peer), *seconds, link),
+        row.what,
+        f"`{row.command}`",
+        f"{row.task}, {row.steps:,}",
+        shown(row.returns),
+        row.peer or "none here",
+        shown(row.of_peer),
+        *seconds,
+        link,
     )
     return f"| {' | '.join(cells)} |".replace("  ", " ")
 

@@ -23,8 +23,12 @@ class Plan(NamedTuple):
 OFF_POLICY = ("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "Ant-v5")
 PLANS = {
     "ppo": Plan(
-        *((*MUJOCO, *BOX2D), (100_000, 200_000, 300_000, 500_000, 1_000_000), 3),
-        *(("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "LunarLander-v3"), 300_000, 3),
+        (*MUJOCO, *BOX2D),
+        (100_000, 200_000, 300_000, 500_000, 1_000_000),
+        3,
+        ("Hopper-v5", "HalfCheetah-v5", "Walker2d-v5", "LunarLander-v3"),
+        300_000,
+        3,
     ),
     "sac": Plan(OFF_POLICY, (25_000, 50_000, 100_000), 3, ("Hopper-v5", "HalfCheetah-v5"), 100_000, 2),
     "td3": Plan(OFF_POLICY, (25_000, 50_000, 100_000), 3, ("Hopper-v5", "HalfCheetah-v5"), 100_000, 2),

@@ -113,7 +113,8 @@ def evolved(folder: Path, members: int, seed: int, steps: int, intervals: int) -
     """One population."""
     began, given = time.perf_counter(), {**SETTINGS, **OTHERS, "seed": seed, "total_steps": steps}
     found = hr.population(
-        *("ppo", Curve),
+        "ppo",
+        Curve,
         mutate={"learning_rate": f"{RATES[0]}..{RATES[-1]}"},
         interval=steps // intervals,
         members=members,

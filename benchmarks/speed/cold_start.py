@@ -22,8 +22,14 @@ from benchmarks.common import Neighbours, Row, environment, finish, parser, tabl
 
 COLUMNS = ("training", "cold_s", "warm_s", "programs_s", "warm_programs_s", "compiling_s", "lowest", "highest")
 TRAININGS = (
-    *("own network, 2 x 64", "the same as a user's class", "value penalty", "residual, LayerNorm, 64"),
-    *("SAC, 2 x 64", "SAC, its own loss as a user's", "SAC, value penalty", "SAC, residual actor"),
+    "own network, 2 x 64",
+    "the same as a user's class",
+    "value penalty",
+    "residual, LayerNorm, 64",
+    "SAC, 2 x 64",
+    "SAC, its own loss as a user's",
+    "SAC, value penalty",
+    "SAC, residual actor",
     "DQN, conservative",
 )
 

@@ -69,8 +69,15 @@ class OffPolicy(Generic[C]):
     goals: Goals | None = None  # of the environments, for hindsight
     part: tuple[int, int] = (0, 0)  # of the environments: the first of this learner, and how many all learners have
     __setattr__ = staying(
-        *("policy", "networks", "config", "num_steps"),
-        *("optimizer", "optimizers", "temperature", "buffers", "log_temperature"),
+        "policy",
+        "networks",
+        "config",
+        "num_steps",
+        "optimizer",
+        "optimizers",
+        "temperature",
+        "buffers",
+        "log_temperature",
     )
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:

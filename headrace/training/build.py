@@ -138,8 +138,14 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     overlapped = config.collection == "overlapped" and not isinstance(env, ActorEnv)
     apart = overlapped or (placement.apart and not isinstance(env, ActorEnv))
     collector = make_collector(
-        *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
-        *(algorithm.columns() | info_columns(config, plan.source, env), config.seed, timer),
+        config.collection,
+        config.drop_slowest,
+        env,
+        algorithm.policy,
+        algorithm.num_steps,
+        algorithm.columns() | info_columns(config, plan.source, env),
+        config.seed,
+        timer,
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
         replay=again,
@@ -212,7 +218,8 @@ def actor_env(plan: TrainPlan, placement: Placement, ranks: Ranks | None = None)
         number, actors = ranks.part.size, actors // ranks.size
     return ActorEnv(
         make_part,
-        *(number, plan.borrowed or actors),
+        number,
+        plan.borrowed or actors,
         on_error=config.on_error,
         step_timeout=config.step_timeout,
         device=placement.learn,

@@ -24,11 +24,9 @@ from headrace.training.episodes import Episodes
 
 MOST_OPPONENTS = 8  # where their number is not given
 FEW_AGENTS = 16  # up to which each agent has a column in metrics.jsonl
+OF_PROCESSES = ("actors", "workers", "collection", "learners", "shards")
 # settings that have their defaults in self-play, whose games are stepped by one process
-REFUSED = (
-    *("actors", "workers", "collection", "collect_device", "learners", "shards", "central_critic", "stagger"),
-    *("log_info", "eval_freq"),
-)
+REFUSED = (*OF_PROCESSES, "collect_device", "central_critic", "stagger", "log_info", "eval_freq")
 NOT_COMPARED = (  # trainings with self_play, by a population or a sweep
     "each of them has opponents of its own, so that the returns of two do not tell which is better; train each on its "
     "own, and let their policies play each other"

@@ -12,9 +12,8 @@ from helpers.tiny import TINY
 import headrace as hr
 from headrace.algorithms.base import algorithm_classes
 from headrace.core.fused import plain_only
-from headrace.core.types import MADE_WITH
+from headrace.core.types import MADE_WITH, TAKE_EFFECT
 from headrace.training.config import read_toml
-from headrace.training.resuming import TAKE_EFFECT
 from tests.envs.hybrid import Mover
 
 SAC = {"num_envs": 2, "learning_starts": 20, "batch_size": 8, "hidden": (8,), "registered": False, "progress": "none"}
