@@ -24,8 +24,8 @@ ABLATED = ("script", "part", "share", "low", "high")
 OVERHEAD = ("script", "overhead", "low", "high", "turns")
 SECONDS = {"planted": 3.0, "ablated": 6.0}  # of counted steps in a run
 LEAST = 0.8  # of a prediction: a gain is inside the printed range from there up to the bound
-# scripts whose first remedy has a prediction, and is applied for it: planted ones by `change`, ablated ones by REMEDY=1
-ABLATED_APPLIED = ("s03_jax_swingup", "s05_sb3_pendulum", "s09_rover_td3", "s18_league_play")
+BY_ENVIRONMENT = ("s03_jax_swingup", "s05_sb3_pendulum", "s09_rover_td3", "s18_league_play")  # ablated: by REMEDY=1
+# scripts whose first remedy has a prediction, and is applied for it: the planted ones by `change`
 APPLIED = (
     "sb3_ppo",
     "sb3_dqn",
@@ -43,7 +43,7 @@ APPLIED = (
     "cleanrl_eval",
     "lightning_eval",
     "spawned_learner",
-    *ABLATED_APPLIED,
+    *BY_ENVIRONMENT,
 )
 
 

@@ -371,8 +371,9 @@ def rejax(home: Path, seconds: float) -> object:
         return {"left_out": "rejax is not installed"}
     rows = []
     for num_envs, minibatch_size in ITERATIONS:
-        flags: list[object] = ["rejax", "--config", "large", "--seed", 0, "--threads", os.cpu_count(), "--warm", 1, "--seconds", 5 * seconds]
-        flags += ["--num-envs", num_envs, "--minibatch-size", minibatch_size, "--every", 8 * num_envs * 32]
+        flags: list[object] = ["rejax", "--config", "large", "--seed", 0, "--threads", os.cpu_count(), "--warm", 1]
+        flags += ["--seconds", 5 * seconds, "--num-envs", num_envs, "--minibatch-size", minibatch_size]
+        flags += ["--every", 8 * num_envs * 32]
         row = run_program(python, "speed/ppo_one.py", *flags, timeout=120, env={"JAX_PLATFORMS": "cuda,cpu"})
         rows.append({**row, "minibatch_size": minibatch_size, "num_envs": num_envs})
     return rows
