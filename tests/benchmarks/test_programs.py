@@ -15,14 +15,19 @@ PROGRAMS = [path for path in FOLDER.rglob("*.py") if "verdicts" not in path.rela
 
 @cache
 def names(module: Path) -> set[str]:
-    """What a module, or a package without one, has on its top level."""
-    if module.is_dir():
-        return {path.stem for path in module.iterdir()} | (names(file) if (file := module / "__init__.py").exists() else set())
-    body = ast.parse(module.with_suffix(".py").read_text()).body
-    targets = [x for node in body if isinstance(node, ast.Assign | ast.AnnAssign) for x in ast.walk(node)]
-    found = {x.id for x in targets if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
-    found |= {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    return found | {alias.asname or alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    """What a module has on its top level; for a folder, also the modules in it."""
+    found = set[str]()
+    file = module.with_suffix(".py")
+    if not file.exists():
+        found, file = {path.stem for path in module.iterdir()}, module / "__init__.py"
+    for node in ast.parse(file.read_text()).body if file.exists() else []:
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        else:
+            found |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+    return found
 
 
 def test_what_they_import_of_each_other_exists():

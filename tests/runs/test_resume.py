@@ -30,9 +30,7 @@ from headrace.training import resuming
 LONG = TINY | {"total_steps": 3000, "schedule": "linear", "normalize_observation": True, "normalize_return": True}
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 class Stopped(Walk):

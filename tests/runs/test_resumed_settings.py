@@ -20,9 +20,7 @@ SAC = {"num_envs": 2, "learning_starts": 20, "batch_size": 8, "hidden": (8,), "r
 FIXED = {**SAC, "learn_temperature": False, "temperature": 0.2, "total_steps": 60, "seed": 1}
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,7 @@ from headrace.training.config import TrainConfig, merge_settings, read_toml, to_
 from headrace.training.trainer import Trainer
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 def test_it_learns():
