@@ -19,7 +19,6 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common import Neighbours, Row, finish, parser, table
-
 from headrace.diagnose.record import run_script
 
 BOUND = 0.03  # share of wall time that sampling may cost, at the upper limit

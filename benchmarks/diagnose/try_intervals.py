@@ -20,7 +20,6 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common import Neighbours, Row, finish, last_rows, parser, table
-
 from headrace.diagnose.record import trials
 from headrace.diagnose.record.command import resolve
 

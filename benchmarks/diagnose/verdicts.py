@@ -29,10 +29,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from benchmarks.diagnose import verdicts_rates
 from benchmarks.common import Neighbours, Row, finish, parser, read_rows, table
+from benchmarks.diagnose import verdicts_rates
 from benchmarks.diagnose.verdicts_scripts import FOLDER, HALVES, SETS, kinds_of, scripts
-
 from headrace.diagnose.profile.profile import Role
 from headrace.diagnose.record import run_script
 from headrace.diagnose.verdict import round_trip

@@ -19,11 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import common
-from benchmarks.processes import alive, descendants
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+
+from benchmarks import common
+from benchmarks.processes import alive, descendants
 
 NUM_ENVS, WORKERS = 8, 2
 LOST = NUM_ENVS // WORKERS  # environments that go with a worker's process

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import common
-from benchmarks.faults import kill_runs
-from benchmarks.faults import reliability
-from benchmarks.processes import alive, descendants
+from benchmarks.faults import kill_runs, reliability
 from benchmarks.faults.kill_runs_one import ACTORS, KINDS, train
+from benchmarks.processes import alive, descendants
 
 LOST = 4  # environments of an actor
 GYMNASIUM = {

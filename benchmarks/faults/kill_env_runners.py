@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 

@@ -18,11 +18,10 @@ import time
 from pathlib import Path
 
 from benchmarks import common
-from benchmarks.faults import kill_runs
-from benchmarks.faults import reliability
-from benchmarks.processes import alive
+from benchmarks.faults import kill_runs, reliability
 from benchmarks.faults.kill_actors import after, seen
 from benchmarks.faults.kill_runs_one import KINDS, train
+from benchmarks.processes import alive
 
 LEARNERS = {f"{kind}_learners": {**KINDS[kind], "learners": 2} for kind in ("ppo", "recurrent", "sac", "dqn")}
 NAMES = {"ppo": "PPO", "recurrent": "recurrent PPO", "sac": "SAC", "dqn": "DQN"}

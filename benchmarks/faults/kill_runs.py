@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks import common
 from benchmarks.faults import reliability
-from benchmarks.processes import alive, descendants
 from benchmarks.faults.kill_runs_one import KINDS, train
+from benchmarks.processes import alive, descendants
 
 FORK = multiprocessing.get_context("fork")
 BATCH = 10  # kills between two rows

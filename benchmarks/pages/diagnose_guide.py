@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.common import Neighbours, Row, finish, interpreter_with, parser
-
 from headrace.diagnose.profile.formatting import percent, times
 from headrace.diagnose.profile.profile import LEARNING, Role
 from headrace.diagnose.record import run_script

@@ -9,7 +9,6 @@ expected, the exit code is 1. Trainings are short: they show that a thing works,
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess

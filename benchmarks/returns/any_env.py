@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from benchmarks.returns.any_env_tasks import TASKS
 from benchmarks.common import Neighbours, Row, finish, interpreter_with, parser, run_program, table
+from benchmarks.returns.any_env_tasks import TASKS
 
 COLUMNS = ("library", "env", "seeds", "reached", "train_s", "min_s", "max_s", "steps", "steps_per_s")
 COLUMNS += ("others_cpu",)
@@ -64,7 +64,9 @@ def pair(env: str, seed: int, options: argparse.Namespace) -> list[Row]:
         # over small networks torch's threads cost more than they bring
         alone = {} if TASKS[env].throughput else {"OMP_NUM_THREADS": "1"}
         neighbours = Neighbours()
-        row = run_program(python, "returns/any_env_one.py", module, *flags, timeout=4 * options.most_seconds + 600, env=alone)
+        row = run_program(
+            python, "returns/any_env_one.py", module, *flags, timeout=4 * options.most_seconds + 600, env=alone
+        )
         rows.append({**row, "library": library, "others_cpu": neighbours.busy()})
         print(f"{library} {env} seed {seed}: {in_words(row)}", flush=True)
         if row["reached"]:

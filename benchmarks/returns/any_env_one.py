@@ -6,8 +6,8 @@ import argparse
 import json
 from importlib import import_module
 
-from benchmarks.returns.any_env_tasks import TASKS
 from benchmarks.common import versions
+from benchmarks.returns.any_env_tasks import TASKS
 
 PROGRAMS = {"headrace": "benchmarks.peers.any_headrace", "stable_baselines3": "benchmarks.peers.any_sb3"}
 

@@ -14,9 +14,9 @@ from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
-from benchmarks.common import Neighbours, Row, finish, parser, table
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace.data.spaces import Box, Discrete
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import absolute, array, exp, f32, log, sqrt, uniform

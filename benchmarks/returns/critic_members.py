@@ -13,9 +13,9 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
-from benchmarks.common import Neighbours, Row, finish, parser, table
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace.data.spaces import Box, Dict, Discrete
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import clip, f32, uniform

@@ -6,9 +6,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmarks.common import Neighbours, Row, finish, parser, table
-
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 
 LEVELS = {"gravity": [9.8, 20.0, 30.0, 40.0], "force": [10.0, 8.0, 7.0, 6.0]}
 LAST = {name: values[-1] for name, values in LEVELS.items()}

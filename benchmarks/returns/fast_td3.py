@@ -15,10 +15,10 @@ import time
 from typing import Any
 
 import torch
-from benchmarks.common import Row, machine, parser, read_rows, table
-from benchmarks.judge import Evaluation, Task
 
 import headrace as hr
+from benchmarks.common import Row, machine, parser, read_rows, table
+from benchmarks.judge import Evaluation, Task
 
 EPISODES = 20
 WAYS: dict[str, dict[str, Any]] = {"fasttd3": {"config": "fasttd3", "v_min": -100.0, "v_max": 700.0}, "td3": {}}

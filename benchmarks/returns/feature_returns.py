@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,10 +20,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from benchmarks.returns import feature_tasks
 from benchmarks.returns.feature_rows import LIBRARIES, ROWS, Asked, Settings
 from benchmarks.returns.feature_table import rows_of, write
-from benchmarks.common import Neighbours, Row, finish, parser, table
 
 COLUMNS = ("what", "library", "seed", "steps", "return", "cpu_seconds", "wall")
 

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.returns.feature_rows import LIBRARIES, MEASURED, NETWORKS, PARTS, ROWS, Asked, Measured
 from benchmarks.common import ROOT, Row, read_rows
+from benchmarks.returns.feature_rows import LIBRARIES, MEASURED, NETWORKS, PARTS, ROWS, Asked, Measured
 from benchmarks.tables import replace_table
 
 PAGE = ROOT / "docs" / "from_sb3.md"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import closing
 
 import torch
-from benchmarks.common import Neighbours, Row, finish, parser, table
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace import envs
 from headrace.policies.base import Policy
 

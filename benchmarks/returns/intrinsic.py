@@ -13,9 +13,8 @@ import time
 from contextlib import closing
 from typing import Any
 
-from benchmarks.common import Neighbours, Row, finish, parser, table
-
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 
 CAR = {"noise_autocorrelation": 0.0, "n_steps": 1, "learning_starts": 1_000, "intrinsic_coef": 100.0}
 SWITCHBACK: dict[str, dict[str, Any]] = {  # A2C, IMPALA and REINFORCE do not normalise advantages by default

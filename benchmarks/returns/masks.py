@@ -10,9 +10,8 @@ from __future__ import annotations
 import statistics
 from contextlib import closing
 
-from benchmarks.common import Neighbours, Row, finish, parser, table
-
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace import envs
 from headrace.data.rollout import Column
 from headrace.envs.builtin.connect_four import ConnectFour

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from benchmarks.common import Neighbours, versions
 from benchmarks.judge import Evaluation, Task
 from benchmarks.returns.mujoco_tasks import EPISODES, ZOO
@@ -74,10 +75,11 @@ def with_sb3(library: str, algorithm: str, env: str, seed: int, steps: int, mark
     """Stable-Baselines3 with its zoo's settings. PPO on one thread of torch, which is faster for such networks."""
     import stable_baselines3
     import torch
-    from benchmarks.peers.ppo_sb3 import _After
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.noise import NormalActionNoise
     from stable_baselines3.common.vec_env import VecNormalize
+
+    from benchmarks.peers.ppo_sb3 import _After
 
     settings = dict(ZOO[algorithm][env])
     settings["policy_kwargs"] = policy = dict(settings.get("policy_kwargs", {}))

@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+
 from benchmarks.common import ROOT, Neighbours, Row, finish, parser, table
 from benchmarks.figures import PAGE, canvas, dress, line, save
 

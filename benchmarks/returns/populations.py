@@ -17,9 +17,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.common import Neighbours, Row, finish, parser, table
-
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace.data.spaces import Box
 from headrace.envs.compiled.kernel_env import KernelEnv
 from headrace.kernels.language.ops import cos, f32, normal, sin, uniform

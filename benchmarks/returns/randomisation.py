@@ -14,9 +14,9 @@ import sys
 import tempfile
 
 import numpy as np
-from benchmarks.common import Neighbours, Row, finish, parser, table
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace.training.episodes import ended_episodes
 
 USUAL, LENGTHS = 0.5, (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)  # m, half of the pole's

@@ -20,9 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Neighbours, Row, finish, parser, table
-
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 
 SETTINGS: dict[str, Any] = {"progress": "none", "eval_freq": 0}
 COLUMNS = ("algorithm", "data", "mean return", "seed", "return", "cpu_s")

@@ -24,12 +24,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.returns import algorithms
-from benchmarks.returns import any_env_tasks
 from benchmarks import judge
-from benchmarks.tables import replace_table
 from benchmarks.common import ROOT, Row, cores, machine, parser, read_rows, table
+from benchmarks.returns import algorithms, any_env_tasks
+from benchmarks.tables import replace_table
 
+PAGE = ROOT / "docs" / "reliability.md"
 OTHERS = {  # mean return of 100 episodes, where no other benchmark asks for one
     "GridWorld": 6.5,  # pills; an episode has about 8.75
     "ConnectFour": 0.9,  # 95 % of games won

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from benchmarks.common import Neighbours, Row, finish, interpreter_with, parser, run_program, table
 from benchmarks.figures import PAGE, canvas, dress, line, save
 from benchmarks.peers import PEERS

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import gymnasium
+
 from benchmarks.common import process_start, versions
 from benchmarks.judge import Judge
 

@@ -16,10 +16,10 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
-from benchmarks.common import Neighbours, Row, finish, parser, table
-from benchmarks.returns.connect_four_search import LEAVES, match
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
+from benchmarks.returns.connect_four_search import LEAVES, match
 
 POINTS, OPENINGS, DEPTH = 8, 200, 4
 COLUMNS = ("seed", "steps", "rating", *LEAVES, "cpu_seconds")

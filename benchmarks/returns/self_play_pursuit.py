@@ -13,10 +13,10 @@ from contextlib import closing
 from typing import Any
 
 import torch
-from benchmarks.common import Neighbours, Row, finish, parser, table
 from torch import Tensor
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 
 GAMES, STEPS = 500, 100
 PLAYED = ("pursuer_before", "evader_before", "pursuer", "evader")

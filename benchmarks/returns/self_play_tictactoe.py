@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
-from benchmarks.common import Neighbours, Row, finish, parser, table
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 
 GAME = "pettingzoo.classic.tictactoe_v3:env"
 SETTINGS: dict[str, Any] = {

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from benchmarks.common import Neighbours, Row, finish, parser, table
-from benchmarks.figures import PAGE, canvas, dress
 from torch import Tensor
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
+from benchmarks.figures import PAGE, canvas, dress
 from headrace.data.rollout import Group
 from headrace.kernels.language.ops import clip, f32
 

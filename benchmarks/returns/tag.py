@@ -15,9 +15,9 @@ import time
 from contextlib import closing
 
 import torch
-from benchmarks.common import Neighbours, Row, finish, parser, table
 from torch import Tensor
 
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace.agent_groups.group_policy import GroupedPolicy
 from headrace.envs.builtin.entities.tag import Tag
 from headrace.evaluation.evaluator import evaluate

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
+
 from benchmarks.common import versions
 from benchmarks.speed.counted_env import CountedEnv
 

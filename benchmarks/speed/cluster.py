@@ -12,14 +12,13 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import common
 from benchmarks.speed import learners
-from benchmarks.tables import replace_table
 from benchmarks.speed.counted_env import calibrated
+from benchmarks.tables import replace_table
 
 PAGE = common.ROOT / "docs" / "cluster.md"
 COLUMNS = ("library", "environments", "actors", "start", "megabytes", "sps", "sps_min", "sps_max", "of_local", "floor")
@@ -50,7 +49,9 @@ def steps(options: Namespace, rllib: str | None, name: str, flags: list[object])
     actors = int(str(flags[1]))
     turns = [
         {
-            where: run("speed/actors_one.py", "headrace", *flags, "--settings", json.dumps({"actors": actors, "cluster": at}))
+            where: run(
+                "speed/actors_one.py", "headrace", *flags, "--settings", json.dumps({"actors": actors, "cluster": at})
+            )
             for where, at in HEADRACE.items()
         }
         for _ in range(1 if options.quick else TURNS)

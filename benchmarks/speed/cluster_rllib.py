@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.speed.cluster_one import ACTORS, FLOATS, FRAGMENTS, private, seconds
+
 from benchmarks.common import throughput
 from benchmarks.processes import descendants
+from benchmarks.speed.cluster_one import ACTORS, FLOATS, FRAGMENTS, private, seconds
 
 WIDTHS = {"20_k": 136, "1_M": 1000}  # of two hidden layers, whose weights are about as many
 STEP = 32  # bytes of a step of an episode: 4 float32 numbers observed, an action, a reward

@@ -9,13 +9,11 @@ comparison with plain PyTorch; `warm_programs` the same where they are on disk.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Neighbours, Row, environment, finish, parser, table
@@ -74,7 +72,6 @@ def seconds(name: str) -> tuple[float, float]:
     """Seconds that one training takes in this process until it has learned, once torch and headrace are imported; and
     those that making programs takes of these."""
     from benchmarks.speed.own_networks import CASES, trainer  # which imports torch and headrace
-
     from headrace.bindings.compiled.compiled_losses import CompiledLoss
 
     made_in, plain_make = list[float](), CompiledLoss._make

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import numpy as np
+
 from benchmarks.speed.timed_env import RARE, TIMES, TimedEnv
 
 EPISODE = 200  # steps

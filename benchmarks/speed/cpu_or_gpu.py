@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from benchmarks.common import Neighbours, Row, cores, finish, parser, table, throughput
 
+from benchmarks.common import Neighbours, Row, cores, finish, parser, table, throughput
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from benchmarks.common import Neighbours, Row, finish, parser, table

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+
 from benchmarks.common import ROOT, Neighbours, Row, finish, parser, read_rows, table, throughput
 from benchmarks.tables import replace_table
-
 from headrace import Box, Discrete, KernelEnv
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns

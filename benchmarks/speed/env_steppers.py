@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from benchmarks.common import Neighbours, cores, throughput, versions
 
 DRAWN = 64  # rows of actions, used in turn

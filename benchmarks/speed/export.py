@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.common import Neighbours, Row, finish, parser, table
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace.deploy import c_writer, numpy_writer
 from headrace.deploy.comparison import graph_state, sample
 from headrace.deploy.exporter import TARGETS, export

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from benchmarks.common import Neighbours, Row, cores, finish, parser, table, throughput
 from torch import nn
 
+from benchmarks.common import Neighbours, Row, cores, finish, parser, table, throughput
 from headrace.policies import fused_mlp
 from headrace.policies.fused_mlp import FusedMLP
 

@@ -11,7 +11,6 @@ measured.
 from __future__ import annotations
 
 import json
-import re
 import statistics
 import sys
 import time
@@ -19,13 +18,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from benchmarks.speed import generality_torch as by_hand
 import torch
-from benchmarks.common import HERE, Neighbours, Row, cores, machine, parser, read_rows, table
-from benchmarks.tables import replace_table
-from benchmarks.speed.generality_cases import CASES, RAW, Case
 from gymnasium.spaces import Discrete
 
+from benchmarks.common import HERE, Neighbours, Row, cores, machine, parser, read_rows, table
+from benchmarks.speed import generality_torch as by_hand
+from benchmarks.speed.generality_cases import CASES, RAW, Case
+from benchmarks.tables import replace_table
 from headrace.algorithms.base import algorithm_classes
 from headrace.algorithms.off_policy import OffPolicy, learn_from_replay
 from headrace.algorithms.on_policy import Targets

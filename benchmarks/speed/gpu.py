@@ -24,8 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from benchmarks.common import HERE, ROOT, Row, environment, interpreter_with, machine, run_program, table
 
+from benchmarks.common import HERE, ROOT, Row, environment, interpreter_with, machine, run_program, table
 from headrace import envs
 from headrace.algorithms.ppo import PPO, PPOConfig
 from headrace.checks import parity

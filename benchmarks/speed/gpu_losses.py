@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from benchmarks.common import Row, machine, table
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
 import headrace as hr
+from benchmarks.common import Row, machine, table
 
 Net = Callable[[int, int], nn.Module]
 COLUMNS = ("loss", "rows", "plain_us", "compiled_us", "ratio")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from benchmarks.common import Neighbours, Row, cores, finish, parser, table, throughput
 
+from benchmarks.common import Neighbours, Row, cores, finish, parser, table, throughput
 from headrace.algorithms import ppo
 from headrace.algorithms.on_policy import Targets
 from headrace.algorithms.ppo import PPO, PPOConfig

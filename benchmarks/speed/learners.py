@@ -16,8 +16,9 @@ from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
 
-from benchmarks import common
 import torch
+
+from benchmarks import common
 
 SIZES = (20_000, 1_000_000)  # floats of a gradient
 SUMS = 300

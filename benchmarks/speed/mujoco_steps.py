@@ -11,9 +11,9 @@ import statistics
 import time
 
 import torch
-from benchmarks.common import Neighbours, Row, finish, parser, table
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 
 TASKS = ("Hopper-v5", "HalfCheetah-v5", "Ant-v5")
 COLUMNS = ("task", "way", "num_envs", "steps_per_cpu_s", "steps_per_s", "times")

@@ -10,9 +10,7 @@ environments took no time: 1 / (1 - the fraction of its time that they take).
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
-from pathlib import Path
 
 from benchmarks.common import Neighbours, Row, finish, parser, run_program, site_packages, table
 

@@ -13,10 +13,10 @@ import time
 from typing import Any, NamedTuple
 
 import torch
-from benchmarks.common import Neighbours, Row, finish, parser, table
 from torch import nn
 
 import headrace as hr
+from benchmarks.common import Neighbours, Row, finish, parser, table
 from headrace.algorithms import dqn, sac
 from headrace.algorithms.ppo import ppo_loss
 from headrace.core.fused import plain_only

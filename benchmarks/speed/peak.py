@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+
 from benchmarks.common import Neighbours, Row, core_latency, cores, finish, parser, run_program, table
 
 COLUMNS = ("what", "runs", "per_second", "largest / smallest", "GFLOP/s", "peak, GFLOP/s", "of peak", "core_ns")

@@ -14,7 +14,17 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks.common import Neighbours, Row, core_latency, cores, finish, interpreter_with, machine, parser, run_program
+from benchmarks.common import (
+    Neighbours,
+    Row,
+    core_latency,
+    cores,
+    finish,
+    interpreter_with,
+    machine,
+    parser,
+    run_program,
+)
 from benchmarks.peers import PEERS, WORKS
 
 QUIET = 0.1  # cores of other programs up to which a run counts
@@ -82,7 +92,9 @@ def quiet_run(library: str, python: str, config: str, seed: int, threads: int, o
     runs: list[Row] = []
     for _ in range(1 + options.retries):
         apart = core_latency()
-        runs.append(run_program(python, "speed/ppo_one.py", library, *flags, timeout=300 + 4 * options.seconds, env=env))
+        runs.append(
+            run_program(python, "speed/ppo_one.py", library, *flags, timeout=300 + 4 * options.seconds, env=env)
+        )
         row = runs[-1]
         row["core_ns"] = apart
         said = (

@@ -12,11 +12,10 @@ import pstats
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.async_vector import AsyncEnvs
+import headrace
 from benchmarks.common import Neighbours, Row, finish, parser, table
 from benchmarks.figures import COLUMN, canvas, save
-
-import headrace
+from benchmarks.speed.async_vector import AsyncEnvs
 from headrace import Trainer
 
 STEPS, ITERATIONS = 25, 4

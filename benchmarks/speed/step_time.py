@@ -11,11 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import gymnasium
-from benchmarks.speed import stepping
 import torch
+
 from benchmarks.common import Neighbours, Row, finish, parser, table
 from benchmarks.figures import COLUMN, canvas, dress, line, save
-
+from benchmarks.speed import stepping
 from headrace.envs.builtin.cartpole import CartPole
 
 SIZES = tuple(2**power for power in range(18))

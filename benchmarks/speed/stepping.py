@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import torch
-from benchmarks.common import Neighbours, Row, cores, throughput
 
+from benchmarks.common import Neighbours, Row, cores, throughput
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import action_column, env_columns
 from headrace.envs.compiled.env import CompiledEnv

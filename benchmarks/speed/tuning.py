@@ -20,11 +20,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import headrace as hr
 from benchmarks.common import Neighbours, Row, finish, last_rows, parser, table
 from benchmarks.speed.counted_env import CountedEnv, calibrated
 from benchmarks.speed.timed_env import RARE, TIMES
-
-import headrace as hr
 from headrace.core.cores import cores
 from headrace.training.plan import TrainPlan, settle
 from headrace.training.trainer import Trainer

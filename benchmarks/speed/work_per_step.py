@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.speed import repeated
-from benchmarks.speed import stepping
 import torch
+
 from benchmarks.common import Neighbours, Row, finish, parser, table
 from benchmarks.figures import PAGE, canvas, dress, line, save
+from benchmarks.speed import repeated, stepping
 
 TIMES = (1, 4, 16, 64, 256)
 SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16_384)

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from benchmarks.common import Neighbours, Row, finish, parser, table
-
 from headrace.envs.workers.spin_wait import Waiting, spin_of
 
 SPIN = 50e-6  # s

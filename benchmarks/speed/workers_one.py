@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+
 from benchmarks.common import throughput, versions
 from benchmarks.speed.timed_env import TimedEnv
 

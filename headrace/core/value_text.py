@@ -340,3 +340,15 @@ def _name_in_c(kind: type, value: Any) -> str:
             if type(found := vars(base).get(name)) in _NAMED_IN_C:
                 return str(found.__get__(value))  # type: ignore[union-attr]
     return ""
+
+
+def own_attributes(module: Any) -> list[tuple[str, Any]]:
+    """The attributes of a torch.nn.Module that not every module has."""
+    return [(name, value) for name, value in vars(module).items() if name not in _of_all_modules()]
+
+
+@functools.cache
+def _of_all_modules() -> frozenset[str]:
+    from torch import nn
+
+    return frozenset(vars(nn.Module()))

@@ -132,17 +132,12 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if config.advantages == "actor" and isinstance(algorithm, Grouped):
         raise ValueError("advantages='actor' is for agents of one group: leave it out, or give them one policy")
     timer = Timer()
-    again = None
-    if config.replay_order is not None:
-        again = replay_order(config.replay_order, saved_settings(plan, config, algorithm.config, None))
+    order = config.replay_order
+    again = None if order is None else replay_order(order, saved_settings(plan, config, algorithm.config, None))
     overlapped = config.collection == "overlapped" and not isinstance(env, ActorEnv)
     apart = overlapped or (placement.apart and not isinstance(env, ActorEnv))
     collector = make_collector(
-        config.collection,
-        config.drop_slowest,
-        env,
-        algorithm.policy,
-        algorithm.num_steps,
+        *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
         algorithm.columns() | info_columns(config, plan.source, env),
         config.seed,
         timer,
@@ -175,8 +170,7 @@ def _num_weights(plan: TrainPlan) -> int:
 
 def _environment(plan: TrainPlan, placement: Placement, ranks: Ranks | None) -> tuple[Env, TrainConfig]:
     """The environments, and the config with their number and that of their workers."""
-    config = plan.config
-    env = plan.ready_env
+    config, env = plan.config, plan.ready_env
     if env is None and config.actors is not None:
         env = actor_env(plan, placement, ranks)
         return env, replace(config, actors=len(env.parts) * config.learners)
@@ -241,8 +235,7 @@ def _executor(config: TrainConfig) -> Callable[[ActorEnv, Job], Executor] | None
 
 
 def _made(plan: TrainPlan, backend: str, placement: Placement, part: Part | None = None) -> Env:
-    """The environments by a backend, or a part of them; as plain torch where this machine's CUDA kernel cannot be
-    trusted."""
+    """The environments by a backend, or a part of them; by plain torch where the CUDA kernel cannot be trusted here."""
     number, first = (plan.config.num_envs, 0) if part is None else (part.size, part.first)
     source, options, line = stepped_by(plan, number) if part is None else (plan.source, options_of(plan.config), "")
     if line:

@@ -13,7 +13,6 @@ from headrace.data.spaces import Box, Discrete
 from headrace.runs import checkpoint
 from headrace.training.from_data import resized
 
-
 pytestmark = pytest.mark.usefixtures("in_tmp")
 
 

@@ -23,7 +23,6 @@ from headrace.runs import checkpoint, evaluations, progress
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import new_folder
 
-
 pytestmark = pytest.mark.usefixtures("in_tmp")
 
 

@@ -24,7 +24,6 @@ from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings, read_toml, to_toml
 from headrace.training.trainer import Trainer
 
-
 pytestmark = pytest.mark.usefixtures("in_tmp")
 
 

@@ -283,10 +283,15 @@ FUNCTIONS: dict[str, Arity] = {
     "where": 3,
 }
 TRUTHS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "isnan", "isinf", "bool"}
-EXPENSIVE = (
-    {"exp", "expm1", "log", "log1p", "tanh", "atanh", "sigmoid", "sin", "cos", "erf", "pow", "fmod"}
-    | {"lgamma", "digamma", "trigamma", "sqrt", "rsqrt", "div", "reciprocal"}
-)
+EXPENSIVE = {"exp", "expm1", "log", "log1p", "tanh", "atanh", "sigmoid", "sin", "cos", "erf", "pow", "fmod"} | {
+    "lgamma",
+    "digamma",
+    "trigamma",
+    "sqrt",
+    "rsqrt",
+    "div",
+    "reciprocal",
+}
 
 
 @dataclass

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from helpers.benchmark import ran
-from benchmarks.diagnose import verdicts_scripts
-from benchmarks.diagnose import verdicts_rates
+
+from benchmarks.diagnose import verdicts_rates, verdicts_scripts
 from benchmarks.diagnose.verdicts_scripts import HALVES, SETS, scripts
 
 

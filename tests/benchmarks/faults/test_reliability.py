@@ -10,12 +10,10 @@ import signal
 
 import pytest
 from helpers import benchmark
-from benchmarks.faults import reliability
+
+from benchmarks.faults import damage_checkpoints, fill_disk, kill_saves, reliability
 from benchmarks.tables import replace_table
-from benchmarks.faults import damage_checkpoints
 from headrace.runs import checkpoint
-from benchmarks.faults import fill_disk
-from benchmarks.faults import kill_saves
 
 PROGRAMS = ("kill_runs", "kill_actors", "kill_learners", "damage_checkpoints", "fill_disk", "send_signals")
 PROGRAMS += ("save_memory", "kill_saves")
@@ -66,6 +64,7 @@ def test_every_damage_changes_a_file_and_a_forged_manifest_has_a_checksum_that_f
 
 def in_fork(watch, work):
     """The exit code of a fork of this process that does `work` under the eyes of `watch`."""
+
     def run():
         watch.install()
         work()

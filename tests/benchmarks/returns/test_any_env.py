@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers import benchmark
+
 from benchmarks.returns import any_env_tasks
 
 

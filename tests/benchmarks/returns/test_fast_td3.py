@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-from benchmarks.returns import fast_td3  # noqa: E402  which needs MuJoCo
+from benchmarks.returns import fast_td3
 
 
 @pytest.mark.parametrize("way", ["fasttd3", "td3"])

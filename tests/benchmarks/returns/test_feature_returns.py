@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 
+import gymnasium
 import numpy as np
 import pytest
-from benchmarks.returns import feature_tasks
-import gymnasium
-from benchmarks.returns.feature_tasks import Bits, Doors, Matrix
-from benchmarks.returns import feature_table
+
+from benchmarks.returns import feature_table, feature_tasks
 from benchmarks.returns.feature_rows import MEASURED, PARTS, ROWS
+from benchmarks.returns.feature_tasks import Bits, Doors, Matrix
 from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.training.config import TrainConfig
+
 
 def test_the_partly_observed_task_is_cartpole_with_its_positions():
     env, whole = feature_tasks.without_velocities(), gymnasium.make("CartPole-v1")

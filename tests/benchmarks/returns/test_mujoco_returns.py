@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from benchmarks.returns.mujoco_returns import marks_of, wanted
+
+from benchmarks.returns.mujoco_returns import digest, marks_of, summary, verdict, wanted
 from benchmarks.returns.mujoco_tasks import PLANS, ZOO
-from benchmarks.returns.mujoco_returns import digest, summary, verdict
 
 ALL = {"only": ["ppo", "sac"], "tasks": [], "library": ["headrace", "default", "sb3"], "seeds": None, "steps": None}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
-from benchmarks.returns import algorithms
-from benchmarks.returns.registered_settings import pairs, threshold
 from benchmarks.common import read_rows
-from benchmarks.returns.registered_settings import FIRST_SEED, Training, digest, missing, summary
+from benchmarks.returns import algorithms
+from benchmarks.returns.registered_settings import FIRST_SEED, Training, digest, missing, pairs, summary, threshold
 
 ALL = Namespace(only="", env="", times=[1, 3], seeds=None)
 

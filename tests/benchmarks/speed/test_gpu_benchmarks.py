@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from helpers import benchmark, forked
+
 from benchmarks.speed import cpu_or_gpu
 
 

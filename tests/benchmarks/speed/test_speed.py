@@ -54,7 +54,9 @@ def test_export_and_serving(tmp_path):
 
 def test_a_failing_program_says_why():
     with pytest.raises(RuntimeError, match="invalid int value: 'one'"):
-        run_program(sys.executable, "returns/solve_one.py", "headrace", "--env", "CartPole-v1", "--seed", "one", timeout=1800)
+        run_program(
+            sys.executable, "returns/solve_one.py", "headrace", "--env", "CartPole-v1", "--seed", "one", timeout=1800
+        )
 
 
 def test_ppo_throughput(tmp_path):

@@ -7,9 +7,9 @@ import json
 import pytest
 from helpers.benchmark import ran
 
+from benchmarks.speed import tuning as benchmark
 from headrace.training.config import TrainConfig
 from headrace.tuning.candidates import Candidate
-from benchmarks.speed import tuning as benchmark
 
 
 def test_cases_are_the_same_every_time_and_grids_have_what_can_be_chosen(monkeypatch):

@@ -1,5 +1,5 @@
 """Environments that go wrong in the middle of a training: it goes on and counts them, or ends and says why, and leaves
-no descriptor behind. benchmarks/faults/env_faults.py does this a thousand times, and counts processes and shared memory."""
+no descriptor behind. benchmarks/faults/env_faults.py does this a thousand times, and counts processes, too."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
 
-
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

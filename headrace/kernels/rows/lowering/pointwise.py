@@ -13,10 +13,18 @@ from headrace.kernels.rows.tracing.nodes import given, operation_name
 if TYPE_CHECKING:
     from torch.fx import Node
 
-ONE = (
-    {"neg", "abs", "sign", "sgn", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "atanh"}
-    | {"sigmoid", "sin", "cos", "erf", "floor", "ceil", "round", "trunc", "lgamma", "digamma"}
-)
+ONE = {"neg", "abs", "sign", "sgn", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "atanh"} | {
+    "sigmoid",
+    "sin",
+    "cos",
+    "erf",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "lgamma",
+    "digamma",
+}
 TWO = {"minimum", "maximum", "mul", "fmod"}
 OF_INTEGERS = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge"}
 TRUTHS_AS = {"mul": "and", "minimum": "and", "maximum": "or"}
