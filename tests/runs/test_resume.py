@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import forked
+from helpers.same import same
 from helpers.tiny import TINY, Walk
 
 import headrace as hr
@@ -45,15 +46,6 @@ class Stopped(Walk):
 def episodes(run):
     """Columns r and l of monitor.csv, as text."""
     return [line.rpartition(",")[0] for line in (run.path / "monitor.csv").read_text().splitlines()[2:]]
-
-
-def same(a, b):
-    """Equality of nested states, tensors bit for bit."""
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 def same_policy(a, b):
