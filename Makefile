@@ -16,7 +16,8 @@ TORCH ?= torch
 RUNS ?= runs/demo
 # the oldest torch and the newest with which losses are compiled
 TORCHES ?= 2.11.0 2.13.0
-BENCHMARKS := env_throughput ppo_throughput solve step_time work_per_step return_over_time profile_steps learn_cpu
+BENCHMARKS := speed.env_throughput speed.ppo_throughput speed.step_time speed.work_per_step speed.profile_steps \
+  speed.learn_cpu returns.solve returns.return_over_time
 
 LOSSES := $(wildcard tests/bindings/test_losses_*.py tests/bindings/test_compiled_*.py) tests/bindings/test_recurrent_losses.py \
   tests/bindings/test_never_silently_wrong.py tests/kernels/rows
@@ -75,7 +76,7 @@ docs: $(INSTALLED)
 	@echo "site/index.html"
 
 bench: $(INSTALLED)
-	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py --quick; done
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --quick; done
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

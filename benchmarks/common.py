@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
 PACKAGES = ("headrace", "torch", "numpy", "numba", "gymnasium", "envpool", "gymnax", "jax", "stable-baselines3")
 PACKAGES += ("sbx-rl", "rejax", "flax", "optax", "torchrl", "rltools", "mkl", "ray", "rlox")
 Row = dict[str, Any]
@@ -32,7 +33,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     flags.add_argument(
         "--peers-home",
         type=Path,
-        default=HERE.parent / ".peers",
+        default=ROOT / ".peers",
         help="folder of virtual environments in which to look for libraries that this Python lacks",
     )
     return flags
@@ -142,18 +143,26 @@ def interpreter_with(module: str, peers_home: Path, preferred: str = "") -> str 
     return None
 
 
+def site_packages(peers_home: Path) -> str | None:
+    """The folder that has Stable-Baselines3; None, with a line, where there is none."""
+    python = interpreter_with("stable_baselines3", peers_home, "torch")
+    if python is None:
+        print(f"sb3 left out: no Python with stable_baselines3 here or in {peers_home}", file=sys.stderr)
+        return None
+    find = "import pathlib, stable_baselines3 as s; print(pathlib.Path(s.__file__).parents[1])"
+    return subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def run_program(
     python: str, program: str, *arguments: object, timeout: float, env: dict[str, str] | None = None
 ) -> Row:
-    """Run a program of this folder in a fresh process, and give the JSON object it prints last.
+    """Run a program, such as "speed/ppo_one.py", in a fresh process, and give the JSON object it prints last.
 
     It finds the moment of its start in HEADRACE_BENCHMARK_START. Raises RuntimeError, with what it wrote to stderr,
     where it fails or does not end in time.
     """
     command = [python, str(HERE / program), *map(str, arguments)]
-    # modules run from bytecode, as those of an installed package do: without, Headrace compiles its own at each start
-    settings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    settings |= {"JAX_PLATFORMS": "cpu", **(env or {}), "HEADRACE_BENCHMARK_START": repr(time.time())}
+    settings = environment(JAX_PLATFORMS="cpu", HEADRACE_BENCHMARK_START=repr(time.time())) | (env or {})
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=settings)
     except subprocess.TimeoutExpired:
@@ -164,9 +173,19 @@ def run_program(
     return result
 
 
+def environment(**variables: str) -> dict[str, str]:
+    """Variables for a child process that imports `benchmarks` and `headrace` of this checkout.
+
+    Modules run from bytecode, as those of an installed package do: without, Headrace compiles its own at each start.
+    """
+    settings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    path = os.pathsep.join(filter(None, (str(ROOT), settings.get("PYTHONPATH"))))
+    return settings | {"PYTHONPATH": path, **variables}
+
+
 def core_latency() -> float | None:
     """Nanoseconds until what one core wrote has come to another, see core_latency.py; None where there is one core."""
-    found: float | None = run_program(sys.executable, "core_latency.py", timeout=120)["core_ns"]
+    found: float | None = run_program(sys.executable, "speed/core_latency.py", timeout=120)["core_ns"]
     return found
 
 

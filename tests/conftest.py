@@ -19,6 +19,7 @@ from helpers import simulator
 from hypothesis import settings
 
 from headrace.core import fused, user_names
+from headrace.core.device import torch_threads
 from headrace.envs import registry
 
 TESTS = Path(__file__).parent
@@ -86,6 +87,19 @@ def seeded(request):
         torch.manual_seed(seed)
     else:  # it would note the stack of each call, to repeat it once there is a GPU
         torch.default_generator.manual_seed(seed)
+
+
+@pytest.fixture
+def one_thread():
+    """Torch with one thread."""
+    with torch_threads(1):
+        yield
+
+
+@pytest.fixture
+def in_tmp(tmp_path, monkeypatch):
+    """The test's own folder as the working folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(autouse=True, scope="module")

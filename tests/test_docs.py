@@ -180,6 +180,7 @@ def prose(document: Path) -> str:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_every_python_file_that_is_named_exists(document):
     named = set(re.findall(r"[\w./-]*\w\.py\b", prose(document))) - OTHER_FILES
+    named |= {f"{name.replace('.', '/')}.py" for name in re.findall(r"-m (benchmarks[\w.]*\w)", document.read_text())}
     tracked = {
         path.name
         for folder in ("headrace", "benchmarks", "tests", "examples", "docs")

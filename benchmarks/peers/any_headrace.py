@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numba  # noqa: F401, TID253  loaded when first used, but an import all the same
-from any_env_tasks import Judge
-from solve_one import setting
 
+from benchmarks.returns.any_env_tasks import Judge
+from benchmarks.returns.solve_one import setting
 from headrace import Trainer
 from headrace.envs import factory
 

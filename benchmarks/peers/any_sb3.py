@@ -6,13 +6,13 @@ from typing import Any
 
 import gymnasium
 import torch
-from any_env_tasks import Judge
 from stable_baselines3 import PPO
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, VecTransposeImage
 
-from peers.ppo_sb3 import _After, _falling
+from benchmarks.peers.ppo_sb3 import _After, _falling
+from benchmarks.returns.any_env_tasks import Judge
 
 BUDGET = 1_000_000  # steps over which schedules fall
 ZOO: dict[str, dict[str, Any]] = {

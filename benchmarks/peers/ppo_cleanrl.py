@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from peers import ENV, After, Work, facts
+from benchmarks.peers import ENV, After, Work, facts
 
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one loads modules, which is importing
 

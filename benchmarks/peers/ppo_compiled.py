@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from peers import After, Work, ppo_cleanrl
+from benchmarks.peers import After, Work, ppo_cleanrl
 
 
 def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:

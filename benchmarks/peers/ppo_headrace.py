@@ -7,8 +7,8 @@ from typing import Any
 
 import numba  # noqa: F401, TID253  loaded when first used, but an import all the same
 
+from benchmarks.peers import ENV, After, Work, facts
 from headrace import Trainer
-from peers import ENV, After, Work, facts
 
 
 def train(work: Work, seed: int, every: int, after: After, **others: Any) -> dict[str, Any]:

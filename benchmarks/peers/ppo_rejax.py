@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import rejax
 
-from peers import ENV, Act, After, Work, facts
+from benchmarks.peers import ENV, Act, After, Work, facts
 
 
 def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:

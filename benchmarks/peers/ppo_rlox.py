@@ -10,7 +10,7 @@ import torch
 from rlox.algorithms import PPO
 from rlox.callbacks import Callback
 
-from peers import ENV, After, Work, facts
+from benchmarks.peers import ENV, After, Work, facts
 
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one loads modules, which is importing
 

@@ -10,7 +10,7 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
-from peers import ENV, After, Work, facts
+from benchmarks.peers import ENV, After, Work, facts
 
 torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one loads modules, which is importing
 

@@ -8,8 +8,8 @@ import jax
 from flax import linen
 from sbx import PPO
 
-from peers import After, Work, facts
-from peers.ppo_sb3 import done, learn
+from benchmarks.peers import After, Work, facts
+from benchmarks.peers.ppo_sb3 import done, learn
 
 
 def train(work: Work, seed: int, every: int, after: After) -> dict[str, Any]:

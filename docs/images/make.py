@@ -1,6 +1,6 @@
 """Make the images of the documents from real runs: .venv/bin/python docs/images/make.py
 
-From a diagnosis that benchmarks/diagnose_guide.py made: .venv/bin/python docs/images/make.py --report diagnoses/1
+From a diagnosis that benchmarks/pages/diagnose_guide.py made: .venv/bin/python docs/images/make.py --report diagnoses/1
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # a default, which typing's own have from Python 3.13 on
 else:
     C = TypeVar("C", bound=OffPolicyConfig)
 P = TypeVar("P", bound=nn.Module)
+STEPPED = ("optimizer", "optimizers", "temperature", "log_temperature")
 
 
 class OffPolicy(Generic[C]):
@@ -68,10 +69,7 @@ class OffPolicy(Generic[C]):
     reduce: Reduce = staticmethod(one_learner)
     goals: Goals | None = None  # of the environments, for hindsight
     part: tuple[int, int] = (0, 0)  # number of this learner's first environment, and of all learners' environments
-    __setattr__ = staying(
-        *("policy", "networks", "config", "num_steps"),
-        *("optimizer", "optimizers", "temperature", "buffers", "log_temperature"),
-    )
+    __setattr__ = staying("policy", "networks", "config", "num_steps", "buffers", *STEPPED)
 
     def __init__(self, policy: Policy, config: C | None = None, seed: int = 0) -> None:
         self.config = config or self.config

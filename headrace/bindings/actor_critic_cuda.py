@@ -290,9 +290,16 @@ def learn(
         share=counted.clamp_(min=1).reciprocal_(),
     )
     adam = Step(
-        *(optimizer.flat, optimizer.mean, optimizer.square),
-        *(optimizer.steps.view(1), optimizer.learning_rate.view(1), torch.zeros(1, device=rollout.device)),
-        *(config.max_grad_norm, optimizer.eps, optimizer.beta1, optimizer.beta2),
+        optimizer.flat,
+        optimizer.mean,
+        optimizer.square,
+        optimizer.steps.view(1),
+        optimizer.learning_rate.view(1),
+        torch.zeros(1, device=rollout.device),
+        config.max_grad_norm,
+        optimizer.eps,
+        optimizer.beta1,
+        optimizer.beta2,
     )
     starts = [epoch * rows + k * size for epoch in range(epochs) for k in range(number)]
     coefficients = (config.clip, config.value_clip, config.value_coef, config.entropy_coef)

@@ -17,10 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ENV_METHODS = ("reset", "step", "run", "run_random")
-POLICY_METHODS = (
-    *("act", "value", "log_prob_entropy_value", "evaluate_rollout", "inputs", "rows", "initial_state"),
-    *("bootstrap_value", "update_statistics"),
-)
+ACTING = ("act", "value", "initial_state", "bootstrap_value")
+POLICY_METHODS = (*ACTING, "log_prob_entropy_value", "evaluate_rollout", "inputs", "rows", "update_statistics")
 
 
 class CheckDevice:

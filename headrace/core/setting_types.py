@@ -25,11 +25,12 @@ SB3_NAMES = {  # arguments of Stable-Baselines3's models -> settings
     "exploration_initial_eps": "exploration_initial",
     "exploration_final_eps": "exploration_final",
 }
+LENGTHS = ("rollout_length", "rollout_fragment_length", "unroll_length", "horizon_length")
 OTHER_NAMES = {  # names in other libraries, and words that people type -> settings that mean the same
     **SB3_NAMES,
     **dict.fromkeys(("total_timesteps", "timesteps", "num_timesteps", "max_timesteps"), "total_steps"),
     **dict.fromkeys(("n_envs", "nenvs", "n_env", "num_actors"), "num_envs"),
-    **dict.fromkeys(("n_steps", "nsteps", "rollout_length", "unroll_length", "horizon_length"), "num_steps"),
+    **dict.fromkeys(("n_steps", "nsteps", "num_steps_per_env", *LENGTHS), "num_steps"),
     **dict.fromkeys(("clip_range", "clip_coef", "clip_eps", "clip_param", "e_clip"), "clip"),
     **dict.fromkeys(("net_arch", "hidden_sizes", "hidden_size", "hidden_dim", "hidden_layers"), "hidden"),
     **dict.fromkeys(("num_epochs", "update_epochs", "mini_epochs", "num_learning_epochs"), "epochs"),
@@ -47,7 +48,6 @@ OTHER_NAMES = {  # names in other libraries, and words that people type -> setti
     "batch_size": "minibatch_size",
     "clip_range_vf": "value_clip",
     "lr": "learning_rate",
-    **dict.fromkeys(("num_steps_per_env", "rollout_fragment_length"), "num_steps"),
     "normalize_input": "normalize_observation",
     "policy_freq": "policy_delay",
     "polyak": "tau",

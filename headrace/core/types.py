@@ -28,16 +28,17 @@ _ALIKE = {
     **dict.fromkeys(("buffers", "log_temperature"), "tensors"),
     **dict.fromkeys(("algorithm", "algorithms", "collector", "plan"), "parts"),
 }
-# settings that an algorithm is made with, and does not read again
-MADE_WITH = (
-    *("num_steps", "train_freq", "buffer_size", "n_steps", "hindsight", "prioritized", "priority_alpha", "adam_eps"),
-    *("adam_beta2", "temperature", "exploration_spread", "initial_std", "recurrent", "rnn_size", "sequence_length"),
-    *("burn_in", "hidden", "critic_hidden", "activation", "shared", "distribution", "layer_norm", "dueling", "images"),
-    *("normalize_observation", "normalize_return", "quantiles", "noise_autocorrelation", "critic_init_scale"),
-    *("ortho_init", "use_sde", "sde_sample_freq", "use_expln", "noisy", "num_atoms", "v_min", "v_max"),
-    *("state_std", "norm", "weight_decay", "exploration_max", "hindsight_goals"),
-    *("intrinsic", "intrinsic_hidden", "intrinsic_features", "skills"),
-)
+_OF_DATA = ("num_steps", "train_freq", "buffer_size", "n_steps", "burn_in", "priority_alpha")
+_OF_STEPS = ("adam_eps", "adam_beta2", "weight_decay", "exploration_max", "exploration_spread")
+_OF_INPUTS = ("images", "normalize_observation", "normalize_return", "recurrent", "rnn_size", "sequence_length")
+_OF_NETWORKS = ("hidden", "critic_hidden", "activation", "shared", "layer_norm", "norm", "dueling", "ortho_init")
+_OF_CRITICS = ("critic_init_scale", "quantiles", "num_atoms", "v_min", "v_max")
+_OF_ACTIONS = ("distribution", "temperature", "initial_std", "state_std", "use_sde", "sde_sample_freq", "use_expln")
+_OF_CURIOSITY = ("noisy", "noise_autocorrelation", "intrinsic", "intrinsic_hidden", "intrinsic_features", "skills")
+# settings that an algorithm is made with, and does not read again: first those that take effect after resuming, since
+# checkpoints do not have what is made by them
+TAKE_EFFECT = (*_OF_DATA, *_OF_STEPS, "hindsight", "hindsight_goals")
+MADE_WITH = (*TAKE_EFFECT, *_OF_INPUTS, *_OF_NETWORKS, *_OF_CRITICS, *_OF_ACTIONS, *_OF_CURIOSITY, "prioritized")
 
 
 def staying(*names: str) -> Callable[[Any, str, Any], None]:

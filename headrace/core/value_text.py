@@ -37,19 +37,19 @@ from headrace.core.source_text import constant_text
 Content: TypeAlias = tuple[str, Iterable[object], bool]  # a value's own text, its parts, whether these stay the same
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType)
 # whose repr() has all that counts, and runs nothing of the user's
-_SHOWN = {
-    *("builtins.range", "pathlib.PosixPath", "re.Pattern", "decimal.Decimal"),
-    *("fractions.Fraction", "datetime.timedelta", "datetime.datetime", "datetime.date"),
-    *("torch.dtype", "torch.device", "torch.layout", "torch.memory_format"),
-}
+_SHOWN = (
+    {"builtins.range", "pathlib.PosixPath", "re.Pattern", "decimal.Decimal", "fractions.Fraction"}
+    | {"datetime.timedelta", "datetime.datetime", "datetime.date"}
+    | {"torch.dtype", "torch.device", "torch.layout", "torch.memory_format"}
+)
 # modules of the standard library with objects that change by themselves, or stand for something outside: these count
 # by their class alone. Others, such as argparse.Namespace, count by their attributes, as objects of a user's
-_MACHINERY = {
-    *("_io", "_thread", "_weakref", "abc", "asyncio", "ast", "builtins", "concurrent", "contextlib", "contextvars"),
-    *("importlib", "inspect", "io", "logging", "multiprocessing", "os", "queue", "random", "select", "selectors"),
-    *("signal", "socket", "ssl", "subprocess", "sys", "tempfile", "threading", "types", "typing", "unittest"),
-    *("warnings", "weakref"),
-}
+_MACHINERY = (
+    {"_io", "io", "os", "sys", "select", "selectors", "signal", "socket", "ssl", "subprocess", "tempfile", "random"}
+    | {"_thread", "asyncio", "concurrent", "contextlib", "contextvars", "multiprocessing", "queue", "threading"}
+    | {"_weakref", "abc", "ast", "builtins", "importlib", "inspect", "types", "typing", "weakref"}
+    | {"logging", "unittest", "warnings"}
+)
 _PARTS: dict[type, tuple[str, ...]] = {  # of what wraps functions
     MethodType: ("__func__", "__self__"),
     staticmethod: ("__func__",),
@@ -340,3 +340,15 @@ def _name_in_c(kind: type, value: Any) -> str:
             if type(found := vars(base).get(name)) in _NAMED_IN_C:
                 return str(found.__get__(value))  # type: ignore[union-attr]
     return ""
+
+
+def own_attributes(module: Any) -> list[tuple[str, Any]]:
+    """The attributes of a torch.nn.Module that not every module has."""
+    return [(name, value) for name, value in vars(module).items() if name not in _of_all_modules()]
+
+
+@functools.cache
+def _of_all_modules() -> frozenset[str]:
+    from torch import nn
+
+    return frozenset(vars(nn.Module()))

@@ -21,21 +21,11 @@ PREFIX = "return/"  # of the columns of agents in metrics.jsonl
 RATED = "self_play/rating"  # the column of Elo ratings: more informative than returns against improving opponents
 RATING = "Elo rating"
 Array = NDArray[np.float64]
+EVALUATION = ("eval_freq", "eval_episodes", "eval_envs", "eval_device", "parallel_evaluation")
+WRITTEN = ("save_freq", "log_folder", "progress", "track")
+LENGTH = ("total_steps", "max_seconds", "max_episodes", "target_return", "window")
 # settings of a run's length, its output and its machine: runs that differ only in these are treated as seeds
-NOT_OF_LEARNING = (
-    *("seed", "total_steps", "max_seconds", "max_episodes", "target_return", "window", "replay_order"),
-    *(
-        "eval_freq",
-        "eval_episodes",
-        "eval_envs",
-        "eval_device",
-        "parallel_evaluation",
-        "save_freq",
-        "log_folder",
-        "progress",
-        "track",
-    ),
-)
+NOT_OF_LEARNING = (*LENGTH, *EVALUATION, *WRITTEN, "seed", "replay_order")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from headrace.core import device
 from headrace.core.terminal import tell
 
 # GPU -> number of weights from which learning on it is faster than on the CPU of the same machine, as measured by
-# benchmarks/cpu_or_gpu.py; results are in benchmarks/results/cpu_or_gpu.jsonl. It has been run on no GPU yet.
+# benchmarks/speed/cpu_or_gpu.py; results are in benchmarks/results/cpu_or_gpu.jsonl. It has been run on no GPU yet.
 CROSSOVER: dict[str, int] = {}
 # For a GPU that is neither in this table nor measured on this machine. An estimate: with fewer weights, the CPU's
 # kernels finish a minibatch in less time than launching its hundred or so operations on a GPU takes.
@@ -55,7 +55,7 @@ def choose(weights: int) -> torch.device:
     found = crossover(gpu)
     if weights < (found or ASSUMED_CROSSOVER):
         return torch.device("cpu")
-    why = f"faster there from {found:,} on" if found else "not measured on this machine: benchmarks/cpu_or_gpu.py"
+    why = f"faster there from {found:,} on" if found else "not measured on this machine: benchmarks/speed/cpu_or_gpu.py"
     tell(f"learning {weights:,} weights on {gpu} ({why}); device='cpu' keeps it on the CPU")
     return torch.device("cuda")
 
@@ -66,7 +66,7 @@ def crossover(gpu: str) -> int | None:
 
 
 def measured() -> dict[str, int]:
-    """Results of benchmarks/cpu_or_gpu.py on this machine: GPU -> number of weights from which it is faster."""
+    """The results of benchmarks/speed/cpu_or_gpu.py on this machine: GPU -> weights from which it is faster."""
     path = measured_file()
     return json.loads(path.read_text()) if path.is_file() else {}
 

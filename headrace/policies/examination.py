@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import cache
 from itertools import chain
 from operator import attrgetter, is_
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -21,6 +20,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from headrace.core.looking import is_noted, note
+from headrace.core.value_text import own_attributes
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SETTINGS = (bool, int, float, str, tuple, type(None), FunctionType, BuiltinFunctionType, MethodType)
@@ -49,11 +49,11 @@ class Examination:
         self._attributes = [vars(part) for part in parts]
         self._tensors = [own[kind] for own in self._attributes for kind in ("_parameters", "_buffers")]
         self._members = self._tensors + [own["_modules"] for own in self._attributes]
-        settings = [  # without tensors, which are looked up where they matter
-            (own, name, value)
-            for own in self._attributes
-            for name, value in own.items()
-            if not isinstance(value, Tensor) and name not in _of_all_modules()
+        settings = [  # but for tensors, which are looked up where they count
+            (vars(part), name, value)
+            for part in parts
+            for name, value in own_attributes(part)
+            if not isinstance(value, Tensor)
         ]
         self._owners, self._names = [own for own, _, _ in settings], [name for _, name, _ in settings]
         self._settings = [value for _, _, value in settings]
@@ -110,12 +110,6 @@ class Examination:
     def _places(self) -> tuple[list[Any], ...]:
         """Addresses of the tensors, whether they are learned, and the classes of the modules."""
         return [*map(Tensor.data_ptr, self._held)], [*map(_requires_grad, self._held)], [*map(type, self._modules)]
-
-
-@cache
-def _of_all_modules() -> frozenset[str]:
-    """The attributes that every module has."""
-    return frozenset(vars(nn.Module()))
 
 
 _examinations: WeakKeyDictionary[nn.Module, Examination] = WeakKeyDictionary()

@@ -47,8 +47,11 @@ def history(folder: str | Path) -> list[list[Point]]:
         intervals.append(
             [
                 Point(
-                    *(steps, row["from"], before[row["from"]].origin if before else row["member"]),
-                    *(results[row["member"]].get("score"), row["settings"]),
+                    steps,
+                    row["from"],
+                    before[row["from"]].origin if before else row["member"],
+                    results[row["member"]].get("score"),
+                    row["settings"],
                 )
                 for row in decided
             ]

@@ -28,8 +28,10 @@ MAY_SHARE = "may use what a process has once, as torch's random numbers"
 OWN_PROCESSES = "it starts processes or threads of its own"
 APART: tuple[tuple[str, tuple[Any, ...], str], ...] = (  # settings, their values together, and the reason
     *((name, (None,), OWN_PROCESSES) for name in ("actors", "workers", "cluster")),
-    *(("learners", (1,), OWN_PROCESSES), ("shards", (None, 1), OWN_PROCESSES)),
-    *(("parallel_evaluation", (False,), OWN_PROCESSES), ("collection", ("sync",), OWN_PROCESSES)),
+    ("learners", (1,), OWN_PROCESSES),
+    ("shards", (None, 1), OWN_PROCESSES),
+    ("parallel_evaluation", (False,), OWN_PROCESSES),
+    ("collection", ("sync",), OWN_PROCESSES),
     ("policy", (None,), f"a class of your own {MAY_SHARE}"),
     ("precision", ("float32",), "all threads would run plain PyTorch"),
     ("track", (None,), "the tracker has one run in a process"),

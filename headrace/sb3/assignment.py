@@ -19,11 +19,11 @@ METHODS = {
     "replay_buffer": "save_replay_buffer(path) of the other model, and load_replay_buffer(path)",
 }
 ALIASES = {"lr_schedule": "learning_rate"}
-PARTS = {  # parts that only policies, actors and critics of Stable-Baselines3 have
-    *("optimizer", "mlp_extractor", "action_net", "value_net", "log_std", "q_net", "q_net_target", "critic_target"),
-    *("actor_target", "features_extractor", "pi_features_extractor", "vf_features_extractor"),
-    *("mu", "latent_pi", "q_networks", "qf0", "qf1", "action_dist", "policy_net"),
-}
+PARTS = (  # parts that only policies, actors and critics of Stable-Baselines3 have
+    {"optimizer", "mlp_extractor", "action_net", "value_net", "log_std", "q_net", "q_net_target", "critic_target"}
+    | {"actor_target", "features_extractor", "pi_features_extractor", "vf_features_extractor"}
+    | {"mu", "latent_pi", "q_networks", "qf0", "qf1", "action_dist", "policy_net"}
+)
 
 
 def assign(model: Any, name: str, value: Any) -> bool:

@@ -17,10 +17,10 @@ from headrace.training.episodes import Episodes
 from headrace.training.limits import Limits
 from headrace.training.trainer import Trainer
 
-TRAIN = {  # metrics that are recorded, under Stable-Baselines3's names
-    *("entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"),
-    *("explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"),
-}
+TRAIN = (  # metrics that are recorded, under Stable-Baselines3's names
+    {"entropy_loss", "policy_gradient_loss", "value_loss", "approx_kl", "clip_fraction", "loss", "n_updates"}
+    | {"explained_variance", "learning_rate", "actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "policy_loss"}
+)
 
 
 class LearnLimits(Limits):

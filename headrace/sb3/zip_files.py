@@ -198,7 +198,11 @@ def _own(about: Json, content: bytes) -> Saved:
     if about["format"] == 1 and about["algorithm"] in ON_POLICY and isinstance(action_space, Box):
         _to_units(state["policy"], GaussianHead(action_space, squash=False))
     return Saved(
-        *(about["algorithm"], about["policy"], arguments, about["n_envs"], about["num_timesteps"]),
+        about["algorithm"],
+        about["policy"],
+        arguments,
+        about["n_envs"],
+        about["num_timesteps"],
         pair=(observation_space, action_space),
         state=state,
         weights=None,

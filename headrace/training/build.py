@@ -132,14 +132,15 @@ def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Part
     if config.advantages == "actor" and isinstance(algorithm, Grouped):
         raise ValueError("advantages='actor' is for agents of one group: leave it out, or give them one policy")
     timer = Timer()
-    again = None
-    if config.replay_order is not None:
-        again = replay_order(config.replay_order, saved_settings(plan, config, algorithm.config, None))
+    order = config.replay_order
+    again = None if order is None else replay_order(order, saved_settings(plan, config, algorithm.config, None))
     overlapped = config.collection == "overlapped" and not isinstance(env, ActorEnv)
     apart = overlapped or (placement.apart and not isinstance(env, ActorEnv))
     collector = make_collector(
         *(config.collection, config.drop_slowest, env, algorithm.policy, algorithm.num_steps),
-        *(algorithm.columns() | info_columns(config, plan.source, env), config.seed, timer),
+        algorithm.columns() | info_columns(config, plan.source, env),
+        config.seed,
+        timer,
         max_policy_lag=config.max_policy_lag,
         stagger=config.stagger,
         replay=again,
@@ -169,8 +170,7 @@ def _num_weights(plan: TrainPlan) -> int:
 
 def _environment(plan: TrainPlan, placement: Placement, ranks: Ranks | None) -> tuple[Env, TrainConfig]:
     """Make the environments. Returns them, and the config with the number of environments and workers."""
-    config = plan.config
-    env = plan.ready_env
+    config, env = plan.config, plan.ready_env
     if env is None and config.actors is not None:
         env = actor_env(plan, placement, ranks)
         return env, replace(config, actors=len(env.parts) * config.learners)
@@ -212,7 +212,8 @@ def actor_env(plan: TrainPlan, placement: Placement, ranks: Ranks | None = None)
         number, actors = ranks.part.size, actors // ranks.size
     return ActorEnv(
         make_part,
-        *(number, plan.borrowed or actors),
+        number,
+        plan.borrowed or actors,
         on_error=config.on_error,
         step_timeout=config.step_timeout,
         device=placement.learn,

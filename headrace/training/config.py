@@ -24,11 +24,12 @@ WRAPPING = ("frame_stack", "time_limit", "ignore", "info_mask")
 OF_MAKING = ("params", "env_kwargs", "wrapper")  # `wrapper` is make()'s `wrappers`
 EVAL_ENV_SETTINGS = (*WRAPPING, *OF_MAKING)
 MAKE_SETTINGS = ("workers", "on_error", "step_timeout", "group_by", *WRAPPING, "reward_scale")  # of make()
-COUNTS = (
-    *("num_envs", "actors", "learners", "shards", "max_policy_lag", "window", "eval_episodes", "eval_envs"),
-    *("total_steps", "max_episodes", "threads", "opponents", "pool_size", "snapshot_freq"),
-)
-LEAST = dict.fromkeys(COUNTS, 1) | dict.fromkeys(("seed", "eval_freq", "save_freq"), 0)  # smallest allowed values
+LEAST = {  # smallest allowed values
+    **dict.fromkeys(("num_envs", "actors", "learners", "shards", "max_policy_lag", "threads"), 1),
+    **dict.fromkeys(("total_steps", "max_episodes", "window", "eval_episodes", "eval_envs"), 1),
+    **dict.fromkeys(("opponents", "pool_size", "snapshot_freq"), 1),
+    **dict.fromkeys(("seed", "eval_freq", "save_freq"), 0),
+}
 OF_SELF_PLAY = ("opponents", "latest_share", "best_share", "pool_size", "snapshot_freq")
 SEEDS = 2**32  # seeds are one word of the counter-based generator
 

@@ -24,11 +24,9 @@ from headrace.training.episodes import Episodes
 
 MOST_OPPONENTS = 8  # where their number is not given
 FEW_AGENTS = 16  # largest number of agents that have a column each in metrics.jsonl
+OF_PROCESSES = ("actors", "workers", "collection", "learners", "shards")
 # settings that must have their defaults with self-play, whose games one process steps
-REFUSED = (
-    *("actors", "workers", "collection", "collect_device", "learners", "shards", "central_critic", "stagger"),
-    *("log_info", "eval_freq"),
-)
+REFUSED = (*OF_PROCESSES, "collect_device", "central_critic", "stagger", "log_info", "eval_freq")
 NOT_COMPARED = (  # trainings with self_play, by a population or a sweep
     "each of them has opponents of its own, so that the returns of two do not tell which is better; train each on its "
     "own, and let their policies play each other"

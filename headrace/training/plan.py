@@ -175,8 +175,15 @@ def settle(
         algorithm_config = with_central(algorithm_config, kind.name)
     say_unused(set(asked), train_config, algorithm_config)
     return TrainPlan(
-        *(algorithm, source, ready_env, train_config, algorithm_config, follows),
-        *(agent_info, next(iter(given.values()), None), options.get("num_envs")),
+        algorithm,
+        source,
+        ready_env,
+        train_config,
+        algorithm_config,
+        follows,
+        agent_info,
+        next(iter(given.values()), None),
+        options.get("num_envs"),
         registered={name: value for name, value in defaults.items() if name not in {*asked, *follows}},
         assumed=bool(defaults) and config_class is not None and not known,
         given=asked,

@@ -6,15 +6,14 @@ import tomllib
 from pathlib import Path
 
 from headrace.core.types import Json
+from headrace.evaluation.history import EVALUATION
 from headrace.parallel.schedule import LOG, ReplayOrder
 from headrace.setting_schedules import ADAPTIVE
 from headrace.training.config import read_toml, to_toml
 
 PROGRESS = ("total_steps", "max_episodes", "max_seconds")  # the first given one measures progress, see limits
-FREE = (  # settings that change no weights
-    *("replay_order", "log_folder", "progress", "save_freq", "window", "step_timeout", "track"),
-    *("eval_freq", "eval_episodes", "eval_envs", "eval_device", "parallel_evaluation", "target_return"),
-)
+# settings that change no weights
+FREE = (*EVALUATION, "log_folder", "progress", "replay_order", "save_freq", "step_timeout", "target_return", "window")
 
 
 def replay_order(run: str, settings: Json) -> ReplayOrder:

@@ -17,7 +17,7 @@ from headrace.algorithms.base import ALGORITHMS, Algorithm, algorithm_classes, i
 from headrace.algorithms.on_policy import OnPolicy
 from headrace.core.terminal import tell
 from headrace.core.trust import code_of, run_of
-from headrace.core.types import MADE_WITH, EnvArgument, Json, Settings, StateDict
+from headrace.core.types import MADE_WITH, TAKE_EFFECT, EnvArgument, Json, Settings, StateDict
 from headrace.envs.strangers import check_settings
 from headrace.evaluation.history import NOT_OF_LEARNING
 from headrace.policies.base import OFF
@@ -35,11 +35,6 @@ from headrace.training.trainer import Trainer
 FIXED = ("seed", "shards", "init_from", "replay")
 # nor these, unless only rollouts depend on them: then learning continues, in new episodes
 SIZES = ("num_envs", "num_steps", "learners")
-# exceptions to MADE_WITH: checkpoints do not contain what is made by them
-TAKE_EFFECT = (
-    *("num_steps", "train_freq", "buffer_size", "n_steps", "hindsight", "adam_eps", "adam_beta2", "weight_decay"),
-    *("hindsight_goals", "burn_in", "exploration_max", "exploration_spread", "priority_alpha"),
-)
 
 # with actors if sums depend on these settings, too
 SUMS_STAY = (

@@ -19,11 +19,9 @@ from headrace.training.config import WRAPPING, TrainConfig
 from headrace.training.plan import TrainPlan
 
 WAITING_PROCESSES = 32  # tried first for environments that wait rather than compute
+PLACES = ("backend", "device", "collect_device")
 # settings that are tried, in the order of a candidate's description
-TRIED = (
-    *("backend", "device", "collect_device", "workers", "actors", "collection", "max_policy_lag"),
-    *("num_envs", "threads", "precision"),
-)
+TRIED = (*PLACES, "workers", "actors", "collection", "max_policy_lag", "num_envs", "threads", "precision")
 
 
 @dataclass(frozen=True)

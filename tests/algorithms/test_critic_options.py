@@ -17,7 +17,6 @@ from headrace.algorithms import sac, td3
 from headrace.algorithms.crossq import CrossQConfig
 from headrace.algorithms.objectives import Learned, mean_weights, split_batches
 from headrace.core import fused
-from headrace.core.device import torch_threads
 from headrace.policies.actor_q import ActorQ
 from headrace.training.config import read_toml
 
@@ -30,10 +29,7 @@ NEW = [OF_ATOMS, {"norm": "layer"}, {"norm": "rms"}, {"weight_decay": 10.0}]
 OF_TD3 = {"exploration": 0.01, "exploration_max": 0.4, "noise_autocorrelation": 0.5}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def learner(kind, config):

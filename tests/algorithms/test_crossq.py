@@ -25,7 +25,6 @@ from helpers.off_policy_oracle import (
 import headrace as hr
 from headrace.algorithms.crossq import CrossQ, CrossQConfig
 from headrace.algorithms.objectives import take_steps
-from headrace.core.device import torch_threads
 from headrace.policies.normalization import BatchRenorm
 
 SMALL = CrossQConfig(
@@ -34,10 +33,7 @@ SMALL = CrossQConfig(
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(config=SMALL, seed=0):

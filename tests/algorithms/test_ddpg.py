@@ -29,16 +29,12 @@ from helpers.off_policy_oracle import (
 
 import headrace as hr
 from headrace.algorithms.ddpg import DDPG, DDPGConfig
-from headrace.core.device import torch_threads
 
 SMALL = DDPGConfig(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000)
 NO_DRAWS = torch.zeros(3, 16, 0)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(config=SMALL, seed=0):

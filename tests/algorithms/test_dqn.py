@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.corridor import Corridor
 from helpers.off_policy_oracle import take
+from helpers.same import same
 from helpers.tiny import Walk
 
 import headrace as hr
@@ -197,14 +198,6 @@ def test_a_replay_that_does_not_fit_is_refused_before_the_start(tmp_path):
         MemoryError, match=r"replay: 8,000,000,000,000 steps x 19 bytes .* set buffer_size to [\d,]+ or"
     ):
         hr.Trainer("dqn", Walk(), **(TINY | {"buffer_size": 8 * 10**12}))
-
-
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 @pytest.mark.parametrize("settings", [{}, {"prioritized": True, "n_steps": 3, "exploration_spread": 3.0}])

@@ -15,7 +15,6 @@ from headrace.algorithms.dqn import DQNConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.algorithms.tqc import TQC, TQCConfig
-from headrace.core.device import torch_threads
 from headrace.data.replay import Batch
 
 SIZE = 8
@@ -25,10 +24,7 @@ KINDS = {"sac": (SAC, SACConfig), "tqc": (TQC, TQCConfig), "td3": (TD3, TD3Confi
 OWN = {"tqc": {"critics": 2, "critic_hidden": (16,)}, "td3": {"policy_delay": 1}}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Look(gymnasium.Env):

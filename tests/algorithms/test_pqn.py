@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 from helpers.corridor import Corridor
+from helpers.same import same
 from helpers.tiny import Walk
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,14 +123,6 @@ def test_it_walks_a_corridor():
     while not trainer.reason_to_stop():
         trainer.iterate()
     assert trainer.episodes.mean_return() > 0.5  # 0.6 is all there is
-
-
-def same(a, b):
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, monkeypatch):

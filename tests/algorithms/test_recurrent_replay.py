@@ -30,7 +30,6 @@ import headrace as hr
 from headrace.algorithms.dqn import DQN, DQNConfig
 from headrace.algorithms.sac import SAC, SACConfig
 from headrace.core import rng
-from headrace.core.device import torch_threads
 from headrace.core.fused import plain_only
 from headrace.data.replay import DRAWS
 from headrace.data.rollout import Rollout
@@ -43,10 +42,7 @@ MEMORY = {"rnn_size": 5, "sequence_length": 4, "burn_in": 3, "hidden": (7,), "no
 ENVS = 3
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def made_up(algorithm, action_space, actions):

@@ -30,17 +30,13 @@ from helpers.off_policy_oracle import (
 
 import headrace as hr
 from headrace.algorithms.sac import SAC, SACConfig
-from headrace.core.device import torch_threads
 from headrace.data.spaces import Box, Discrete
 
 METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 SMALL = SACConfig(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000, temperature=0.3)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(config=SMALL, seed=0):

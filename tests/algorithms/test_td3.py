@@ -31,15 +31,11 @@ from helpers.off_policy_oracle import (
 
 import headrace as hr
 from headrace.algorithms.td3 import TD3, TD3Config
-from headrace.core.device import torch_threads
 
 SMALL = TD3Config(hidden=(16, 16), batch_size=16, learning_starts=32, buffer_size=1000, target_noise=0.6)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(config=SMALL, seed=0):

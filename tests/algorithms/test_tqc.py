@@ -27,7 +27,6 @@ from helpers.off_policy_oracle import (
 
 import headrace as hr
 from headrace.algorithms.tqc import TQC, TQCConfig, quantile_huber_loss, truncated
-from headrace.core.device import torch_threads
 
 METRICS = ("actor_loss", "critic_loss", "ent_coef", "ent_coef_loss")
 SMALL = TQCConfig(
@@ -36,10 +35,7 @@ SMALL = TQCConfig(
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(config=SMALL, seed=0):

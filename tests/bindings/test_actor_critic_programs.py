@@ -15,7 +15,6 @@ from headrace.algorithms.td3 import TD3, TD3Config
 from headrace.algorithms.tqc import TQC, TQCConfig
 from headrace.bindings.compiled import loss_program
 from headrace.core import fused
-from headrace.core.device import torch_threads
 from headrace.kernels.runtime.thread_pool import WorkQueue
 
 CASES = {
@@ -29,10 +28,7 @@ ALGORITHMS = {"sac": (SAC, SACConfig), "tqc": (TQC, TQCConfig), "td3": (TD3, TD3
 STEPS, ROWS = 5, 24
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(name, **options):

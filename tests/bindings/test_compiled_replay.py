@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
+from helpers.same import flat_weights
 from torch import Tensor, nn
 
 import headrace as hr
@@ -111,10 +112,6 @@ def trained(name: str, iterations: int = 40, backend: str = "auto", **settings: 
     return trainer, result.metrics
 
 
-def weights(trainer: Any) -> Tensor:
-    return torch.cat([optimizer.flat for optimizer in trainer.algorithm.optimizers.values()])
-
-
 def columns(trainer: Any) -> dict[str, Tensor]:
     return dict(trainer.algorithm.replay._stored())
 
@@ -127,7 +124,7 @@ def test_the_loop_learns_what_plain_functions_learn(name: str) -> None:
     with plain_only():
         plain, of_plain = trained(name, 20, **settings)
     assert trainer.algorithm.updates == plain.algorithm.updates >= 5
-    torch.testing.assert_close(weights(trainer), weights(plain), rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(flat_weights(trainer), flat_weights(plain), rtol=1e-4, atol=2e-5)
     for key, value in of_plain.items():
         assert metrics[key] == pytest.approx(value, rel=1e-3, abs=1e-4), key
     for (path, column), other in zip(columns(trainer).items(), columns(plain).values(), strict=True):
@@ -144,7 +141,7 @@ def test_learning_while_collecting_is_what_short_rollouts_learn(name: str, backe
     short, _ = trained(name, 60, backend, num_steps=2, gradient_steps=3)
     long, _ = trained(name, 60, backend, num_steps=20, train_freq=2, gradient_steps=3)
     assert short.algorithm.updates == long.algorithm.updates > 0
-    assert torch.equal(weights(short), weights(long))
+    assert torch.equal(flat_weights(short), flat_weights(long))
     assert all(torch.equal(column, columns(long)[path]) for path, column in columns(short).items())
     for name, optimizer in short.algorithm.optimizers.items():
         assert optimizer.steps == long.algorithm.optimizers[name].steps
@@ -180,7 +177,7 @@ def test_what_is_changed_in_mid_training_takes_effect(
                 trainer.iterate()
             trainer.close()
         monkeypatch.undo()
-        return weights(trainer)
+        return flat_weights(trainer)
 
     found, plain = weights_after(False), weights_after(True)
     torch.testing.assert_close(found, plain, rtol=1e-4, atol=2e-5)
@@ -201,6 +198,6 @@ def test_environments_of_gymnasium() -> None:
             served = kernel_of(learning_collector.steps, trainer.collector, torch.zeros(10, 2, 2))
             assert served is (None if plain else compiled_replay.collect)
             trainer.close()
-        return weights(trainer)
+        return flat_weights(trainer)
 
     torch.testing.assert_close(run(False), run(True), rtol=1e-4, atol=2e-5)

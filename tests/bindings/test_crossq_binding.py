@@ -9,7 +9,6 @@ from helpers.off_policy_oracle import ACTIONS, OBSERVATIONS, made_up
 from headrace.algorithms.crossq import CrossQ, CrossQConfig
 from headrace.bindings.compiled import loss_program
 from headrace.core import fused
-from headrace.core.device import torch_threads
 from headrace.kernels.runtime.thread_pool import WorkQueue
 from headrace.policies.normalization import BatchRenorm
 
@@ -29,10 +28,7 @@ CASES = {
 STEPS, ROWS = 5, 24
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def norms_of(algorithm):

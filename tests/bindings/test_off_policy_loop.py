@@ -7,6 +7,7 @@ from contextlib import closing
 import gymnasium
 import pytest
 import torch
+from helpers.same import flat_weights
 
 from headrace import Trainer
 from headrace.algorithms.objectives import mean_weights
@@ -55,10 +56,6 @@ def trained(name, iterations=40, **settings):
     return trainer, result.metrics
 
 
-def weights(trainer):
-    return torch.cat([optimizer.flat for optimizer in trainer.algorithm.optimizers.values()])
-
-
 def columns(trainer):
     return dict(trainer.algorithm.replay._stored())
 
@@ -72,7 +69,7 @@ def test_learning_while_collecting_is_what_short_rollouts_learn(name):
     short, _ = trained(name, num_steps=2, **settings)
     long, _ = trained(name, num_steps=20, train_freq=2, **settings)
     assert short.algorithm.updates == long.algorithm.updates > 0
-    assert torch.equal(weights(short), weights(long))
+    assert torch.equal(flat_weights(short), flat_weights(long))
     for path, column in columns(short).items():
         assert torch.equal(column, columns(long)[path]), path
     assert not columns(long)["valid"].all()  # masked rows are among them
@@ -85,7 +82,7 @@ def test_environments_in_python_are_stepped_between_the_parts_of_the_loop(name):
     """The rows of Gymnasium's environments, again equal to those of short rollouts."""
     short, _ = trained(name, num_steps=1, backend="inline", gradient_steps=1)
     long, _ = trained(name, num_steps=10, train_freq=1, backend="inline", gradient_steps=1)
-    assert torch.equal(weights(short), weights(long))
+    assert torch.equal(flat_weights(short), flat_weights(long))
     assert all(torch.equal(column, columns(long)[path]) for path, column in columns(short).items())
 
 
@@ -99,7 +96,7 @@ def test_the_loop_learns_what_plain_functions_learn(name):
     with plain_only():
         plain, of_plain = trained(name, **settings)
     assert trainer.algorithm.updates == plain.algorithm.updates >= 5
-    torch.testing.assert_close(weights(trainer), weights(plain), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(flat_weights(trainer), flat_weights(plain), rtol=1e-4, atol=1e-5)
     for key, value in of_plain.items():
         assert metrics[key] == pytest.approx(value, rel=1e-3, abs=1e-4), key
 
@@ -119,7 +116,7 @@ def test_an_epsilon_of_adam_that_is_edited_later_takes_effect(name, train_freq):
                     optimizer.eps = eps
             trainer.iterate()
         trainer.close()
-        return weights(trainer)
+        return flat_weights(trainer)
 
     found = edited(1e-2)
     with plain_only():

@@ -16,10 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks.faults.ray_nodes import TOKEN, Nodes, bits, kill_actor, wait_for
 from headrace.parallel.cluster import namespace
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from ray_nodes import TOKEN, Nodes, bits, kill_actor, wait_for
 
 SMALL = {"progress": "none", "num_envs": 8, "num_steps": 16, "minibatch_size": 64, "epochs": 2, "hidden": (8,)}
 OF_OTHERS = ("headrace-kernels-", "sem.mp-")  # in /dev/shm: of tests and programs that run at the same time

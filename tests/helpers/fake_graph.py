@@ -48,3 +48,16 @@ def record(body: Callable[[], None]) -> Callable[[], None]:
             recorder.replay()
 
     return replay
+
+
+def put_back(collector: Any, algorithm: Any) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """A capture that leaves no trace, as that of a GPU leaves none."""
+
+    def capture(body: Callable[[], None]) -> Callable[[], None]:
+        before = algorithm.state_dict(), collector.state_dict()
+        replay = record(body)
+        algorithm.load_state_dict(before[0])
+        collector.load_state_dict(before[1])
+        return replay
+
+    return capture

@@ -1,6 +1,6 @@
 """Actors that are killed, hang or fail, at any moment: nothing is lost, or the error says what happened.
 
-benchmarks/kill_actors.py does this at random moments."""
+benchmarks/faults/kill_actors.py does this at random moments."""
 
 from __future__ import annotations
 

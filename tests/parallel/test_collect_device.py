@@ -10,6 +10,7 @@ from os import getpid
 
 import pytest
 import torch
+from helpers.same import all_weights
 from helpers.saved import Drifting
 from helpers.strict_device import strict_device
 
@@ -36,11 +37,6 @@ CASES = {
 }
 
 
-def weights(trainer: Trainer) -> torch.Tensor:
-    tensors = (*trainer.policy.parameters(), *trainer.policy.buffers())
-    return torch.cat([x.detach().flatten().double() for x in tensors])
-
-
 @contextmanager
 def another_device():
     """The simulated device, where plain torch gives the bits of the CPU."""
@@ -56,7 +52,7 @@ def learned(algorithm, env, **options) -> torch.Tensor:
     second.load_state_dict(first.state_dict())
     for _ in range(2):
         second.iterate()
-    found = weights(second)
+    found = all_weights(second)
     collector = second.collector
     if options.get("collect_device"):
         assert isinstance(collector, ApartCollector)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers.as_on_a_gpu import as_on_a_gpu, sorted_draws  # noqa: F401
-from helpers.fake_graph import record
+from helpers.fake_graph import put_back, record
 
 from headrace import envs
 from headrace.algorithms import ppo
@@ -29,19 +29,6 @@ def made(name, device="cpu", **options):
     config = PPOConfig(**CONFIG | options)
     algorithm = PPO.build(config, env.observation_space, env.action_space, 3, device)
     return InlineCollector(env, algorithm.policy, config.num_steps, algorithm.columns(), 3), algorithm
-
-
-def put_back(collector, algorithm):
-    """A capture that leaves no trace, as that of a GPU leaves none."""
-
-    def capture(body):
-        before = algorithm.state_dict(), collector.state_dict()
-        replay = record(body)
-        algorithm.load_state_dict(before[0])
-        collector.load_state_dict(before[1])
-        return replay
-
-    return capture
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import importlib
 import pytest
 import torch
 from helpers.as_on_a_gpu import as_on_a_gpu, sorted_draws  # noqa: F401
-from helpers.fake_graph import record
+from helpers.fake_graph import put_back
 
 from headrace import envs
 from headrace.algorithms.base import ALGORITHMS, MODULES, OFFLINE, algorithm_classes
@@ -52,14 +52,7 @@ def made(name):
 def test_replayed_iterations_equal_plain_ones(name):
     (algorithm, collector), (plain, plain_collector) = made(name), made(name)
 
-    def capture(body):
-        before = algorithm.state_dict(), collector.state_dict()
-        replay = record(body)
-        algorithm.load_state_dict(before[0])
-        collector.load_state_dict(before[1])
-        return replay
-
-    graphed = GraphedIteration(collector, algorithm, capture)
+    graphed = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
     for k in range(ITERATIONS):
         metrics = graphed.iterate(k / ITERATIONS)
         assert (metrics is not None) == (k > 0), graphed.refused

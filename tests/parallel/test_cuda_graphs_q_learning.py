@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.as_on_a_gpu import sorted_draws  # noqa: F401
-from helpers.fake_graph import record
+from helpers.fake_graph import put_back
 
 from headrace import envs
 from headrace.algorithms.dqn import DQN, DQNConfig
@@ -31,19 +31,6 @@ def made(kind, config):
     collector = InlineCollector(env, algorithm.policy, config.num_steps, algorithm.columns(), 3)
     algorithm.prepare(collector.rollout)
     return collector, algorithm
-
-
-def put_back(collector, algorithm):
-    """A capture that leaves no trace, as that of a GPU leaves none."""
-
-    def capture(body):
-        before = algorithm.state_dict(), collector.state_dict()
-        replay = record(body)
-        algorithm.load_state_dict(before[0])
-        collector.load_state_dict(before[1])
-        return replay
-
-    return capture
 
 
 @pytest.mark.parametrize(("kind", "config"), SETTINGS)

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from helpers.same import all_weights
 
 import headrace as hr
 from headrace.algorithms.a2c import A2CConfig
@@ -34,18 +35,16 @@ def trainer(algorithm, env: object, **options) -> Trainer:
     return Trainer(algorithm, env, **SMALL | options)
 
 
-def weights(training: Trainer) -> torch.Tensor:
-    """Everything that is learned: parameters, and the normalisers' statistics."""
-    tensors = (*training.policy.parameters(), *training.policy.buffers())
-    return torch.cat([x.detach().flatten().double() for x in tensors])
-
-
 def learned(algorithm: str, env: str, updates: int, **options) -> tuple[torch.Tensor, dict[str, float]]:
     """What is learned after so many updates, and the metrics of the last one."""
     training = trainer(algorithm, env, **options)
     try:
         results = [training.iterate() for _ in range(updates)]
-        return weights(training), {**results[-1].metrics, "steps": results[-1].steps, "episodes": results[-1].episodes}
+        return all_weights(training), {
+            **results[-1].metrics,
+            "steps": results[-1].steps,
+            "episodes": results[-1].episodes,
+        }
     finally:
         training.close()
 
@@ -87,7 +86,7 @@ def test_an_actor_that_is_killed_is_replaced_and_the_bits_stay(monkeypatch, name
     for _ in range(4):
         training.iterate()
     assert training.env.transport.workers[1].process is not process
-    assert torch.equal(weights(training), expected)
+    assert torch.equal(all_weights(training), expected)
     training.close()
 
 
@@ -99,7 +98,7 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(algorithm):
     second.load_state_dict(first.state_dict())
     results = [(first.iterate(), second.iterate()) for _ in range(3)]
     assert all(one.metrics == other.metrics for one, other in results)
-    assert torch.equal(weights(first), weights(second))
+    assert torch.equal(all_weights(first), all_weights(second))
     first.close()
     second.close()
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from benchmarks.thread_stress import POLICIES, stress
+from benchmarks.bits.thread_stress import POLICIES, stress
 from headrace.policies.fused_mlp import FusedMLP
 
 

@@ -35,9 +35,7 @@ TIMES = ("seconds", "steps_per_second")
 linux = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="looks at processes as Linux shows them")
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 class Line(gymnasium.Env):

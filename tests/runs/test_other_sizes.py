@@ -13,10 +13,7 @@ from headrace.data.spaces import Box, Discrete
 from headrace.runs import checkpoint
 from headrace.training.from_data import resized
 
-
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 OPTIONS = TINY | {"num_envs": 8, "total_steps": 1_000, "registered": False}

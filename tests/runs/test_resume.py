@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import forked
+from helpers.same import same
 from helpers.tiny import TINY, Walk
 
 import headrace as hr
@@ -30,9 +31,7 @@ from headrace.training import resuming
 LONG = TINY | {"total_steps": 3000, "schedule": "linear", "normalize_observation": True, "normalize_return": True}
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 class Stopped(Walk):
@@ -47,15 +46,6 @@ class Stopped(Walk):
 def episodes(run):
     """Columns r and l of monitor.csv, as text."""
     return [line.rpartition(",")[0] for line in (run.path / "monitor.csv").read_text().splitlines()[2:]]
-
-
-def same(a, b):
-    """Equality of nested states, tensors bit for bit."""
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
 def same_policy(a, b):

@@ -12,18 +12,15 @@ from helpers.tiny import TINY
 import headrace as hr
 from headrace.algorithms.base import algorithm_classes
 from headrace.core.fused import plain_only
-from headrace.core.types import MADE_WITH
+from headrace.core.types import MADE_WITH, TAKE_EFFECT
 from headrace.training.config import read_toml
-from headrace.training.resuming import TAKE_EFFECT
 from tests.envs.hybrid import Mover
 
 SAC = {"num_envs": 2, "learning_starts": 20, "batch_size": 8, "hidden": (8,), "registered": False, "progress": "none"}
 FIXED = {**SAC, "learn_temperature": False, "temperature": 0.2, "total_steps": 60, "seed": 1}
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,11 @@ from headrace.runs import checkpoint, evaluations, progress
 from headrace.runs.recorder import Recorder
 from headrace.runs.run import new_folder
 
-
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 @pytest.fixture
-def run(_in_tmp):
+def run():
     return hr.train("ppo", Walk(), total_steps=3000, save_freq=1000, window=20, **TINY)
 
 

@@ -19,9 +19,7 @@ from headrace.runs import hub, trackers
 SMALL = TINY | {"num_envs": 8, "num_steps": 32, "total_steps": 1000, "target_return": None}
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 def events(path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.as_on_a_gpu import as_on_a_gpu, sorted_draws  # noqa: F401
-from helpers.fake_graph import record
+from helpers.fake_graph import put_back
 
 from headrace.data.finite import NotFinite
 from headrace.parallel.cuda.cuda_graphs import GraphedIteration
@@ -22,15 +22,8 @@ def trained(graph, **settings):
     trainer = Trainer("ppo", "CartPole-v1", backend="torch", device="cpu", **SETTINGS | settings)
     algorithm, collector = trainer.algorithm, trainer.collector
 
-    def capture(body):
-        before = algorithm.state_dict(), collector.state_dict()
-        replay = record(body)
-        algorithm.load_state_dict(before[0])
-        collector.load_state_dict(before[1])
-        return replay
-
     if graph:
-        trainer._graph = GraphedIteration(collector, algorithm, capture)
+        trainer._graph = GraphedIteration(collector, algorithm, put_back(collector, algorithm))
     return trainer
 
 

@@ -24,10 +24,7 @@ from headrace.runs.signals import Interrupts
 from headrace.training.config import TrainConfig, merge_settings, read_toml, to_toml
 from headrace.training.trainer import Trainer
 
-
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 def test_it_learns():

@@ -22,9 +22,7 @@ from headrace.runs.logs import tensorboard_tags
 CART = TINY | {"num_envs": 8, "num_steps": 32, "total_steps": 2000, "target_return": None}
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 def weights(policy):

@@ -79,8 +79,7 @@ SMALL |= {"schedule": "constant"}  # so that a training does not depend on its l
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _own_file(in_tmp):
     Path("mine.py").write_text(FILE)
 
 

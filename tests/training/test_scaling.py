@@ -25,8 +25,7 @@ SWING = {"num_envs": 64, "num_steps": 100, "epochs": 4, "minibatch_size": 128, "
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _registered(in_tmp, monkeypatch):
     known = registry.Spec("Swing", "headrace.envs.builtin.pendulum:Pendulum", {"ppo": SWING | {"hidden": (8,)}})
     monkeypatch.setitem(registry._specs, "Swing", known)
 

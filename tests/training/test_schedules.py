@@ -20,9 +20,7 @@ from headrace.setting_schedules import at, curve, learning_rate
 SMALL = {"num_steps": 8, "minibatch_size": 32, "epochs": 2, "hidden": (8,)}
 
 
-@pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_tmp")
 
 
 @pytest.mark.parametrize(

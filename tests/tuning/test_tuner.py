@@ -23,8 +23,7 @@ FLAGS = ["--num-envs", "4", "--num-steps", "8", "--hidden", "8", "--epochs", "1"
 
 
 @pytest.fixture(autouse=True)
-def _in_tmp(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _own_store(in_tmp, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "folder", lambda: tmp_path)
 
 

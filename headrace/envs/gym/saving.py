@@ -39,15 +39,10 @@ CHANGING: dict[type, tuple[str, ...]] = {
     wrappers.RecordEpisodeStatistics: ("episode_count", "episode_returns", "episode_lengths"),
     wrappers.NormalizeObservation: (),  # its statistics are saved for all environments: see envs.gym.learned
     wrappers.NormalizeReward: ("discounted_reward",),  # and so are its
-    **dict.fromkeys(
-        (
-            *(wrappers.PassiveEnvChecker, ScaledReward, wrappers.ClipAction, wrappers.RescaleAction),
-            *(wrappers.ClipReward, wrappers.FlattenObservation, wrappers.FilterObservation, wrappers.DtypeObservation),
-            *(wrappers.GrayscaleObservation, wrappers.ResizeObservation, wrappers.ReshapeObservation),
-            *(wrappers.RescaleObservation,),
-        ),
-        (),
-    ),
+    **dict.fromkeys((wrappers.PassiveEnvChecker, wrappers.ClipAction, wrappers.RescaleAction), ()),
+    **dict.fromkeys((ScaledReward, wrappers.ClipReward, wrappers.DtypeObservation, wrappers.FilterObservation), ()),
+    **dict.fromkeys((wrappers.FlattenObservation, wrappers.GrayscaleObservation, wrappers.RescaleObservation), ()),
+    **dict.fromkeys((wrappers.ReshapeObservation, wrappers.ResizeObservation), ()),
 }
 METHODS = ("state_dict", "load_state_dict")
 

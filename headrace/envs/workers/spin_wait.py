@@ -1,8 +1,8 @@
 """Wait for another process: by polling if a core is free, then asleep.
 
-Waking a sleeping process takes 20 to 80 microseconds, polling a descriptor a third of one (benchmarks/worker_sync.py).
-But polling keeps a core busy. If other programs need that core, the system takes it away for milliseconds. So polling
-pays only if each process has its own core, and only for a short time.
+Waking a sleeping process takes 20 to 80 microseconds, polling a descriptor a third of one
+(benchmarks/speed/worker_sync.py). But polling keeps a core busy. If other programs need that core, the
+system takes it away for milliseconds. So polling pays only if each process has its own core, and only for a short time.
 """
 
 from __future__ import annotations

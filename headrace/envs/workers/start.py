@@ -35,11 +35,11 @@ PRELOADED = [
 ]
 # prefixes of environment variables that Python, C libraries and the preloaded modules read once when loaded: a fork
 # server is used only if these are as at its start. All others are sent with the order
-READ_ONCE = (
-    *("ATEN_", "BLIS_", "CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_", "GOMP_", "HEADRACE_", "KMP_", "LANG", "LC_"),
-    *("LD_", "MALLOC_", "MKL_", "NCCL_", "NPY_", "NUMBA_", "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PYTHON"),
-    *("PYTORCH_", "TORCH", "TQDM_", "VECLIB_"),
-)
+_OF_C = ("GLIBC_", "GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "OMP_")
+_OF_PYTHON = ("HEADRACE_", "NPY_", "NUMBA_", "PYTHON", "PYTORCH_", "TORCH", "TQDM_")
+_OF_LINEAR_ALGEBRA = ("ATEN_", "BLIS_", "DNNL_", "MKL_", "ONEDNN_", "OPENBLAS_", "VECLIB_")
+_OF_GPUS = ("CUBLAS_", "CUDA_", "CUDNN_", "NCCL_", "NVIDIA_")
+READ_ONCE = (*_OF_C, *_OF_PYTHON, *_OF_LINEAR_ALGEBRA, *_OF_GPUS)
 TRIES, MOMENT = 3, 0.1  # s: where the fork server is killed while it starts a process
 UNKNOWN = 2**16  # the exit code of a process whose fork server was killed, since only the server has the true one
 

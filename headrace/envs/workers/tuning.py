@@ -19,7 +19,7 @@ from headrace.envs.gym.columns import as_flag
 
 TRIED = 0.3  # s of steps to measure, at most
 FEWEST, MOST = 5, 200  # steps measured
-AWAKE, ASLEEP = 15e-6, 80e-6  # s per row with workers that poll or sleep: benchmarks/worker_sync.py
+AWAKE, ASLEEP = 15e-6, 80e-6  # s per row with workers that poll or sleep: benchmarks/speed/worker_sync.py
 EACH = 15e-6  # s per row and worker
 WORTH = 1.1  # speed-up that more workers must give: fewer leave cores to the learner
 WAITS = 0.5  # fraction of sleeping steps, or of a core's time, from which an environment counts as waiting

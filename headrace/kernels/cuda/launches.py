@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -83,12 +84,10 @@ def act(
     module, tile = _kernel(architecture, "act", columns[1], device)
     blocks = -(-columns[1] // tile.rows) * nets
     seen = (inputs.weights, inputs.observation), (inputs.center, inputs.scale)
-    _launch(
-        *(module, "act", blocks, tile.threads, device),
-        *(*map(array, seen[0]), *columns[:2], *map(array, seen[1]), np.float32(inputs.limit)),
-        *(array(inputs.spread), array(random), t, sampled, *map(array, outputs)),
-        *(array(inputs.value_center), array(inputs.value_scale), columns[2], 2 - nets, nets),
-    )
+    arguments: list[Argument] = [*map(array, seen[0]), *columns[:2], *map(array, seen[1]), np.float32(inputs.limit)]
+    arguments += [array(inputs.spread), array(random), t, sampled, *map(array, outputs)]
+    arguments += [array(inputs.value_center), array(inputs.value_scale), columns[2], 2 - nets, nets]
+    _launch(module, "act", blocks, tile.threads, device, arguments)
 
 
 def learn(
@@ -118,19 +117,13 @@ def learn(
     seen, units = map(array, inputs[1:4]), map(array, inputs[6:])
     read = (*seen, np.float32(inputs.limit), array(inputs.spread), *columns, *units, *map(np.float32, coefficients))
     module, divergence = _adam(), np.float32(most_divergence)
+    stepped = (weights, gradient, mean, square, squares, max_norm, learning_rate, eps, beta1, beta2, steps, skip)
     for minibatch, start in enumerate(starts):
-        _launch(
-            *(own_module, "gradient", 2 * workers, tile.threads, device),
-            *(weights, partial, sums, order, start, size, minibatch, *read),
-        )
-        _launch(
-            *(module, "add_up", blocks, THREADS, device),
-            *(partial, gradient, squares, sums, added, minibatch, steps, skip, divergence),
-        )
-        _launch(
-            *(module, "step", -(-number // THREADS), THREADS, device),
-            *(weights, gradient, mean, square, squares, max_norm, learning_rate, eps, beta1, beta2, steps, skip),
-        )
+        learned = (weights, partial, sums, order, start, size, minibatch, *read)
+        _launch(own_module, "gradient", 2 * workers, tile.threads, device, learned)
+        added_up = (partial, gradient, squares, sums, added, minibatch, steps, skip, divergence)
+        _launch(module, "add_up", blocks, THREADS, device, added_up)
+        _launch(module, "step", -(-number // THREADS), THREADS, device, stepped)
     return totals
 
 
@@ -169,7 +162,7 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def _launch(
-    module: ModuleType, kernel: str, blocks: int, threads: int, device: torch.device, *arguments: Argument
+    module: ModuleType, kernel: str, blocks: int, threads: int, device: torch.device, arguments: Sequence[Argument]
 ) -> None:
     """Launch a kernel of a module; the first time it is compiled, or loaded where any process has compiled it."""
     if not simulated():

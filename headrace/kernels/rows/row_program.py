@@ -284,7 +284,13 @@ FUNCTIONS: dict[str, Arity] = {
 }
 TRUTHS = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "isnan", "isinf", "bool"}
 EXPENSIVE = {"exp", "expm1", "log", "log1p", "tanh", "atanh", "sigmoid", "sin", "cos", "erf", "pow", "fmod"} | {
-    *("lgamma", "digamma", "trigamma", "sqrt", "rsqrt", "div", "reciprocal")
+    "lgamma",
+    "digamma",
+    "trigamma",
+    "sqrt",
+    "rsqrt",
+    "div",
+    "reciprocal",
 }
 
 

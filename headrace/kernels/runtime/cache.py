@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from headrace.kernels.runtime.native import Argument, Native
 
 # variables of Numba's that do not change the code it makes
-SAME_CODE = {
-    *("NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES", "NUMBA_NUM_THREADS", "NUMBA_COLOR_SCHEME"),
-    *("NUMBA_THREADING_LAYER", "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_DISABLE_PERFORMANCE_WARNINGS"),
-    *("NUMBA_FULL_TRACEBACKS", "NUMBA_DEVELOPER_MODE", "NUMBA_DISABLE_CUDA", "NUMBA_CUDA_LOG_LEVEL"),
-    "NUMBA_ENABLE_CUDASIM",  # for CUDA, nothing is compiled then
-}
+SAME_CODE = (
+    {"NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES", "NUMBA_NUM_THREADS", "NUMBA_COLOR_SCHEME"}
+    | {"NUMBA_THREADING_LAYER", "NUMBA_THREADING_LAYER_PRIORITY", "NUMBA_DISABLE_PERFORMANCE_WARNINGS"}
+    | {"NUMBA_FULL_TRACEBACKS", "NUMBA_DEVELOPER_MODE", "NUMBA_DISABLE_CUDA", "NUMBA_CUDA_LOG_LEVEL"}
+    | {"NUMBA_ENABLE_CUDASIM"}  # for CUDA, nothing is compiled then
+)
 ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # for a module, where the disk is full
 _DIGEST = 32  # bytes at the start of a file of machine code: see _checksum()
 _entries: dict[Path, Native] = {}

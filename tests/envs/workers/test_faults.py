@@ -1,14 +1,12 @@
 """Environments that go wrong in the middle of a training: it goes on and counts them, or ends and says why, and leaves
-no descriptor behind. benchmarks/faults.py does this a thousand times, and looks for processes and shared memory too."""
+no descriptor behind. benchmarks/faults/env_faults.py does this a thousand times, and counts processes, too."""
 
 from __future__ import annotations
 
 import functools
 import gc
-import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -243,16 +241,6 @@ def test_a_training_that_sees_no_number_ends_and_says_so():
             trainer.iterate()
         finally:
             trainer.close()
-
-
-@pytest.mark.slow
-def test_a_tenth_of_the_benchmarks_faults(tmp_path):
-    program = Path(__file__).parents[3] / "benchmarks" / "faults.py"
-    command = [sys.executable, str(program), "--quick", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((tmp_path / "faults.jsonl").read_text())
-    assert result["faults"] > 200 and result["wrong"] == [] and len(result["rows"]) == 14
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors as Linux shows them")

@@ -8,18 +8,13 @@ import torch
 from helpers.tiny import Walk
 
 import headrace as hr
-from headrace.core.device import torch_threads
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Dict, Discrete, MultiDiscrete
 from headrace.envs.wrappers.conditioning import InformedEnv
 from headrace.parallel.collector import InlineCollector
 from headrace.policies.actor_critic import ActorCritic
 
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Guess(Walk):

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 ONE = {"neg", "abs", "sign", "sgn", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "tanh", "atanh"} | {
-    *("sigmoid", "sin", "cos", "erf", "floor", "ceil", "round", "trunc", "lgamma", "digamma")
+    "sigmoid",
+    "sin",
+    "cos",
+    "erf",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "lgamma",
+    "digamma",
 }
 TWO = {"minimum", "maximum", "mul", "fmod"}
 OF_INTEGERS = {"add", "sub", "mul", "neg", "abs", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge"}
@@ -71,8 +80,17 @@ def one(lowering: Lowering, node: Node) -> Lowered:
 
 # of log(erfc(x) exp(x^2) / t) in powers of t = 1 / (1 + x / 2), for x >= 0; fitted, within 1e-8
 ERFC = (
-    *(-1.26555938, 1.0013708, 0.357804639, 0.206123768, -0.638146399, 1.4848346),
-    *(-3.25125079, 3.91190332, -2.56467112, 0.88453395, -0.126943382),
+    -1.26555938,
+    1.0013708,
+    0.357804639,
+    0.206123768,
+    -0.638146399,
+    1.4848346,
+    -3.25125079,
+    3.91190332,
+    -2.56467112,
+    0.88453395,
+    -0.126943382,
 )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -128,13 +127,3 @@ def structure(label: str, module: nn.Module) -> Iterator[str]:
         missing = [name for kind in (part._parameters, part._buffers) for name, value in kind.items() if value is None]
         kind = f"{type(part).__module__}.{type(part).__qualname__}"
         yield f"{label}.{path}: {number} {kind} {part.training} {missing}"
-
-
-def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """The attributes of a module that not every module has."""
-    return [(name, value) for name, value in vars(module).items() if name not in _of_all_modules()]
-
-
-@cache
-def _of_all_modules() -> frozenset[str]:
-    return frozenset(vars(nn.Module()))

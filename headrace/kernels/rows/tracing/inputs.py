@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.core.closure import OWN, Reach, reach
-from headrace.core.value_text import AllUnchanged, Changing, describe
+from headrace.core.value_text import AllUnchanged, Changing, describe, own_attributes
 from headrace.kernels.rows.reasons import NotRows
 from headrace.kernels.rows.tracing.captured import Find, Space, captured, has_parts, holders, roots, within
 from headrace.kernels.rows.tracing.held import (
@@ -23,7 +23,6 @@ from headrace.kernels.rows.tracing.held import (
     Size,
     are_settings,
     is_same,
-    own_attributes,
     parts_of,
     state,
     structure,

@@ -20,7 +20,7 @@ from headrace.kernels.rows.reasons import NotRows
 
 Numbers: TypeAlias = Sequence[int]  # one for each dimension of the images
 # Numbers in all windows of an image, up to which this is faster than torch's convolutions. A rule and no measurement,
-# so that a run that is resumed has the same bits; benchmarks/compiled_losses.py has 100 to 2,300.
+# so that a run that is resumed has the same bits; benchmarks/speed/compiled_losses.py has 100 to 2,300.
 MOST = 16_384
 
 

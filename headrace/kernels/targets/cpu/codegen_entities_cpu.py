@@ -273,8 +273,8 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None, across: str) -> s
 
 
 def faster_across(ir: EnvIR, num_envs: int) -> str:
-    """Across what lanes are faster: few entities leave lanes idle (benchmarks/entities.py). From 16 environments on
-    their number did not matter."""
+    """Across what lanes are faster: few entities leave lanes idle (benchmarks/speed/entities.py). From 16 environments
+    on their number did not matter."""
     return "environments" if ir.entities <= FEW_ENTITIES and num_envs >= ENVS_AT_ONCE else "entities"
 
 

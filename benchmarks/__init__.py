@@ -1,0 +1,1 @@
+"""Programs that measure Headrace: `python -m benchmarks.speed.ppo_throughput`, from the repository's folder."""

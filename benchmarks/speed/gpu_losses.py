@@ -1,0 +1,158 @@
+"""Microseconds of a loss with its gradients on a GPU, as a CUDA graph: plain PyTorch, and hr.compile().
+
+    python -m benchmarks.speed.gpu_losses --rows 2048 131072
+
+The last line printed is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+import headrace as hr
+from benchmarks.common import Row, machine, table
+
+Net = Callable[[int, int], nn.Module]
+COLUMNS = ("loss", "rows", "plain_us", "compiled_us", "ratio")
+REPEATS = 20  # replays of a measurement
+
+
+def mlp(inputs: int, outputs: int, width: int, act: type[nn.Module] = nn.Tanh) -> nn.Module:
+    hidden = nn.Linear(inputs, width), act(), nn.Linear(width, width), act()
+    return nn.Sequential(*hidden, nn.Linear(width, outputs))
+
+
+class Residual(nn.Module):
+    """A layer, a block with LayerNorm around which the layer's output goes too, and an output."""
+
+    def __init__(self, inputs: int, outputs: int, width: int) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(inputs, width), nn.Linear(width, outputs)
+        inner = nn.LayerNorm(width), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width)
+        self.block = nn.Sequential(*inner)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.silu(self.first(x))
+        return self.out(x + self.block(x))
+
+
+class Agent(nn.Module):
+    def __init__(self, make: Net, inputs: int, actions: int) -> None:
+        super().__init__()
+        self.actor, self.critic = make(inputs, actions), make(inputs, 1)
+
+
+def ppo(agent: Agent, batch: dict[str, Tensor]) -> Tensor:
+    """The loss of Schulman et al. 2017, arXiv:1707.06347, equation 9."""
+    policy = Categorical(logits=agent.actor(batch["seen"]), validate_args=False)
+    ratio = (policy.log_prob(batch["action"]) - batch["log_prob"]).exp()
+    gain = torch.min(ratio * batch["advantage"], ratio.clamp(0.8, 1.2) * batch["advantage"]).mean()
+    error = (agent.critic(batch["seen"]).squeeze(-1) - batch["returns"]).square().mean()
+    return 0.5 * error - gain - 0.01 * policy.entropy().mean()
+
+
+def critics(nets: nn.ModuleList, batch: dict[str, Tensor]) -> Tensor:
+    """Two critics towards the smaller of their targets' values; Fujimoto et al. 2018, arXiv:1802.09477."""
+    one, two, *targets = nets
+    with torch.no_grad():
+        following = torch.min(*(target(batch["following"]) for target in targets)).squeeze(-1)
+        wanted = batch["reward"] + 0.99 * following
+    return sum((net(batch["seen"]).squeeze(-1) - wanted).square().mean() for net in (one, two))  # type: ignore[return-value]
+
+
+def ppo_case(make: Net, inputs: int) -> Callable[[int], tuple[Any, ...]]:
+    def made(rows: int) -> tuple[Any, ...]:
+        numbers = {name: torch.randn(rows) for name in ("advantage", "returns")}
+        action, log_prob = torch.randint(2, (rows,)), -torch.rand(rows) - 0.3
+        batch = {"seen": torch.randn(rows, inputs), "action": action, "log_prob": log_prob, **numbers}
+        return ppo, Agent(make, inputs, 2), batch
+
+    return made
+
+
+def critics_case(rows: int) -> tuple[Any, ...]:
+    nets = nn.ModuleList(mlp(23, 1, 256, nn.ReLU) for _ in range(4))
+    nets[2:].requires_grad_(False)
+    seen = {name: torch.randn(rows, 23) for name in ("seen", "following")}
+    return critics, nets, {**seen, "reward": torch.randn(rows)}
+
+
+CASES: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "PPO 2 x 64": ppo_case(lambda i, o: mlp(i, o, 64), 4),
+    "PPO 2 x 128": ppo_case(lambda i, o: mlp(i, o, 128), 4),
+    "PPO 2 x 256": ppo_case(lambda i, o: mlp(i, o, 256), 17),
+    "PPO residual 64": ppo_case(lambda i, o: Residual(i, o, 64), 4),
+    "PPO residual 256": ppo_case(lambda i, o: Residual(i, o, 256), 17),
+    "critics 2 x 256": critics_case,
+}
+
+
+def replayed(call: Callable[[], object]) -> float:
+    """Microseconds of a call as a CUDA graph: the median of three measurements."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    found = []
+    for _ in range(4):  # the first is for warming up
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(REPEATS):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(begin.elapsed_time(end) / REPEATS * 1000)
+    return sorted(found[1:])[1]
+
+
+def measured(name: str, rows: int) -> Row:
+    loss, net, batch = CASES[name](rows)
+    net, batch = net.cuda(), {key: x.cuda() for key, x in batch.items()}
+    step = hr.compile(loss)
+
+    def plain() -> None:
+        net.zero_grad()
+        loss(net, batch).backward()
+
+    def compiled() -> None:
+        net.zero_grad()
+        step(net, batch)
+
+    refused = step.why_not(net, batch)
+    found = {"loss": name, "rows": rows, "plain_us": replayed(plain)}
+    if refused is not None:
+        return {**found, "refused": refused}
+    own = replayed(compiled)
+    return {**found, "compiled_us": own, "ratio": found["plain_us"] / own}
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--rows", type=int, nargs="+", default=[2048, 131_072])
+    flags.add_argument("--critics-rows", type=int, nargs="+", default=[256, 8192])
+    options = flags.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("gpu_losses.py needs an NVIDIA GPU that torch can use, and there is none here")
+    torch.manual_seed(0)
+    rows = [
+        measured(name, count)
+        for name in CASES
+        for count in (options.critics_rows if name.startswith("critics") else options.rows)
+    ]
+    print(table(rows, COLUMNS))
+    print(json.dumps({"machine": machine(), "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
