@@ -77,7 +77,8 @@ def _counts(before: list[Row], now: dict[str, list[Row]], gained: dict[str, dict
     """How many verdicts are as planted, and how many predictions hold."""
     columns = [(before, {}), *((now[half], gained[half]) for half in HALVES)]
     applied = [
-        [(row, gains[row["script"]]["gained"]) for row in rows if _applied(row, gains)] for rows, gains in columns
+        [(row | gains[row["script"]], gains[row["script"]]["gained"]) for row in rows if _applied(row, gains)]
+        for rows, gains in columns
     ]
     lines = [
         ("kind of verdict right", "36 of 40", [sum(row["right"] for row in rows) for rows, _ in columns]),
@@ -112,7 +113,7 @@ def _counts(before: list[Row], now: dict[str, list[Row]], gained: dict[str, dict
 
 def _applied(row: Row, gains: dict[str, Row]) -> bool:
     """Whether the first remedy is the planted one, with a prediction, and was applied."""
-    return bool(row["script"] in gains and row["first_right"] and row["predicted"])
+    return bool(row["script"] in gains and row["first_right"] and (row | gains[row["script"]])["predicted"])
 
 
 def _false_nothing(row: Row) -> bool:

@@ -19,8 +19,8 @@ DAY = "a day"
 COLD_CACHES, COLD_CACHES_AT_MOST = 0.15, 0.25
 # Where they were: the share of the rest that is saved after pauses of next to nothing, and what is added to it for
 # pauses of LONG_PAUSE or more; and what one wake-up costs at most. Expected and largest, fitted to seven scripts of
-# benchmarks/diagnose/verdicts.py on processors of three makes: after long pauses 24 to 62 % of the rest were saved, on an Intel
-# Xeon from none to 45 %; a wake-up before the updates of two networks cost 1.5 to 2.2 ms.
+# benchmarks/diagnose/verdicts.py on processors of three makes: after long pauses 24 to 62 % of the rest were saved, on
+# an Intel Xeon from none to 45 %; a wake-up before the updates of two networks cost 1.5 to 2.2 ms.
 SHORT, SHORT_AT_MOST = 0.2, 0.45
 LONG, LONG_AT_MOST = 0.15, 0.25
 LONG_PAUSE = 2e-3  # s

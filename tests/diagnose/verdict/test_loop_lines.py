@@ -38,7 +38,11 @@ def test_before_the_training_there_are_none() -> None:
 
 def test_what_is_made_again_is_made_once_at_the_loops_line() -> None:
     (remedy,) = [each for each in judge(made()).remedies if "Make once" in each.title]
-    assert "train.py:5" in remedy.why and remedy.gain is not None and remedy.gain < remedy.bound < 1 / (1 - 1.1 * 0.4 - 0.03)
+    assert (
+        "train.py:5" in remedy.why
+        and remedy.gain is not None
+        and remedy.gain < remedy.bound < 1 / (1 - 1.1 * 0.4 - 0.03)
+    )
 
 
 def test_before_the_training_a_line_is_named_only_if_most_of_the_time_is_there() -> None:
