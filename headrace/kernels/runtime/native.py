@@ -30,8 +30,8 @@ Argument: TypeAlias = "np.ndarray | np.generic | float | tuple[Argument, ...]"  
 
 
 class Native:
-    """A function from machine code, made by object_code() of kernels.runtime.machine_code, or, for row programs, by that
-    of kernels.rows.targets.cpu_code. It returns nothing.
+    """A function from machine code: of object_code() of kernels.runtime.machine_code, or for row programs of that of
+    kernels.rows.targets.cpu_code. It returns nothing.
 
     Types are not checked: arguments must have those that it was compiled for. Releases the GIL; run_with_gil does not.
     file: the name under which its code is kept, if it is.
