@@ -11,7 +11,6 @@ from headrace.core.source_text import Digest
 DIGESTS = {
     "actor_critic.act": Digest("aeb3c72cc5b3c7e7", "180f7d4fe11d011f"),
     "actor_critic.value": Digest("c336bfc7486053e2", "5a6d29398982f97e"),
-    "actor_q.act": Digest("a512d6950fc33dca", "094571c6dcb7c1f5"),
     "collector.steps": Digest("18a7d5f19a186616", "b8d8dfa08ee30f25"),
     "off_policy.learn_from_replay": Digest("5bc672660b058c5b", "ff35f17f8069bf97"),
     "off_policy.steps": Digest("fcda4c7a0cb602a8", "ebad112bdff6e9e6"),
@@ -19,7 +18,6 @@ DIGESTS = {
     "ppo.learn": Digest("251922074023542f", "59c4cdac54c5587a"),
     "priorities.add_up": Digest("f5a525594b217dfc", "a9ecc4e253bc5bf4"),
     "priorities.descend": Digest("f4134c17dbc026bc", "0e1d8302fd5535e7"),
-    "q_network.act": Digest("e3241c0c4c835789", "8cbc10a374c24fb7"),
     "returns.explained_variance": Digest("d2673cdbad7e0238", "be1b456fef1f7aa9"),
     "returns.gae": Digest("8ae7338c91edacc8", "3987b95b7f97ebe5"),
     "returns.normalized": Digest("eb885f1866421ab8", "5dde3d2b0d6dbd34"),

@@ -33,14 +33,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a pro
 from headrace import bindings, envs
 from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.algorithms.objectives import loss_and_metrics
+from headrace.bindings import acting
 from headrace.bindings.compiled import compiled_learning, compiled_objectives, loss_program, lowered
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
 from headrace.core import fused
 from headrace.core.cores import cores
-from headrace.data.rollout import Rollout
+from headrace.data.rollout import Rollout, tree_map
 from headrace.data.spaces import action_column, env_columns, is_image, leaves
 from headrace.kernels.rows.reasons import AsksSettings, NotRows
 from headrace.kernels.rows.tracing.trace_key import source_lines
+from headrace.policies.actor_critic import ActorCritic
 from headrace.training.plan import settle
 
 ENVS, STEPS, ROWS, TRACES = 8, 8, 16, 5
@@ -131,9 +133,23 @@ def asked(request: Request, known: Entries | None = None) -> list[Asked]:
     columns = env_columns(request.observation) | {"action": action_column(request.action)} | algorithm.columns()
     rollout = Rollout(STEPS, ENVS, columns)
     rollout.valid.fill_(True)
-    with _noting(known or {}) as found, suppress(_Noted):
-        algorithm.warm_up(rollout)
+    with _noting(known or {}) as found:
+        with suppress(_Noted):
+            algorithm.warm_up(rollout)
+        _ask_acting(algorithm.policy, rollout)
     return [one._replace(algorithm=algorithm) for one in found]
+
+
+@torch.no_grad()
+def _ask_acting(policy: Any, rollout: Rollout) -> None:
+    """Ask for the programs by which a policy of Headrace's acts and evaluates."""
+    if type(policy) not in acting.OUTPUTS:
+        return
+    seen = tree_map(lambda x: x[0], rollout.observation)
+    for drawn in (torch.zeros(ENVS, policy.num_draws), None):
+        acting.act_of(policy, seen, drawn)
+    if isinstance(policy, ActorCritic):
+        acting.value_of(policy, seen)
 
 
 class _Noted(Exception):

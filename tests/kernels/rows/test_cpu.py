@@ -155,6 +155,22 @@ def test_products(sizes: tuple[int, int], biased: bool) -> None:
     same(Program("products", (x,), (w, b), outputs), (37, 130))
 
 
+@pytest.mark.parametrize("rows", [1, 7, 8])
+def test_few_rows_have_the_same_bits(rows: int) -> None:
+    """Half a vector of rows, of layers with more rows than registers and with what is left over."""
+    build, (x,), (w, b, v) = Builder(), columns((5,)), uniforms((61, 5), (61,), (3, 61))
+    hidden = build.map("tanh", build.map("add", build.product(whole(x), whole(w)), whole(b)))
+    found = build.product(hidden, whole(v))
+    outputs = Output("hidden", hidden), Output("found", found), Output("best", build.reduce("argmax", found, 0))
+    program = Program("few", (x,), (w, b, v), outputs)
+    given = numbers(program, 40)
+    expected, few = run(plan(program), *given), plan(program, few=True)
+    assert few.lanes == row_plan.VECTOR and not plan(network(Builder()), few=True).few
+    part = [column[20 : 20 + rows] for column in given[0]], given[1]
+    for name, numbers_of in run(few, *part).items():
+        np.testing.assert_array_equal(numbers_of, expected[name][20 : 20 + rows])
+
+
 def test_products_with_leading_axes_and_of_views() -> None:
     build, (x,), (w,) = Builder(), columns((3, 4, 8)), uniforms((5, 4))
     turned = View(x, (3, 8, 4), (32, 1, 8))
