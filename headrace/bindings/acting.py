@@ -27,8 +27,9 @@ from headrace.core.closure import Reach
 from headrace.core.fused import AsChosen, register
 from headrace.core.looking import is_noted, note
 from headrace.data.rollout import Group, tree_map
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.reasons import NotRows, of_compiler
-from headrace.kernels.rows.row_plan import FEW_ROWS
+from headrace.kernels.rows.row_plan import block_for
 from headrace.kernels.rows.targets.cpu_program import CpuProgram, Memory
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
@@ -48,26 +49,30 @@ class Acts:
     """A program of a policy, as long as nothing in the policy is replaced or moved. Several threads may call it at
     once. It does not keep the policy.
 
-    reach: the code that it was made of."""
+    reach: the code that it was made of. copies: inputs of which a copy is read, since they are not float32: they may
+    have other numbers at each call."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.reach = program, program.let_go()
-        # of tensors that are not float32 a copy is read, and they may have other numbers at each call
         self.copies = [i for i, x in enumerate(program.registered) if x is not None and in_memory(x) is not x]
-        self._again = sorted({*program.looked_up, *self.copies})
+        self._again = sorted({*program.looked_up, *self.copies})  # what may lie elsewhere at each call
+        made = [program.output(i, 1) for i in range(len(program.results))]
+        places = [slots.result(i, *program.code.sizes) for i in range(len(made))]
+        self._outputs = [(place, x.shape[1:], x.dtype) for place, x in zip(places, made, strict=True)]
         self._free: list[Memory] = []  # that no thread is using
 
     def run(self, given: tuple[Any, ...]) -> list[Tensor]:
         """Compute all outputs. given: what the function that it was made of takes."""
         program, values = self.program, self.program.values(given)
-        rows = len(values[program.columns[0]])
+        rows = values[program.columns[0]].shape[0]
         threads = self.threads(rows)
         memory = self.memory(values)
         memory.prepare(rows, threads)
-        kept = program.point(memory.words, values, self._again)
-        found = [program.output(i, rows) for i in range(len(program.results))]
-        for i, output in enumerate(found):
-            program.point_output(memory.words, i, output)
+        kept, found, words = program.point(memory.words, values, self._again), list[Tensor](), memory.words
+        for place, shape, dtype in self._outputs:
+            output = torch.empty((rows, *shape), dtype=dtype)
+            words[place] = output.data_ptr()
+            found.append(output)
         memory.run(threads)
         self._free.append(memory)
         del kept
@@ -78,13 +83,16 @@ class Acts:
         return 1 if self.program.work * rows < WORTH_HELP else self.program.threads(rows)
 
     def memory(self, values: list[Tensor]) -> Memory:
-        """Memory of a call, in which the addresses of the policy's tensors are written. run() gives it back."""
+        """Memory of a call, in which the addresses of the policy's tensors and the outputs' strides are written. run()
+        gives it back."""
         try:
             return self._free.pop()
         except IndexError:  # a first call, or as many at once as never before
             memory = Memory(self.program.cpu)
-            self.program.point(memory.words, values)
-            return memory
+        self.program.point(memory.words, values)
+        for i in range(len(self._outputs)):
+            self.program.point_output(memory.words, i, self.program.output(i, 1))
+        return memory
 
 
 class _Refused(NamedTuple):
@@ -162,7 +170,7 @@ def _found(policy: Policy, compiled: CompiledOutputs, columns: tuple[Any, ...]) 
     if looks is None or len(sizes) != 1 or 0 in sizes or not _is_own(policy, seen.kept):
         return False
     rows = sizes.pop()
-    key = compiled, looks, rows <= FEW_ROWS
+    key = compiled, looks, block_for(rows)
     found = seen.kept.get(key)
     if found is None or not is_current(found.reach):
         with _making:
@@ -208,7 +216,7 @@ def _made(compiled: CompiledOutputs, given: tuple[Any, ...], rows: int) -> Acts 
     policy, *columns = given
     given = policy, *(tree_map(lambda x: x[numbers], column) for column in columns)
     try:
-        conditions = compiled._conditions(given, Tries(), rows <= FEW_ROWS)
+        conditions = compiled._conditions(given, Tries(), block_for(rows))
         reach = conditions.reach
         program = compiled._program(given, conditions)
         if not isinstance(program.code, CpuProgram) or program.code.layout.phases > 1:

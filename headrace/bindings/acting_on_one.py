@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,15 @@ class _CallOnOne:
         self.address = memory.words.ctypes.data
 
 
+class _Last(threading.local):
+    """What was found last in a thread."""
+
+    one: ActingOnOne | None = None
+
+
+_last = _Last()
+
+
 def _given(policy: Policy, drawn: bool) -> tuple[Tensor, Tensor | None]:
     """Arguments of act() for one observation."""
     seen = torch.zeros(1, *(policy.observation_space.shape or ()))
@@ -102,11 +112,12 @@ def _of(policy: Policy, deterministic: bool) -> ActingOnOne | None:
 
 
 def _serves(policy: Policy, observation: Any, deterministic: bool, *_: Any) -> bool:
-    return type(observation) in (np.ndarray, dict) and _of(policy, deterministic) is not None
+    _last.one = _of(policy, deterministic) if type(observation) in (np.ndarray, dict) else None
+    return _last.one is not None
 
 
 @register("policy.act_on_one", _serves)
 def act_on_one(policy: Policy, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
     """predict() of one observation, with the bits of act_without_exploration()."""
-    one = _of(policy, deterministic)
+    one, _last.one = _last.one, None  # which _serves() found
     return None if one is None else one.act(observation, deterministic, generator)

@@ -112,10 +112,10 @@ def evaluate_last(collector: InlineCollector) -> None:
 class CompiledOutputs(CompiledLoss):
     """A function of rows without gradients."""
 
-    def _conditions(self, arguments: tuple[Any, ...], tries: Tries, few: bool = False) -> Conditions:
+    def _conditions(self, arguments: tuple[Any, ...], tries: Tries, block: int = 0) -> Conditions:
         from headrace.bindings.compiled.loss_conditions import Conditions
 
-        return Conditions(self.plain, arguments, tries, gradients=False, few=few)
+        return Conditions(self.plain, arguments, tries, gradients=False, block=block)
 
     def _differs_later(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
         return self._differs(program, arguments)

@@ -135,7 +135,7 @@ class Program:
             columns = [v for s, v in zip(given.sources, given.values, strict=True) if s.kind == "column"]
             dtypes, by_weights = [NUMPY[column.dtype] for column in columns], seen.target.endswith("by weights")
             split = seen.target.startswith("cpu with tiles")
-            planned, code = made(found.program, dtypes, len(columns[0]), given.device, by_weights, split, seen.few)
+            planned, code = made(found.program, dtypes, len(columns[0]), given.device, by_weights, split, seen.block)
         except NotRows:
             raise
         except Exception as error:
@@ -246,8 +246,8 @@ class Program:
         for i in range(len(values)) if only is None else only:
             slot, is_column = self._slots[i]
             if is_column:
-                kept[i], row, number = _strides(values[i])
-                words[slot : slot + 3] = kept[i].data_ptr(), row, number
+                kept[i], words[slot + 1], words[slot + 2] = _strides(values[i])
+                words[slot] = kept[i].data_ptr()
             else:
                 kept[i] = uniform = in_memory(values[i])
                 words[slot] = uniform.data_ptr()
@@ -322,16 +322,16 @@ def made(
     device: torch.device,
     by_weights: bool = False,
     split: bool = False,
-    few: bool = False,
+    block: int = 0,
 ) -> tuple[Any, CpuProgram | GpuProgram]:
     """The plan of a row program, and its code. by_weights: rows are so few that gradients are taken by weights on the
-    CPU, if what is kept for that stays in the caches. split: the processor has tiles of bfloat16. few: see plan()."""
+    CPU, if what is kept for that stays in the caches. split: the processor has tiles of bfloat16. block: see plan()."""
     from headrace.kernels.rows.gpu import gpu_program
     from headrace.kernels.rows.row_plan import KEPT
     from headrace.kernels.rows.row_schedule import plan
     from headrace.kernels.rows.targets import cpu_program
 
-    planned = plan(program, not loss_conditions.on_gpu(device), by_weights, split, few)
+    planned = plan(program, not loss_conditions.on_gpu(device), by_weights, split, block)
     if by_weights and planned.kept > KEPT:
         planned = plan(program, split=split)
     if loss_conditions.on_gpu(device):

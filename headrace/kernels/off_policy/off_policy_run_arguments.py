@@ -115,8 +115,8 @@ class Learning(NamedTuple):
 class Steps(NamedTuple):
     """T steps. span: int64 [4], see above. every: steps from learning to learning. actor, actor_words: entry point and
     argument slots of the program that acts for a row of environments; moving: int64 [n, 3], a slot of it, the address
-    that it has in the first row, and bytes from row to row. entry, words: of the environments' step, whose last slot is the
-    time. spent: uint64 [PARTS], see above."""
+    that it has in the first row, and bytes from row to row. entry, words: of the environments' step, whose last slot is
+    the time. spent: uint64 [PARTS], see above."""
 
     span: np.ndarray
     every: np.int64

@@ -43,11 +43,11 @@ class Layout:
     kept: int
     uniform: int
     accumulators: int
-    few: bool = False
+    block: int = 0
 
     @property
     def lanes(self) -> int:
-        return rows_of_block(self.tiles, self.accumulators, self.few)
+        return rows_of_block(self.tiles, self.accumulators, self.block)
 
     @property
     def phases(self) -> int:
@@ -74,7 +74,7 @@ def compiled(plan: Plan, dtypes: Sequence[str]) -> CpuProgram:
     program = plan.program
     counts = len(program.columns), len(program.uniforms), len(program.outputs)
     pieces, packs = [phase.pieces for phase in plan.phases], [phase.packs for phase in plan.phases]
-    layout = Layout(*counts, pieces, packs, plan.tiles, plan.kept, plan.uniform, plan.accumulators, plan.few)
+    layout = Layout(*counts, pieces, packs, plan.tiles, plan.kept, plan.uniform, plan.accumulators, plan.block)
     return CpuProgram(layout, of_text("rows", assembly(plan, list(dtypes), is_wide()), object_code))
 
 
