@@ -61,9 +61,10 @@ class _Games:
             _players(policies, acts, flatten(env._inner.observation[:LAST]), room.draws, of_both),
             [PlacedProgram(value.program, (policy, rollout.observation[-1], None), [rollout.value[-1]])],
         )
+        first, others, last = (_player(each, room.draws) for each in self._players)
         arguments = given.GamesArguments(
-            *(_player(each, room.draws) for each in self._players),
-            *(_columns(rollout), _columns(env._inner), state, envs, room, _numbers(env, policy, rollout)),
+            *(first, others, last, _columns(rollout), _columns(env._inner), state, envs, room),
+            _numbers(env, policy, rollout),
             (np.uint64(step.function.address), np.uint64(self.steps.shape[1])),
             *(self.steps.reshape(-1), self.spent.reshape(-1)),
         )

@@ -110,13 +110,13 @@ def _kind(config: Any, observation: Space, action: Space) -> str:
     return f"{own} {type(observation)} {type(action)} {action.shape}"
 
 
-def varied(request: Request, seed: int) -> Request:
-    """The same with other sizes."""
+def varied(request: Request, seed: int, choices: bool = True) -> Request:
+    """The same with other sizes. choices: with another number of choices, too."""
     numbers = random.Random(seed)
     observation, action, config = request.observation, request.action, request.config
     if isinstance(observation, Box) and len(observation.shape) == 1:
         observation = Box(-1, 1, (numbers.randint(11, 60),))
-    if isinstance(action, Discrete):
+    if isinstance(action, Discrete) and choices:
         action = Discrete(5 + (5 * seed + 2) % 8, start=action.start)
     if isinstance(action, Box) and action.shape != (1,):
         action = Box(-1, 1, (4 + 2 * (3 * seed % 5) + action.shape[0] % 2,))  # programs of odd sizes are others
@@ -310,6 +310,18 @@ def _merged(trees: list[Any], sizes: Sizes) -> Any:
     return first
 
 
+def _add(entries: list[str], own: Asked, others: Iterable[list[Asked]], place: int) -> str:
+    """Add the entry of a program that was traced at several sizes; say why it does not serve at its own."""
+    alike = [next((x for x in each if x.key == own.key and x.settings == own.settings), None) for each in others]
+    if None in alike:
+        return "of the key"
+    try:
+        entries.insert(place, json.dumps(fitted(alike)))  # type: ignore[arg-type]
+    except NoRule as error:
+        return str(error)[:200]
+    return "" if entry_for(entries, own.settings, own.numbers) == own.tree else "another program"
+
+
 def everything(wanted: Iterable[Request]) -> Entries:
     """The entries of all programs that trainings ask for."""
     known: Entries = {}
@@ -323,17 +335,10 @@ def everything(wanted: Iterable[Request]) -> Entries:
         others = [asked(varied(request, seed)) for seed in range(TRACES)]
         for own in new:
             entries = known.setdefault(own.key, [])
-            alike = [
-                next((x for x in each if x.key == own.key and x.settings == own.settings), None) for each in others
-            ]
-            try:
-                if None in alike:
-                    raise NoRule("of the key")
-                entry = fitted(alike)  # type: ignore[arg-type]
-                entries.append(json.dumps(entry))
-                why = "" if entry_for(entries, own.settings, own.numbers) == own.tree else "another program"
-            except NoRule as error:
-                why = str(error)[:200]
+            why = _add(entries, own, others, len(entries))
+            if why and isinstance(request.action, Discrete):  # of two choices all but one are no axis
+                alike = [asked(varied(request, seed, choices=False)) for seed in range(TRACES)]
+                why = _add(entries, own, alike, 0)
             if why:
                 entries.insert(0, json.dumps(fitted([own])))
                 print(f"{request.name}: {own.loss.name} for its own sizes alone, {request.observation}: {why}")
