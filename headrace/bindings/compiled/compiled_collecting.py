@@ -45,6 +45,7 @@ from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
 from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy, is_kind, kind_of
+from headrace.policies.heads import HybridHead
 
 LINE = 8  # words of a cache line
 ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
@@ -271,9 +272,11 @@ def program_of(collector: InlineCollector) -> Program | str | None:
     if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
         return None
     given = next_rows(collector)
-    if is_ours(policy):
-        acts = act_of(policy, given[1], given[3]) if is_own(policy) else None
+    if is_own(policy):
+        acts = act_of(policy, given[1], given[3])
         return acts.program if isinstance(acts, Acts) else None  # act() says why
+    if is_ours(policy) and not isinstance(getattr(policy, "head", None), HybridHead):
+        return None  # of which the steps of an RNN are compiled, and act() runs in torch wherever it is called
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return None
     program = acting(tuple(output_columns(rollout))).find(given, lambda: sample(collector))
