@@ -35,6 +35,7 @@ from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.actor_q import ActorQ
 from headrace.policies.base import Policy, PolicyOutput, kind_of
 from headrace.policies.examination import examine
+from headrace.policies.networks import VectorEncoder
 from headrace.policies.q_network import QNetwork
 
 # what act() of each class returns
@@ -165,6 +166,8 @@ def _found(policy: Policy, compiled: CompiledOutputs, columns: tuple[Any, ...]) 
     seen = examine(policy)
     if seen.altered:
         return seen.altered
+    if type(policy.encoder) is VectorEncoder and getattr(columns[0], "dtype", None) is not torch.float32:
+        return False  # plain PyTorch says what is wrong
     sizes: set[int] = set()
     looks = _look(columns, sizes)
     if looks is None or len(sizes) != 1 or 0 in sizes or not _is_own(policy, seen.kept):
