@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # where this is run as a pro
 from helpers.fused_calls import call
 
 import headrace
-from headrace.bindings import acting, actor_critic_cuda, digests
+from headrace.bindings import actor_critic_cuda, digests
 from headrace.core import closure, fused
 from headrace.core.source_text import tree_text
 from headrace.core.value_text import describe
@@ -101,15 +101,6 @@ def of_losses(name):
     return run_by_losses | {type(algorithm).learned.__code__}
 
 
-def of_acting(name):
-    """Code that the programs of a collector's policy are made of."""
-    _, (collector, *_) = call(name)
-    policy, seen = collector.policy, collector.rollout.observation[0]
-    with torch.no_grad():
-        acts = acting.act_of(policy, seen, torch.zeros(len(seen), policy.num_draws))
-    return {code for function in acts.reach.functions for code in codes_of(function)}
-
-
 def codes_of(function):
     found = [function.__code__]
     for code in found:
@@ -124,8 +115,6 @@ def test_all_that_the_plain_function_runs_and_the_kernel_does_not_is_reached(nam
         known.update(code for function in reached(part)[2].functions for code in codes_of(function))
     if name.startswith("off_policy."):
         known |= of_losses(name)
-    if name in ("collector.steps", "off_policy.steps"):
-        known |= of_acting(name)
     executed(name, plain=False, noted=False)  # what is compiled at first: noting the compiler's calls doubles its time
     executed(name, plain=False)  # what is imported at first
     with fused.plain_only():

@@ -27,8 +27,10 @@ from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import Replay
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.learning_collector import LearningCollector
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.q_network import QNetwork
 
-CLASSES = (OffPolicy, Networks, Adam, Replay, PrioritizedReplay)
+CLASSES = (OffPolicy, Networks, Adam, Replay, PrioritizedReplay, ActorQ, QNetwork)
 STEPS_CLASSES = (*CLASSES, InlineCollector, LearningCollector)
 LEFT_OUT = ("append_and_learn", "batch_rows", "add_metrics")  # methods that the compiled loop does not call
 
