@@ -49,6 +49,7 @@ ENVS, STEPS, ROWS, TRACES = 8, 8, 16, 5
 SMALL = {"num_steps": STEPS, "minibatch_size": STEPS * ENVS, "batch_size": ROWS, "learning_starts": 1, "epochs": 1}
 COUNTS = {"buffer_size", "train_freq", "gradient_steps", "n_steps", "target_interval", "schedule", "num_envs"}
 WIDTHS = ("hidden", "critic_hidden")
+ACTING = ("ppo", "sac", "td3", "dqn", "qrdqn", "c51", "pqn")  # algorithms whose policies act as those of all others
 OTHERS = {  # names of Gymnasium's: observations, and choices or joints; Hopper has no registered settings
     "LunarLander-v3": (8, Discrete(4)),
     "HalfCheetah-v5": (17, 6),
@@ -136,7 +137,8 @@ def asked(request: Request, known: Entries | None = None) -> list[Asked]:
     with _noting(known or {}) as found:
         with suppress(_Noted):
             algorithm.warm_up(rollout)
-        _ask_acting(algorithm.policy, rollout)
+        if request.name in ACTING:
+            _ask_acting(algorithm.policy, rollout)
     return [one._replace(algorithm=algorithm) for one in found]
 
 
