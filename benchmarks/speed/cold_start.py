@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.common import Neighbours, Row, environment, finish, parser, table
@@ -72,18 +73,24 @@ def seconds(name: str) -> tuple[float, float]:
     """Seconds that one training takes in this process until it has learned, once torch and headrace are imported; and
     those that making programs takes of these."""
     from benchmarks.speed.own_networks import CASES, trainer  # which imports torch and headrace
+
+    from headrace.bindings import acting
     from headrace.bindings.compiled.compiled_losses import CompiledLoss
 
-    made_in, plain_make = list[float](), CompiledLoss._make
+    made_in = list[float]()
 
-    def make(loss: CompiledLoss, *given: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return plain_make(loss, *given)
-        finally:
-            made_in.append(time.perf_counter() - began)
+    def timed(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*given: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return make(*given)
+            finally:
+                made_in.append(time.perf_counter() - began)
 
-    CompiledLoss._make = make  # type: ignore[assignment,method-assign]
+        return made
+
+    CompiledLoss._make = timed(CompiledLoss._make)  # type: ignore[assignment,method-assign]
+    acting._made = timed(acting._made)
     start = time.perf_counter()
     made = trainer(CASES[name], plain=False)
     while not any("loss" in metric for metric in made.iterate().metrics):

@@ -1,194 +1,273 @@
-"""ActorCritic.act and .value by the CPU's kernel: network, sampling and log-likelihood in one call."""
+"""act() and value() of Headrace's own policies by machine code that is made of them.
+
+One program serves all calls with arguments of one kind. Its rows do not depend on each other, so a row has the same
+bits in a batch of any size, on any number of threads, and however a rollout is collected.
+"""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+import threading
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.actor_critic_layout import CLASSES, compiled, encoded_rows, normalizer_of
-from headrace.bindings.arguments import fits
-from headrace.bindings.digests import DIGESTS
-from headrace.bindings.eligibility import verdict
-from headrace.core.device import kernel_threads
-from headrace.core.fused import register
-from headrace.kernels.nn.layout import CHOICES, WORKERS, Normalizer, PolicyArguments, aligned, rounded
-from headrace.kernels.runtime.entry_points import entry
-from headrace.kernels.runtime.native import Argument, Call
-from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
+from headrace.bindings.compiled.compiled_acting import (
+    SAMPLE,
+    WORTH_HELP,
+    CompiledOutputs,
+    acting,
+    evaluating,
+    exploring,
+)
+from headrace.bindings.compiled.loss_program import Program, in_memory
+from headrace.bindings.compiled.loss_tries import Tries
+from headrace.core.closure import Reach
+from headrace.core.fused import AsChosen, register
+from headrace.core.looking import is_noted, note
+from headrace.data.rollout import Group, tree_map
+from headrace.kernels.rows import slots
+from headrace.kernels.rows.reasons import NotRows, of_compiler
+from headrace.kernels.rows.row_plan import block_for
+from headrace.kernels.rows.targets.cpu_program import CpuProgram, Memory
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.base import PolicyOutput, is_kind
-from headrace.policies.examination import last_examined
+from headrace.policies.actor_q import ActorQ
+from headrace.policies.base import Policy, PolicyOutput, kind_of
+from headrace.policies.examination import examine
 from headrace.policies.networks import VectorEncoder
-from headrace.policies.numpy_io import batch_size
+from headrace.policies.q_network import QNetwork
 
-ANNOUNCEMENT = "compiling the policy (once, about 4 s) ..."
-_NO_CHOICE, _NO_ACTION = np.empty(0, np.int32), np.empty(0, np.float32)
-_UNKNOWN, _SOME_CHOICE = np.empty(1, np.float32), np.empty(1, np.int32)  # in place of what a call is pointed at
-_NO_DRAWS = (np.uint64(0), _NO_ACTION, np.uint64(0))
-_IDENTITY_SCALE = np.array((0, 1), np.float32)
-WORTH_HELP = 5e7  # floating-point operations below which waking another thread costs more than it saves
+# what act() of each class returns
+OUTPUTS: dict[type, tuple[str, ...]] = {
+    ActorCritic: ("action", "log_prob", "value"),
+    ActorQ: ("action",),
+    QNetwork: ("action", "value"),
+}
 
 
-class Acting:
-    """Acts for one policy, while nothing in it is replaced or moved. Several threads may call it at once."""
+class Acts:
+    """A program of a policy, as long as nothing in the policy is replaced or moved. Several threads may call it at
+    once. It does not keep the policy.
 
-    def __init__(self, policy: ActorCritic, flat: Tensor) -> None:
-        self.tables = compiled(policy, flat)
-        self.parameters = flat.numpy()
-        self.start = self.tables.start
-        self.discrete = int(self.tables.head.kind) in CHOICES
-        self.work_queue = WorkQueue(alike=False)
-        self._calls: list[ActCall] = []  # that no thread is using
+    reach: the code that it was made of. copies: inputs of which a copy is read, since they are not float32: they may
+    have other numbers at each call."""
 
-    def act(self, policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        seen = encoded_rows(policy, observation)
-        rows = seen.shape[1]
-        action = torch.empty((len(self.start), rows), dtype=torch.int32 if self.discrete else torch.float32)
-        log_prob, value = torch.empty(rows), torch.empty(rows)
-        try:
-            call = self._calls.pop()
-        except IndexError:  # a first call, or as many at once as never before
-            call = ActCall(self, policy)
-        drawn = None if random is None else random.t().contiguous()
-        call.point(seen, drawn, action, log_prob, value)
-        self.work_queue.run(call.call, self.threads(rows))
-        self._calls.append(call)
-        return PolicyOutput(action.t() if policy.action_space.shape else action[0], log_prob, value, rnn_state)
+    def __init__(self, program: Program) -> None:
+        self.program, self.reach = program, program.let_go()
+        self.copies = [i for i, x in enumerate(program.registered) if x is not None and in_memory(x) is not x]
+        self._again = sorted({*program.looked_up, *self.copies})  # what may lie elsewhere at each call
+        made = [program.output(i, 1) for i in range(len(program.results))]
+        places = [slots.result(i, *program.code.sizes) for i in range(len(made))]
+        self._outputs = [(place, x.shape[1:], x.dtype) for place, x in zip(places, made, strict=True)]
+        self._free: list[Memory] = []  # that no thread is using
 
-    def scratch(self, workers: int = WORKERS) -> np.ndarray:
-        """Memory for the workers of one call."""
-        return aligned(workers, rounded(self.tables.scratch))
-
-    def policy_arguments(self, policy: ActorCritic, normalizer: Normalizer) -> PolicyArguments:
-        """The policy as kernel arguments."""
-        tables = (self.tables.network.layers, self.tables.head, self.tables.offsets)
-        return PolicyArguments(*tables, self.parameters, value_scale(policy), normalizer, self.start)
-
-    def column(self, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A flat column of actions as the first or second of the two columns that the kernels take."""
-        return (action, _NO_ACTION) if self.discrete else (_NO_CHOICE, action)
+    def run(self, given: tuple[Any, ...]) -> list[Tensor]:
+        """Compute all outputs. given: what the function that it was made of takes."""
+        program, values = self.program, self.program.values(given)
+        rows = values[program.columns[0]].shape[0]
+        threads = self.threads(rows)
+        memory = self.memory(values)
+        memory.prepare(rows, threads)
+        kept, found, words = program.point(memory.words, values, self._again), list[Tensor](), memory.words
+        for place, shape, dtype in self._outputs:
+            output = torch.empty((rows, *shape), dtype=dtype)
+            words[place] = output.data_ptr()
+            found.append(output)
+        memory.run(threads)
+        self._free.append(memory)
+        del kept
+        return found
 
     def threads(self, rows: int) -> int:
-        """The number of cores where acting for so many rows is worth waking other threads, else 1."""
-        worth = 2 * len(self.parameters) * rows > WORTH_HELP
-        return min(kernel_threads(), WORKERS) if worth else 1
+        """Number of threads where computing so many rows is worth waking others, else 1."""
+        return 1 if self.program.work * rows < WORTH_HELP else self.program.threads(rows)
+
+    def memory(self, values: list[Tensor]) -> Memory:
+        """Memory of a call, in which the addresses of the policy's tensors and the outputs' strides are written. run()
+        gives it back."""
+        try:
+            return self._free.pop()
+        except IndexError:  # a first call, or as many at once as never before
+            memory = Memory(self.program.cpu)
+        self.program.point(memory.words, values)
+        for i in range(len(self._outputs)):
+            self.program.point_output(memory.words, i, self.program.output(i, 1))
+        return memory
 
 
-class RowsCall:
-    """A call of an acting kernel for one thread at a time. Its arguments are converted to slots once, which takes
-    longer than acting for a few rows. point() puts what differs from call to call: addresses, strides and numbers of
-    rows; the kernel does not read the sizes of these arrays.
+class _Refused(NamedTuple):
+    """A reason why there is no program, and the code that it is about; None where that was not read."""
 
-    policy: the kernel's argument. columns: the two of which actions are written to one, then float32 outputs.
-    """
-
-    def __init__(self, kernel: str, policy: Argument, columns: tuple[np.ndarray, ...], scratch: np.ndarray) -> None:
-        nothing, (choice, action, *others) = np.uint64(0), columns
-        outputs: tuple[Argument, ...] = (choice, action, nothing, *others)
-        arguments = (0, queue_state(), policy, (_UNKNOWN, nothing), _NO_DRAWS, nothing, outputs, scratch)
-        self.call = Call(entry(kernel, "act", arguments, ANNOUNCEMENT), arguments)
-        slot = self.call.slot
-        self._seen, self._seen_stride, self._rows = slot(3, 0), slot(3, 1), slot(5)
-        self._num_draws, self._draws, self._draws_stride = (slot(4, part) for part in range(3))
-        self._action_stride = slot(6, 2)
-        self._outputs = [slot(6, 0 if len(choice) else 1), *(slot(6, 3 + k) for k in range(len(others)))]
-
-    def point(self, seen: Tensor, random: Tensor | None, *outputs: Tensor) -> None:
-        """Let it read seen [F, R], random [draws, R], and write actions [K, R] and the other outputs [R]."""
-        call, slots, rows = self.call, self.call.slots, seen.shape[1]
-        slots[self._rows] = slots[self._draws_stride] = rows
-        slots[self._seen_stride], slots[self._num_draws] = seen.stride(0), 0
-        slots[self._action_stride] = outputs[0].stride(0)
-        if random is not None:
-            slots[self._num_draws] = len(random)
-            call.point(self._draws, random.data_ptr())
-        call.point(self._seen, seen.data_ptr())
-        for slot, output in zip(self._outputs, outputs, strict=False):
-            call.point(slot, output.data_ptr())
-
-    def move(self, columns: list[Tensor], random: Tensor) -> np.ndarray:
-        """Point it at the first row of [T, F, N] observations and [T, K, N] actions, and of [T, draws, N] draws.
-
-        Returns int64 [3, 3]: slots of addresses, what they are in the first row, and bytes from row to row."""
-        seen, action = columns
-        self.point(seen[0], random[0], action[0])
-        places = zip((self._seen, self._draws, self._outputs[0]), (seen, random, action), strict=True)
-        return np.array([self.call.moving(slot, x.data_ptr(), x.stride(0) * x.element_size()) for slot, x in places])
+    reason: str
+    reach: Reach | None
 
 
-class ActCall(RowsCall):
-    """An actor and critic's: actions, log_prob, value."""
+class _Last(threading.local):
+    """The program that was found last in a thread, and the ids of what it was found for."""
 
-    def __init__(self, acting: Acting, policy: ActorCritic) -> None:
-        shared = acting.policy_arguments(policy, normalizer_of(policy))
-        normalizer, self._value_scale = policy.return_normalizer, shared.value_scale
-        self._units = None if normalizer is None else (normalizer.center.numpy(), normalizer.scale.numpy())
-        written = acting.column(_SOME_CHOICE if acting.discrete else _UNKNOWN)
-        super().__init__("learning.act", shared, (*written, _UNKNOWN, _UNKNOWN), acting.scratch())
-
-    def point(self, seen: Tensor, random: Tensor | None, *outputs: Tensor) -> None:
-        super().point(seen, random, *outputs)
-        self.follow_value_scale()
-
-    def follow_value_scale(self) -> None:
-        """Take over the units of values, which the normaliser of returns changes after each update."""
-        if self._units is not None:
-            self._value_scale[:] = self._units
+    call: tuple[int, ...] = ()
+    acts: Acts | None = None
 
 
-def draws(random: np.ndarray) -> tuple[np.uint64, np.ndarray, np.uint64]:
-    """Random draws [..., draws, N] as kernel arguments: the number of draws, the array, the stride of a draw."""
-    return np.uint64(random.shape[-2]), random.reshape(-1), np.uint64(random.shape[-1])
+_last, _making = _Last(), threading.Lock()
 
 
-def _reads(policy: ActorCritic, observation: Any, random: Tensor | None) -> bool:
-    """Whether these are float32 observations and draws of one number of rows. encoded_rows() looks at observations that
-    are not vectors."""
-    if type(policy.encoder) is VectorEncoder:
-        shape, size = tuple(getattr(observation, "shape", ())), policy.encoder.size + policy.encoder.skipped
-        if not fits(observation, torch.float32, *shape) or math.prod(shape[1:]) != size:
+def is_ours(policy: Policy) -> bool:
+    """True for a policy of Headrace's classes throughout."""
+    kept = examine(policy).kept
+    if is_ours not in kept:
+        kinds = (kind_of(policy), *map(type, [*policy.modules()][1:]))  # with the parts, which may be a user's
+        kept[is_ours] = all(kind.__module__.startswith(("headrace.", "torch.")) for kind in kinds)
+    return kept[is_ours]  # type: ignore[no-any-return]
+
+
+def is_own(policy: Policy) -> bool:
+    """True for a policy whose act() these programs serve: of Headrace's classes, and without recurrent state."""
+    return _is_own(policy, examine(policy).kept)
+
+
+def _is_own(policy: Policy, kept: dict[Any, Any]) -> bool:
+    if is_own not in kept:
+        stateless = policy.recurrent == "none" and not policy.state_width
+        kept[is_own] = kind_of(policy) in OUTPUTS and stateless and is_ours(policy)
+    return kept[is_own]  # type: ignore[no-any-return]
+
+
+def explores_apart(policy: Policy) -> bool:
+    """True for a policy with a probability of a random action for each environment."""
+    return isinstance(policy, QNetwork) and len(policy.exploration) > 1
+
+
+def act_of(policy: Policy, observation: Any, random: Tensor | None) -> Acts | str | bool:
+    """The program of act() for such arguments, else why there is none; False where that need not be said."""
+    if random is not None and (random.dtype != torch.float32 or random.shape[1:] != (policy.num_draws,)):
+        return False
+    if random is not None and explores_apart(policy):
+        return _found(policy, exploring(), (observation, random, random[:, 0]))
+    return _found(policy, acting(OUTPUTS[kind_of(policy)]), (observation, None, random, None))
+
+
+def value_of(policy: Policy, observation: Any) -> Acts | str | bool:
+    """The program of value() for such observations; else as act_of()."""
+    return _found(policy, evaluating(), (observation, None))
+
+
+def given_to_act(policy: Policy, observation: Any, random: Tensor | None) -> tuple[Any, ...]:
+    """The arguments with which the program that act_of() finds is called."""
+    if random is None or not explores_apart(policy):
+        return policy, observation, None, random, None
+    apart: Any = policy.exploration
+    return policy, observation, random, apart if len(apart) == len(random) else apart.mean().expand(len(random))
+
+
+def _found(policy: Policy, compiled: CompiledOutputs, columns: tuple[Any, ...]) -> Acts | str | bool:
+    """The program of a function of the policy and these arguments, each of which has a row for each row."""
+    seen = examine(policy)
+    if seen.altered:
+        return seen.altered
+    if type(policy.encoder) is VectorEncoder and getattr(columns[0], "dtype", None) is not torch.float32:
+        return False  # plain PyTorch says what is wrong
+    sizes: set[int] = set()
+    looks = _look(columns, sizes)
+    if looks is None or len(sizes) != 1 or 0 in sizes or not _is_own(policy, seen.kept):
+        return False
+    rows = sizes.pop()
+    key = compiled, looks, block_for(rows)
+    found = seen.kept.get(key)
+    if found is None or not is_current(found.reach):
+        with _making:
+            found = seen.kept[key] = _made(compiled, (policy, *columns), rows)
+    return found if isinstance(found, Acts) else AsChosen(found.reason)
+
+
+def _look(parts: Iterable[Any], sizes: set[int]) -> Hashable | None:
+    """All of arguments but their numbers and their rows; None for what no program reads. sizes: numbers of rows are
+    added."""
+    looks = list[Hashable]()
+    for x in parts:
+        if x is None:
+            looks.append(None)
+        elif isinstance(x, Tensor):
+            if not x.dim() or x.device.type != "cpu" or x.layout is not torch.strided or x.requires_grad:
+                return None
+            size, *shape = x.shape
+            sizes.add(size)
+            looks += (x.dtype, *shape)
+        elif isinstance(x, Group):
+            names, members = zip(*x, strict=True)
+            if (inner := _look(members, sizes)) is None:
+                return None
+            looks += (names, inner)
+        else:
+            return None
+    return (*looks,)
+
+
+def is_current(reach: Reach | None) -> bool:
+    """True if code is what it was."""
+    if reach is not None and not is_noted(reach):
+        if not reach.is_current():
             return False
-    rows = batch_size(observation)
-    return rows > 0 and (random is None or fits(random, torch.float32, rows, policy.num_draws))
+        note(reach)
+    return True
 
 
-def _serves(policy: ActorCritic, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
-    if not is_kind(policy, ActorCritic):  # collecting is compiled from its source, or says why it is not
+def _made(compiled: CompiledOutputs, given: tuple[Any, ...], rows: int) -> Acts | _Refused:
+    """A program, or why there is none. It is made of SAMPLE rows, whatever their number is."""
+    numbers, reach = torch.arange(SAMPLE) % rows, None
+    policy, *columns = given
+    given = policy, *(tree_map(lambda x: x[numbers], column) for column in columns)
+    try:
+        conditions = compiled._conditions(given, Tries(), block_for(rows))
+        reach = conditions.reach
+        program = compiled._program(given, conditions)
+        if not isinstance(program.code, CpuProgram) or program.code.layout.phases > 1:
+            return _Refused("a row of its result depends on the others", reach)
+        return Acts(program)
+    except NotRows as error:
+        return _Refused(str(error), reach)
+    except Exception as error:  # plain PyTorch is right, whatever the compiler does
+        return _Refused(str(of_compiler(error)), reach)
+
+
+def _answer(found: Acts | str | bool, *call: object) -> bool | str:
+    """Whether a kernel serves a call for which this was found, or why not."""
+    _last.acts, _last.call = (found, (*map(id, call),)) if isinstance(found, Acts) else (None, ())
+    return True if isinstance(found, Acts) else found
+
+
+def _noted(*call: object) -> Acts | None:
+    """What _answer() was given for this call, if it was the last one."""
+    return _last.acts if _last.call == (*map(id, call),) else None
+
+
+def _serves(policy: Policy, observation: Any, rnn_state: Any = None, random: Tensor | None = None) -> bool | str:
+    if rnn_state is not None or torch.is_grad_enabled() or kind_of(policy) not in OUTPUTS:
         return False
-    weight = policy.critic_out.weight
-    if weight.device.type != "cpu" or torch.is_grad_enabled() or not _reads(policy, observation, random):
+    return _answer(act_of(policy, observation, random), policy, observation, random)
+
+
+def _serves_value(policy: Policy, observation: Any, rnn_state: Any = None) -> bool | str:
+    if rnn_state is not None or torch.is_grad_enabled() or kind_of(policy) not in OUTPUTS:
         return False
-    found = verdict(policy)
-    return found.acting or found.flat is not None
+    return _answer(value_of(policy, observation), policy, observation)
 
 
-@register("actor_critic.act", _serves, DIGESTS["actor_critic.act"], CLASSES)
-def act(policy: ActorCritic, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-    """headrace.policies.actor_critic.ActorCritic.act, with the same actions except where rounding differs."""
-    return actor_of(policy).act(policy, observation, rnn_state, random)
+@register("q_network.act", _serves)
+@register("actor_q.act", _serves)
+@register("actor_critic.act", _serves)
+def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
+    """Policy.act(), within rounding."""
+    acts = _noted(policy, observation, random) or act_of(policy, observation, random)
+    assert isinstance(acts, Acts)  # else _serves() had said so
+    found = dict(zip(OUTPUTS[kind_of(policy)], acts.run(given_to_act(policy, observation, random)), strict=True))
+    return PolicyOutput(found["action"], found.get("log_prob"), found.get("value"), None)
 
 
-@register("actor_critic.value", _serves, DIGESTS["actor_critic.value"], CLASSES)
-def value(policy: ActorCritic, observation: Any, rnn_state: Any = None) -> Tensor:
+@register("actor_critic.value", _serves_value)
+def value(policy: Policy, observation: Any, rnn_state: Any = None) -> Tensor:
     """headrace.policies.actor_critic.ActorCritic.value, with the bits of act()."""
-    return actor_of(policy).act(policy, observation, rnn_state, None).value
-
-
-def actor_of(policy: ActorCritic) -> Acting:
-    """What acts for the policy, which verdict() allowed."""
-    found = last_examined(policy)
-    if Acting not in found.kept:
-        flat = verdict(policy).flat
-        assert flat is not None  # else _serves() had said so
-        found.kept[Acting] = Acting(policy, flat)
-    return found.kept[Acting]  # type: ignore[no-any-return]
-
-
-def value_scale(policy: ActorCritic) -> np.ndarray:
-    """Center and scale of values."""
-    normalizer = policy.return_normalizer
-    return _IDENTITY_SCALE if normalizer is None else np.array((normalizer.center, normalizer.scale), np.float32)
+    acts = _noted(policy, observation) or value_of(policy, observation)
+    assert isinstance(acts, Acts)  # else _serves_value() had said so
+    return acts.run((policy, observation, None))[0]

@@ -1,4 +1,4 @@
-"""What the CPU's kernels serve: one rule for all of them, asked at every call.
+"""What the GPU's kernels serve: one rule for all of them, asked at every call.
 
 A kernel serves a policy of the classes that it was written for, as examine() finds them, whose parameters are views of
 one float32 buffer. Where it does not, plain torch runs, and the reason is printed.
@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from headrace.algorithms.adam import BETA1, BETA2, Adam
 from headrace.core.fused import AsChosen
 from headrace.policies.actor_critic import ActorCritic
-from headrace.policies.actor_q import ActorQ
-from headrace.policies.base import Policy, is_kind, kind_of
+from headrace.policies.base import Policy, is_kind
 from headrace.policies.convolutions import ImageEncoder
-from headrace.policies.critics import Critics, NormalizedCritics, RenormCritics
 from headrace.policies.examination import examine
 from headrace.policies.heads import (
     BernoulliHead,
@@ -27,23 +25,15 @@ from headrace.policies.heads import (
     MultiCategoricalHead,
     StateStdHead,
 )
-from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout, RenormMLP
-from headrace.policies.normalization import BatchRenorm
-from headrace.policies.q_network import QNetwork
+from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout
 from headrace.policies.recurrent import RecurrentActorCritic
 
 # hidden layers up to which the kernels are faster than plain torch. A rule and no measurement, so that a run that is
 # resumed has the same bits; benchmarks/generality.py has layers of 300 to 512.
 WIDEST = 1024
 _HEADS = (CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead)
-_ROLES: dict[type[Policy], dict[str, tuple[type, ...]]] = {  # the classes of a policy's parts
-    ActorCritic: {"actor": (MLP,), "critic": (MLP,), "actor_out": (Readout,), "critic_out": (Readout,), "head": _HEADS},
-    ActorQ: {"actor": (MLP, RenormMLP), "actor_out": (Readout,), "critics": (Critics, RenormCritics)},
-    QNetwork: {
-        **{"trunk": (MLP,), "branch": (MLP, type(None)), "value_branch": (MLP, type(None))},
-        **{"out": (Readout,), "value_out": (Readout, type(None))},
-    },
-}
+# the classes of a policy's parts
+_ROLES = {"actor": (MLP,), "critic": (MLP,), "actor_out": (Readout,), "critic_out": (Readout,), "head": _HEADS}
 
 
 class Verdict(NamedTuple):
@@ -59,8 +49,7 @@ def verdict(policy: Policy) -> Verdict:
     found = examine(policy)
     if Verdict not in found.kept:
         reason = _why_not(policy) or found.altered
-        acting = reason or (AsChosen("batch renormalisation acts in torch") if renormalizes(policy) else None)
-        found.kept[Verdict] = Verdict(acting, reason or found.own_gradients, flat_buffer(found.parameters))
+        found.kept[Verdict] = Verdict(reason, reason or found.own_gradients, flat_buffer(found.parameters))
     return found.kept[Verdict]  # type: ignore[no-any-return]
 
 
@@ -94,20 +83,13 @@ def _why_not(policy: Policy) -> str | None:
         return AsChosen("actions of several kinds are chosen and learned by programs that are made of the policy")
     if isinstance(getattr(policy, "head", None), StateStdHead):
         return AsChosen("deviations that the network outputs are learned by programs that are made of their loss")
-    roles = _ROLES.get(kind_of(policy))
-    if roles is None:
+    if not is_kind(policy, ActorCritic):
         return f"it is written for the classes of Headrace, not for {type(policy).__name__}"
-    if is_kind(policy, QNetwork) and policy.masked:
-        return AsChosen("action masks of Q-networks are applied in torch")
-    if getattr(policy, "quantiles", 1) > 1 and type(policy) is QNetwork:
-        return AsChosen("quantiles of Q-networks are learned by programs that are made of their loss")
-    parts = {name: getattr(policy, name) for name in roles}
-    for name, kinds in roles.items():
-        if type(parts[name]) is NormalizedCritics:
-            return AsChosen("critics with normalisation are learned by programs that are made of their loss")
+    parts = {name: getattr(policy, name) for name in _ROLES}
+    for name, kinds in _ROLES.items():
         if type(parts[name]) not in kinds:
             return f"its {name} is of class {type(parts[name]).__name__}, for which there is no kernel"
-    known = {parameter for part in parts.values() if part is not None for parameter in part.parameters()}
+    known = {parameter for part in parts.values() for parameter in part.parameters()}
     for path, parameter in policy.named_parameters():
         if parameter not in known:
             reason = f"it has no place for the parameter {path}, which is outside the networks that it is written for"
@@ -115,31 +97,23 @@ def _why_not(policy: Policy) -> str | None:
             of_images = {own for encoder in images for own in encoder.parameters()}
             return AsChosen(reason) if parameter in of_images else reason
     odd = next(filter(None, (_odd(name, part, policy) for name, part in parts.items())), None)
-    sizes: Any = (*policy.hidden, *(getattr(policy, "critic_hidden", None) or ()))  # type: ignore[misc]
-    widest = max(sizes, default=0)
+    widest = max((*policy.hidden, *policy.critic_hidden), default=0)
     if widest > WIDEST:
         return odd or AsChosen(f"hidden layers of {widest} are faster in torch; it is for up to {WIDEST}")
     return odd
 
 
-def renormalizes(policy: Policy) -> bool:
-    """True if a policy's networks update running moments as they learn."""
-    return isinstance(policy, ActorQ) and isinstance(policy.actor, RenormMLP)
-
-
-def _odd(name: str, part: nn.Module | None, policy: Policy) -> str | None:
+def _odd(name: str, part: nn.Module, policy: ActorCritic) -> str | None:
     """How a part differs from what its constructor makes."""
-    if not isinstance(part, MLP | Critics):
+    if not isinstance(part, MLP):
         return None
     if part.activation != policy.activation or part._activate is not ACTIVATIONS[part.activation]:
         return f"the activation of its {name} is not {policy.activation}"
-    if isinstance(part, MLP):
-        norm = BatchRenorm if isinstance(part, RenormMLP) else nn.LayerNorm
-        kinds = {type(layer) for layer in part.layers} - {Dense} | {type(one) for one in part.norms} - {norm}
-        if kinds:
-            return f"its {name} has a layer of class {kinds.pop().__name__}, for which there is no kernel"
-        if norm is nn.LayerNorm and any(one.eps != 1e-5 or one.bias is None for one in part.norms):
-            return f"its {name} has a LayerNorm of other settings"
+    kinds = {type(layer) for layer in part.layers} - {Dense} | {type(one) for one in part.norms} - {nn.LayerNorm}
+    if kinds:
+        return f"its {name} has a layer of class {kinds.pop().__name__}, for which there is no kernel"
+    if any(one.eps != 1e-5 or one.bias is None for one in part.norms):
+        return f"its {name} has a LayerNorm of other settings"
     return None
 
 

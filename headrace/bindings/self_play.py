@@ -4,23 +4,25 @@ one call."""
 from __future__ import annotations
 
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings import acting, collector_cpu  # noqa: F401 - whose kernels are asked later
-from headrace.bindings.actor_critic_layout import normalizer_of
+from headrace.bindings.acting import Acts, act_of, value_of
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
+from headrace.bindings.compiled.placed_program import PlacedProgram
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
-from headrace.core.fused import kernel_of, register
-from headrace.data.rollout import Rollout
+from headrace.core.fused import register
+from headrace.data.rollout import Rollout, each_column, flatten
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.language.ir import MOVER
 from headrace.kernels.learning import self_play_arguments as given
-from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned, rounded
+from headrace.kernels.nn.layout import BLOCK, WORKERS, aligned
+from headrace.kernels.rows import slots
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
@@ -37,42 +39,50 @@ FLAGS = 5  # rows of flags in headrace.kernels.learning.self_play_games
 
 
 class _Games:
-    """The call that plays T moves of one policy in the games of one env, while their memory stays the same."""
+    """The call that plays T moves of one policy in the games of one env, while their memory stays the same. acts: of
+    the policy and its opponents. value: of the policy."""
 
-    def __init__(self, env: SelfPlayEnv, policy: ActorCritic, rollout: Rollout, step: Call) -> None:
+    def __init__(
+        self, env: SelfPlayEnv, policy: ActorCritic, rollout: Rollout, step: Call, acts: list[Acts], value: Acts
+    ) -> None:
         self.env, steps, games = env, rollout.num_steps, rollout.num_envs
-        self.policies = _policies(policy, 1 + env.league.opponents)
-        self.slots, self.spent = np.tile(step.slots, (WORKERS, 1)), np.zeros((WORKERS, LINE), np.uint64)
+        self.steps, self.spent = np.tile(step.slots, (WORKERS, 1)), np.zeros((WORKERS, LINE), np.uint64)
         self.numbers = np.zeros(games, np.int64)  # of the policies that play
         opponents = WORKERS, env.league.opponents
         self.scores, self.games = np.zeros(opponents), np.zeros(opponents, np.int64)
         own = (env._return, env._margin, env._length, env._played, env._rated, env._opponent)
         state = given.GameState._make((*(x.numpy() for x in own), self.numbers, self.scores, self.games))
-        actor, unread = acting.actor_of(policy), np.zeros(LAST * 2 * games, np.float32)
+        envs = _env_state(env.env.target)  # type: ignore[attr-defined]
+        room, policies, unread = _room(envs, policy), [policy, *env._rivals], torch.zeros(LAST * 2 * games)
+        columns = [flatten(x) for x in (rollout.action, rollout.log_prob, rollout.value[:steps])]
+        of_both = [flatten(env._inner.action), unread, unread]
+        self._players = (  # kept, because the call has their addresses
+            _players([policy], acts[:1], flatten(rollout.observation[:steps]), room.draws, columns),
+            _players(policies, acts, flatten(env._inner.observation[:LAST]), room.draws, of_both),
+            [PlacedProgram(value.program, (policy, rollout.observation[-1], None), [rollout.value[-1]])],
+        )
+        first, others, last = (_player(each, room.draws) for each in self._players)
         arguments = given.GamesArguments(
-            self.policies,
-            _columns(actor, rollout, rollout.log_prob.view(-1).numpy(), rollout.value.view(-1).numpy()),
-            _columns(actor, env._inner, unread, unread),
-            state,
-            envs := _env_state(env.env.target),  # type: ignore[attr-defined]
-            room := _room(envs, policy, actor),
+            *(first, others, last, _columns(rollout), _columns(env._inner), state, envs, room),
             _numbers(env, policy, rollout),
-            (np.uint64(step.function.address), np.uint64(self.slots.shape[1])),
-            self.slots.reshape(-1),
-            self.spent.reshape(-1),
+            (np.uint64(step.function.address), np.uint64(self.steps.shape[1])),
+            *(self.steps.reshape(-1), self.spent.reshape(-1)),
         )
         whole = (0, queue_state(), arguments)
         self.call = Call(entry("learning.self_play_games", "play", whole, ANNOUNCEMENT), whole)
         numbers = arguments._fields.index("numbers"), given.GameNumbers._fields.index("own_draws")
-        self.counters, self.threads = self.call.slot(2, *numbers), actor.threads(steps * games)
+        self.counters, self.threads = self.call.slot(2, *numbers), acts[0].threads(steps * games)
         self.stuck, self.work_queue = room.stuck, WorkQueue()
+
+    @property
+    def fits(self) -> bool:
+        """True if columns are read and written where they lie."""
+        return all(placed.fits for each in self._players for placed in each)
 
     def run(self, collector: InlineCollector, first_step: int) -> dict[str, float]:
         """Play, and return the seconds spent in the learner's part and in the rest."""
         env, policy = self.env, collector.policy
         env.begin_rollout()
-        for number, one in enumerate((policy, *env._rivals)):
-            self._take(number, one)  # type: ignore[arg-type]
         for one, part in env._opponents:
             number = 0 if one is policy else 1 + env._rivals.index(one)
             self.numbers[env._order[part].numpy()] = number
@@ -92,32 +102,47 @@ class _Games:
             return {"collecting": seconds}
         return {"inference": seconds * inference / (inference + games), "env": seconds * games / (inference + games)}
 
-    def _take(self, number: int, policy: ActorCritic) -> None:
-        """Copy what differs between the policies."""
-        to, normalizer = self.policies, normalizer_of(policy)
-        parameters = acting.actor_of(policy).parameters
-        to.parameters[number, : len(parameters)] = parameters
-        to.value_scale[number] = acting.value_scale(policy)
-        to.center[number], to.scale[number] = normalizer.center, normalizer.scale
+
+def _players(
+    policies: list[Any], acts: list[Acts], seen: Tensor, draws: np.ndarray, columns: list[Tensor]
+) -> list[PlacedProgram]:
+    """The programs of policies for the same columns."""
+    random = torch.from_numpy(draws[0]).view(-1, int(BLOCK)).t()
+    found = []
+    for policy, own in zip(policies, acts, strict=True):
+        drawn = random[:, : policy.num_draws]
+        found.append(PlacedProgram(own.program, (policy, seen, None, drawn, None), columns))
+    return found
 
 
-def _policies(policy: ActorCritic, count: int) -> given.Policies:
-    actor, normalizer = acting.actor_of(policy), normalizer_of(policy)
-    first = actor.policy_arguments(policy, normalizer)
-    spread = np.tile(first.head.spread, (count, 1, 1))
-    numbers = aligned(count, rounded(len(actor.parameters)))
-    inputs = np.zeros((2, count, len(normalizer.center)), np.float32)
-    scales = np.zeros((2, count, 2), np.float32)  # of heads, and of values
-    return given.Policies(first, numbers, spread, scales[0], scales[1], inputs[0], inputs[1])
+def _player(placed: list[PlacedProgram], draws: np.ndarray) -> given.Player:
+    """Programs as the kernel takes them."""
+    first = placed[0].program
+    columns = {first.sources[i].name: slots.column(position) for position, i in enumerate(first.columns)}
+    drawn = columns.get("random", 0)
+    for each in placed:
+        each.memory.prepare(int(BLOCK), 1)
+        each.memory.words[slots.TASK] = slots.ALL
+        each.workers.take(each.memory.words, WORKERS)
+    return given.Player(
+        entries=np.array([each.program.cpu.native.address for each in placed], np.uint64),
+        slots=np.concatenate([each.workers.slots for each in placed]),
+        each=np.uint64(placed[0].memory.count),
+        moving=placed[0].moving[placed[0].moving[:, 0] != drawn],
+        draws=np.uint64(drawn),
+        random=np.array((draws.ctypes.data, draws.strides[0])),
+    )
 
 
-def _columns(actor: acting.Acting, rollout: Rollout, log_prob: np.ndarray, value: np.ndarray) -> given.GameColumns:
+def _columns(rollout: Rollout) -> given.GameColumns:
     seen, action = rollout.observation, _actions(rollout)
     names = ("reward", "terminated", "truncated", "episode_return", "episode_length")
+    nothing = np.empty(0, np.int32), np.empty(0, np.float32)
+    numbers = action.reshape(-1).numpy()
     return given.GameColumns(
         *(np.uint64(seen.stride(2)), np.uint64(action.shape[1])),
         *(seen.permute(2, 0, 1).reshape(-1).numpy(), rollout.valid.view(-1).numpy()),
-        *(*actor.column(action.reshape(-1).numpy()), log_prob, value),
+        *((numbers, nothing[1]) if numbers.dtype == np.int32 else (nothing[0], numbers)),
         *(getattr(rollout, name).view(-1).numpy() for name in names),
     )
 
@@ -137,13 +162,13 @@ def _env_state(target: CpuEnvs) -> given.EnvState:
     return given.EnvState._make((*packs, arrays, *rows, np.uint64(target._per_block), mover))
 
 
-def _room(env: given.EnvState, policy: ActorCritic, actor: acting.Acting) -> given.GameRoom:
+def _room(env: given.EnvState, policy: ActorCritic) -> given.GameRoom:
     block, draws = int(BLOCK), -(-policy.num_draws // 4) * 4
     state = int(env.float_rows), int(env.integer_rows), sum(x.shape[1] for x in env.arrays)
     held = [np.zeros((WORKERS, rows * block), kind) for rows, kind in zip(state, ("f4", "i4", "u1"), strict=True)]
     flags, own = np.zeros((WORKERS, FLAGS, block), np.bool_), aligned(WORKERS, draws * block)
     stuck = np.zeros((WORKERS, 3), np.int64)
-    return given.GameRoom._make((actor.scratch(), own, *held, aligned(WORKERS, block), flags, stuck))
+    return given.GameRoom._make((own, *held, aligned(WORKERS, block), flags, stuck))
 
 
 def _numbers(env: SelfPlayEnv, policy: ActorCritic, rollout: Rollout) -> given.GameNumbers:
@@ -154,6 +179,7 @@ def _numbers(env: SelfPlayEnv, policy: ActorCritic, rollout: Rollout) -> given.G
         env._half,
         env.env.takes_turns,
         features,
+        _actions(rollout).shape[0],
         policy.num_draws,
         MOST_MOVES,
     )
@@ -164,7 +190,7 @@ _games: Bound[_Games] = Bound()
 
 
 def serves(collector: InlineCollector, first_step: int | Tensor) -> bool:
-    """Whether the games are compiled for the CPU, and all policies have the kernels for acting."""
+    """Whether the games are compiled for the CPU, and all policies act by programs."""
     env, policy, rollout = collector.env, collector.policy, collector.rollout
     if type(env) is not SelfPlayEnv or "step" in vars(env) or not acts_as_written(collector):
         return False
@@ -182,24 +208,29 @@ def serves(collector: InlineCollector, first_step: int | Tensor) -> bool:
     columns = (_actions(rollout), _actions(env._inner), rollout.log_prob, rollout.value)
     if policy is not env._policy or not all(x.is_contiguous() for x in columns):
         return False
-    seen, layouts = rollout.observation[0], []
-    for one in (policy, *env._rivals):
-        assert isinstance(one, ActorCritic)
-        if kernel_of(ActorCritic.act, one, seen, None, None) is not acting.act:
-            return False
-        tables = acting.actor_of(one).tables
-        layouts.append((tables.network.layers.tobytes(), tables.head.log_std, tables.offsets))
-    return len(set(layouts)) == 1
+    games = _games_of(collector)
+    return games is not None and games.fits
+
+
+def _games_of(collector: InlineCollector) -> _Games | None:
+    """The call for this collector; None where a policy has no program, or another one than the learner's."""
+    env, policy, rollout = collector.env, collector.policy, collector.rollout
+    assert isinstance(env, SelfPlayEnv) and isinstance(policy, ActorCritic)
+    seen, random = rollout.observation[0], torch.empty(rollout.num_envs, policy.num_draws)
+    acts, value = [act_of(one, seen, random) for one in (policy, *env._rivals)], value_of(policy, seen)
+    if not isinstance(value, Acts) or not all(isinstance(own, Acts) and not own.copies for own in (*acts, value)):
+        return None
+    found: list[Any] = acts
+    if len({(own.program.code.sizes, own.program.cpu.layout.outputs, *own.program.columns) for own in found}) > 1:
+        return None
+    step = env.env.target.bound(env._inner)  # type: ignore[attr-defined]
+    lie = [column for _, column in each_column(rollout.columns, rollout)]
+    return _games.get(lambda: _Games(env, policy, rollout, step, found, value), rollout, step, value, *acts, *lie)
 
 
 @register("collector.steps", serves, DIGESTS["collector.steps"], (InlineCollector,))
 @torch.no_grad()
 def steps(collector: InlineCollector, first_step: int) -> None:
-    """headrace.parallel.collector.steps, with the same bits as the kernels for acting and stepping."""
-    env, policy, rollout = collector.env, collector.policy, collector.rollout
-    assert isinstance(env, SelfPlayEnv) and isinstance(policy, ActorCritic)
-    target = env.env.target  # type: ignore[attr-defined]
-    actor, step = acting.actor_of(policy), target.bound(env._inner)
-    games = _games.get(lambda: _Games(env, policy, rollout, step), rollout, actor, step)
-    for part, seconds in games.run(collector, first_step).items():
+    """headrace.parallel.collector.steps, with the same bits as acting and stepping by turns."""
+    for part, seconds in _games.last(collector.rollout).run(collector, first_step).items():
         collector.timer.add(part, seconds)

@@ -85,13 +85,7 @@ def fused(name: str, binding: str | None = None, quiet: bool = False) -> Callabl
                     return kernel.call
             return None
 
-        def latest() -> Callable[P, R] | None:
-            if not (kernels_serve() and candidates):
-                return None
-            kernel = candidates[0]
-            return kernel.call if _follows(plain, kernel) else None
-
-        dispatch.plain, dispatch.serving, dispatch.latest = plain, serving, latest  # type: ignore[attr-defined]
+        dispatch.plain, dispatch.serving = plain, serving  # type: ignore[attr-defined]
         return dispatch
 
     return decorate
@@ -120,14 +114,6 @@ def kernel_of(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Ca
     function has been put in its place."""
     serving = getattr(function, "serving", None)
     return serving and serving(*args, **kwargs)  # type: ignore[no-any-return]
-
-
-def latest_kernel(function: Callable[P, R]) -> Callable[P, R] | None:
-    """The kernel of a @fused function that is tried first, without the check of the arguments: the caller has made it
-    for the same arguments. None if the plain function has changed since the kernel was written, or if kernels do not
-    serve here."""
-    latest = getattr(function, "latest", None)
-    return latest and latest()  # type: ignore[no-any-return]
 
 
 def silence() -> None:

@@ -185,9 +185,14 @@ class QNetwork(Policy):
         """The value of given actions, [N]. random: see forward()."""
         return self(observation, *given(random)).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 
-    @fused("q_network.act", "headrace.bindings.off_policy_acting")
+    @fused("q_network.act", "headrace.bindings.acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """The best action and its value; with `random`, a random action with probability `exploration`."""
+        apart = len(self.exploration) not in (1, batch_size(observation))
+        return self.explored(observation, rnn_state, random, self.exploration.mean() if apart else self.exploration)
+
+    def explored(self, observation: Any, rnn_state: Any, random: Tensor | None, exploration: Tensor) -> PolicyOutput:
+        """act() with this probability of a random action, or one for each row."""
         rows = batch_size(observation)
         if rnn_state is None:
             rnn_state = self.initial_state(rows)
@@ -200,12 +205,11 @@ class QNetwork(Policy):
         if padded:
             value, action, rnn_state = (tree_map(lambda x: x[:rows], part) for part in (value, action, rnn_state))
         if random is not None:
-            epsilon = self.exploration if len(self.exploration) in (1, rows) else self.exploration.mean()
             if self.masked:
                 explored = random_choice(mask_of(self.mask_space, observation)[:, :rows], random[:, 1])
             else:
                 explored = (random[:, 1] * self.num_actions).long()
-            action = torch.where(random[:, 0] < epsilon, explored, action)
+            action = torch.where(random[:, 0] < exploration, explored, action)
         return PolicyOutput((action + self.start).to(torch.int32), None, value, rnn_state)
 
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:

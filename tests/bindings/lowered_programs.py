@@ -33,20 +33,23 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a pro
 from headrace import bindings, envs
 from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.algorithms.objectives import loss_and_metrics
+from headrace.bindings import acting
 from headrace.bindings.compiled import compiled_learning, compiled_objectives, loss_program, lowered
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
 from headrace.core import fused
 from headrace.core.cores import cores
-from headrace.data.rollout import Rollout
+from headrace.data.rollout import Rollout, tree_map
 from headrace.data.spaces import action_column, env_columns, is_image, leaves
 from headrace.kernels.rows.reasons import AsksSettings, NotRows
 from headrace.kernels.rows.tracing.trace_key import source_lines
+from headrace.policies.actor_critic import ActorCritic
 from headrace.training.plan import settle
 
 ENVS, STEPS, ROWS, TRACES = 8, 8, 16, 5
 SMALL = {"num_steps": STEPS, "minibatch_size": STEPS * ENVS, "batch_size": ROWS, "learning_starts": 1, "epochs": 1}
 COUNTS = {"buffer_size", "train_freq", "gradient_steps", "n_steps", "target_interval", "schedule", "num_envs"}
 WIDTHS = ("hidden", "critic_hidden")
+ACTING = ("ppo", "sac", "td3", "dqn", "qrdqn", "c51", "pqn")  # algorithms whose policies act as those of all others
 OTHERS = {  # names of Gymnasium's: observations, and choices or joints; Hopper has no registered settings
     "LunarLander-v3": (8, Discrete(4)),
     "HalfCheetah-v5": (17, 6),
@@ -108,13 +111,13 @@ def _kind(config: Any, observation: Space, action: Space) -> str:
     return f"{own} {type(observation)} {type(action)} {action.shape}"
 
 
-def varied(request: Request, seed: int) -> Request:
-    """The same with other sizes."""
+def varied(request: Request, seed: int, choices: bool = True) -> Request:
+    """The same with other sizes. choices: with another number of choices, too."""
     numbers = random.Random(seed)
     observation, action, config = request.observation, request.action, request.config
     if isinstance(observation, Box) and len(observation.shape) == 1:
         observation = Box(-1, 1, (numbers.randint(11, 60),))
-    if isinstance(action, Discrete):
+    if isinstance(action, Discrete) and choices:
         action = Discrete(5 + (5 * seed + 2) % 8, start=action.start)
     if isinstance(action, Box) and action.shape != (1,):
         action = Box(-1, 1, (4 + 2 * (3 * seed % 5) + action.shape[0] % 2,))  # programs of odd sizes are others
@@ -131,9 +134,24 @@ def asked(request: Request, known: Entries | None = None) -> list[Asked]:
     columns = env_columns(request.observation) | {"action": action_column(request.action)} | algorithm.columns()
     rollout = Rollout(STEPS, ENVS, columns)
     rollout.valid.fill_(True)
-    with _noting(known or {}) as found, suppress(_Noted):
-        algorithm.warm_up(rollout)
+    with _noting(known or {}) as found:
+        with suppress(_Noted):
+            algorithm.warm_up(rollout)
+        if request.name in ACTING:
+            _ask_acting(algorithm.policy, rollout)
     return [one._replace(algorithm=algorithm) for one in found]
+
+
+@torch.no_grad()
+def _ask_acting(policy: Any, rollout: Rollout) -> None:
+    """Ask for the programs by which a policy of Headrace's acts and evaluates."""
+    if type(policy) not in acting.OUTPUTS:
+        return
+    seen = tree_map(lambda x: x[0], rollout.observation)
+    for drawn in (torch.zeros(ENVS, policy.num_draws), None):
+        acting.act_of(policy, seen, drawn)
+    if isinstance(policy, ActorCritic):
+        acting.value_of(policy, seen)
 
 
 class _Noted(Exception):
@@ -294,6 +312,18 @@ def _merged(trees: list[Any], sizes: Sizes) -> Any:
     return first
 
 
+def _add(entries: list[str], own: Asked, others: Iterable[list[Asked]], place: int) -> str:
+    """Add the entry of a program that was traced at several sizes; say why it does not serve at its own."""
+    alike = [next((x for x in each if x.key == own.key and x.settings == own.settings), None) for each in others]
+    if None in alike:
+        return "of the key"
+    try:
+        entries.insert(place, json.dumps(fitted(alike)))  # type: ignore[arg-type]
+    except NoRule as error:
+        return str(error)[:200]
+    return "" if entry_for(entries, own.settings, own.numbers) == own.tree else "another program"
+
+
 def everything(wanted: Iterable[Request]) -> Entries:
     """The entries of all programs that trainings ask for."""
     known: Entries = {}
@@ -307,17 +337,10 @@ def everything(wanted: Iterable[Request]) -> Entries:
         others = [asked(varied(request, seed)) for seed in range(TRACES)]
         for own in new:
             entries = known.setdefault(own.key, [])
-            alike = [
-                next((x for x in each if x.key == own.key and x.settings == own.settings), None) for each in others
-            ]
-            try:
-                if None in alike:
-                    raise NoRule("of the key")
-                entry = fitted(alike)  # type: ignore[arg-type]
-                entries.append(json.dumps(entry))
-                why = "" if entry_for(entries, own.settings, own.numbers) == own.tree else "another program"
-            except NoRule as error:
-                why = str(error)[:200]
+            why = _add(entries, own, others, len(entries))
+            if why and isinstance(request.action, Discrete):  # of two choices all but one are no axis
+                alike = [asked(varied(request, seed, choices=False)) for seed in range(TRACES)]
+                why = _add(entries, own, alike, 0)
             if why:
                 entries.insert(0, json.dumps(fitted([own])))
                 print(f"{request.name}: {own.loss.name} for its own sizes alone, {request.observation}: {why}")

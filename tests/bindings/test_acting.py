@@ -1,5 +1,6 @@
-"""Decisions by the CPU's kernel: the plain policy's."""
+"""Decisions by programs of Headrace's own policies: the plain policy's."""
 
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
 import pytest
@@ -77,10 +78,12 @@ def test_bits_depend_neither_on_the_batch_nor_on_threads(monkeypatch):
     for threads in (1, 2):
         monkeypatch.setenv("HEADRACE_THREADS", str(threads))
         whole.append(policy.act(observation, None, random))
-    part = policy.act(observation[1003:1100], None, random[1003:1100])
-    for one, other, few in zip(*(d[:3] for d in (*whole, part)), strict=True):
+    for one, other in zip(*(d[:3] for d in whole), strict=True):
         assert torch.equal(one, other)
-        assert torch.equal(one[1003:1100], few)
+    for first, last in ((1003, 1100), (17, 18), (20, 28), (30, 39), (4990, 5000)):
+        part = policy.act(observation[first:last], None, random[first:last])
+        for one, few in zip(whole[0][:3], part[:3], strict=True):
+            assert torch.equal(one[first:last], few)
 
 
 @torch.no_grad()
@@ -128,11 +131,41 @@ def test_nan_stays_with_its_observation():
     assert decision.log_prob.isnan().nonzero().flatten().tolist() == [7]
 
 
-def test_gradients_and_scattered_parameters_are_left_to_torch():
+def test_gradients_are_left_to_torch():
     policy = prepared(Discrete(3), {})
     assert policy.act(observations(64), None, None).value.requires_grad
-    with torch.no_grad():
-        assert not acting._serves(deepcopy(policy), observations(64), None, None)
+    assert fused.kernel_of(ActorCritic.act, policy, observations(64), None, None) is None
+
+
+@torch.no_grad()
+def test_copies_and_replaced_parameters_have_the_same_bits():
+    policy, observation = prepared(Discrete(3), {}), observations(64)
+    expected, other = policy.act(observation, None, None), deepcopy(policy)
+    other.actor_out.weight = torch.nn.Parameter(other.actor_out.weight.clone())
+    assert fused.kernel_of(ActorCritic.act, other, observation, None, None) is acting.act
+    assert all(map(torch.equal, other.act(observation, None, None)[:3], expected[:3]))
+
+
+@torch.no_grad()
+def test_what_is_patched_acts(monkeypatch):
+    policy, observation = prepared(Discrete(3), {}), observations(64)
+    before = policy.act(observation, None, None).value
+    with monkeypatch.context() as patch:
+        patch.setattr(ActorCritic, "_value", lambda self, features: self.critic_out(features).flatten() + 3)
+        torch.testing.assert_close(policy.act(observation, None, None).value, before + 3)
+    assert torch.equal(policy.act(observation, None, None).value, before)
+
+
+def test_another_thread_acts_at_the_same_time():
+    policy, observation = prepared(Box(-2, 4, (3,)), {"hidden": (64, 64)}), observations(64)
+
+    @torch.no_grad()
+    def acted(_):
+        return policy.act(observation, None, None)[:3]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = [*threads.map(acted, range(40))]
+    assert all(all(map(torch.equal, one, acted(0))) for one in found)
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.core.fused import plain_only
 from headrace.data.flat_dict import FlatDict
 from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from headrace.policies.actor_critic import ActorCritic
@@ -30,11 +31,11 @@ KINDS = {
     "DQN": lambda: QNetwork(VECTOR, Discrete(4, start=-1), normalize_observation=True),
     "PQN": lambda: QNetwork(VECTOR, Discrete(4), (16,), layer_norm=True),
     "dueling": lambda: QNetwork(VECTOR, Discrete(4), dueling=True),
+    "masked DQN": lambda: QNetwork(MASKED, Discrete(5)),
+    "CrossQ": lambda: ActorQ(VECTOR, FORCES, (24,), batch_renorm=10),
 }
 TENSORS = {  # kinds that act by tensors
-    "masked DQN": lambda: QNetwork(MASKED, Discrete(5)),
     "correlated noise": lambda: ActorQ(VECTOR, FORCES, (24,), noise_autocorrelation=0.5),
-    "CrossQ": lambda: ActorQ(VECTOR, FORCES, (24,), batch_renorm=10),
 }
 
 
@@ -116,12 +117,15 @@ def _activation(policy, layer):
 
 @pytest.mark.parametrize("kind", ["discrete", "SAC", "TD3", "DQN"])
 @pytest.mark.parametrize("change", [_hook, _function, _activation])
-def test_what_was_changed_acts_by_tensors(kind, change):
+def test_what_was_changed_acts_by_tensors_or_a_program_of_its_own(kind, change):
     policy = prepared(KINDS[kind])
     row = observations(policy)[0]
     same(policy, row)
     change(policy, policy.out if isinstance(policy, QNetwork) else policy.actor_out)
-    assert policy.act_on_one(row, True, None) is None
+    assert (policy.act_on_one(row, True, None) is None) == (change is not _activation)
+    with plain_only():
+        plain = policy.predict(row)[0]
+    np.testing.assert_allclose(policy.predict(row)[0], plain, rtol=1e-5)
     np.testing.assert_array_equal(policy.predict(row)[0], policy.predict(row[None])[0][0])
 
 
@@ -138,14 +142,14 @@ def test_other_weights_are_seen(kind):
     assert not np.allclose(same(policy, row), last)
     np.testing.assert_array_equal(same(policy, row), same(fresh, row))
     readout.bias = torch.nn.Parameter(readout.bias.clone())  # no longer in one buffer
-    assert policy.act_on_one(row, True, None) is None
+    np.testing.assert_array_equal(same(policy, row), same(fresh, row))
 
 
-def test_a_copy_acts_by_tensors_and_exploration_of_each_environment_is_not_looked_at():
+def test_a_copy_has_the_same_bits_and_exploration_of_each_environment_is_not_looked_at():
     policy = prepared(KINDS["DQN"])
     row = observations(policy)[0]
     other = deepcopy(policy)
-    assert other.act_on_one(row, True, None) is None and other.predict(row)[0] == same(policy, row)
+    assert other.act_on_one(row, True, None) == same(policy, row)
     policy.exploration = torch.full((8,), 1.0)
     assert {int(same(policy, row, False, seed)) for seed in range(20)} == {int(same(policy, row))}
 

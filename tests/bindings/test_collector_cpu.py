@@ -1,4 +1,5 @@
-"""The collector's kernels: bit for bit what deciding and stepping by turns gives, and when it may not serve."""
+"""Collecting with policies of Headrace: bit for bit what deciding and stepping by turns gives, and when all steps are
+one call."""
 
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import torch
 from helpers.corridor import Corridor
 
 from headrace import envs
-from headrace.bindings import collector_cpu
+from headrace.bindings.compiled import compiled_collecting
 from headrace.core import fused
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Column
@@ -94,7 +95,7 @@ def test_other_environments_have_a_call_per_step_with_the_same_bits(make, num_en
 
     calls, turns = source(), source()
     with torch.no_grad():
-        assert fused.kernel_of(steps, calls, 0) is collector_cpu.steps_of_rows
+        assert fused.kernel_of(steps, calls, 0) is compiled_collecting.steps
     for _ in range(3):
         mine, theirs = calls.collect(), by_turns(turns)
         for column in NAMES:
@@ -128,7 +129,8 @@ def test_a_call_per_step_can_be_stopped_and_is_not_for_every_collector():
 
 
 def test_bits_do_not_depend_on_threads(monkeypatch):
-    monkeypatch.setattr("headrace.bindings.acting.WORTH_HELP", 0)
+    monkeypatch.setattr(compiled_collecting, "WORTH_HELP", 0)
+    monkeypatch.setattr("headrace.bindings.compiled.loss_program.WORTH_HELP", 0)
     found = []
     for threads in ("1", "2", "3"):
         monkeypatch.setenv("HEADRACE_THREADS", threads)
@@ -178,49 +180,50 @@ def test_time_is_booked_by_part():
     assert min(source.timer.seconds.values()) > 0
 
 
-def test_what_it_does_not_know_goes_by_turns(monkeypatch):
-    def serves(source):
-        with torch.no_grad():
-            return fused.kernel_of(steps, source, 0) is collector_cpu.steps
+def in_one_call(source):
+    """Whether all steps are one call; None where no program collects."""
+    with torch.no_grad():
+        if fused.kernel_of(steps, source, 0) is not compiled_collecting.steps:
+            return None
+    return type(compiled_collecting._acts.last(source.rollout)) is compiled_collecting._Steps
 
+
+def test_what_it_does_not_know_goes_by_turns(monkeypatch):
     source = collector("CartPole-v1", 8)
-    assert serves(source)
+    assert in_one_call(source)
     with fused.plain_only():
-        assert not serves(source)
+        assert in_one_call(source) is None
     source.env = SimpleNamespace(backend="cpu", num_envs=8, first_env=0, device=source.env.device)
-    assert not serves(source)
+    assert not in_one_call(source)
     corridor = Corridor(64)
-    assert not serves(
+    assert not in_one_call(
         InlineCollector(corridor, ActorCritic(corridor.observation_space, corridor.action_space), 4, COLUMNS, 0)
     )
     wrapped = collector("CartPole-v1", 8)
     wrapped.env.step = lambda rollout, t: None
-    assert not serves(wrapped)
+    assert not in_one_call(wrapped)
     scattered = collector("CartPole-v1", 8)
     scattered.policy.actor_out.weight.data = scattered.policy.actor_out.weight.data.clone()
-    assert not serves(scattered)
+    assert in_one_call(scattered)
     monkeypatch.setattr(ActorCritic, "forward", lambda self, observation: None)
-    assert not serves(collector("CartPole-v1", 8))
+    assert in_one_call(collector("CartPole-v1", 8)) is None
 
 
 def test_what_changes_after_a_rollout_is_seen(monkeypatch):
-    def serves():
-        with torch.no_grad():
-            return fused.kernel_of(steps, source, 0) is collector_cpu.steps
-
     source = collector("CartPole-v1", 8)
     source.collect()
-    assert serves()
+    assert in_one_call(source)
     hook = source.policy.critic_out.register_forward_hook(lambda *call: None)
-    assert not serves()
+    assert in_one_call(source) is None
     hook.remove()
-    assert serves()
+    assert in_one_call(source)
     with monkeypatch.context() as patch:
         patch.setattr(ActorCritic, "value", lambda policy, observation, rnn_state=None: observation[:, 0])
-        assert not serves()
+        rollout = source.collect()
+        assert torch.equal(rollout.value[-1], rollout.observation[-1][:, 0])
     with monkeypatch.context() as patch:
         patch.setattr(MLP, "forward", lambda mlp, features: features)
-        assert not serves()
-    assert serves()
+        assert in_one_call(source) is None
+    assert in_one_call(source)
     source.rollout.value = source.rollout.value.double()
-    assert not serves()
+    assert not in_one_call(source)

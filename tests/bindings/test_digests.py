@@ -28,15 +28,20 @@ def reached(name):
     function, arguments = call(name)
     with torch.no_grad():
         fused.kernel_of(function, *arguments)  # imports the binding
-    kernels = fused._kernels[name] or of_a_gpu(name)
+    kernels = with_digest(name) or of_a_gpu(name)
     return function.plain, kernels, fused.reached(function.plain, kernels[0].classes)
+
+
+def with_digest(name):
+    """The kernels of this name that were written after a source; programs are made of it."""
+    return [kernel for kernel in fused._kernels[name] if kernel.digest]
 
 
 def of_a_gpu(name):
     """The kernels of this name that are offered where there is a GPU; others find what was registered before."""
     before = {each: [*kernels] for each, kernels in fused._kernels.items()}
     actor_critic_cuda.offer.__wrapped__(bool)
-    found = [*fused._kernels[name]]
+    found = with_digest(name)
     for each, kernels in before.items():
         fused._kernels[each][:] = kernels
     return found

@@ -1,10 +1,10 @@
-"""Actions of Q-networks and off-policy actors by the CPU's kernel: the plain policy's."""
+"""Actions of Q-networks and off-policy actors by programs: the plain policy's."""
 
 import pytest
 import torch
 
 from headrace.algorithms.adam import Adam
-from headrace.bindings import off_policy_acting
+from headrace.bindings import acting
 from headrace.core import fused
 from headrace.core.fused import kernel_of
 from headrace.data.spaces import Box, Discrete
@@ -31,8 +31,8 @@ def prepared(name, scattered=False):
 
 
 def same(policy, observation, random):
-    """Acts by the kernel, and compares with plain torch."""
-    assert kernel_of(type(policy).act, policy, observation, None, random).__module__ == off_policy_acting.__name__
+    """Acts by a program, and compares with plain torch."""
+    assert kernel_of(type(policy).act, policy, observation, None, random).__module__ == acting.__name__
     mine = policy.act(observation, None, random)
     with fused.plain_only():
         plain = policy.act(observation, None, random)

@@ -12,7 +12,7 @@ from helpers.same import flat_weights
 from headrace import Trainer
 from headrace.algorithms.objectives import mean_weights
 from headrace.algorithms.off_policy import learn_from_replay
-from headrace.bindings import off_policy_acting
+from headrace.bindings import acting
 from headrace.bindings.compiled import compiled_replay, loss_program, replay_loop
 from headrace.core import rng
 from headrace.core.fused import kernel_of, plain_only
@@ -165,7 +165,7 @@ def test_acting_is_the_plain_policy(name, random):
     act = type(policy).act
     with torch.no_grad():
         for given in (draws, None):
-            assert kernel_of(act, policy, observation, None, given).__module__ == off_policy_acting.__name__
+            assert kernel_of(act, policy, observation, None, given).__module__ == acting.__name__
             found, plain = policy.act(observation, None, given), act.plain(policy, observation, None, given)
             torch.testing.assert_close(found.action, plain.action, rtol=1e-5, atol=1e-5)
             assert found.action.dtype == plain.action.dtype

@@ -13,8 +13,6 @@ import torch
 from headrace.core.fused import (
     AsChosen,
     fused,
-    kernel_of,
-    latest_kernel,
     plain_only,
     reached,
     register,
@@ -87,17 +85,6 @@ def test_the_latest_kernel_goes_first(module):
     register(name, lambda x: True)(lambda x: "first")
     register(name, lambda x: x > 0)(lambda x: "second")
     assert (module.double(1), module.double(-1)) == ("second", "first")
-
-
-def test_the_latest_kernel_is_known_without_asking_it(module, monkeypatch):
-    name = module.__name__.removesuffix("_module")
-    assert latest_kernel(module.double) is None
-    kernel = register(name, lambda x: False, reached(module.double).digest)(lambda x: "kernel")
-    assert latest_kernel(module.double) is kernel and kernel_of(module.double, 1) is None
-    with plain_only():
-        assert latest_kernel(module.double) is None
-    monkeypatch.setattr(module, "helper", lambda x: x)
-    assert latest_kernel(module.double) is None
 
 
 def test_a_constant_that_cannot_be_compared_counts_as_another(module, monkeypatch):

@@ -3,13 +3,12 @@
 import torch
 
 from headrace import envs
-from headrace.algorithms import a2c, dqn, ppo, pqn, reinforce, sac
+from headrace.algorithms import a2c, ppo, pqn, reinforce, sac
 from headrace.algorithms.off_policy import learn_from_replay
 from headrace.algorithms.on_policy import Targets, process_and_learn
 from headrace.core.returns import explained_variance, gae, normalized
 from headrace.core.rng import shuffled, uniform
 from headrace.data.priorities import add_up, descend
-from headrace.data.replay import Batch
 from headrace.data.rollout import Rollout
 from headrace.data.spaces import Box, Discrete, action_column, env_columns
 from headrace.parallel.collector import InlineCollector, steps
@@ -50,16 +49,6 @@ def on_policy(space=BOX, kind=ppo.PPO, **settings):
     targets = Targets(normal(steps, ENVS), normal(steps, ENVS) * 2, rollout.valid[:-1])
     order = torch.arange(steps * ENVS).repeat(2, 1)
     return [algorithm.policy, algorithm.optimizer, rollout, targets, order, config]
-
-
-def off_policy(module, name, space, *settings):
-    kind, config = getattr(module, name), getattr(module, f"{name}Config")(**HIDDEN)
-    algorithm = kind.build(config, OBSERVATIONS, space, 0, "cpu")
-    shape = (STEPS, ROWS)
-    action = (normal(*shape) > 0).int() + 1 if space is CHOICES else normal(*shape, 2)
-    columns = (normal(*shape), torch.full(shape, 0.9), normal(*shape, 5), torch.ones(shape))
-    batches = Batch(normal(*shape, 5), action, *columns, torch.zeros(shape, dtype=torch.int64))
-    return algorithm, batches
 
 
 def learning_collector():
@@ -108,10 +97,6 @@ def call(name):
         if name == "actor_critic.value":
             return ActorCritic.value, [policy, observation, None]
         return ActorCritic.act, [policy, observation, None, torch.rand(ENVS, policy.num_draws)]
-    if name in ("actor_q.act", "q_network.act"):
-        kind, space = ("SAC", BOX) if name == "actor_q.act" else ("DQN", CHOICES)
-        policy = off_policy(sac if space is BOX else dqn, kind, space)[0].policy
-        return type(policy).act, [policy, normal(ENVS, 5), None, torch.rand(ENVS, policy.num_draws)]
     if name.startswith("off_policy."):
         collector = learning_collector()
         random = torch.rand(STEPS, ENVS, collector.policy.num_draws)

@@ -31,14 +31,25 @@ OTHERS = 0.02  # of rows may have another choice, where rounding decides
 @lru_cache(FUNCTIONS)
 def acting(names: tuple[str, ...]) -> CompiledOutputs:
     """Policy.act() as what is compiled: of the columns `names`, and the recurrent state after the step, which is 0
-    where the row is masked."""
+    where the row is masked. valid: None without recurrent state."""
 
-    def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor, valid: Tensor) -> list[Tensor]:
+    def act(policy: Policy, observation: Any, rnn_state: Any, random: Tensor | None, valid: Any) -> list[Tensor]:
         output = policy.act(observation, rnn_state, random)
         found = [getattr(output, name) for name in names]
         return found if rnn_state is None else [*found, torch.where(valid.unsqueeze(1), output.rnn_state, 0.0)]
 
     return CompiledOutputs(act)
+
+
+@lru_cache(1)
+def exploring() -> CompiledOutputs:
+    """QNetwork.explored() as what is compiled: a probability of a random action for each row."""
+
+    def explored(policy: Any, observation: Any, random: Tensor, exploration: Tensor) -> list[Tensor]:
+        output = policy.explored(observation, None, random, exploration)
+        return [output.action, output.value]
+
+    return CompiledOutputs(explored)
 
 
 @lru_cache(1)
@@ -101,10 +112,10 @@ def evaluate_last(collector: InlineCollector) -> None:
 class CompiledOutputs(CompiledLoss):
     """A function of rows without gradients."""
 
-    def _conditions(self, arguments: tuple[Any, ...], tries: Tries) -> Conditions:
+    def _conditions(self, arguments: tuple[Any, ...], tries: Tries, block: int = 0) -> Conditions:
         from headrace.bindings.compiled.loss_conditions import Conditions
 
-        return Conditions(self.plain, arguments, tries, gradients=False)
+        return Conditions(self.plain, arguments, tries, gradients=False, block=block)
 
     def _differs_later(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
         return self._differs(program, arguments)

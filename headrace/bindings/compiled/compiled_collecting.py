@@ -1,7 +1,8 @@
 """Collecting with any policy by machine code that is made of its act(): T steps of compiled environments in one call;
-and a call per step for other environments.
+and a call per step for other environments, in which what stands around a program's call is looked up once.
 
-The collector's kernels for Headrace's own policies (headrace.bindings.collector_cpu) are asked first."""
+Headrace's own policies have the program of all their calls (headrace.bindings.acting), so that the bits of a rollout
+are the same however it is collected."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings import collector_cpu, self_play  # noqa: F401 - whose kernels are asked first
+from headrace.bindings import self_play  # noqa: F401 - whose kernels are asked first
+from headrace.bindings.acting import OUTPUTS, Acts, act_of, explores_apart, is_ours, is_own, value_of
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import gpu_collecting  # noqa: F401 - whose kernels are asked too
@@ -31,16 +33,18 @@ from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
 from headrace.core.fused import register
 from headrace.core.looking import Moment, looked_once, moment
-from headrace.data.rollout import Rollout, flatten
+from headrace.data.rollout import Rollout, each_column, flatten, tree_map
 from headrace.envs.compiled.env import CompiledEnv
 from headrace.kernels.nn.layout import BLOCK, WORKERS
+from headrace.kernels.rows import slots
 from headrace.kernels.rows.targets.cpu_arguments import Collecting
 from headrace.kernels.runtime.entry_points import entry
 from headrace.kernels.runtime.native import Call
 from headrace.kernels.runtime.thread_pool import WorkQueue, queue_state
 from headrace.kernels.targets.cpu.env import CpuEnvs
 from headrace.parallel.collector import InlineCollector, acts_as_written, output_columns
-from headrace.policies.base import Policy, kind_of
+from headrace.policies.actor_critic import ActorCritic
+from headrace.policies.base import Policy, is_kind, kind_of
 from headrace.policies.heads import HybridHead
 
 LINE = 8  # words of a cache line
@@ -53,18 +57,44 @@ class _Acts:
     def __init__(self, program: Program, policy: Policy, rollout: Rollout) -> None:
         steps, envs = rollout.num_steps, rollout.num_envs
         self.random, self.states = torch.zeros(policy.num_draws, steps, envs), None
-        outputs = [flatten(getattr(rollout, name)[:steps]) for name in output_columns(rollout)]
+        self.own = is_own(policy)
+        outputs = (
+            _outputs(policy, rollout) if self.own else [_column(rollout, name) for name in output_columns(rollout)]
+        )
         if policy.state_width:
             self.states = torch.zeros(steps + 1, envs, policy.state_width)
             outputs.append(flatten(self.states[1:]))
-        self.threads = 1 if program.work * steps * envs < WORTH_HELP else program.threads(steps * envs)
-        self.placed = PlacedProgram(program, _given(policy, rollout, self.random.flatten(1).t(), self.states), outputs)
+        self.threads = self._threads(program, steps * envs)
+        apart = self.own and explores_apart(policy)
+        self.exploration = torch.zeros(steps, envs) if apart else None  # of each environment
+        self.placed = PlacedProgram(program, self._given(policy, rollout), outputs)
         self.fits = self.placed.fits
         self.moment: Moment | None = None  # in which these were found:
-        self.programs, self.step = [program], cast("Call | None", None)
+        # whose calls are counted
+        self.programs, self.step = [] if self.own else [program], cast("Call | None", None)
+
+    def _threads(self, program: Program, rows: int) -> int:
+        return 1 if program.work * rows < WORTH_HELP else program.threads(rows)
+
+    def _given(self, policy: Policy, rollout: Rollout) -> tuple[Any, ...]:
+        """The arguments of what the program is made of, all rows of a rollout."""
+        seen, valid = (flatten(column[: rollout.num_steps]) for column in (rollout.observation, rollout.valid))
+        random = self.random.flatten(1).t()
+        if self.exploration is not None:
+            return policy, seen, random, self.exploration.flatten()
+        if self.own:
+            return policy, seen, None, random, None
+        return policy, seen, None if self.states is None else flatten(self.states[:-1]), random, valid
+
+    def follow_exploration(self, policy: Any) -> None:
+        """Take over the probability of a random action of each environment."""
+        if self.exploration is not None:
+            apart = policy.exploration
+            self.exploration.copy_(apart if len(apart) == self.exploration.shape[1] else apart.mean())
 
     def take(self, collector: InlineCollector, rows: int) -> None:
         """Take over what changes from rollout to rollout. rows: of a call."""
+        self.follow_exploration(collector.policy)
         if self.states is not None:
             self.states[0] = collector.rnn_state
         self.placed.take(rows, self.threads)
@@ -86,7 +116,14 @@ class _Acts:
     def end(self, collector: InlineCollector) -> None:
         """Give the recurrent states to the rollout and the collector; evaluate the last observation."""
         self._give_states(collector)
-        evaluate_last(collector)
+        self._evaluate_last(collector)
+
+    def _evaluate_last(self, collector: InlineCollector) -> None:
+        """Fill the value of the last observation."""
+        if self.own:
+            collector.evaluate_bootstrap_row()
+        else:
+            evaluate_last(collector)
 
     def _give_states(self, collector: InlineCollector) -> None:
         rollout = collector.rollout
@@ -96,10 +133,16 @@ class _Acts:
             collector.rnn_state = self.states[-1].clone()
 
 
-def _given(policy: Policy, rollout: Rollout, random: Tensor, states: Tensor | None) -> tuple[Any, ...]:
-    """The arguments of compiled_acting.acting() that are all rows of a rollout."""
-    seen, valid = (flatten(column[: rollout.num_steps]) for column in (rollout.observation, rollout.valid))
-    return policy, seen, None if states is None else flatten(states[:-1]), random, valid
+def _column(rollout: Rollout, name: str) -> Tensor:
+    """All rows of a column that the policy fills."""
+    return flatten(getattr(rollout, name)[: rollout.num_steps])
+
+
+def _outputs(policy: Policy, rollout: Rollout) -> list[Tensor]:
+    """The columns that a policy of Headrace's writes, those among them that nothing reads."""
+    unread = torch.empty(rollout.num_steps * rollout.num_envs)
+    names = OUTPUTS[kind_of(policy)]
+    return [_column(rollout, name) if name in rollout.columns else unread for name in names]
 
 
 class _Steps(_Acts):
@@ -110,7 +153,7 @@ class _Steps(_Acts):
     def __init__(self, program: Program, policy: Policy, rollout: Rollout, step: Call, value: Program | None) -> None:
         super().__init__(program, policy, rollout)
         self.step = step
-        self.programs += [] if value is None else [value]
+        self.programs += [] if value is None or self.own else [value]
         self.last = None if value is None else self._evaluates(value, policy, rollout)
         last, acts = self.last or self.placed, self.placed
         self.spent, envs = np.zeros((WORKERS, LINE), np.uint64), rollout.num_envs
@@ -145,7 +188,7 @@ class _Steps(_Acts):
     def end(self, collector: InlineCollector) -> None:
         self._give_states(collector)
         if self.last is None:
-            evaluate_last(collector)
+            self._evaluate_last(collector)
 
     def run(self, collector: InlineCollector, first_step: int) -> None:
         self.take(collector, min(collector.rollout.num_envs, int(BLOCK)))
@@ -171,8 +214,11 @@ class Rows(_Acts):
 
     def __init__(self, program: Program, policy: Policy, rollout: Rollout) -> None:
         super().__init__(program, policy, rollout)
-        self._places, self._first, self._apart = self.placed.moving.T.copy()
-        self._apart *= rollout.num_envs
+        self.threads = self._threads(program, rollout.num_envs)
+        # as rows.targets.cpu_arguments.Collecting has it, but for a row of the rollout
+        self.moving = self.placed.moving * np.array((1, 1, rollout.num_envs))
+        self._places, self._first, self._apart = self.moving.T.copy()
+        self.placed.memory.words[slots.TASK] = slots.ALL  # for callers of the program's address
 
     def begin(self, collector: InlineCollector, random: Tensor) -> None:
         """Before the first row of a rollout. random: the draws of its rows, [T, N, num_draws]."""
@@ -223,15 +269,16 @@ def program_of(collector: InlineCollector) -> Program | str | None:
     policy, rollout = collector.policy, collector.rollout
     if rollout.device.type != "cpu" or not acts_as_written(collector):
         return None
-    kinds = (kind_of(policy), *map(type, list(policy.modules())[1:]))  # with the parts, which may be a user's
-    own = all(kind.__module__.startswith(("headrace.", "torch.")) for kind in kinds)
-    if own and not isinstance(getattr(policy, "head", None), HybridHead):
-        return None  # act() has kernels, with the bits of each way to collect
     if torch.is_grad_enabled() or not isinstance(collector.rnn_state, Tensor | None):
         return None
+    given = next_rows(collector)
+    if is_own(policy):
+        acts = act_of(policy, given[1], given[3])
+        return acts.program if isinstance(acts, Acts) else None  # act() says why
+    if is_ours(policy) and not isinstance(getattr(policy, "head", None), HybridHead):
+        return None  # of which the steps of an RNN are compiled, and act() runs in torch wherever it is called
     if len(getattr(policy, "exploration", ())) > 1:  # one for each environment: what acts is of one row
         return None
-    given = next_rows(collector)
     program = acting(tuple(output_columns(rollout))).find(given, lambda: sample(collector))
     several = not isinstance(program, str) and program.code.layout.phases > 1  # of these, each needs all rows
     return None if several else program
@@ -240,17 +287,30 @@ def program_of(collector: InlineCollector) -> Program | str | None:
 def rows_of(program: Program, collector: InlineCollector) -> Rows | None:
     """A program as what acts for one row after the other; None where columns do not lie as it reads and writes them."""
     rollout = collector.rollout
-    rows = _rows.get(lambda: Rows(program, collector.policy, rollout), rollout, program)
+    lie = [column for _, column in each_column(rollout.columns, rollout)]
+    rows = _rows.get(lambda: Rows(program, collector.policy, rollout), rollout, program, *lie)
     return rows if rows.fits else None
 
 
 def _acts_of(program: Program, collector: InlineCollector) -> _Acts:
     """The object that acts in place of the collector's policy."""
     step, rollout = _compiled_step(collector), collector.rollout
-    value, parts = None if step is None else evaluation_of(collector), (program, collector.policy, rollout)
+    value, parts = None if step is None else _evaluation(collector), (program, collector.policy, rollout)
+    lie = [column for _, column in each_column(rollout.columns, rollout)]
     return _acts.get(
-        lambda: Rows(*parts) if step is None else _Steps(*parts, step, value), rollout, program, step, value
+        lambda: Rows(*parts) if step is None else _Steps(*parts, step, value), rollout, program, step, value, *lie
     )
+
+
+def _evaluation(collector: InlineCollector) -> Program | None:
+    """The program of the policy's value(), where the algorithm declared values."""
+    policy, rollout = collector.policy, collector.rollout
+    if not is_own(policy):
+        return evaluation_of(collector)
+    if not is_kind(policy, ActorCritic) or "value" not in rollout.columns:
+        return None
+    found = value_of(policy, tree_map(lambda x: x[0], rollout.observation))
+    return found.program if isinstance(found, Acts) else None
 
 
 def _compiled_step(collector: InlineCollector) -> Call | None:

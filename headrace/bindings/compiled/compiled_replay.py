@@ -15,13 +15,12 @@ from torch import Tensor
 from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import Networks, OffPolicy, learn_from_replay
 from headrace.algorithms.reduce import size_of
-from headrace.bindings import off_policy_acting
 from headrace.bindings.bound import Bound
 from headrace.bindings.compiled import compiled_objectives
-from headrace.bindings.compiled.compiled_collecting import program_of, rows_of
+from headrace.bindings.compiled.compiled_collecting import Rows, program_of, rows_of
 from headrace.bindings.compiled.compiled_objectives import programs_of
 from headrace.bindings.compiled.replay_learning import LearningCall, MinibatchMemory
-from headrace.bindings.compiled.replay_loop import Acts, Loop, collects, compiled_step, draws
+from headrace.bindings.compiled.replay_loop import Loop, collects, compiled_step, draws
 from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import kernel_of, register
 from headrace.data.priorities import PrioritizedReplay
@@ -29,10 +28,9 @@ from headrace.data.replay import Replay
 from headrace.parallel.collector import InlineCollector
 from headrace.parallel.learning_collector import LearningCollector
 from headrace.policies.actor_q import ActorQ
-from headrace.policies.base import kind_of
 from headrace.policies.q_network import QNetwork
 
-CLASSES = (OffPolicy, Networks, Adam, Replay, PrioritizedReplay, *off_policy_acting.CLASSES)
+CLASSES = (OffPolicy, Networks, Adam, Replay, PrioritizedReplay, ActorQ, QNetwork)
 STEPS_CLASSES = (*CLASSES, InlineCollector, LearningCollector)
 LEFT_OUT = ("append_and_learn", "batch_rows", "add_metrics")  # methods that the compiled loop does not call
 
@@ -99,15 +97,13 @@ def serves_steps(collector: LearningCollector, random: Tensor) -> bool:
 def collect(collector: LearningCollector, random: Tensor) -> None:
     """headrace.parallel.learning_collector.steps: the same rows, and results within rounding."""
     algorithm, rollout, step = collector.algorithm, collector.rollout, compiled_step(collector)
-    policy, call = algorithm.policy, _calls.last(algorithm)
-    kernel = _kernel_acts(policy, collector)
-    actor = off_policy_acting.actor_of(policy) if kernel else None  # type: ignore[arg-type]
-    acts = None if kernel else _acts_of(collector)
+    call, rows = _calls.last(algorithm), _rows_of(collector)
+    acts = _plainly if rows is None else None
 
     def make() -> Loop:
-        return Loop(algorithm, call, actor, rollout, collector.every, step, acts)
+        return Loop(algorithm, call, rows, rollout, collector.every, step, acts)
 
-    _loops.get(make, collector, call, actor, rollout, step, acts).collect(collector, random)
+    _loops.get(make, collector, call, rows, rollout, step, acts).collect(collector, random)
 
 
 class _Plainly:
@@ -125,17 +121,7 @@ class _Plainly:
 _plainly = _Plainly()
 
 
-def _acts_of(collector: LearningCollector) -> Acts:
-    """A program of the policy's act() where there is one, else the collector itself."""
+def _rows_of(collector: LearningCollector) -> Rows | None:
+    """A program of the policy's act(); None where the collector acts itself."""
     program = program_of(collector)
-    if program is None or isinstance(program, str):
-        return _plainly
-    return rows_of(program, collector) or _plainly
-
-
-def _kernel_acts(policy: Any, collector: LearningCollector) -> bool:
-    """Whether the kernel of Headrace's own policies acts for this one."""
-    if kind_of(policy) not in (ActorQ, QNetwork) or type(collector).act is not LearningCollector.act:
-        return False
-    known = off_policy_acting.known(policy) and not off_policy_acting.actor_of(policy).copies
-    return known and len(policy.exploration) in (1, collector.env.num_envs)
+    return None if program is None or isinstance(program, str) else rows_of(program, collector)

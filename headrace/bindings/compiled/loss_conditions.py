@@ -27,6 +27,7 @@ class Conditions:
     by_weights: whether gradients are taken by weights on the CPU; None to choose by the rows of a call.
     tries: of the loss with these modules.
     key: under which the result of the trace is kept on disk; None where something cannot be known.
+    block: of rows of the program, see row_plan.block_for(); 0 for any.
     target: what the program is made for.
     """
 
@@ -39,8 +40,9 @@ class Conditions:
         fixed: frozenset[str] = frozenset(),
         learns: frozenset[int] | None = None,
         by_weights: bool | None = None,
+        block: int = 0,
     ) -> None:
-        self.gradients, self.by_weights = gradients, by_weights if gradients else False
+        self.gradients, self.by_weights, self.block = gradients, by_weights if gradients else False, block
         self.tries, self._varying = tries, tries.varying
         self.plain, self.given = plain, given(plain, arguments, fixed, learns, tries.varying)
         self.reach = self._reach()
@@ -51,7 +53,7 @@ class Conditions:
     def fixing(self, arguments: tuple[Any, ...], names: frozenset[str]) -> Conditions:
         """The same with further numbers as constants."""
         fixed, learns = self.given.fixed | names, self.given.learns
-        return Conditions(self.plain, arguments, self.tries, self.gradients, fixed, learns, self.by_weights)
+        return Conditions(self.plain, arguments, self.tries, self.gradients, fixed, learns, self.by_weights, self.block)
 
     @property
     def digest(self) -> str:
@@ -109,6 +111,7 @@ class Conditions:
         by_weights = rows <= BY_WEIGHTS if self.by_weights is None else self.by_weights
         # acting, of few rows, would pack weights for as long as it multiplies
         processor = "cpu with tiles" if self.gradients and tiles_permitted() else "cpu"
+        processor += f" in blocks of {self.block}" if self.block else ""
         return f"{processor} by weights" if by_weights else processor
 
     def _same_target(self, arguments: tuple[Any, ...]) -> bool:

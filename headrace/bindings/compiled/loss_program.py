@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from headrace.bindings.compiled import loss_conditions, lowered
 from headrace.bindings.compiled.loss_conditions import Conditions
 from headrace.bindings.compiled.loss_tries import Use
 from headrace.bindings.compiled.lowered import Lowered
+from headrace.core.closure import Reach
 from headrace.core.device import kernel_threads
 from headrace.kernels.rows import slots
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram
@@ -78,7 +79,7 @@ class Program:
         self._numbers = [leaf is NUMBER for leaf in self.spec[1] if isinstance(leaf, Metric)]
         pairs = [*zip(self.sources, self.given.values, strict=True)]
         # a parameter or buffer stays what it is, as long as `conditions` hold; others are looked up
-        self._registered = [value if source.registered else None for source, value in pairs]
+        self.registered = [value if source.registered else None for source, value in pairs]
         self._others = [(i, source.find) for i, source in enumerate(self.sources) if not source.registered]
         self.looked_up = [i for i, _ in self._others]
         self._tensors: dict[int, tuple[float, Tensor]] = {}  # of numbers
@@ -97,7 +98,7 @@ class Program:
         self.results = [Result(o.name, inputs[o.learned], inputs[o.written], o) for o in record.outcomes]
         self.learned = [(n, o.learned) for n, o in enumerate(record.outcomes) if o.learned is not None]
         # ids of what it has gradients of, where all are parameters that stay; a metric that has a number for each row
-        self.learns = {id(self._registered[i]) for _, i in self.learned if self._registered[i] is not None}
+        self.learns = {id(self.registered[i]) for _, i in self.learned if self.registered[i] is not None}
         self.of_rows = next((o.name for o in record.outcomes if o.metric and o.rows), None)
         self.written = [(n, o.written) for n, o in enumerate(record.outcomes) if o.written is not None]
         apart = [self.sources[i].name for _, i in self.written if not self.given.values[i].is_contiguous()]
@@ -134,7 +135,7 @@ class Program:
             columns = [v for s, v in zip(given.sources, given.values, strict=True) if s.kind == "column"]
             dtypes, by_weights = [NUMPY[column.dtype] for column in columns], seen.target.endswith("by weights")
             split = seen.target.startswith("cpu with tiles")
-            planned, code = made(found.program, dtypes, len(columns[0]), given.device, by_weights, split)
+            planned, code = made(found.program, dtypes, len(columns[0]), given.device, by_weights, split, seen.block)
         except NotRows:
             raise
         except Exception as error:
@@ -142,6 +143,16 @@ class Program:
         products = [value for value in planned.program.values() if isinstance(value, Product | Outer)]
         work = sum(2 * v.size * (v.source.shape[-1] if isinstance(v, Product) else 1) for v in products)
         return Record(code.native, code.layout, found.outcomes, found.returned, work)
+
+    def let_go(self) -> Reach:
+        """Keep none of the modules: for callers that see for themselves whether these are what they were, and keep the
+        program with one of them. Returns the code that the trace has read."""
+        reached = self.conditions.reach
+        if any(source.of_module and not source.registered for source in self.sources):
+            raise NotRows("reads a tensor of a module that is neither a parameter nor a buffer")
+        self.sources = [replace(s, find=_gone) if s.of_module else s for s in self.sources]
+        del self.conditions, self.given, self.modules
+        return reached
 
     @property
     def cpu(self) -> CpuProgram:
@@ -161,7 +172,7 @@ class Program:
     def beyond(self, arguments: tuple[Any, ...]) -> str | None:
         """Name an input of whole numbers that do not fit into the 32 bits of a program's; None where all do."""
         for i in self._wide:
-            value = self._registered[i]
+            value = self.registered[i]
             value = self.sources[i].find(arguments) if value is None else value
             if value.numel() and not -MOST <= int(value.min()) <= int(value.max()) < MOST:
                 return f"{self.sources[i].name} has numbers that do not fit into 32 bits"
@@ -195,7 +206,7 @@ class Program:
 
     def values(self, arguments: tuple[Any, ...]) -> list[Tensor]:
         """The inputs of a call, while `conditions` hold: the same tensors as before where nothing is new."""
-        found: list[Any] = [*self._registered]
+        found: list[Any] = [*self.registered]
         for i, find in self._others:
             x = find(arguments)
             found[i] = x if isinstance(x, Tensor) else self._tensor(i, x)
@@ -235,10 +246,10 @@ class Program:
         for i in range(len(values)) if only is None else only:
             slot, is_column = self._slots[i]
             if is_column:
-                kept[i], row, number = _strides(values[i])
-                words[slot : slot + 3] = kept[i].data_ptr(), row, number
+                kept[i], words[slot + 1], words[slot + 2] = _strides(values[i])
+                words[slot] = kept[i].data_ptr()
             else:
-                kept[i] = uniform = _in_memory(values[i])
+                kept[i] = uniform = in_memory(values[i])
                 words[slot] = uniform.data_ptr()
         return kept
 
@@ -311,15 +322,16 @@ def made(
     device: torch.device,
     by_weights: bool = False,
     split: bool = False,
+    block: int = 0,
 ) -> tuple[Any, CpuProgram | GpuProgram]:
     """The plan of a row program, and its code. by_weights: rows are so few that gradients are taken by weights on the
-    CPU, if what is kept for that stays in the caches. split: the processor has tiles of bfloat16."""
+    CPU, if what is kept for that stays in the caches. split: the processor has tiles of bfloat16. block: see plan()."""
     from headrace.kernels.rows.gpu import gpu_program
     from headrace.kernels.rows.row_plan import KEPT
     from headrace.kernels.rows.row_schedule import plan
     from headrace.kernels.rows.targets import cpu_program
 
-    planned = plan(program, not loss_conditions.on_gpu(device), by_weights, split)
+    planned = plan(program, not loss_conditions.on_gpu(device), by_weights, split, block)
     if by_weights and planned.kept > KEPT:
         planned = plan(program, split=split)
     if loss_conditions.on_gpu(device):
@@ -345,6 +357,10 @@ def _recorded(seen: Conditions, make: Callable[[], Record], again: bool) -> Reco
     found = recorded(seen.key, seen.reach.places(), seen.given.read, made, again)
     seen.given.read.update(() if seen.key is None else seen.key.read)
     return found
+
+
+def _gone(_: Any) -> Any:
+    raise AssertionError("a program that keeps no module is asked for a module's tensor")
 
 
 def _loaded(record: Record, device: torch.device) -> CpuProgram | GpuProgram:
@@ -375,7 +391,8 @@ def _strides(column: Tensor) -> tuple[Tensor, int, int]:
     return column, column.stride(0), 1
 
 
-def _in_memory(uniform: Tensor) -> Tensor:
+def in_memory(uniform: Tensor) -> Tensor:
+    """The tensor, or a copy that a program can read."""
     if uniform.dtype != torch.float32:
         uniform = uniform.to(torch.float32 if uniform.dtype == torch.bool else torch.int32)
     return uniform.contiguous()

@@ -15,11 +15,12 @@ from headrace.bindings.compiled import compiled_objectives
 from headrace.bindings.compiled.compiled_objectives import arguments_of
 from headrace.bindings.compiled.loss_program import Program
 from headrace.bindings.compiled.objective_learner import ObjectiveLearner, Part
-from headrace.bindings.off_policy_acting import NO_CHOICE, NO_NUMBER
 from headrace.core import rng
 from headrace.data.replay import Batch
 from headrace.kernels.nn.layout import BLOCK, WORKERS
 from headrace.kernels.off_policy.off_policy_run_arguments import Learning, Minibatches
+
+NO_CHOICE, NO_NUMBER = np.empty(0, np.int32), np.empty(0, np.float32)
 
 
 class MinibatchMemory:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.off_policy import OffPolicy
-from headrace.bindings import off_policy_acting as acting
-from headrace.bindings.compiled.replay_learning import LearningCall
+from headrace.bindings.compiled.compiled_collecting import Rows
+from headrace.bindings.compiled.replay_learning import NO_CHOICE, NO_NUMBER, LearningCall
 from headrace.core.timer import Timer
 from headrace.data.priorities import PrioritizedReplay
 from headrace.data.replay import Replay
@@ -60,26 +60,25 @@ class Acts(Protocol):
 class Loop:
     """The compiled loop of one algorithm, its replay buffer and (or None, to learn alone) one rollout.
 
-    learning: the gradient steps after every `every` environment steps. step: the environments', if compiled. actor: of
-    the policy; None where `acts` acts, or nothing does."""
+    learning: the gradient steps after every `every` environment steps. step: the environments', if compiled. rows: a
+    program of the policy; None where `acts` acts, or nothing does."""
 
     def __init__(
         self,
         algorithm: OffPolicy[Any],
         learning: LearningCall,
-        actor: acting.Actor | None = None,
+        rows: Rows | None = None,
         rollout: Rollout | None = None,
         every: int = 1,
         step: Any = None,
         acts: Acts | None = None,
     ) -> None:
-        replay, policy = algorithm.replay, algorithm.policy
+        replay = algorithm.replay
         assert replay is not None
-        self.learning, self.acts = learning, acts
+        self.learning, self.rows, self.acts = learning, rows, acts
         self.span, self.spent = np.zeros(4, np.int64), np.zeros(slots.PARTS, np.uint64)
         source: Any = replay.ring[:1] if rollout is None else rollout
-        self.random = np.zeros((source.num_steps, policy.num_draws, source.num_envs), np.float32)
-        entered, actor_words, moving = self._acting(actor, rollout)
+        entered, actor_words, moving = self._acting()
         address, words = (0, _NO_WORDS) if step is None else (step.function.address, step.slots)
         if step is not None:
             words[-3:-1] = 0, source.num_envs
@@ -100,15 +99,12 @@ class Loop:
         self.every, self.num_steps = every, source.num_steps
         self.work_queue, self.compiled, self.in_python = WorkQueue(), step is not None, 0.0  # s in environments
 
-    def _acting(self, actor: acting.Actor | None, rollout: Rollout | None) -> tuple[int, np.ndarray, np.ndarray]:
+    def _acting(self) -> tuple[int, np.ndarray, np.ndarray]:
         """The call that acts for one row after another: its address, its slots, and which of them move."""
-        if actor is None or rollout is None:
+        if self.rows is None:
             return 0, _NO_WORDS, np.empty((0, 3), np.int64)
-        self._actor = call = actor.actions_call()  # kept, because the loop has its address
-        random, seen = torch.from_numpy(self.random), rollout.observation
-        action = rollout.action if rollout.action.dim() == 3 else rollout.action[..., None]
-        moving = call.move([seen.transpose(1, 2), action.transpose(1, 2)], random)
-        return call.call.function.address, call.call.slots, moving
+        placed = self.rows.placed
+        return placed.program.cpu.native.address, placed.memory.words.view(np.uint64), self.rows.moving
 
     def run(self, first: int, last: int, flags: int, threads: int = 1) -> None:
         """Do what the flags say for steps first .. last - 1. threads: for the learning calls among them."""
@@ -125,11 +121,9 @@ class Loop:
 
     def collect(self, collector: LearningCollector, random: Tensor) -> None:
         """All steps of a rollout."""
-        algorithm, every = collector.algorithm, self.every
-        if self.acts is not None:
-            self.acts.begin(collector, random)
-        else:
-            self.random[: len(random)] = random.transpose(1, 2).numpy()
+        algorithm, every, acts = collector.algorithm, self.every, self.rows or self.acts
+        assert acts is not None  # else it learns alone
+        acts.begin(collector, random)
         self.span[slots.UPDATES] = updates = algorithm.updates
         self.spent[:], self.in_python = 0, 0.0
         self.learning.begin(algorithm)
@@ -139,10 +133,11 @@ class Loop:
                 count = len(random) - first if algorithm.steady() else every
                 self._steps(collector, random, first, first + count, LEARN if algorithm.past_warm_up() else 0)
                 algorithm.explore()
+                if self.rows is not None:
+                    self.rows.follow_exploration(algorithm.policy)
                 first += count
         finally:  # an environment's exception ends the rollout
-            if self.acts is not None:
-                self.acts.end(collector)
+            acts.end(collector)
             metrics, taken = self.learning.end(algorithm, updates)
             if taken:
                 algorithm.add_metrics(metrics, updates, taken)
@@ -180,7 +175,7 @@ class Loop:
 
 
 def _columns(rollout: Rollout) -> Columns:
-    action, nothing = rollout.action, (acting.NO_NUMBER, acting.NO_CHOICE)
+    action, nothing = rollout.action, (NO_NUMBER, NO_CHOICE)
     number, choice = (flat(action), nothing[1]) if action.dim() == 3 else (nothing[0], flat(action))
     flags = {name: flat(getattr(rollout, name)) for name in FLAGS}
     planes = np.uint64(rollout.observation.stride(2)), np.uint64(action.stride(2) if action.dim() == 3 else 0)
@@ -199,7 +194,7 @@ def _ring(replay: Replay, drawn: int) -> Ring:
 def _priorities(replay: Replay, drawn: int) -> Priorities:
     """drawn: rows of a learning call's minibatches."""
     if not isinstance(replay, PrioritizedReplay):
-        nothing = (np.zeros(1), 0.0, acting.NO_NUMBER, np.zeros(1), np.zeros(1, np.int64), np.zeros(1))
+        nothing = (np.zeros(1), 0.0, NO_NUMBER, np.zeros(1), np.zeros(1, np.int64), np.zeros(1))
         return Priorities(np.uint64(0), np.uint64(0), *nothing)
     numbers = (replay.beta.view(1).numpy(), replay.highest.view(1).numpy())
     memory = (np.zeros(drawn, np.int64), np.zeros(drawn))

@@ -6,26 +6,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.kernels.nn.layout import PolicyArguments
 
+class Player(NamedTuple):
+    """Programs of K policies that act, or evaluate, for the same columns. entries: uint64 [K], the address of each.
+    slots: int64, its argument slots, `each` for each worker of each policy, flat. moving: int64 [n, 3], a slot, the
+    address that it has in the first entry of the columns, and bytes from entry to entry. draws: the slot with the
+    address of draws, 0 where there are none; random: int64 [2], the address of the first worker's, and bytes from
+    worker to worker."""
 
-class Policies(NamedTuple):
-    """The learner, number 0, and its opponents. first: the learner's arguments, of which the others have the layers,
-    the offsets and the choices. The rest, float32, of each of K policies: parameters [K, P], spread [K, 3, C] and
-    constants [K, 2] of its head, value_scale [K, 2], center and scale [K, F] of its normaliser, or [K, 0]."""
-
-    first: PolicyArguments
-    parameters: np.ndarray
-    spread: np.ndarray
-    constants: np.ndarray
-    value_scale: np.ndarray
-    center: np.ndarray
-    scale: np.ndarray
+    entries: np.ndarray
+    slots: np.ndarray
+    each: np.uint64
+    moving: np.ndarray
+    draws: np.uint64
+    random: np.ndarray
 
 
 class GameColumns(NamedTuple):
     """A rollout's columns, flat. plane, action_plane: how far apart the entries of an observation and of an action are.
-    choice, action: as in act.act."""
+    Of choice (int32) and action (float32) one is empty."""
 
     plane: np.uint64
     action_plane: np.uint64
@@ -33,8 +32,6 @@ class GameColumns(NamedTuple):
     valid: np.ndarray
     choice: np.ndarray
     action: np.ndarray
-    log_prob: np.ndarray
-    value: np.ndarray
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -44,8 +41,8 @@ class GameColumns(NamedTuple):
 
 class GameState(NamedTuple):
     """What SelfPlayEnv keeps of N games, [N]: returns and margins, float32, lengths, int32, played and rated, bool;
-    opponent, int64, its place in the league; policy, int64, its number in Policies. scores, float64, and games, int64
-    [workers, opponents], are added to."""
+    opponent, int64, its place in the league; policy, int64, its number among opponents. scores, float64, and games,
+    int64 [workers, opponents], are added to."""
 
     returns: np.ndarray
     margins: np.ndarray
@@ -73,11 +70,10 @@ class EnvState(NamedTuple):
 
 
 class GameRoom(NamedTuple):
-    """Memory of each worker for a block of games. network: of a forward pass. draws: of actions. floats, integers,
+    """Memory of each worker for a block of games. draws: of actions, float32. floats, integers,
     bytes: of the environments' state. rewards: float32 [BLOCK]. flags: bool [FLAGS, BLOCK]. stuck: int64 [3], of a game
     that cannot go on the agent that is to move and the opponent's moves since the learner's, and 1; else zeros."""
 
-    network: np.ndarray
     draws: np.ndarray
     floats: np.ndarray
     integers: np.ndarray
@@ -89,14 +85,16 @@ class GameRoom(NamedTuple):
 
 class GameNumbers(NamedTuple):
     """Steps T, games N, the number of games in which the learner is the first agent, 1 where agents take turns, entries
-    of an observation, draws of an action, most moves of an opponent between two of the learner. Seed, purpose and first
-    step of the learner's draws, and of the opponents'. All uint64 but the scale of rewards, float32."""
+    of an observation, numbers and draws of an action, most moves of an opponent between two of the learner. Seed,
+    purpose and first step of the learner's draws, and of the opponents'. All uint64 but the scale of rewards,
+    float32."""
 
     steps: np.uint64
     games: np.uint64
     half: np.uint64
     turns: np.uint64
     features: np.uint64
+    actions: np.uint64
     draws: np.uint64
     most_moves: np.uint64
     own_draws: tuple[np.uint64, np.uint64, np.uint64]
@@ -107,9 +105,13 @@ class GameNumbers(NamedTuple):
 class GamesArguments(NamedTuple):
     """learner: columns [T, N], those of observations and valid with a row more. both: columns [2, 2 N] of both agents,
     those of observations and valid with a row more, and valid, observations before the next step in its first row.
-    step, slots, spent: as in learning.collect."""
+    own, opponents, last: what acts for the learner in its columns; for the learner (number 0) and its opponents in
+    those of both; and what evaluates the learner's last observations. step, steps, spent: as in
+    rows.targets.cpu_arguments.Collecting."""
 
-    policies: Policies
+    own: Player
+    opponents: Player
+    last: Player
     learner: GameColumns
     both: GameColumns
     state: GameState
@@ -117,5 +119,5 @@ class GamesArguments(NamedTuple):
     room: GameRoom
     numbers: GameNumbers
     step: tuple[np.uint64, np.uint64]
-    slots: np.ndarray
+    steps: np.ndarray
     spent: np.ndarray

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.kernels.learning.act import MAX_PARTS, forward_block, sample_block, store_block, store_values
-from headrace.kernels.nn.layout import BLOCK, Head, Normalizer, PolicyArguments
+from headrace.kernels.nn.layout import BLOCK, WORKERS
 from headrace.kernels.nn.philox import uniforms
-from headrace.kernels.nn.policy_heads import refresh
+from headrace.kernels.rows import slots
 from headrace.kernels.runtime.intrinsics import run, ticks
 from headrace.kernels.runtime.jit import ENTRY, INNER, MERGED, njit
 from headrace.kernels.runtime.work_queue import single_task
@@ -19,19 +18,9 @@ from headrace.kernels.runtime.work_queue import single_task
 U, F = np.uint64, np.float32
 _0, _1, _2, _3, _4 = (U(i) for i in range(5))
 LINE = U(8)  # 8-byte words of a cache line
+MAX_PARTS, _WORKERS, _ROWS = U(8), U(WORKERS), U(slots.ROWS)
 NOW, AFTER, LAST = _0, _1, _2  # rows, as in headrace.self_play.games
 MINE, OTHERS, ACTING, TERMINATED, TRUNCATED = (U(i) for i in range(5))  # rows of flags
-
-
-@njit(**INNER)
-def _policy(policies, number):
-    """A policy by its number."""
-    first = policies.first
-    spread, constants = policies.spread[number], policies.constants[number]
-    head = Head(first.head.kind, first.head.sizes, spread, constants, first.head.log_std)
-    normalizer = Normalizer(policies.center[number], policies.scale[number], first.normalizer.limit)
-    parameters, value_scale = policies.parameters[number], policies.value_scale[number]
-    return PolicyArguments(first.layers, head, first.offsets, parameters, value_scale, normalizer, first.start)
 
 
 @njit(**INNER)
@@ -45,18 +34,17 @@ def _draw(numbers, counter, step, lanes, first_lane, first, size):
             numbers[at + _2 * BLOCK], numbers[at + _3 * BLOCK] = c, d
 
 
-@njit(**INNER)
-def _act(policies, number, columns, at, size, draws, numbers, skipped, scratch):
-    """Actions of a policy for entries at, at + 1 ... of columns, by the draws behind so many skipped ones; without
-    draws their values alone."""
-    policy = _policy(policies, number)
-    forward_block(policy, (columns.observation, columns.plane), at, size, scratch)
-    if draws:
-        sample_block(policy, (draws, numbers, BLOCK), skipped, size, scratch)
-        output = columns.choice, columns.action, columns.action_plane, columns.log_prob, columns.value
-        store_block(policy, scratch, at, size, output)
-    else:
-        store_values(policy, scratch, at, size, columns.value)
+@njit(**MERGED)
+def _act(player, number, at, size, worker, skipped):
+    """Actions of a policy for entries at, at + 1 ... of columns, by the worker's draws behind so many skipped ones."""
+    words, first = player.slots, (number * _WORKERS + worker) * player.each
+    for i in range(len(player.moving)):
+        words[first + U(player.moving[i, 0])] = player.moving[i, 1] + player.moving[i, 2] * np.int64(at)
+    if player.draws:
+        drawn = player.random[0] + np.int64(worker) * player.random[1]
+        words[first + player.draws] = drawn + np.int64(_4 * skipped)
+    words[first + _ROWS] = np.int64(size)
+    run(player.entries[number], words, first)
 
 
 @njit(**INNER)
@@ -80,8 +68,7 @@ def _opponents_act(a, worker, row, t, moves, first, size):
         if acting:
             _, other = _columns_of(n, first + e)
             at, count = row * _2 * n.games + other, end - e
-            draws, scratch = a.room.draws[worker], a.room.network[worker]
-            _act(a.policies, U(policy[first + e]), a.both, at, count, n.draws, draws, e, scratch)
+            _act(a.opponents, U(policy[first + e]), at, count, worker, e)
         e = end
 
 
@@ -118,8 +105,8 @@ def _hold(env, room, worker, first, size, back):
 def _step(a, worker, row):
     """A step of the block's environments from a row on."""
     entry, count = a.step
-    a.slots[(worker + _1) * count - _1] = row
-    run(entry, a.slots, worker * count)
+    a.steps[(worker + _1) * count - _1] = row
+    run(entry, a.steps, worker * count)
 
 
 @njit(**INNER)
@@ -208,10 +195,10 @@ def _learner_acts(a, worker, t, first, size):
     n, own, both = a.numbers, a.learner, a.both
     lanes, at = (n.draws + _3) // _4, t * n.games + first
     _draw(a.room.draws[worker], n.own_draws, t, lanes, _0, first, size)
-    _act(a.policies, _0, own, at, size, n.draws, a.room.draws[worker], _0, a.room.network[worker])
+    _act(a.own, _0, at, size, worker, _0)
     for e in range(_0, size):
         column, _ = _columns_of(n, first + e)
-        for c in range(_0, U(len(a.policies.first.start))):
+        for c in range(_0, n.actions):
             here, there = c * both.action_plane + column, c * own.action_plane + at + e
             if len(own.choice):
                 both.choice[here] = own.choice[there]
@@ -245,7 +232,7 @@ def _steps(block, worker, a):
     """All steps of a block of games, and the values of the last observations."""
     n, first = a.numbers, block * BLOCK
     size, end = min(BLOCK, n.games - first), (worker + _1) * a.step[1]
-    a.slots[end - _3], a.slots[end - _2] = first, first + size
+    a.steps[end - _3], a.steps[end - _2] = first, first + size
     for t in range(_0, n.steps):
         began = ticks()
         _finish(a, worker, t, first, size)
@@ -262,8 +249,7 @@ def _steps(block, worker, a):
         _end(a, worker, t, first, size)
         a.spent[worker * LINE] += acted - began
         a.spent[worker * LINE + _1] += ticks() - acted
-    at, room = n.steps * n.games + first, a.room
-    _act(a.policies, _0, a.learner, at, size, _0, room.draws[worker], _0, room.network[worker])
+    _act(a.last, _0, first, size, worker, _0)
 
 
 @njit(**INNER)
@@ -280,10 +266,6 @@ _run = single_task(_play_part)
 
 @njit(**ENTRY)
 def play(worker, state, a):
-    """T moves of the learner in N games. worker, state: as in act.act. a: GamesArguments."""
-    if worker == 0:
-        for number in range(len(a.policies.parameters)):
-            policy = _policy(a.policies, U(number))
-            refresh(policy.head, policy.parameters)
+    """T moves of the learner in N games. worker, state: see kernels.runtime.thread_pool. a: GamesArguments."""
     parts = min(MAX_PARTS, (a.numbers.games + BLOCK - _1) // BLOCK)
     _run(worker, state, parts, (parts, a))

@@ -27,7 +27,6 @@ from headrace.kernels.nn.simd import (
     add_apart,
     broadcast_as,
     dots,
-    eight,
     fma,
     fma_vector,
     load,
@@ -51,7 +50,7 @@ _2, _3 = np.uint64(2) * WIDTH, np.uint64(3) * WIDTH
 _OPERANDS = (*[types.uint64] * 2, ARRAY, *[types.uint64] * 4, *(ARRAY, types.uint64, types.uint64) * 2)
 
 
-def _tile(rows: int, vectors: int, kind: ir.VectorType = vector) -> Callable[..., None]:
+def _tile(rows: int, vectors: int) -> Callable[..., None]:
     """combine() for so many rows by so many vectors, whose sums stay in registers."""
 
     @operation(types.void, *_OPERANDS)
@@ -60,33 +59,33 @@ def _tile(rows: int, vectors: int, kind: ir.VectorType = vector) -> Callable[...
             return builder.add(first, builder.mul(stride, ir.Constant(stride.type, number)))
 
         def vectors_of(first: ir.Value) -> list[ir.Value]:
-            return [builder.add(first, ir.Constant(first.type, kind.count * v)) for v in range(vectors)]
+            return [builder.add(first, ir.Constant(first.type, vector.count * v)) for v in range(vectors)]
 
         def is_(how: np.uint64) -> ir.Value:
             return builder.icmp_unsigned("==", begin, ir.Constant(begin.type, int(how)))
 
         places = [vectors_of(at(t, target_row, r)) for r in range(rows)]
         starts = [at(w, row, r) for r in range(rows)]
-        sums = [[cgutils.alloca_once(builder, kind) for _ in one] for one in places]
+        sums = [[cgutils.alloca_once(builder, vector) for _ in one] for one in places]
         with builder.if_else(is_(TARGET)) as (from_target, from_bias):
             with from_target:
                 for own, one in zip(sums, places, strict=True):
                     for sum_of, i in zip(own, one, strict=True):
-                        builder.store(load_as(builder, target, i, kind), sum_of)
+                        builder.store(load_as(builder, target, i, vector), sum_of)
             with from_bias:
                 for r, own in enumerate(sums):
                     place = builder.select(is_(BIAS), builder.add(bias, ir.Constant(bias.type, r)), w)
                     found = builder.load(builder.gep(weight, [place]))
                     number = builder.select(is_(BIAS), found, ir.Constant(found.type, 0.0))
-                    first = broadcast_as(builder, number, kind)
+                    first = broadcast_as(builder, number, vector)
                     for sum_of in own:
                         builder.store(first, sum_of)
         with cgutils.for_range(builder, count) as loop:
             first = builder.add(s, builder.mul(loop.index, source_row))
-            x = [load_as(builder, source, i, kind) for i in vectors_of(first)]
+            x = [load_as(builder, source, i, vector) for i in vectors_of(first)]
             k = builder.mul(loop.index, column)
             for start, own in zip(starts, sums, strict=True):
-                a = broadcast_as(builder, builder.load(builder.gep(weight, [builder.add(start, k)])), kind)
+                a = broadcast_as(builder, builder.load(builder.gep(weight, [builder.add(start, k)])), vector)
                 for value, sum_of in zip(x, own, strict=True):
                     builder.store(fma_vector(builder, a, value, builder.load(sum_of)), sum_of)
         for own, one in zip(sums, places, strict=True):
@@ -101,11 +100,9 @@ def _nothing(begin, bias, weight, w, row, column, rows, count, source, s, source
     pass
 
 
-def _tiles(
-    rows: int, vectors: int, rest: Callable[..., None] = _nothing, kind: ir.VectorType = vector
-) -> Callable[..., None]:
+def _tiles(rows: int, vectors: int, rest: Callable[..., None] = _nothing) -> Callable[..., None]:
     """combine() for so many vectors of columns, in tiles of so many rows; `rest` for the rows that are left."""
-    tile, height = _tile(rows, vectors, kind), np.uint64(rows)
+    tile, height = _tile(rows, vectors), np.uint64(rows)
 
     @njit(**INNER)
     def tiles(begin, bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row):
@@ -123,9 +120,6 @@ if WIDE:
     _TERMS = np.uint64(1 << 32)
 else:
     _by_16, _TERMS = _tiles(6, 1, _by_16), BLOCK
-
-
-_by_8 = _tiles(12 if WIDE else 8, 1, _tiles(4, 1, _tiles(1, 1, kind=eight), eight), eight)
 
 
 @njit(**INNER)
@@ -169,12 +163,6 @@ def multiply(weight, w, row, column, rows, count, source, s, source_row, target,
 def affine(bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width):
     """multiply() to a target whose row r is weight[bias + r] throughout, and which is not read."""
     combine(BIAS, bias, weight, w, row, column, rows, count, source, s, source_row, target, t, target_row, width)
-
-
-@njit(**INNER)
-def affine_few(bias, weight, w, row, rows, count, source, s, source_row, target, t, target_row):
-    """affine() of eight columns, weight's rows being contiguous: the same bits in half the time of sixteen."""
-    _by_8(BIAS, bias, weight, w, row, _ONE, rows, count, source, s, source_row, target, t, target_row)
 
 
 @njit(**INNER)

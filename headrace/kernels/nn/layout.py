@@ -1,4 +1,4 @@
-"""Arguments of the CPU's neural-network kernels, made in plain Python: layer tables, action heads, offsets, buffers.
+"""Arguments of the CPU's neural-network kernels, made in plain Python: layer tables and buffers.
 
 Nothing here needs Numba, so that kernels that were compiled before run without it.
 """
@@ -53,22 +53,6 @@ class Network(NamedTuple):
     gradient: int  # float32 in a gradient
 
 
-class ScratchOffsets(NamedTuple):
-    """Offsets in a block's scratch, uint64. inputs: number of rows of the observation. logits, values: outputs of the
-    actor's and the critic's last layer. probs: probabilities of the actor's choices. samples: rows with one number for
-    each sample. mask: rows of the action mask, which come after the observation's, 0 where a choice is forbidden.
-    masked: their number, 0 without a mask."""
-
-    inputs: np.uint64
-    logits: np.uint64
-    probs: np.uint64
-    values: np.uint64
-    actions: np.uint64
-    samples: np.uint64
-    mask: np.uint64
-    masked: np.uint64
-
-
 def rounded(count: int) -> int:
     """`count` rounded up to whole vectors."""
     return -(-count // int(WIDTH)) * int(WIDTH)
@@ -115,33 +99,6 @@ def _connect(table: np.ndarray, layers: Sequence[Layer], input_grad: np.uint64) 
         written.add(layer.source)
 
 
-class Normalizer(NamedTuple):
-    """Normalisation of observations: (x - center) * scale, clipped to +-limit. center, scale: float32 [inputs], or
-    empty for none."""
-
-    center: np.ndarray
-    scale: np.ndarray
-    limit: np.float32
-
-
-# kinds of action heads; saved nowhere, uint64 for Numba
-DISCRETE, GAUSSIAN, SQUASHED, BERNOULLI = (np.uint64(kind) for kind in range(4))
-CHOICES = (DISCRETE, BERNOULLI)  # kinds whose actions are whole numbers, and which have no log_std
-
-
-class Head(NamedTuple):
-    """An action head. kind: DISCRETE, GAUSSIAN, SQUASHED or BERNOULLI. sizes: uint64, the options of each choice; for
-    the others a 1 for each of K components. spread: float32 [3, K]: center, half range, 1 / standard deviation (of a
-    SQUASHED, before squashing). constants: float32 [1]: the log-likelihood at the mean,
-    without the term of squashing. log_std: offset in the parameters."""
-
-    kind: np.uint64
-    sizes: np.ndarray
-    spread: np.ndarray
-    constants: np.ndarray
-    log_std: np.uint64
-
-
 class StackArguments(NamedTuple):
     """A stack of layers and the shape of a batch for it; all but layers uint64.
 
@@ -159,19 +116,6 @@ class StackArguments(NamedTuple):
     samples: np.uint64
     parts: np.uint64
     keep: np.uint64
-
-
-class PolicyArguments(NamedTuple):
-    """A policy, for the acting kernels. value_scale: float32 [2], center and scale of values. start: int32 [K], the
-    number of each choice's first option."""
-
-    layers: np.ndarray
-    head: Head
-    offsets: ScratchOffsets
-    parameters: np.ndarray
-    value_scale: np.ndarray
-    normalizer: Normalizer
-    start: np.ndarray
 
 
 def aligned(*shape: int) -> np.ndarray:

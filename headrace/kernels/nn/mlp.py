@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.kernels.nn import layer_table as col
-from headrace.kernels.nn.activation_table import CODES, IDENTITY
 from headrace.kernels.nn.activations import activate, activation_backward, layer_norm, layer_norm_backward
 from headrace.kernels.nn.dense import (
     TARGET,
@@ -17,31 +16,18 @@ from headrace.kernels.nn.dense import (
     add_dots,
     add_row_sums,
     affine,
-    affine_few,
     combine,
     multiply,
     transpose,
     whole_vectors,
 )
 from headrace.kernels.nn.layout import BLOCK, WIDTH
-from headrace.kernels.nn.simd import load, store, total
-from headrace.kernels.nn.vector_math import clamp
+from headrace.kernels.nn.simd import load, total
 from headrace.kernels.runtime.jit import INNER, MERGED, njit
 
 ROWS = np.uint64(24)  # rows of a layer at a time: they are still in the first cache when they are needed again
 FEW = np.uint64(512)  # weights of a layer up to which add_dots is faster than a transposed source
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
-_IDENTITY = np.uint64(CODES[IDENTITY])
-FEW_SAMPLES = np.uint64(8)  # half a vector
-
-
-@njit(**INNER)
-def normalize(normalizer, scratch):
-    """Normalise the observation's block at scratch[0], in start. NaN stays."""
-    for f in range(_ZERO, np.uint64(len(normalizer.center))):
-        center, scale = normalizer.center[f], normalizer.scale[f]
-        for i in range(f * BLOCK, (f + _ONE) * BLOCK, WIDTH):
-            store(scratch, i, clamp((load(scratch, i) - center) * scale, -normalizer.limit, normalizer.limit))
 
 
 @njit(**MERGED)
@@ -63,30 +49,6 @@ def forward(layers, parameters, scratch, lanes):
             normalized, bias = layers[n, col.NORMALIZED], layers[n, col.NORM_BIAS]
             layer_norm(scratch, output, outputs, normalized, parameters, norm, bias, BLOCK)
             _activate(code, scratch, output, derivative, outputs, lanes)
-
-
-@njit(**INNER)
-def has_few(layers, count):
-    """Whether forward_few() serves `count` samples."""
-    normalizes = False
-    for n in range(_ZERO, np.uint64(len(layers))):
-        normalizes |= layers[n, col.NORM] != col.NOWHERE
-    return count <= FEW_SAMPLES and not normalizes
-
-
-@njit(**INNER)
-def forward_few(layers, parameters, scratch):
-    """forward() of a block's first eight samples, without layer normalisation: the same bits at the outputs of the
-    network. Those of hidden layers lie eight to a row, so that an activation takes two rows at a time."""
-    for n in range(_ZERO, np.uint64(len(layers))):
-        inputs, outputs, output = layers[n, col.INPUTS], layers[n, col.OUTPUTS], layers[n, col.OUTPUT]
-        code, source = layers[n, col.ACTIVATION], layers[n, col.SOURCE]
-        stride = BLOCK if code == _IDENTITY else FEW_SAMPLES
-        affine_few(
-            layers[n, col.BIAS], parameters, layers[n, col.WEIGHT], inputs, outputs, inputs,
-            scratch, source, FEW_SAMPLES if source > _ZERO else BLOCK, scratch, output, stride,
-        )  # fmt: skip
-        activate(code, scratch, output, layers[n, col.ACTIVATION_GRAD], whole_vectors(outputs * FEW_SAMPLES))
 
 
 @njit(**INNER)

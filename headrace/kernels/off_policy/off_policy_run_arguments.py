@@ -9,33 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.kernels.nn.layout import Normalizer, ScratchOffsets
-
-# kinds of policies: values of choices, an actor, an actor of mean and log standard deviation
-CHOICES, DETERMINISTIC, STOCHASTIC = (np.uint64(i) for i in range(3))
 ACT, STEP, APPEND, LEARN = 1, 2, 4, 8  # flags of what run_steps does
 # indices in Steps.span, int64: the first step and the last + 1, flags, gradient steps before the next one
 FIRST, LAST, FLAGS, UPDATES = (np.uint64(i) for i in range(4))
 PARTS = 3  # numbers in Steps.spent: ticks of acting, environments, learning
-
-
-class ActorArguments(NamedTuple):
-    """A policy that acts. kind: see above. layers, parameters: as of kernels.nn.mlp. offsets: logits are the outputs of
-    the last layer; values, of a dueling network, those of the layer with the state's value, else 0; samples are rows
-    for the draws, then for two results. center, half_range: float32 [K]. start: number of the first of `choices`.
-    exploration: float32 [1 or N]; random: float32 [1], 1 where actions are uniform."""
-
-    kind: np.uint64
-    layers: np.ndarray
-    offsets: ScratchOffsets
-    parameters: np.ndarray
-    normalizer: Normalizer
-    center: np.ndarray
-    half_range: np.ndarray
-    start: np.int64
-    choices: np.uint64
-    exploration: np.ndarray
-    random: np.ndarray
 
 
 class Columns(NamedTuple):
@@ -137,9 +114,9 @@ class Learning(NamedTuple):
 
 class Steps(NamedTuple):
     """T steps. span: int64 [4], see above. every: steps from learning to learning. actor, actor_words: entry point and
-    argument slots of the call that acts for a row of environments; moving: int64 [n, 3], a slot of it, the address that
-    it has in the first row, and bytes from row to row. entry, words: of the environments' step, whose last slot is the
-    time. spent: uint64 [PARTS], see above."""
+    argument slots of the program that acts for a row of environments; moving: int64 [n, 3], a slot of it, the address
+    that it has in the first row, and bytes from row to row. entry, words: of the environments' step, whose last slot is
+    the time. spent: uint64 [PARTS], see above."""
 
     span: np.ndarray
     every: np.int64

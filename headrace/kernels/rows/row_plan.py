@@ -21,6 +21,8 @@ BLOCKS = (32, 64, 16)  # rows of a block; the first, unless another reads less f
 BY_WEIGHTS = 512  # rows up to which factors of gradients are kept: of more, they leave the caches
 KEPT = 4096  # numbers of a row that are kept for that: of more, too
 PIECE = 24  # rows of a matrix that are a piece of it: whole tiles of a product, whatever the machine's registers
+HALF = 8  # rows of the smallest block: half a vector
+FIRST_MEMORY = 1 << 16  # bytes of the first cache, and a little more
 MEMORY = 1 << 20  # bytes of the second cache
 VECTOR = 16  # numbers of an operation, whatever the width of the machine's registers: then bits do not depend on it
 PACKED = 2 * SPAN  # rows of a weight that are packed at a time
@@ -112,8 +114,8 @@ class Plan:
     and one of these has a place, the total's.
     transposed: of an Outer whose lanes run along one of its factors. packed: of a Product on tiles.
     phases: the last has no steps where results follow from sums.
-    tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers. lanes: rows of a
-    block.
+    tiles, kept: count of tiles of a thread, and of a block. uniform, accumulators: count of numbers. block: see
+    rows_of_block(). lanes: rows of a block.
     """
 
     program: Program
@@ -126,16 +128,32 @@ class Plan:
     kept: int
     uniform: int
     accumulators: int
+    block: int = 0
 
     @property
     def lanes(self) -> int:
         on_tiles = self.packed or any(turned.packed for turned in self.transposed.values())
-        return ON_TILES if on_tiles else rows_of_block(self.tiles, self.accumulators)
+        return ON_TILES if on_tiles else rows_of_block(self.tiles, self.accumulators, self.block)
+
+    @property
+    def half(self) -> bool:
+        """Whether calls have HALF rows at most."""
+        return self.block == HALF
 
 
-def rows_of_block(tiles: int, accumulators: int) -> int:
+def block_for(rows: int) -> int:
+    """The block of a program without sums over rows, of whose calls each has so many."""
+    return next((block for block in (HALF, *sorted(BLOCKS)) if rows <= block), max(BLOCKS))
+
+
+def rows_of_block(tiles: int, accumulators: int, block: int = 0) -> int:
     """Rows of a block that has so many tiles. Each block adds to all accumulators: where these do not stay in the
-    second cache, more rows share what is read and written of them; where tiles do not, fewer rows have fewer."""
+    second cache, more rows share what is read and written of them; where tiles do not, fewer rows have fewer.
+
+    block: of a program that was made for the rows of a call, see block_for(); 0 for others. Where tiles of so many do
+    not stay in the first cache, more rows than two vectors gain nothing."""
+    if block:
+        return max(VECTOR, min(block, 2 * VECTOR) if 4 * block * tiles > FIRST_MEMORY else block)
 
     def beyond(rows: int) -> float:
         sums = accumulators / rows if 4 * accumulators > MEMORY else 0.0

@@ -22,14 +22,6 @@ def run(layers, transposed, parameters, scratch, gradient, flat):
     mlp.flatten_gradient(layers, gradient, flat)
 
 
-@njit
-def run_few(layers, count, parameters, scratch):
-    """forward() and forward_few() of the same block, with its outputs in two rows; whether the second one serves."""
-    mlp.forward(layers, parameters, scratch[0], BLOCK)
-    mlp.forward_few(layers, parameters, scratch[1])
-    return mlp.has_few(layers, count)
-
-
 def actor_critic(inputs, hidden, outputs, activation, shared, layer_norm=False):
     """Layers of an actor and a critic, and the places of their last ones."""
     layers, place = [], 0
@@ -113,27 +105,6 @@ def test_outputs_and_gradients_are_torchs(inputs, hidden, outputs, activation, s
         # normalising a nearly constant row makes rounding errors large, torch's in float32 too
         tolerance = 5e-6 * max(1, np.abs(exact).max()) + 16 * np.abs(b - exact).max()
         np.testing.assert_allclose(a, exact, rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("activation", sorted(set(CODES) - {IDENTITY}))
-@pytest.mark.parametrize(("hidden", "shared"), [([], True), ([7], False), ([64, 33], True), ([20, 1, 130], False)])
-def test_few_samples_have_the_same_bits(hidden, shared, activation):
-    layers, ends, _, parameters, observation, _ = case(5, hidden, 3, activation, shared, 0)
-    net = network(layers)
-    scratch = aligned(2, net.scratch)
-    scratch[:] = np.nan  # what is not computed may be anything
-    scratch[:, : observation.size] = observation.T.ravel()
-    assert run_few(net.layers, np.uint64(8), parameters, scratch)
-    for end in ends:
-        at, count = int(net.layers[end, OUTPUT]), layers[end].outputs * 64
-        whole, few = (row[at : at + count].reshape(-1, 64)[:, :8] for row in scratch)
-        assert np.isfinite(whole).all() and (few == whole).all()
-
-
-def test_few_are_eight_at_most_without_layer_normalisation():
-    for layer_norm, count, expected in ((False, 8, True), (False, 9, False), (True, 8, False)):
-        layers, *_ = actor_critic(2, [3], 2, "tanh", False, layer_norm)
-        assert bool(mlp.has_few.py_func(network(layers).layers, np.uint64(count))) is expected
 
 
 @pytest.mark.parametrize("activation", sorted(set(CODES) - {IDENTITY}))

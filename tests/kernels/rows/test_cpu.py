@@ -9,7 +9,7 @@ from headrace.kernels.rows import row_plan
 from headrace.kernels.rows.builder import Builder
 from headrace.kernels.rows.floors import floors
 from headrace.kernels.rows.narrow import narrowed
-from headrace.kernels.rows.row_plan import outer_form, rows_of_block
+from headrace.kernels.rows.row_plan import block_for, outer_form, rows_of_block
 from headrace.kernels.rows.row_program import BOOL, F32, I32, Count, Input, Output, Program, View, whole
 from headrace.kernels.rows.row_schedule import plan
 from headrace.kernels.rows.targets.cpu_program import parts_of
@@ -153,6 +153,23 @@ def test_products(sizes: tuple[int, int], biased: bool) -> None:
     backward = build.product(build.map("tanh", y), View(w, (k, n), (1, k)))
     outputs = (Output("forward", y), Output("backward", backward))
     same(Program("products", (x,), (w, b), outputs), (37, 130))
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 16, 17, 33, 70])
+def test_blocks_for_few_rows_have_the_same_bits(rows: int) -> None:
+    """Half a vector of rows and more, of layers with more rows than registers and with what is left over."""
+    build, (x,), (w, b, v) = Builder(), columns((5,)), uniforms((61, 5), (61,), (3, 61))
+    hidden = build.map("tanh", build.map("add", build.product(whole(x), whole(w)), whole(b)))
+    found = build.product(hidden, whole(v))
+    outputs = Output("hidden", hidden), Output("found", found), Output("best", build.reduce("argmax", found, 0))
+    program = Program("few", (x,), (w, b, v), outputs)
+    given = numbers(program, 100)
+    expected, few = run(plan(program), *given), plan(program, block=block_for(rows))
+    assert few.lanes == {1: 16, 8: 16, 9: 16, 16: 16, 17: 32, 33: 64, 70: 64}[rows] and few.half == (rows <= 8)
+    assert plan(network(Builder()), block=8).block == 0
+    part = [column[20 : 20 + rows] for column in given[0]], given[1]
+    for name, numbers_of in run(few, *part).items():
+        np.testing.assert_array_equal(numbers_of, expected[name][20 : 20 + rows])
 
 
 def test_products_with_leading_axes_and_of_views() -> None:

@@ -136,6 +136,7 @@ class _Target:
             start=start,
             bias=bias,
             floor=value in self.floored,
+            half=self.plan.half,
         )
         packed, factor = self.plan.packed.get(value), call.at(weight.value, weight.offset)
         if packed is None:

@@ -31,7 +31,7 @@ class Multiply:
     `bias` numbers apart. Strides are in numbers. e runs over `width` numbers side by side; the source's vectors lie
     `strip` numbers apart. again: so many sums in all, one after the other, whose factors lie `next` numbers apart.
     floor: what is below zero becomes zero. blocks: so many numbers apart lie the factors of %blocks sums, each of
-    `lanes` terms but for the last, which has %count; 0 for one.
+    `lanes` terms but for the last, which has %count; 0 for one. half: half a vector is computed of them.
     """
 
     rows: int
@@ -49,13 +49,14 @@ class Multiply:
     strip: int = VECTOR
     blocks: int = 0
     lanes: int = 0
+    half: bool = False
 
 
 def multiply(module: Module, sizes: Multiply, wide: bool) -> str:
     """The function of %weight, %source, %target, and %bias, or %count, or %count and %blocks. wide: the machine has 32
     registers of VECTOR."""
-    b = Body()
-    sums, across = (24, 4) if wide else (6, 1)
+    b = Body(VECTOR // 2 if sizes.half else VECTOR)
+    sums, across = (24, 4) if wide else (6 + 6 * sizes.half, 1)
     if sizes.terms is not None and sizes.terms > TERMS and not wide:
         _in_chunks(b, sizes, sums)
     else:
@@ -79,6 +80,9 @@ def _in_chunks(b: Body, sizes: Multiply, sums: int) -> None:
 
 def _columns(b: Body, sizes: Multiply, sums: int, across: int, k: str, terms: int | None, start: str) -> None:
     """All rows of the target, `across` vectors at a time; sums: vectors of them that registers hold."""
+    if sizes.half:
+        _tiles(b, sizes, sums, 1, "0", k, terms, start)
+        return
     step = VECTOR * across
     whole = sizes.width - sizes.width % step
     if whole:
