@@ -71,7 +71,7 @@ def seconds(name: str) -> tuple[float, float]:
     those that making programs takes of these."""
     from own_networks import CASES, trainer  # which imports torch and headrace
 
-    from headrace.bindings import acting
+    from headrace.bindings.collecting import acting
     from headrace.bindings.compiled.compiled_losses import CompiledLoss
 
     made_in = list[float]()
