@@ -53,6 +53,7 @@ FLOORS = (
     "parallel.cuda",
     "bindings",
     "bindings.compiled",
+    "bindings.collecting",
     "evaluation",
     "checks",
     "runs.events",

@@ -73,7 +73,7 @@ def seconds(name: str) -> tuple[float, float]:
     """Seconds that one training takes in this process until it has learned, once torch and headrace are imported; and
     those that making programs takes of these."""
     from benchmarks.speed.own_networks import CASES, trainer  # which imports torch and headrace
-    from headrace.bindings import acting
+    from headrace.bindings.collecting import acting
     from headrace.bindings.compiled.compiled_losses import CompiledLoss
 
     made_in = list[float]()

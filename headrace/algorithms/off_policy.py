@@ -320,7 +320,7 @@ class OffPolicy(Generic[C]):
             self.intrinsic.load_state_dict(state["intrinsic"])
 
 
-@fused("off_policy.learn_from_replay", "headrace.bindings.compiled.compiled_replay")
+@fused("off_policy.learn_from_replay", "headrace.bindings.collecting.compiled_replay")
 def learn_from_replay(algorithm: OffPolicy[Any], number: int) -> dict[str, Tensor]:
     """Draw `number` minibatches of the replay buffer and take a gradient step on each. Returns the metrics' means."""
     replay, config = algorithm.replay, algorithm.config

@@ -9,13 +9,13 @@ kernels serve, and each start of a training takes 40 ms longer.
 from headrace.core.source_text import Digest
 
 DIGESTS = {
-    "actor_critic.act": Digest("aeb3c72cc5b3c7e7", "180f7d4fe11d011f"),
-    "actor_critic.value": Digest("c336bfc7486053e2", "5a6d29398982f97e"),
-    "collector.steps": Digest("bb2e30f11793437e", "2822b079997fc59f"),
-    "off_policy.learn_from_replay": Digest("d79befa17a4cf53d", "c88c27c55b1ce6b7"),
-    "off_policy.steps": Digest("55d0361c0ca6a433", "863d57de12fcb4f2"),
-    "on_policy.process_and_learn": Digest("804bbb849b77ead5", "618ed57c7553e001"),
-    "ppo.learn": Digest("251922074023542f", "59c4cdac54c5587a"),
+    "actor_critic.act": Digest("89c2475c5679cbcf", "ad4fef65df1d093e"),
+    "actor_critic.value": Digest("ab3386e760e7c499", "fb4935b6ddbdea6a"),
+    "collector.steps": Digest("f83f5d3763b01f8b", "dd804521bf728922"),
+    "off_policy.learn_from_replay": Digest("c89265a09d946847", "52e04d0b4d943681"),
+    "off_policy.steps": Digest("c3f1371db1ca0a2a", "730b1280b5595bdf"),
+    "on_policy.process_and_learn": Digest("0f85063ddafa9605", "99102b80fd72392a"),
+    "ppo.learn": Digest("25c4f6a7a04d0acd", "7b058e15d9aba4a7"),
     "priorities.add_up": Digest("f5a525594b217dfc", "a9ecc4e253bc5bf4"),
     "priorities.descend": Digest("f4134c17dbc026bc", "0e1d8302fd5535e7"),
     "returns.explained_variance": Digest("d2673cdbad7e0238", "be1b456fef1f7aa9"),

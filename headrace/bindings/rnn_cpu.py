@@ -159,7 +159,7 @@ class Stepping:
 
 
 class _StepCall:
-    """A call for one thread at a time, converted to slots once; see headrace.bindings.acting.RowsCall."""
+    """A call for one thread at a time, converted to slots once; see headrace.bindings.collecting.acting.RowsCall."""
 
     def __init__(self, cells: RNNStepArguments) -> None:
         arguments: tuple[Argument, ...] = (0, queue_state(), cells)

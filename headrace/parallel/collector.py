@@ -276,7 +276,7 @@ def check_masks(env: Env, rollout: Rollout) -> None:
         )
 
 
-@fused("collector.steps", "headrace.bindings.compiled.compiled_collecting")
+@fused("collector.steps", "headrace.bindings.collecting.compiled_collecting")
 def steps(collector: InlineCollector, first_step: int | Tensor) -> None:
     """Take T steps from row 0: policy and environments take turns. first_step: as in InlineCollector.fill()."""
     timer = collector.timer

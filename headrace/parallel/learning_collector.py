@@ -42,7 +42,7 @@ class LearningCollector(InlineCollector):
         """Do not stop within a rollout: what was learned from its first steps could not be undone."""
 
 
-@fused("off_policy.steps", "headrace.bindings.compiled.compiled_replay")
+@fused("off_policy.steps", "headrace.bindings.collecting.compiled_replay")
 def steps(collector: LearningCollector, random: Tensor) -> None:
     """Take len(random) steps from row 0: policy, environments and learning take turns. random: [T, N, num_draws]."""
     timer, rollout, every = collector.timer, collector.rollout, collector.every

@@ -123,7 +123,7 @@ class ActorCritic(Policy):
         parts = (self.encoder, self.actor) if self.shared else (self.encoder,)
         return [p for part in parts for p in part.parameters()]
 
-    @fused("actor_critic.act", "headrace.bindings.acting")
+    @fused("actor_critic.act", "headrace.bindings.collecting.acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         if needs_padding(rows, self.block):
@@ -154,7 +154,7 @@ class ActorCritic(Policy):
             return self.distribution(pad(self.block, observation)[0]).mode()[:rows], rnn_state
         return self.distribution(observation).mode(), rnn_state
 
-    @fused("actor_critic.value", "headrace.bindings.acting")
+    @fused("actor_critic.value", "headrace.bindings.collecting.acting")
     def value(self, observation: Any, rnn_state: Any = None) -> Tensor:
         rows = batch_size(observation)
         if needs_padding(rows, self.block):

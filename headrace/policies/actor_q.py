@@ -193,7 +193,7 @@ class ActorQ(Policy):
         """Actions [B, K] in the space's units, clipped to the bounds and scaled to [-1, 1]."""
         return ((action - self.center) / self.half_range).clamp(-1, 1)
 
-    @fused("actor_q.act", "headrace.bindings.acting")
+    @fused("actor_q.act", "headrace.bindings.collecting.acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         rows = batch_size(observation)
         if rnn_state is None and self.recurrent != "none":

@@ -212,7 +212,7 @@ class Policy(nn.Module):
                 action, _, _, after = self.act_without_exploration(batch, state, random)
         return to_action(self.action_space, action.detach().cpu().numpy(), single), after
 
-    @fused("policy.act_on_one", "headrace.bindings.acting_on_one")
+    @fused("policy.act_on_one", "headrace.bindings.collecting.acting_on_one")
     def act_on_one(self, observation: Any, deterministic: bool, generator: torch.Generator | None) -> Any:
         """predict() for one observation as a NumPy array, without tensors and with the same bits; None if that is not
         possible."""

@@ -185,7 +185,7 @@ class QNetwork(Policy):
         """The value of given actions, [N]. random: see forward()."""
         return self(observation, *given(random)).gather(0, (action - self.start).long().unsqueeze(0)).squeeze(0)
 
-    @fused("q_network.act", "headrace.bindings.acting")
+    @fused("q_network.act", "headrace.bindings.collecting.acting")
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
         """The best action and its value; with `random`, a random action with probability `exploration`."""
         apart = len(self.exploration) not in (1, batch_size(observation))

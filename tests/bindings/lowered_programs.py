@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a pro
 from headrace import bindings, envs
 from headrace.algorithms.base import ALGORITHMS, algorithm_classes
 from headrace.algorithms.objectives import loss_and_metrics
-from headrace.bindings import acting
+from headrace.bindings.collecting import acting
 from headrace.bindings.compiled import compiled_learning, compiled_objectives, loss_program, lowered
 from headrace.bindings.compiled.compiled_losses import CompiledLoss
 from headrace.core import fused

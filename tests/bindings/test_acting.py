@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headrace.algorithms.adam import Adam
-from headrace.bindings import acting
+from headrace.bindings.collecting import acting
 from headrace.core import fused, rng
 from headrace.data.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from headrace.policies.actor_critic import ActorCritic

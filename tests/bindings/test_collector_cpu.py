@@ -10,7 +10,7 @@ import torch
 from helpers.corridor import Corridor
 
 from headrace import envs
-from headrace.bindings.compiled import compiled_collecting
+from headrace.bindings.collecting import compiled_collecting
 from headrace.core import fused
 from headrace.core.stopping import Stopped
 from headrace.data.rollout import Column

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import headrace as hr
-from headrace.bindings.compiled import compiled_collecting
+from headrace.bindings.collecting import compiled_collecting
 from headrace.core import fused
 from headrace.parallel.collector import steps
 

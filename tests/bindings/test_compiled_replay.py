@@ -18,7 +18,7 @@ from headrace import Trainer
 from headrace.algorithms import dqn, sac, td3, tqc
 from headrace.algorithms.discrete import c51
 from headrace.algorithms.off_policy import learn_from_replay
-from headrace.bindings.compiled import compiled_collecting, compiled_replay
+from headrace.bindings.collecting import compiled_collecting, compiled_replay
 from headrace.core.fused import kernel_of, plain_only
 from headrace.data.priorities import PrioritizedReplay
 from headrace.parallel import learning_collector

@@ -7,7 +7,8 @@ import torch
 
 import headrace as hr
 from headrace.algorithms.adam import Adam
-from headrace.bindings.compiled import gpu_collecting, gpu_learning, loss_conditions
+from headrace.bindings.collecting import gpu_collecting
+from headrace.bindings.compiled import gpu_learning, loss_conditions
 from headrace.core import fused
 from headrace.kernels.rows.gpu import gpu_program
 from headrace.kernels.rows.gpu.gpu_program import GpuProgram

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headrace.algorithms.adam import Adam
-from headrace.bindings import acting
+from headrace.bindings.collecting import acting
 from headrace.core import fused
 from headrace.core.fused import kernel_of
 from headrace.data.spaces import Box, Discrete

@@ -12,8 +12,8 @@ from helpers.same import flat_weights
 from headrace import Trainer
 from headrace.algorithms.objectives import mean_weights
 from headrace.algorithms.off_policy import learn_from_replay
-from headrace.bindings import acting
-from headrace.bindings.compiled import compiled_replay, loss_program, replay_loop
+from headrace.bindings.collecting import acting, compiled_replay, replay_loop
+from headrace.bindings.compiled import loss_program
 from headrace.core import rng
 from headrace.core.fused import kernel_of, plain_only
 from headrace.data.priorities import PrioritizedReplay

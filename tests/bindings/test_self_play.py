@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from helpers.three_moves import ThreeMoves, three_moves_aec
 
 import headrace as hr
-from headrace.bindings import acting, self_play
+from headrace.bindings.collecting import acting, self_play
 from headrace.core import fused
 from headrace.envs.builtin.connect_four import ConnectFourPlayers
 from headrace.envs.compiled.kernel_env import KernelEnv

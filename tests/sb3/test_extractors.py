@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from torch import nn
 
-from headrace.bindings.compiled.compiled_collecting import program_of
+from headrace.bindings.collecting.compiled_collecting import program_of
 from headrace.core.fused import plain_only
 from headrace.sb3 import A2C, DDPG, DQN, PPO, QRDQN, SAC, TD3, TQC, TRPO, BaseFeaturesExtractor, CrossQ, RecurrentPPO
 from headrace.sb3.zoo.entries import settings

@@ -25,7 +25,7 @@ forkserver, util = (import_module(f"multiprocessing.{name}") for name in ("forks
 ForkServer: Any = forkserver.ForkServer
 PRELOADED = [
     "headrace.parallel.gradient_actor",
-    "headrace.bindings.compiled.compiled_collecting",
+    "headrace.bindings.collecting.compiled_collecting",
     "headrace.bindings.rng_returns_cpu",
     "headrace.envs.workers.stepping",
     "headrace.envs.gym.pettingzoo",

@@ -16,11 +16,11 @@ from headrace.algorithms.adam import Adam
 from headrace.algorithms.off_policy import Networks, OffPolicy, learn_from_replay
 from headrace.algorithms.reduce import size_of
 from headrace.bindings.bound import Bound
+from headrace.bindings.collecting.compiled_collecting import Rows, program_of, rows_of
+from headrace.bindings.collecting.replay_loop import Loop, collects, compiled_step, draws
 from headrace.bindings.compiled import compiled_objectives
-from headrace.bindings.compiled.compiled_collecting import Rows, program_of, rows_of
 from headrace.bindings.compiled.compiled_objectives import programs_of
 from headrace.bindings.compiled.replay_learning import LearningCall, MinibatchMemory
-from headrace.bindings.compiled.replay_loop import Loop, collects, compiled_step, draws
 from headrace.bindings.digests import DIGESTS
 from headrace.core.fused import kernel_of, register
 from headrace.data.priorities import PrioritizedReplay

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headrace.algorithms.off_policy import OffPolicy
-from headrace.bindings.compiled.compiled_collecting import Rows
+from headrace.bindings.collecting.compiled_collecting import Rows
 from headrace.bindings.compiled.replay_learning import NO_CHOICE, NO_NUMBER, LearningCall
 from headrace.core.timer import Timer
 from headrace.data.priorities import PrioritizedReplay

@@ -1,8 +1,8 @@
 """Collecting with any policy by machine code that is made of its act(): T steps of compiled environments in one call;
 and a call per step for other environments, in which what stands around a program's call is looked up once.
 
-Headrace's own policies have the program of all their calls (headrace.bindings.acting), so that the bits of a rollout
-are the same however it is collected."""
+Policies of Headrace have the program of all their calls (headrace.bindings.collecting.acting), so that the bits of a
+rollout are the same however it is collected."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings import self_play  # noqa: F401 - whose kernels are asked first
-from headrace.bindings.acting import OUTPUTS, Acts, act_of, explores_apart, is_ours, is_own, value_of
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
-from headrace.bindings.compiled import gpu_collecting  # noqa: F401 - whose kernels are asked too
+from headrace.bindings.collecting import (
+    gpu_collecting,  # noqa: F401 - whose kernels are asked too
+    self_play,  # noqa: F401 - whose kernels are asked first
+)
+from headrace.bindings.collecting.acting import OUTPUTS, Acts, act_of, explores_apart, is_ours, is_own, value_of
 from headrace.bindings.compiled.compiled_acting import (
     WORTH_HELP,
     acting,

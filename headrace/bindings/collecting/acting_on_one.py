@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.acting import Acts, act_of, is_current, is_own
+from headrace.bindings.collecting.acting import Acts, act_of, is_current, is_own
 from headrace.core.fused import register
 from headrace.data.flat_dict import FlatDict
 from headrace.kernels.rows import slots

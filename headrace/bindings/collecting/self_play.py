@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.bindings.acting import Acts, act_of, value_of
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
+from headrace.bindings.collecting.acting import Acts, act_of, value_of
 from headrace.bindings.compiled.placed_program import PlacedProgram
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng

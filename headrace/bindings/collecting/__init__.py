@@ -1,0 +1,1 @@
+"""Acting and collecting by machine code that is made of policies."""
