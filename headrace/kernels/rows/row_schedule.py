@@ -77,18 +77,19 @@ class _Planner:
                 steps[computed_in(value)].append(value)
             elif value not in self.totals and value not in within:
                 before[value.phase].append(value)
+        first: list[int] = []  # the phase in which values of each phase of the program can be computed
         for uniform, own in zip(before, map(self._divided, steps), strict=True):
-            first = len(self.phases)
+            first.append(len(self.phases))
             self.phases += [Phase() for _ in own]
-            self.phases[first].before += uniform
-            self.phase_of |= {value: first + i for i, group in enumerate(own) for value in group}
-            for phase, group in zip(self.phases[first:], own, strict=True):
+            self.phases[first[-1]].before += uniform
+            self.phase_of |= {value: first[-1] + i for i, group in enumerate(own) for value in group}
+            for phase, group in zip(self.phases[first[-1] :], own, strict=True):
                 self._order_steps(phase, in_little_memory(group, self._reads, self._lasting(group)))
         for position, output in enumerate(self.program.outputs):
             value = output.view.value
             if value.rows:
                 needed = self.loaded(value)
-                phase = self.phases[max((self.phase_of[x] for x in needed if x in self.phase_of), default=0)]
+                phase = self.phases[max(first[value.phase], *(self.phase_of.get(x, 0) for x in needed))]
                 for x in needed:
                     self._gather_one(phase, x)
                 phase.stores.append(position)
