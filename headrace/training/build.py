@@ -97,9 +97,8 @@ def _placement(plan: TrainPlan, ranks: Ranks | None) -> Placement:
 def build(plan: TrainPlan, stack: ExitStack, ranks: Ranks | None = None) -> Parts:
     """Make the parts of a training. Everything that has to be closed is pushed on the stack, even if this fails.
 
-    ranks: with several learners, the one that has these parts.
-
-    Raises TypeError, ValueError for settings that do not fit the environment or the algorithm.
+    ranks: with several learners, the one that has these parts. Raises TypeError, ValueError for settings that do not
+    fit the environment or the algorithm.
     """
     placement = _placement(plan, ranks)
     if ranks is not None and placement.learn.type == "cuda":

@@ -191,7 +191,7 @@ def test_the_number_of_threads_changes_no_bit(name, hidden, monkeypatch):
     for threads in ("1", "3"):
         monkeypatch.setenv("HEADRACE_THREADS", threads)
         algorithm = build(name, hidden=hidden)
-        learned(algorithm, rows=150)
+        learned(algorithm, rows=200)  # three blocks at least, also on tiles
         ends.append(numbers(algorithm))
     assert set(asked) == {1, 3}
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
