@@ -153,12 +153,6 @@ def test_weights_that_do_not_lie_in_rows_or_columns_stay_in_vectors() -> None:
     assert not plan(Program("apart", (x,), (w,), (Output("y", y),)), split=True).packed
 
 
-def test_blocks_of_few_rows_stay_in_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_plan, "BLOCKS", (16,))
-    own = plan(learning(128, 128), split=True)
-    assert not own.packed and not any(turned.packed for turned in own.transposed.values())
-
-
 def test_a_weight_is_packed_once() -> None:
     """For products that read it alike; those of the way back read it turned around."""
     build, (x, z), (w,) = Builder(), columns((128,), (128,)), uniforms((128, 128))
