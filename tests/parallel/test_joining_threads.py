@@ -52,7 +52,7 @@ def waits(monkeypatch) -> Waits:
     monkeypatch.setattr(loss_program, "WORTH_HELP", 0)
     monkeypatch.setattr(thread_pool, "LONG", 0.0)
     monkeypatch.setattr(thread_pool, "BUSY", 0.0)
-    monkeypatch.setattr(cpu_program, "LEAST", 4)  # so that there are two parts
+    monkeypatch.setattr(cpu_program, "parts_of", lambda *_, **__: 2)
     found = Waits()
     monkeypatch.setattr(thread_pool, "_until_free", found)
     return found
