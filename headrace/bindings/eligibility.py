@@ -29,7 +29,7 @@ from headrace.policies.networks import ACTIVATIONS, MLP, Dense, Readout
 from headrace.policies.recurrent import RecurrentActorCritic
 
 # hidden layers up to which the kernels are faster than plain torch. A rule and no measurement, so that a run that is
-# resumed has the same bits; benchmarks/generality.py has layers of 300 to 512.
+# resumed has the same bits; benchmarks/speed/generality.py has layers of 300 to 512.
 WIDEST = 1024
 _HEADS = (CategoricalHead, MultiCategoricalHead, BernoulliHead, GaussianHead)
 # the classes of a policy's parts
