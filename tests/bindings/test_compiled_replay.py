@@ -151,7 +151,7 @@ def test_the_loop_acts_with_an_own_network_by_a_program() -> None:
     trainer = trainer_of("own network", num_steps=20, train_freq=2)
     for _ in range(3):
         trainer.iterate()
-    assert isinstance(compiled_replay._loops.last(trainer.collector).acts, compiled_collecting.Rows)
+    assert isinstance(compiled_replay._loops.last(trainer.collector).rows, compiled_collecting.Rows)
     trainer.close()
 
 

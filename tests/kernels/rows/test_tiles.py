@@ -228,7 +228,9 @@ def test_the_critics_of_sac_learn_on_tiles(rows: int, tiles: None, monkeypatch: 
     assert step.why_not(networks, batch, config) is None
     networks.policy.zero_grad()
     step(networks, batch, config)
-    assert [(len(own.packed), bool(own.phases[0].gradients)) for own in plans] == [(7, rows < 512)]
+    (own,) = plans
+    assert len(own.packed) == 7 and any(phase.gradients for phase in own.phases) == (rows < 512)
+    assert len([phase for phase in own.phases if phase.steps]) > 1  # more weights than the second cache holds
     assert sum(turned.packed for turned in plans[0].transposed.values()) == 2
     for parameter, gradient in zip(learned, wanted, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=2e-6 * gradient.abs().max().item())
