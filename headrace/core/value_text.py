@@ -37,6 +37,9 @@ from headrace.core.source_text import constant_text
 Content: TypeAlias = tuple[str, Iterable[object], bool]  # a value's own text, its parts, whether these stay the same
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, EllipsisType, NotImplementedType)
 # whose repr() has all that counts, and runs nothing of the user's
+_FOUND = {
+    "headrace.policies.examination.Examination"
+}  # what was found about other values, and is described by its class
 _SHOWN = (
     {"builtins.range", "pathlib.PosixPath", "re.Pattern", "decimal.Decimal", "fractions.Fraction"}
     | {"datetime.timedelta", "datetime.datetime", "datetime.date"}
@@ -229,6 +232,8 @@ def _instance(kind: type, value: Any) -> Content:
     """Anything else: by its attributes, where it has its own."""
     if f"{kind.__module__}.{kind.__qualname__}" in _SHOWN or _is(kind, "numpy", "dtype"):
         return ascii(value), [], True
+    if f"{kind.__module__}.{kind.__qualname__}" in _FOUND:
+        return "", [], True
     text = _name_in_c(kind, value)
     if is_opaque(kind):
         return text, [], True

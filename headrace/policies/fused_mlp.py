@@ -76,8 +76,8 @@ class FusedMLP(nn.Sequential):
 def pays(widest: int, batch: int, differentiable: bool) -> bool:
     """Whether the compiled stack is as fast as torch or faster: by its widest layer and the samples in a batch.
 
-    From benchmarks/speed/fused_mlp.py. Small batches do not fill a block of 64; wide layers with few samples spend their time
-    on weights and their gradients, where BLAS is better.
+    From benchmarks/speed/fused_mlp.py. Small batches do not fill a block of 64; wide layers with few samples spend
+    their time on weights and their gradients, where BLAS is better.
     """
     if batch < 64:
         return widest <= 64
