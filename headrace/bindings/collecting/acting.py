@@ -232,13 +232,13 @@ def _made(compiled: CompiledOutputs, given: tuple[Any, ...], rows: int) -> Acts 
 
 
 def _answer(found: Acts | str | bool, *call: object) -> bool | str:
-    """Whether a kernel serves a call for which this was found, or why not."""
+    """True if a kernel serves a call for which this was found; else why not."""
     _last.acts, _last.call = (found, (*map(id, call),)) if isinstance(found, Acts) else (None, ())
     return True if isinstance(found, Acts) else found
 
 
 def _noted(*call: object) -> Acts | None:
-    """What _answer() was given for this call, if it was the last one."""
+    """The program that _answer() was given for this call, if it was the last one."""
     return _last.acts if _last.call == (*map(id, call),) else None
 
 

@@ -82,7 +82,7 @@ class _CallOnOne:
 
 
 class _Last(threading.local):
-    """What was found last in a thread."""
+    """The object that was found last in a thread."""
 
     one: ActingOnOne | None = None
 
@@ -97,7 +97,7 @@ def _given(policy: Policy, drawn: bool) -> tuple[Tensor, Tensor | None]:
 
 
 def _of(policy: Policy, deterministic: bool) -> ActingOnOne | None:
-    """What acts for this policy: for vectors, on the CPU; None for others."""
+    """The object that acts for this policy: for vectors, on the CPU; None for others."""
     drawn, kept = policy.samples and not deterministic, examine(policy).kept
     found = kept.get((ActingOnOne, drawn))
     if found is not None and is_current(found.acts.reach):

@@ -63,10 +63,18 @@ class _Games:
         )
         first, others, last = (_player(each, room.draws) for each in self._players)
         arguments = given.GamesArguments(
-            *(first, others, last, _columns(rollout), _columns(env._inner), state, envs, room),
+            first,
+            others,
+            last,
+            _columns(rollout),
+            _columns(env._inner),
+            state,
+            envs,
+            room,
             _numbers(env, policy, rollout),
             (np.uint64(step.function.address), np.uint64(self.steps.shape[1])),
-            *(self.steps.reshape(-1), self.spent.reshape(-1)),
+            self.steps.reshape(-1),
+            self.spent.reshape(-1),
         )
         whole = (0, queue_state(), arguments)
         self.call = Call(entry("learning.self_play_games", "play", whole, ANNOUNCEMENT), whole)
@@ -139,10 +147,12 @@ def _columns(rollout: Rollout) -> given.GameColumns:
     names = ("reward", "terminated", "truncated", "episode_return", "episode_length")
     nothing = np.empty(0, np.int32), np.empty(0, np.float32)
     numbers = action.reshape(-1).numpy()
+    choices, amounts = (numbers, nothing[1]) if numbers.dtype == np.int32 else (nothing[0], numbers)
     return given.GameColumns(
         *(np.uint64(seen.stride(2)), np.uint64(action.shape[1])),
         *(seen.permute(2, 0, 1).reshape(-1).numpy(), rollout.valid.view(-1).numpy()),
-        *((numbers, nothing[1]) if numbers.dtype == np.int32 else (nothing[0], numbers)),
+        choices,
+        amounts,
         *(getattr(rollout, name).view(-1).numpy() for name in names),
     )
 

@@ -92,7 +92,7 @@ class _Planner:
             value = output.view.value
             if value.rows:
                 needed = self.loaded(value)
-                phase = self.phases[max(first[value.phase], *(self.phase_of.get(x, 0) for x in needed))]
+                phase = self.phases[max([first[value.phase], *(self.phase_of.get(x, 0) for x in needed)])]
                 for x in needed:
                     self._gather_one(phase, x)
                 phase.stores.append(position)
@@ -102,7 +102,7 @@ class _Planner:
         if not self.split or not any(map(is_sum, values)):
             return [values]
         parts = [some for some in self.totals.values() if some[0] in values]
-        return divided(values, self._reads, parts, self._weights, MEMORY // 4) or [values]
+        return divided(values, self._reads, parts, self._weights, MEMORY // 4)
 
     def _weights(self, value: Value) -> dict[object, int]:
         """How many numbers a step reads for each block besides its rows: packed weights, and its sums."""
