@@ -20,6 +20,7 @@ from headrace.bindings.collecting import (
     self_play,  # noqa: F401 - whose kernels are asked first
 )
 from headrace.bindings.collecting.acting import OUTPUTS, Acts, act_of, explores_apart, is_ours, is_own, value_of
+from headrace.bindings.collecting.part_times import LINE, seconds_of_parts
 from headrace.bindings.compiled.compiled_acting import (
     WORTH_HELP,
     acting,
@@ -49,7 +50,6 @@ from headrace.policies.actor_critic import ActorCritic
 from headrace.policies.base import Policy, is_kind, kind_of
 from headrace.policies.heads import HybridHead
 
-LINE = 8  # words of a cache line
 ANNOUNCEMENT = "compiling the collector for compiled policies (once, about 3 s) ..."
 
 
@@ -204,11 +204,8 @@ class _Steps(_Acts):
         started = perf_counter()
         self.queue.run(self.call, self.threads)
         seconds = perf_counter() - started
-        inference, env = map(sum, zip(*self.spent[: self.threads, :2].tolist(), strict=True))
-        whole = inference + env  # 0 where the processor's cycle counter cannot be read
-        parts = {"inference": inference, "env": env} if whole else {"collecting": 1}
-        for part, ticks in parts.items():
-            collector.timer.add(part, seconds * ticks / (whole or 1))
+        for part, own in seconds_of_parts(self.spent, self.threads, seconds).items():
+            collector.timer.add(part, own)
 
 
 class Rows(_Acts):

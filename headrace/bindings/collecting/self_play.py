@@ -13,6 +13,7 @@ from torch import Tensor
 from headrace.bindings.arguments import draws_fit
 from headrace.bindings.bound import Bound
 from headrace.bindings.collecting.acting import Acts, act_of, value_of
+from headrace.bindings.collecting.part_times import LINE, seconds_of_parts
 from headrace.bindings.compiled.placed_program import PlacedProgram
 from headrace.bindings.digests import DIGESTS
 from headrace.core import rng
@@ -34,7 +35,6 @@ from headrace.policies.networks import VectorEncoder
 from headrace.self_play.games import LAST, MOST_MOVES, SelfPlayEnv
 
 ANNOUNCEMENT = "compiling the games of self-play (once, about 8 s) ..."
-LINE = 8  # words of a cache line
 FLAGS = 5  # rows of flags in headrace.kernels.learning.self_play_games
 
 
@@ -105,10 +105,7 @@ class _Games:
         for mover, moves, _ in self.stuck[self.stuck[:, 2] > 0].tolist():
             env.check_movers(torch.tensor([mover]), moves)
         env.end_rollout(collector.rollout, self.scores.sum(0), self.games.sum(0))
-        inference, games = map(sum, zip(*self.spent[: self.threads, :2].tolist(), strict=True))
-        if not inference + games:  # the processor's cycle counter cannot be read
-            return {"collecting": seconds}
-        return {"inference": seconds * inference / (inference + games), "env": seconds * games / (inference + games)}
+        return seconds_of_parts(self.spent, self.threads, seconds)
 
 
 def _players(
