@@ -59,7 +59,7 @@ def _within(x: Any) -> Any:
 
 
 def _half_cosine(done: Any) -> Any:
-    """From 1 to 0, as half a period of a cosine."""
+    """Fall from 1 to 0 as half a period of a cosine. done: from 0 to 1."""
     angle = done * math.pi
     return 0.5 * (1 + (math.cos(angle) if isinstance(angle, float) else angle.cos()))
 
@@ -198,8 +198,8 @@ def at(config: Any, progress: Any) -> Any:
 
 
 def values(config: Any, progress: float) -> dict[str, float]:
-    """What follows the progress of a training, at this progress: the learning rate, settings with schedules, and
-    epsilon-greedy exploration."""
+    """Values at this progress of the training, by name: the learning rate, settings with schedules, and epsilon-greedy
+    exploration."""
     now = at(config, progress)
     found = {name: float(getattr(now, name)) for name in getattr(config, "schedules", {})}
     if (rate := learning_rate(config, progress)) is not None:
@@ -210,7 +210,7 @@ def values(config: Any, progress: float) -> dict[str, float]:
 
 
 def following(config: Any) -> list[str]:
-    """What of a config follows the progress of the training by a schedule, in words."""
+    """Names of the settings that change with the progress of the training, for a message."""
     schedule = getattr(config, "schedule", "constant")
     rate = [] if schedule in ("constant", ADAPTIVE) else ["the learning rate (or take schedule='constant')"]
     return [*rate, *getattr(config, "schedules", {})]

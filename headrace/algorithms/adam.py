@@ -44,7 +44,7 @@ class Adam:
         self.learning_rate = torch.tensor(learning_rate, device=self.flat.device)
 
     def has_gradients(self) -> bool:
-        """Whether the parameters' .grad are the views of `gradient`: zero_grad() takes them away."""
+        """Tell whether the parameters' .grad are views of `gradient`; zero_grad() removes these views."""
         return all(map(is_, map(_grad, self.parameters), self._gradients))
 
     @torch.no_grad()

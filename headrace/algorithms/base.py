@@ -72,7 +72,8 @@ def counted_steps(algorithm: Any, rollout: Rollout) -> int:
 
 
 def past_warm_up(algorithm: Algorithm) -> bool:
-    """Whether the next update learns. Algorithms with a replay buffer have a method that decides; others always do."""
+    """Tell whether the next update learns. An algorithm with a replay buffer has a method that decides; others always
+    learn."""
     ready = getattr(algorithm, "past_warm_up", None)
     return ready is None or ready()
 
@@ -220,5 +221,5 @@ def _unknown(name: str) -> Misnamed:
 
 
 def is_resolvable(name: str) -> bool:
-    """Whether this is a name for algorithm_classes(), rather than the `name` of an algorithm's object."""
+    """Tell whether algorithm_classes() takes this name, which may differ from the `name` of an algorithm's object."""
     return name in ALGORITHMS or ":" in name

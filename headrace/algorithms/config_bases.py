@@ -335,7 +335,7 @@ def gradient_steps(config: OffPolicyConfig, rows: int) -> int:
 
 
 def fits_utd_ratio(config: OffPolicyConfig, rows: int) -> bool:
-    """Whether gradient_steps() for `rows` rows agrees with utd_ratio within 2 %. True if gradient_steps is set."""
+    """Tell whether gradient_steps() for `rows` rows agrees with utd_ratio within 2 %. True if gradient_steps is set."""
     wanted = config.utd_ratio * rows
     return bool(config.gradient_steps) or abs(gradient_steps(config, rows) - wanted) <= 0.02 * wanted
 

@@ -109,7 +109,7 @@ class OffPolicy(Generic[C]):
         return (self.iteration - self._waits()) * self.gradient_steps(self.rows_per_iteration)
 
     def past_warm_up(self) -> bool:
-        """Whether the next iteration learns. All later iterations are alike, so a CUDA graph can be captured."""
+        """Tell whether the next iteration learns. All later iterations do the same, so a CUDA graph can be captured."""
         return isinstance(self.iteration, Tensor) or self.iteration >= self._waits()
 
     def _waits(self) -> int:
@@ -272,7 +272,7 @@ class OffPolicy(Generic[C]):
         return delayed_steps(first, steps, delay)
 
     def steady(self) -> bool:
-        """Whether all further iterations explore and learn alike."""
+        """Tell whether all further iterations explore and learn in the same way."""
         return self.past_warm_up() and self.rows >= self.config.learning_starts
 
     def set_learning_rate(self, progress: float) -> Any:

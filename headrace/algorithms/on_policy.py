@@ -113,7 +113,7 @@ class OnPolicy(Generic[C]):
     def build(
         cls, config: C, observation_space: Space, action_space: Space, seed: int, device: torch.device | str
     ) -> Self:
-        """This algorithm with its usual policy on a device. Raises TypeError for spaces it cannot learn on."""
+        """Make this algorithm with its usual policy on a device. Raises TypeError for spaces it cannot learn on."""
         return cls(cls.make_policy(config, observation_space, action_space, seed).to(device), config, seed)
 
     @classmethod

@@ -91,7 +91,7 @@ def gathered(own: Tensor, reduce: Reduce) -> Tensor:
 
 
 def all_agree(own: bool, reduce: Reduce) -> bool:
-    """Whether the condition is true at all learners, which call this at the same point."""
+    """Tell whether the condition is true at all learners, which call this at the same point."""
     if size_of(reduce) == 1:
         return own
     number = torch.tensor(int(own))
@@ -121,7 +121,7 @@ def shuffle_seed(seed: int, reduce: Reduce) -> int:
 
 
 def normalized(x: Tensor, valid: Tensor, reduce: Reduce = one_learner) -> Tensor:
-    """As returns.normalized(), over the valid rows of all learners."""
+    """Same as returns.normalized(), over the valid rows of all learners."""
     return returns.normalized(x, valid) if reduce is one_learner else returns.normalized_by(reduce, x, valid)
 
 

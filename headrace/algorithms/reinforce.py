@@ -79,7 +79,7 @@ class Reinforce(OnPolicy[ReinforceConfig]):
 
 
 def _finished(ended: Tensor) -> Tensor:
-    """Whether rows belong to an episode that ends within the rollout, [T, N]."""
+    """Mask of rows whose episode ends within the rollout, [T, N]."""
     return ended.flip(0).cumsum(0).flip(0) > 0
 
 

@@ -27,7 +27,7 @@ class DeviceReport(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether all agree."""
+        """True if all checks agree."""
         return all(one.passed for one in self.checks)
 
 

@@ -19,7 +19,7 @@ UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def passed(report: Report) -> bool:
-    """Whether nothing is wrong."""
+    """Tell whether no finding of a report is wrong."""
     return all(finding.outcome != "wrong" for finding in report.findings)
 
 

@@ -108,8 +108,8 @@ def offer_kernels(device: torch.device) -> None:
 
 
 def networks_trusted(policy: ActorCritic) -> bool:
-    """Whether the CUDA kernels for a policy's head, activation and sizes agree with plain torch on this machine. Prints
-    a message on stderr if they do not."""
+    """Tell whether the CUDA kernels for a policy's head, activation and sizes agree with plain torch on this machine.
+    Prints a message on stderr if they do not."""
     from headrace.bindings import actor_critic_cuda
 
     name = f"networks {_digest(actor_critic_cuda.text(policy))}"
@@ -122,18 +122,19 @@ def _digest(text: str) -> str:
 
 
 def graphs_trusted(device: torch.device) -> bool:
-    """Whether iterations replayed from a CUDA graph agree with plain ones on this machine. Prints a message on stderr
-    if they do not."""
+    """Tell whether iterations replayed from a CUDA graph agree with plain ones on this machine. Prints a message on
+    stderr if they do not."""
     return _agrees(
         device, "graphs", partial(_graphs, device), "an iteration as a CUDA graph", "iterations run step by step"
     )
 
 
 def _agrees(device: torch.device, name: str, comparison: Callable[[], Deviation], what: str, instead: str) -> bool:
-    """Whether a comparison passes, by the result stored for this machine, or else by running it.
+    """Tell whether a comparison passes, by the result stored for this machine, or else by running it.
 
     Only results are stored. If an exception ends a comparison, perhaps for lack of memory, the next process tries it
-    again."""
+    again.
+    """
     with json_table(folder() / FILE) as stored:
         results = stored.setdefault(json.dumps(facts(device)), {})
         failure = results.get(name)

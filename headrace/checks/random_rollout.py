@@ -197,7 +197,7 @@ def trajectory(env: gymnasium.Env, seed: int, steps: int, action_seed: int | Non
 
 
 def same(one: Sample, other: Sample) -> bool:
-    """Whether two (nested) samples are equal; NaN equals NaN."""
+    """Tell whether two (nested) samples are equal; NaN equals NaN."""
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
     if isinstance(one, list | tuple):
@@ -207,7 +207,7 @@ def same(one: Sample, other: Sample) -> bool:
 
 
 def supported(space: Space, column: Callable[[Space], Column | Columns], name: str) -> Finding:
-    """Whether policies can use a space."""
+    """Check that policies can use a space."""
     try:
         column(space)
     except TypeError as error:

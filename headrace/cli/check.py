@@ -24,7 +24,7 @@ Exit code: 0 if nothing is wrong, 1 if something is wrong, 2 for a usage error o
 
 @dataclass(frozen=True)
 class Check:
-    """What to check, and where the results go."""
+    """Check an environment, or the kernels of this machine."""
 
     # a name, a Gymnasium id or path/to/file.py:Class; without it, this machine is checked
     env: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="[ENV]")] = None
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _check_machine(options: Check, to: Path | None) -> bool:
-    """Whether the kernels of a device agree with plain torch."""
+    """Check the kernels of a device against plain torch. True if they agree."""
     from headrace.checks import machine
 
     report = machine.check_device(options.device)
@@ -72,7 +72,7 @@ def _check_machine(options: Check, to: Path | None) -> bool:
 
 
 def _check_env(env: str, options: Check, to: Path | None) -> bool:
-    """Whether nothing is wrong with an environment."""
+    """Check an environment. True if nothing is wrong."""
     from headrace import envs
     from headrace.checks import environment, output
     from headrace.checks.against import against

@@ -19,7 +19,7 @@ HEADINGS = ("node", "address", "cores", "free", "GPUs", "actors placed", "object
 
 @dataclass(frozen=True)
 class Cluster:
-    """Which cluster, and how many actors."""
+    """Settings of a cluster: its address and its number of actors."""
 
     address: Annotated[str, Positional, tyro.conf.arg(metavar="ADDRESS", help=ADDRESS)]
     actors: int | None = None  # number of actors to place; None: one for each free core

@@ -25,7 +25,7 @@ HEADINGS = ("name", "observation", "actions", "backends")
 
 @dataclass(frozen=True)
 class Envs:
-    """How to print the list."""
+    """List environments."""
 
     library: Annotated[str | None, tyro.conf.Positional] = None  # list the tasks of a simulator: mjlab, brax and others
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False  # print a JSON list instead of a table

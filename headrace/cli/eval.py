@@ -22,7 +22,7 @@ DESCRIPTION = "Evaluate a trained policy in the reference environment: headrace 
 
 @dataclass(frozen=True)
 class Eval:
-    """What to evaluate, and how."""
+    """Evaluate the policy of a run."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # folder of a run or of a checkpoint in it
     choice: Annotated[tyro.conf.OmitArgPrefixes[Choice], tyro.conf.arg(name="policy")]

@@ -20,7 +20,7 @@ DESCRIPTION = "Write a trained policy to one file: headrace export runs/ppo/Cart
 
 @dataclass(frozen=True)
 class ExportPolicy:
-    """What to export, and to what."""
+    """Export the policy of a run to a file."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]  # folder of a run or of a checkpoint in it
     to: Literal["onnx", "numpy", "c"]  # a model, a file of Python that needs NumPy alone, a C99 header

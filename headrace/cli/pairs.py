@@ -11,7 +11,7 @@ from headrace.setting_schedules import Schedule
 
 
 def registry() -> ConstructorRegistry:
-    """For tyro.cli(): reads and shows fields whose type is a dict, or Schedule."""
+    """Make rules for tyro.cli(), which then reads and shows fields whose type is a dict, or Schedule."""
     rules = ConstructorRegistry()
 
     @rules.primitive_rule

@@ -24,7 +24,7 @@ TensorBoard's events of CleanRL and Stable-Baselines3."""
 
 @dataclass(frozen=True)
 class Plot:
-    """What to plot, and where."""
+    """Plot the learning curves of runs."""
 
     # folders of runs, in one or several environments, also of other libraries; or that of a population
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...", help_behavior_hint="")]

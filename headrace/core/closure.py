@@ -1,11 +1,12 @@
-"""What a plain function reaches: functions, methods and values, and a digest of all of them.
+"""Reach of a plain function: the functions, methods and values that it uses, and a digest of all of them.
 
 Names in the code of a function are looked up in its module, in modules of the package that it names, and as attributes
-of the classes that are given or found; so are those of the functions found. A function enters the digest by its syntax
-tree, and by the values in its closure, its defaults and its attributes. The search covers this package, the package of
-the plain function and all other code of the user's. Functions and classes of other packages enter by name, and, for a
-plain function of the user's, by the version of their package. No code is run. Imports within the user's functions are
-followed if the module is imported already. Names that are put together at run time are not found.
+of the classes that are given or found. The names in the functions found are looked up in the same way. A function
+enters the digest by its syntax tree, and by the values in its closure, its defaults and its attributes. The search
+covers this package, the package of the plain function and all other code of the user's. Functions and classes of other
+packages enter by name, and, for a plain function of the user's, by the version of their package. No code is run.
+Imports within the user's functions are followed if the module is imported already. Names that are put together at run
+time are not found.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ _texts: dict[int, tuple[CodeType, str]] = {}
 
 
 class Reach:
-    """What a function reaches. owners, spaces, names, values: of each name, the label and the namespace of its module
-    or class, the name, and its value. functions: all that were found, including those of other packages. named: all
-    names in their code. unseen: modules that they import when called and that are not loaded yet, so that their
-    contents are unknown."""
+    """Functions and values that a function reaches.
+
+    owners, spaces, names, values: of each name, the label and the namespace of its module or class, the name, and its
+    value. functions: all that were found, including those of other packages. named: all names in their code. unseen:
+    modules that they import when called and that are not loaded yet, so that their contents are unknown.
+    """
 
     def __init__(self, walk: _Walk) -> None:
         found = [*zip(*walk.found.values(), strict=True)] or [()] * 4
@@ -66,11 +69,11 @@ class Reach:
         return Digest(self._hash(_trees, tree_text), self.text)
 
     def matches(self, digest: str) -> bool:
-        """Whether `digest` is the digest of what was reached."""
+        """Tell whether `digest` is the digest of what was reached."""
         return getattr(digest, "text", None) == self.text or digest == self.digest
 
     def is_current(self) -> bool:
-        """Whether each name still has its value, and each value its contents."""
+        """Tell whether each name still has its value, and each value its contents."""
         try:
             return (
                 all(map(is_, map(getitem, self.spaces, self.names), self.values))
@@ -138,8 +141,11 @@ def _own_size(space: Space) -> int:
 
 
 def reach(plain: Callable[..., object], classes: tuple[type, ...] = (), inputs: Container[int] = ()) -> Reach:
-    """What `plain` reaches. classes: those of its arguments and of what they hold; their forward() is always reached.
-    Their constructors are not: the objects are there. inputs: ids of tensors whose numbers do not count."""
+    """Find what `plain` reaches.
+
+    classes: those of its arguments and of the arguments' parts. Their forward() is always reached; their constructors
+    are not, since the objects exist already. inputs: ids of tensors whose numbers do not count.
+    """
     return Reach(_Walk(plain, classes, inputs))
 
 
@@ -309,7 +315,7 @@ def _home(function: FunctionType) -> str:
 
 
 def _is_others(name: str) -> bool:
-    """Whether a top-level module is of the standard library or of an installed package, rather than the user's."""
+    """Tell whether a top-level module is of the standard library or of an installed package, rather than the user's."""
     if name in sys.stdlib_module_names:
         return True
     return name in sys.modules and _is_installed(name)
@@ -317,8 +323,8 @@ def _is_others(name: str) -> bool:
 
 @functools.cache
 def _is_installed(name: str) -> bool:
-    """Whether pip installed a module: it is in site-packages, or in the folder of pip's metadata for it, as after `pip
-    install --target`. For an editable install the metadata is in another folder than the code, so this is False."""
+    """Tell whether pip installed a module. It is then in site-packages, or in the folder of pip's metadata for it, as
+    after `pip install --target`. False for an editable install, whose metadata is in another folder than the code."""
     about = vars(sys.modules[name])
     places = [Path(place) for place in (about.get("__file__"), *about.get("__path__", ())) if place]
     if any(site in place.parts[:-1] for place in places for site in _SITE):
@@ -371,7 +377,7 @@ def _fields(space: Space) -> tuple[object, ...]:
 
 
 def _is_derivative(cls: type, name: str) -> bool:
-    """Whether this is a function that autograd calls: forward(), backward() and others of a torch.autograd.Function."""
+    """Tell whether autograd calls this function: forward(), backward() and others of a torch.autograd.Function."""
     return hasattr(cls, "_backward_cls") and type(vars(cls)[name]) in (staticmethod, classmethod, FunctionType)
 
 

@@ -83,7 +83,7 @@ def let_threads_sleep() -> None:
 
 
 def set_by_user() -> bool:
-    """Whether the environment of this process has a setting of the user's."""
+    """Tell whether the user has set one of SETTINGS in the environment of this process."""
     return not any(_passive) and any(name in os.environ for name in SETTINGS)
 
 

@@ -123,7 +123,7 @@ def silence() -> None:
 
 
 def kernels_serve() -> bool:
-    """Whether kernels may replace plain functions here: false within plain_only() and traced()."""
+    """Tell whether kernels may replace plain functions here. False within plain_only() and traced()."""
     return _enabled and not _here.traced
 
 
@@ -176,18 +176,20 @@ def reached(plain: Function, classes: Classes = ()) -> Reach:
 
 
 def _follows(plain: Function, kernel: _Kernel) -> bool:
-    """Whether the plain function is unchanged since the kernel was written."""
+    """Tell whether the plain function is unchanged since the kernel was written."""
     return not kernel.digest or reached(plain, kernel.classes).matches(kernel.digest)
 
 
 class AsChosen(str):
-    """Why a kernel does not serve what the user's settings ask for, such as a network of convolutions. It is not
-    printed, since the user has nothing to correct."""
+    """Reason that follows from the user's settings, such as a network of convolutions, for a kernel not to serve. It is
+    not printed, since the user has nothing to correct."""
 
 
 def _serves(name: str | None, plain: Function, kernel: _Kernel, answer: bool | str) -> bool:
-    """Whether a kernel serves a call. answer: what its `serves` returned. Prints the reason once if it does not; name:
-    None to print nothing."""
+    """Tell whether a kernel serves a call, and print the reason once if it does not.
+
+    answer: the result of the kernel's `serves`. name: None to print nothing.
+    """
     if answer is True and not _follows(plain, kernel):
         answer = "the plain function is not the one its kernel was written after; running that instead"
     if name is None or _silent or isinstance(answer, AsChosen):

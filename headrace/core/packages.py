@@ -1,4 +1,4 @@
-"""Which packages are installed, and which commit of Headrace runs."""
+"""Versions of the installed packages, and the commit of Headrace that runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def installed(package: str, otherwise: str) -> str:
 
 
 def located(package: str) -> Path | None:
-    """Where the installed files of a package are to be, by its own name; None where it is not installed."""
+    """Path that the installed files of a package have by its metadata; None where it is not installed."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -35,7 +35,7 @@ def resolve(precision: Precision, network: nn.Module, device: torch.device) -> P
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies bfloat16 in hardware: a GPU's tensor cores, a CPU's AMX or AVX512-BF16."""
+    """Tell whether a device multiplies bfloat16 in hardware: a GPU's tensor cores, a CPU's AMX or AVX512-BF16."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and any(

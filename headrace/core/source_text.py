@@ -149,7 +149,7 @@ def _lambdas(text: str) -> list[tuple[Span, ast.Lambda]]:
 
 
 def _span(code: CodeType) -> Span | None:
-    """From where to where a function's instructions are written; None where Python keeps no columns."""
+    """Span of the text in which a function's instructions are written. None where Python keeps no columns."""
     starts, ends = [], []
     for line, end_line, column, end_column in code.co_positions():
         if line is None or end_line is None or column is None or end_column is None:

@@ -17,7 +17,7 @@ LINES = "\n\t"  # what a text of several lines has besides printable characters
 
 @contextmanager
 def saying(output: int = STDOUT) -> Iterator[None]:
-    """For writing to an output: where that fails, what is written there from now on is discarded, and work goes on."""
+    """Continue when writing to an output fails within this block. Later text for that output is discarded."""
     try:
         yield
     except OSError as error:

@@ -62,7 +62,7 @@ def _version(name: str) -> int:
 
 
 def is_message(error: BaseException) -> bool:
-    """Whether an error is for the user: raised by Headrace or Gymnasium on purpose, or a missing file.
+    """Tell whether an error is for the user: raised by Headrace or Gymnasium on purpose, or a missing file.
 
     Errors of other code (torch, the user's environment) keep their traceback.
     """

@@ -59,7 +59,7 @@ def code_of(*runs: str | Path | None, trust: bool = False) -> Iterator[None]:
 
 
 def is_run(folder: str | Path) -> bool:
-    """Whether a folder is that of a run, or a checkpoint, or was downloaded from a hub."""
+    """Tell whether a folder is a run or a checkpoint, or was downloaded from a hub."""
     marks = (COMMANDS, MANIFEST, f"*/{MANIFEST}")
     return any(any(Path(folder).glob(mark)) for mark in marks) or _is_downloaded(Path(folder).absolute())
 
@@ -71,7 +71,7 @@ def run_of(config: str | Path | None) -> Path | None:
 
 
 def is_trusted(run: str | Path) -> bool:
-    """Whether a block of code_of() with trust names this run."""
+    """Tell whether a block of code_of() with trust names this run."""
     return any(_is_in_trusted(folder) for folder in _folders(Path(run)))
 
 
@@ -142,7 +142,7 @@ def _folders(run: Path) -> Iterator[Path]:
 
 
 def _is_downloaded(folder: Path) -> bool:
-    """Whether a folder is what huggingface_hub has written for one repository, in its cache or elsewhere."""
+    """Tell whether huggingface_hub has written this folder for one repository, in its cache or elsewhere."""
     in_cache = folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--")
     return in_cache or (folder / ".cache" / "huggingface" / "download").is_dir()
 
@@ -168,9 +168,10 @@ def _installed() -> frozenset[Identity | None]:
 
 
 def _secure_current_folder() -> None:
-    """Where the current folder is a refused one: let Python processes that are started not look there for modules.
+    """Keep the Python processes that are started from importing modules of a refused current folder.
 
-    Raises Untrusted for settings of Numba in it, which name folders of pickles and libraries to load."""
+    Raises Untrusted if the folder has settings of Numba, which name folders of pickles and libraries to load.
+    """
     folder = refused_folder(Path.cwd())
     if folder is None:
         return

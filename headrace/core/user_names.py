@@ -78,7 +78,7 @@ def module_of(thing: Any) -> ModuleType | None:
 
 
 def is_from_file(module: ModuleType | None) -> bool:
-    """Whether import_user_module() loaded this module from a file."""
+    """Tell whether import_user_module() loaded this module from a file."""
     return module in _files.values()
 
 
@@ -172,7 +172,7 @@ def _from_package(name: str) -> ModuleType:
 
 
 def _explained(error: ImportError, name: str) -> str:
-    """What to tell the user where a module that was named, or what it needs, is missing."""
+    """Explain to the user that a named module, or one that it needs, is missing. Empty for other import errors."""
     if error.name is None or not isinstance(error, ModuleNotFoundError):
         return ""
     how = how_to_install(name)

@@ -92,7 +92,7 @@ class Changing:
             self.numbers = _array_numbers(part)
 
     def holds(self) -> bool:
-        """Whether the part is unchanged. Takes about a microsecond for most parts."""
+        """Tell whether the part is unchanged. Takes about a microsecond for most parts."""
         if self.numbers is not None:
             return _array_numbers(self.part) == self.numbers
         if self.read is None:
@@ -291,7 +291,7 @@ def _shape(tensor: Any) -> str:
 
 
 def _is(kind: type, module: str, name: str) -> bool:
-    """Whether a class is derived from a library's class; False if the library is not imported."""
+    """Tell whether a class is derived from a library's class. False if the library is not imported."""
     base = getattr(sys.modules.get(module), name, None)
     return base is not None and issubclass(kind, base)
 
@@ -308,7 +308,7 @@ def _attributes(kind: type, value: Any) -> Iterator[tuple[str, object]]:
 
 @functools.cache
 def _has_attributes_alone(kind: type) -> bool:
-    """Whether objects of a class are described by what is in their __dict__ alone: see _content()."""
+    """Tell whether the __dict__ of a class's objects describes them fully: see _content()."""
     others = (*_PARTS, *_REDUCED, BuiltinFunctionType, Enum, *_ORDERED, *_UNORDERED, dict, MappingProxyType)
     known = ("numpy", "ndarray"), ("numpy", "generic"), ("torch", "Tensor"), ("torch.nn", "Module")
     if issubclass(kind, others) or any(_is(kind, *name) for name in known) or not kind.__dictoffset__:

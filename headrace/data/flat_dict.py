@@ -63,7 +63,7 @@ class FlatDict(Box):
 
 
 def joinable(space: Space) -> bool:
-    """Whether observations of a Dict can be one vector: all of its members are vectors of numbers."""
+    """Tell whether observations of a Dict can be one vector: all of its members are vectors of numbers."""
     return isinstance(space, Dict) and all(
         isinstance(member, Box | MultiBinary) and len(member.shape or ()) == 1 for member in space.values()
     )

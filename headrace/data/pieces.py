@@ -13,7 +13,7 @@ Piece = dict[str, Tensor]
 
 
 class Ring(Protocol):
-    """What stores rows of N environments in a ring buffer: headrace.data.replay.Replay."""
+    """Ring buffer of rows of N environments: headrace.data.replay.Replay."""
 
     written: Tensor  # int64 [N]: rows of each environment since the beginning
 

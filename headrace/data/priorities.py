@@ -106,7 +106,7 @@ class PrioritizedReplay(Replay):
 
 @fused("priorities.descend", "headrace.bindings.prioritized_rows")
 def descend(tree: Tensor, depth: int, left: Tensor) -> Tensor:
-    """For each entry of `left` (float64, any shape), find the first leaf (int64) whose cumulative sum exceeds it."""
+    """Find for each entry of `left` (float64, any shape) the first leaf (int64) whose cumulative sum exceeds it."""
     node = torch.ones_like(left, dtype=torch.int64)
     for _ in range(depth):
         node = node * 2

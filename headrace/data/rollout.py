@@ -29,11 +29,11 @@ Index = int | slice | Tensor | tuple[int | slice | Tensor, ...]
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds per step and environment.
+    """Layout of a column: its entry for each step and environment.
 
     shape: of one entry, () for a scalar. bootstrap: has a row T. feature_major: stored as [F, T, N], so that kernels
-    run SIMD across environments and minibatches flatten for free; indexed as [T, N, F] all the same.
-    envs: the number of environments, where it differs from the rollout's: for the column of a group of agents.
+    run SIMD across environments and minibatches flatten for free; indexed as [T, N, F] all the same. envs: the number
+    of environments, where it differs from the rollout's: for the column of a group of agents.
     """
 
     shape: tuple[int, ...] = ()
@@ -47,7 +47,7 @@ class Column:
         return self.place(num_steps, num_envs, partial(torch.zeros, device=device))
 
     def place(self, num_steps: int, num_envs: int, new: Callable[..., Tensor]) -> Tensor:
-        """As allocate(), in memory that new(shape, dtype=dtype) returns."""
+        """Same as allocate(), in memory that new(shape, dtype=dtype) returns."""
         rows, num_envs = num_steps + self.bootstrap, self.envs or num_envs
         if self.feature_major and len(self.shape) == 1:
             return new((*self.shape, rows, num_envs), dtype=self.dtype).permute(1, 2, 0)

@@ -121,7 +121,7 @@ ACTED = "; use Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of 
 
 
 def _why_not(space: Space) -> str:
-    """Why a space without members is not supported; empty if it is."""
+    """Reason why a space without members is not supported; empty if it is."""
     if isinstance(space, Discrete):
         least, most = int(space.start), int(space.start) + int(space.n) - 1
     elif isinstance(space, MultiDiscrete):
@@ -140,7 +140,7 @@ def _refusal(space: Space, path: str, why: str, instead: str) -> TypeError:
 
 
 def members(space: Dict | Tuple) -> list[tuple[str, Key, Space]]:
-    """For each member its name in a group of columns, its key in an observation, and its space."""
+    """List of each member's name in a group of columns, its key in an observation, and its space."""
     if isinstance(space, Dict):
         return [(key, key, member) for key, member in space.spaces.items()]
     return [(str(place), place, member) for place, member in enumerate(space.spaces)]
@@ -161,8 +161,8 @@ def of_envs(column: Column | Columns, envs: int | None) -> Any:
 
 
 def alike(space: Space, other: Space) -> bool:
-    """Whether values of the two spaces look the same to a policy: the bounds of a Box may differ, and dtypes of whole
-    numbers."""
+    """Tell whether values of the two spaces look the same to a policy. The bounds of a Box and the dtypes of whole
+    numbers may differ."""
     if isinstance(space, Dict | Tuple) and isinstance(other, Dict | Tuple):
         ours, theirs = members(space), members(other)
         return [x[1] for x in ours] == [x[1] for x in theirs] and all(
@@ -180,12 +180,12 @@ def alike(space: Space, other: Space) -> bool:
 
 
 def is_continuous(space: Space) -> bool:
-    """Whether a space of actions is a Box, or has one as a member."""
+    """Tell whether a space of actions is a Box, or has one as a member."""
     return any(isinstance(leaf, Box) for _, leaf in leaves(space))
 
 
 def is_image(space: Space) -> TypeGuard[Box]:
-    """Whether observations are images: a Box of uint8 with two dimensions or more."""
+    """Tell whether observations are images: a Box of uint8 with two dimensions or more."""
     return isinstance(space, Box) and len(space.shape) >= 2 and space.dtype == np.uint8
 
 
@@ -225,11 +225,11 @@ def drawable(space: Space) -> Space:
 
 
 def channels_first(shape: tuple[int, ...]) -> tuple[bool, tuple[int, int, int]]:
-    """Whether images of a space's shape have their channels first, and (channels, height, width).
+    """Find the layout of images of a space's shape: True if their channels are first, and (channels, height, width).
 
-    [H, W] has one channel. Of three dimensions the channels are the first or last one that is 4 or less, or else
-    the smaller of both; if undecided the last, as in Gymnasium's renderings. Raises TypeError for another number of
-    dimensions.
+    [H, W] has one channel. Of three dimensions the channels are the first or last one, whichever is 4 or less, or else
+    the smaller of both. If that does not decide, they are the last, as in Gymnasium's renderings. Raises TypeError for
+    another number of dimensions.
     """
     if len(shape) == 2:
         return True, (1, *shape)

@@ -207,7 +207,7 @@ def _check_choices(graph: Graph, found: Array, expected: Outputs, differences: D
 
 
 def _components(graph: Graph, chosen: Array, wanted: Array) -> list[tuple[int, Array, Array]]:
-    """For each choice, the position of its scores, and both choices counted from 0."""
+    """List of (position of its scores, chosen, wanted) for each component of an action. Both choices count from 0."""
     settings = next(node.settings for node in graph.nodes if node.operation == "argmax")
     begins = np.cumsum([0, *settings["sizes"][:-1]])
     return [

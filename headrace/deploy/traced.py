@@ -39,7 +39,7 @@ from headrace.policies.q_network import QNetwork
 
 
 def traceable(policy: Any) -> bool:
-    """Whether trace() supports a policy: its class is derived from one of Headrace's, without recurrent state."""
+    """Tell whether trace() supports a policy: its class is derived from one of Headrace's, without recurrent state."""
     known = ActorCritic | AsymmetricActorCritic | QNetwork | ActorQ | DiscreteActorQ
     return isinstance(policy, known) and policy.recurrent == "none"
 

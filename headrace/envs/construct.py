@@ -217,13 +217,13 @@ def entry_of(source: Source) -> Entry | str:
 
 
 def can_render(source: Source) -> bool:
-    """Whether videos of a source's environments are possible, as far as its class or its parameters show."""
+    """Tell whether a source's environments can be recorded as videos, as far as its class or its parameters show."""
     known = spec(source)
     return sources.can_render(known.name, _entry(known))
 
 
 def comes_as_vector(source: Source) -> bool:
-    """Whether make() makes a source's environments as one vector, rather than one by one."""
+    """Tell whether make() makes a source's environments as one vector, rather than one by one."""
     known = spec(source)
     return sources.comes_as_vector(known.name, _entry(known))
 
@@ -378,7 +378,7 @@ def _factory(
 def factory_elsewhere(
     known: Spec, wrappers: Functions, kwargs: Settings, wrapping: Wrapping
 ) -> Callable[[], gymnasium.Env]:
-    """As _factory(), for another process, which loads a source file again."""
+    """Same as _factory(), for another process, which loads a source file again."""
     place, name = elsewhere(known), known.name
     if not isinstance(place, str):
         return _factory(name, _entry(known), wrappers, kwargs, wrapping)

@@ -88,7 +88,7 @@ def registered(name: str) -> EnvSpec | None:
 
 
 def can_render(name: str, entry: Entry | str) -> bool:
-    """Whether environments can render images, as far as a class's render modes or a function's parameters show."""
+    """Tell whether environments can render images, as far as a class's render modes or a function's parameters show."""
     if is_kernel(entry):
         if entry.gymnasium_id is None:
             return hasattr(entry, "render") or hasattr(entry, "pixel")
@@ -106,7 +106,7 @@ def can_render(name: str, entry: Entry | str) -> bool:
 
 
 def comes_as_vector(name: str, entry: Entry | str) -> bool:
-    """Whether this makes a vector environment: an id with a vector entry point, a task of EnvPool or MuJoCo, a
+    """Tell whether this makes a vector environment: an id with a vector entry point, a task of EnvPool or MuJoCo, a
     gymnasium.vector.VectorEnv class, or another class or function with a parameter `num_envs`."""
     if name.startswith((ENVPOOL, MUJOCO)):
         return True
@@ -191,7 +191,7 @@ def build(name: str, entry: Entry | str, kwargs: Settings) -> gymnasium.Env:
 
 @contextmanager
 def installs_named(name: str, entry: EnvSpec) -> Iterator[None]:
-    """If making an environment needs a missing module, raise an error with the remedy.
+    """Raise an error with the remedy if making an environment within this block needs a missing module.
 
     Raises ImportError or Misnamed. Other ModuleNotFoundErrors are raised unchanged, since only their tracebacks show
     the import.
@@ -236,12 +236,12 @@ def mujoco_warns_once(entry: EnvSpec) -> Iterator[None]:
 
 
 def is_kernel(thing: Entry | str) -> TypeGuard[type[KernelEnv]]:
-    """Whether it is a class that can be compiled."""
+    """Tell whether an entry is a KernelEnv class, which can be compiled."""
     return inspect.isclass(thing) and issubclass(thing, KernelEnv)
 
 
 def is_module(name: str) -> bool:
-    """Whether this is the dotted name of an importable module."""
+    """Tell whether this is the dotted name of an importable module."""
     if not all(part.isidentifier() for part in name.split(".")):
         return False
     try:
@@ -265,12 +265,12 @@ def in_module(name: str) -> str:
 
 
 def is_turn_based(env: object) -> bool:
-    """Whether this is a pettingzoo.AECEnv; without importing PettingZoo."""
+    """Tell whether this is a pettingzoo.AECEnv, without importing PettingZoo."""
     return hasattr(env, "agent_iter") and hasattr(env, "last") and hasattr(env, "possible_agents")
 
 
 def has_a_limit(entry: Entry | str) -> bool:
-    """Whether gymnasium.make makes this environment or its reference, and so limits its episodes."""
+    """Tell whether gymnasium.make makes this environment or its reference, and so limits its episodes."""
     port = is_kernel(entry) and entry.gymnasium_id is not None
     return port or (isinstance(entry, EnvSpec) and not entry.id.startswith(ATARI))
 

@@ -52,7 +52,7 @@ def check_settings(run: Path, settings: Json) -> None:
 
 
 def _makes_environments(env: str) -> bool:
-    """Whether a name is that of a class of environments, or of an id. Such classes are allowed in any module."""
+    """Tell whether this names a class of environments or an id. Such classes are allowed in any module."""
     entry = entry_of(env)
     bases = entry.__mro__ if isinstance(entry, type) else ()
     return isinstance(entry, EnvSpec) or bool(set(ENVIRONMENTS) & set(bases))
@@ -72,7 +72,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_near(cluster: str) -> bool:
-    """Whether a setting `cluster` names no machine, or one of a private network."""
+    """Tell whether a setting `cluster` names no machine, or one of a private network."""
     host = cluster.removeprefix("ray://").rpartition(":")[0].strip("[]") or cluster
     try:
         return not ip_address(host).is_global

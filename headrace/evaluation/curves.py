@@ -155,7 +155,7 @@ def join(histories: Sequence[History], axis: str) -> tuple[Array, Array, Array, 
 
 
 def strata(histories: Sequence[History]) -> list[str]:
-    """For each run, the values of settings of learning in which the runs differ."""
+    """Values of each run's settings of learning in which the runs differ, as text."""
     settings = [history.settings for history in histories]
     names = differing(settings)
     return [repr([own.get(name) for name in names]) for own in settings]

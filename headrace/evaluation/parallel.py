@@ -123,7 +123,7 @@ class EvaluationProcess:
 
     @property
     def idle(self) -> bool:
-        """Whether no evaluation is running."""
+        """True if no evaluation is running."""
         return not self._transport.orders
 
     def start(self, weights: StateDict, statistics: Sequence[Json] = ()) -> None:

@@ -126,7 +126,7 @@ def _evaluation(env: Env, found: _Episodes, seconds: float) -> Evaluation:
 
 
 def _is_slow(env: Env) -> bool:
-    """Whether `watch` is called before each step."""
+    """Tell whether an environment takes long for a step, so that `watch` is called before each step."""
     return env.backend not in ("cpu", "cuda", "torch")
 
 

@@ -42,7 +42,7 @@ def source_of(env: Env | Source) -> Source:
 
 
 def can_be_made(env: Env | Source) -> bool:
-    """Whether source_of() finds a source from which environments can be made again."""
+    """Tell whether source_of() finds a source from which environments can be made again."""
     try:
         source_of(env)
     except TypeError:
@@ -75,6 +75,6 @@ def kinds_of(source: Source) -> Sequence[Source]:
 
 
 def is_port(source: Source) -> bool:
-    """Whether the source is a KernelEnv that is a port of an environment of Gymnasium, its reference."""
+    """Tell whether the source is a KernelEnv that is a port of an environment of Gymnasium, its reference."""
     kernel = kernel_class(source)
     return kernel is not None and kernel.gymnasium_id is not None

@@ -47,7 +47,7 @@ def importance_weights(rollout: Rollout, targets: Targets, clip_rho: float) -> T
 
 
 def mean_rho(rollout: Rollout, targets: Targets, clip_rho: float, reduce: Reduce = one_learner) -> Tensor:
-    """This learner's part of the mean importance weight of all valid rows; 1 if the learning policy collected."""
+    """Mean importance weight of all valid rows, this learner's part of it. It is 1 if the learning policy collected."""
     rho = importance_weights(rollout, targets, clip_rho)
     return rho.flatten() @ mean_weights(targets.valid.flatten(), reduce)
 

@@ -121,7 +121,7 @@ class CompiledOutputs(CompiledLoss):
         return self._differs(program, arguments)
 
     def _differs(self, program: Any, arguments: tuple[Any, ...]) -> str | None:
-        """How outputs differ from the plain ones, for these rows and for others."""
+        """Describe how outputs differ from the plain ones, for these rows and for others. None where they do not."""
         generator = torch.Generator().manual_seed(0)
         for where in ("these rows", "other rows"):
             wanted, found = self.plain(*arguments), program.compute(program.values(arguments))

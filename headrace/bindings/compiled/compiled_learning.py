@@ -154,7 +154,7 @@ def _size(order: Tensor, number: int, unit: int) -> int:
 
 
 def _why_no_steps(program: Any, optimizer: Adam) -> str | None:
-    """Why the optimizer cannot take a step along a program's gradients as they are written."""
+    """Reason why the optimizer cannot step along a program's gradients where they are written. None where it can."""
     known = {*map(id, optimizer.parameters)} if optimizer.has_gradients() else set[int]()
     if len(program.learns) < len(program.learned) or not program.learns <= known:
         for _, i in program.learned:
@@ -208,8 +208,9 @@ def learned(
     limit: Limit | None,
     reduce: Reduce = one_learner,
 ) -> tuple[LossLearner, int]:
-    """As learn_minibatches(), by a program for the CPU. rows: the order of rows, or of sequences; shares: the weight of
-    a valid row in each minibatch. Returns what has learned, which knows the metrics, and the number of minibatches."""
+    """Do the work of learn_minibatches() by a program for the CPU. rows: the order of rows, or of sequences. shares:
+    the weight of a valid row in each minibatch. Returns the learner, which has the metrics, and the number of
+    minibatches."""
     values = _values(program, policy, columns, config, shares)
     frozen = [parameter.requires_grad for parameter in optimizer.parameters]
     learner = _learners.get(

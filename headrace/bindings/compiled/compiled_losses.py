@@ -67,7 +67,8 @@ class CompiledLoss:
         return program.run(values)
 
     def why_not(self, *given: Any, **named: Any) -> str | None:
-        """Why the loss is not compiled for these arguments, as a sentence with file and line; None where it is."""
+        """Reason why the loss is not compiled for these arguments, a sentence with file and line. None where it is
+        compiled."""
         arguments, others = self._arguments(given, named)
         found = _BY_NAMES if others else self.find(arguments)
         return found if isinstance(found, str) else None
@@ -201,7 +202,7 @@ class CompiledLoss:
         return Program(self.plain, arguments, self.name, first, again)
 
     def _differs(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
-        """How the compiled loss differs from the plain one; None where it does not."""
+        """Describe how the compiled loss differs from the plain one. None where it does not."""
         from headrace.bindings.compiled.loss_check import differs
 
         return differs(program, arguments)
@@ -213,7 +214,7 @@ class CompiledLoss:
         return differs_later(program, arguments)
 
     def _first_difference(self, program: Program, arguments: tuple[Any, ...]) -> str | None:
-        """As _differs(), if this process has not compared such a program; None where it has."""
+        """Same as _differs() if this process has not compared such a program before. None where it has."""
         key = program.conditions.key
         if key is not None and key.digest in _compared and not program.traced:
             return None

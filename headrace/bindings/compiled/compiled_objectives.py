@@ -130,8 +130,8 @@ def arguments_of(
 
 
 def why_not(objectives: Sequence[Objective], rows: int) -> str | None:
-    """Why no compiled call takes the optimizers' steps along losses of minibatches of so many rows, or sequences; None
-    where one does."""
+    """Reason why no compiled call takes the optimizers' steps along these losses. None where one does. rows: of a
+    minibatch, or its sequences."""
     if rows < FEWEST:
         return f"minibatches of {rows} rows are learned in plain PyTorch; it is for {FEWEST} or more"
     for objective in objectives:

@@ -105,7 +105,7 @@ class _Update:
             del again
 
     def _lie(self) -> list[int]:
-        """Where the columns are."""
+        """Addresses of the columns."""
         return [x.data_ptr() for _, x in named_tensors(self.columns)]
 
     def serves_still(self) -> bool:

@@ -18,7 +18,7 @@ TIMES = 64.0  # how much further from float64's result than plain PyTorch's a re
 
 
 def differs(program: Any, arguments: tuple[Any, ...]) -> str | None:
-    """How the compiled loss differs from the plain one; None where it does not."""
+    """Describe how the compiled loss differs from the plain one. None where it does not."""
     values = program.values(arguments)
     generator = torch.Generator().manual_seed(0)
     for where, numbers in (("this minibatch", values), ("other numbers", _others(program, values, generator))):
@@ -29,8 +29,8 @@ def differs(program: Any, arguments: tuple[Any, ...]) -> str | None:
 
 
 def differs_later(program: Any, arguments: tuple[Any, ...]) -> str | None:
-    """As differs(), on the call's own numbers alone: nothing is put in their place, so other threads may use the
-    modules."""
+    """Same as differs(), on the call's own numbers alone. The modules' numbers are not replaced, so other threads may
+    use the modules meanwhile."""
     values = program.values(arguments)
     buffers = [(values[i], values[i].clone()) for _, i in program.written]
     with torch.enable_grad(), unchecked():

@@ -54,7 +54,7 @@ class Result:
 
     @property
     def is_metric(self) -> bool:
-        """Whether it is a metric."""
+        """True if the result is a metric."""
         return self.outcome.metric
 
 
@@ -277,7 +277,7 @@ class Program:
         return np.array(rows, np.int64).reshape(-1, 4)
 
     def threads(self, rows: int) -> int:
-        """As many threads as there are parts, one for little work."""
+        """Number of threads for so many rows: one for each part, but only one for little work."""
         if self.work * rows < WORTH_HELP or not isinstance(self.code, CpuProgram):
             return 1
         return min(kernel_threads(), self.code.layout.parts_of(rows))

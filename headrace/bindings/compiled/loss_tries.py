@@ -1,4 +1,5 @@
-"""How often losses were compiled, and why they are not: part of a run, which decides the same after it is resumed."""
+"""Counts of compilations of losses, and reasons why losses are not compiled. They are saved with a run, so that a
+resumed run decides the same."""
 
 from __future__ import annotations
 

@@ -36,10 +36,10 @@ SINCE = 3  # the argument of the call
 
 
 class Part:
-    """What is done along one loss in each of `steps` minibatches of `rows` rows, while all buffers lie where they lie.
+    """Steps along one loss in each of `steps` minibatches of `rows` rows. The buffers' addresses stay the same.
 
-    columns: memory for what the loss gives to those that follow, by name. room: rows that there is memory for in each
-    minibatch's errors.
+    columns: memory by name for what the loss gives to later losses. room: number of rows that each minibatch's errors
+    have memory for.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ObjectiveLearner:
         self.since, self._queue = self.call.slot(SINCE), WorkQueue()
 
     def threads(self) -> int:
-        """How many are worth it."""
+        """Number of threads that are worth their start."""
         return max(part.program.threads(self._rows) for part in self.parts)
 
     def learn(

@@ -101,7 +101,7 @@ class Elsewhere:
             self._processes = Processes(partial(attempt, train), jobs, "trial")
 
     def run(self, tasks: Iterator[tuple[Sequence[str], Report]], done: Callable[[int, Outcome], None]) -> None:
-        """As Here.run()."""
+        """Carry out tasks as Here.run() does."""
 
         def end(number: int, outcome: Outcome | None, signal: str) -> None:
             killed = "" if signal else "the process of this trial was killed"

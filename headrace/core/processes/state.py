@@ -1,6 +1,7 @@
-"""What a process takes over from the one that starts it: environment variables, working folder and others.
+"""State that a process takes over from the one that starts it: environment variables, working folder and others.
 
-Processes of a fork server would have the state in which the server was started. So the state is sent with each order.
+A process of a fork server would otherwise have the state in which the server was started. So the state is sent with
+each order.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if hasattr(os, "nice"):  # not on Windows
 
 
 class ProcessState(NamedTuple):
-    """What environments may depend on, of one process at one moment."""
+    """State of a process at one moment that environments may depend on."""
 
     variables: Mapping[str, str]  # os.environ
     folder: str | None  # the working folder; None for one that was removed
@@ -71,7 +72,7 @@ class ProcessState(NamedTuple):
         )
 
     def sent(self) -> ProcessState:
-        """This state for another process. Filters of warnings that cannot be sent are left out."""
+        """Make a copy for another process. Filters of warnings that cannot be sent are left out."""
         return self._replace(filters=tuple(filter(None, map(_pickled, self.filters))))
 
     def enter(self) -> None:

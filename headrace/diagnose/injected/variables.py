@@ -122,7 +122,7 @@ _NAMES = {}  # type: ignore[var-annotated]  # id of a code object -> its names, 
 
 
 def _ids(frame):
-    """Which objects the variables refer to."""
+    """Ids of the objects that the variables refer to."""
     return tuple(id(_READ(frame, name)) for name in _names(frame.f_code))
 
 
@@ -137,7 +137,7 @@ def _ids_in_memory(frame):
 
 
 def _of_proxy(frame, name):
-    """From Python 3.13 on, f_locals is no copy (PEP 667)."""
+    """Read a variable from f_locals, which is no copy from Python 3.13 on (PEP 667)."""
     return frame.f_locals.get(name)
 
 

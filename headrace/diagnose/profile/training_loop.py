@@ -323,7 +323,8 @@ class TrainingLoop(OwnLoop):
         return {call_name(each) for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Call)}
 
     def in_context(self, node: Node) -> set[Node]:
-        """For a `with` statement, or a context manager that it enters, the nodes in its body; no nodes for others."""
+        """Nodes in the body of a `with` statement, given as the statement or as a context manager that it enters. Empty
+        for other nodes."""
         statements = (each.tree for each in self.nodes if isinstance(each.tree, ast.With) and each.file == node.file)
         for tree in statements:
             if tree is node.tree or any(item.context_expr is node.tree for item in tree.items):

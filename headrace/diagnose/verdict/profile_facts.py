@@ -367,7 +367,7 @@ def overlaps(begin: float, end: float, columns: int) -> Iterator[tuple[int, floa
 
 
 def binned(spans: Sequence[Span], start: float, end: float, columns: int) -> list[dict[Role, float]]:
-    """For each of `columns` equal parts of the time, role -> share of it, 0 .. 1."""
+    """Divide the time into `columns` equal parts. Returns role -> share of the part, 0 .. 1, for each."""
     width = max(end - start, 1e-9) / columns
     shares: list[dict[Role, float]] = [{} for _ in range(columns)]
     for span in spans:

@@ -28,7 +28,7 @@ def height(board, column):
 
 
 def wins(board, row, column, who):
-    """Whether the piece at a place is part of a line of four of its owner."""
+    """Tell whether the piece at a place is part of a line of four of its owner."""
     won = False
     for direction in range(4):
         length = 1

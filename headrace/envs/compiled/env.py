@@ -70,11 +70,11 @@ class CompiledEnv(Env):
         self.target.step(rollout, t)
 
     def movers(self) -> Tensor:
-        """As TurnBasedEnv.movers(). Raises KeyError without takes_turns."""
+        """Same as TurnBasedEnv.movers(). Raises KeyError without takes_turns."""
         return self.target.state()[MOVER]
 
     def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
-        """As TurnBasedEnv.step_some()."""
+        """Same as TurnBasedEnv.step_some()."""
         self.target.step_some(rollout, t, which)
 
     def _set_params(self, params: Settings) -> None:

@@ -31,7 +31,7 @@ class KernelSteps:
             self._step(valid=False)
 
     def advance(self, action: Any) -> tuple[Any, bool, bool]:
-        """As OneEnv.advance."""
+        """Same as OneEnv.advance()."""
         several = self.ir.num_agents > 1
         given = np.asarray(action if several else [action])
         self._rollout.action[0] = torch.from_numpy(given).to(self._rollout.action.dtype)
@@ -41,7 +41,7 @@ class KernelSteps:
         return tuple(rewards) if several else rewards[0], terminated, truncated
 
     def observation(self, agent: int) -> np.ndarray:
-        """As OneEnv.observation."""
+        """Same as OneEnv.observation()."""
         return self._rollout.observation[0, agent].numpy().copy()
 
     def fields(self) -> dict[str, np.ndarray]:

@@ -37,11 +37,11 @@ class SingleAgents(OneEnv, ParallelEnv):
         self.action_spaces = {name: deepcopy(self.ir.action_space) for name in self.possible_agents}
 
     def observation_space(self, agent: str) -> Space:
-        """Of every agent the same."""
+        """Observation space of an agent, the same for all."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> Space:
-        """Of every agent the same."""
+        """Action space of an agent, the same for all."""
         return self.action_spaces[agent]
 
     def reset(

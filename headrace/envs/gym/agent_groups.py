@@ -35,18 +35,18 @@ class AgentGroups:
 
     @property
     def nested(self) -> bool:
-        """Whether spaces differ between groups: then observation and action have a column for each group."""
+        """True if spaces differ between groups. Observation and action then have a column for each group."""
         first, *others = self.spaces.values()
         return any(other != first for other in others)
 
     @property
     def observation_space(self) -> Space:
-        """Of an agent; where they differ, a Dict by group."""
+        """Observation space of an agent; a Dict by group where the groups' spaces differ."""
         return self._space(0)
 
     @property
     def action_space(self) -> Space:
-        """Of an agent; where they differ, a Dict by group."""
+        """Action space of an agent; a Dict by group where the groups' spaces differ."""
         return self._space(1)
 
     def _space(self, which: int) -> Space:

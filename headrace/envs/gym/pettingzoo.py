@@ -38,7 +38,7 @@ def inline(factory: Callable[[], gymnasium.Env], num_copies: int, name: str, **p
 
 
 def restarts(on_error: str) -> bool:
-    """Whether on_error is "restart". Raises ValueError unless it is that or "raise"."""
+    """Tell whether on_error is "restart". Raises ValueError unless it is that or "raise"."""
     if on_error not in ("raise", "restart"):
         raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
     return on_error == "restart"
@@ -101,12 +101,12 @@ class PettingZooEnv(InlineEnv):
         return self.agent_groups.columns(self.of)
 
     def movers(self) -> torch.Tensor:
-        """As TurnBasedEnv.movers()."""
+        """Same as TurnBasedEnv.movers()."""
         names = [getattr(_original(env), "agent_selection", "") for env in self.envs]
         return torch.tensor([self.agents.index(name) if name in self.agents else 0 for name in names])
 
     def step_some(self, rollout: Rollout, t: int, which: torch.Tensor) -> None:
-        """As TurnBasedEnv.step_some()."""
+        """Same as TurnBasedEnv.step_some()."""
         if rollout is not self._rollout:
             self._bind(rollout)
         acting = self._acting(t)
@@ -123,7 +123,7 @@ class PettingZooEnv(InlineEnv):
         super()._begin(rollout, seed, episodes)
 
     def _acting(self, t: int) -> list[Sample]:
-        """For each copy the agents that act and all actions; None if no row of its agents is valid."""
+        """List of the agents that act and all actions, for each copy; None if no row of its agents is valid."""
         if self._reset_all:
             self._valid[t, self._columns] = self._reset_all = False
         actions = [cast(column[t]) for cast, column in zip(self._casters, self._action, strict=True)]
@@ -152,7 +152,8 @@ class PettingZooEnv(InlineEnv):
         self._lengths[index] += 1
 
     def _joins(self, index: int, agent: str, here: set[str]) -> bool:
-        """Whether an agent that did not act acts in the next step, as it is new, or has left `agents` and returned."""
+        """Tell whether an agent that did not act acts in the next step, as it is new, or has left `agents` and
+        returned."""
         listed = self._listed[index]
         if agent not in here:
             listed.discard(agent)

@@ -94,7 +94,7 @@ class WithState(BaseParallelWrapper):
         self._spaces: dict[str, Space] = {}
 
     def observation_space(self, agent: str) -> Space:
-        """Of both. The same object at each call."""
+        """Dict space of the agent's observation and the central state. The same object at each call."""
         if agent not in self._spaces:
             self._spaces[agent] = Dict({OBSERVATION: self.env.observation_space(agent), CENTRAL: self._state_space})
         return self._spaces[agent]

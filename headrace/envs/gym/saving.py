@@ -48,7 +48,7 @@ METHODS = ("state_dict", "load_state_dict")
 
 
 def savable(env: object) -> bool:
-    """Whether an environment with all of its wrappers can be saved."""
+    """Tell whether an environment with all of its wrappers can be saved."""
     return isinstance(env, gymnasium.Env) and all(
         type(layer) in CHANGING or all(callable(getattr(type(layer), name, None)) for name in METHODS)
         for layer in _layers(env)

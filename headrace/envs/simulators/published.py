@@ -75,7 +75,7 @@ def of_rsl_rl(library: str, config: Mapping[str, Any], num_envs: int) -> Publish
 
 
 def _counts(name: str, value: Any) -> bool:
-    """Whether a setting of rsl_rl has an effect."""
+    """Tell whether a setting of rsl_rl has an effect."""
     return value not in (None, False, "adam" if name == "optimizer" else None)
 
 

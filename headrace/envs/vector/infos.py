@@ -1,4 +1,4 @@
-"""What log_info names of the infos of vector libraries: numbers of the last step of each environment's last episode."""
+"""Infos of vector libraries that log_info names: numbers of the last step of each environment's last episode."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Infos(Mapping[str, np.ndarray]):
 
 
 def _place(seen: Fields) -> Arrays:
-    """In the plane."""
+    """Position of the root in the plane, and its distance from the origin."""
     x, y = seen["qpos"][:, 0], seen["qpos"][:, 1]
     return {"x_position": x, "y_position": y, "distance_from_origin": np.linalg.norm(seen["qpos"][:, :2], axis=1)}
 

@@ -38,7 +38,7 @@ def _uniform(env: Any, random: Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal(env: Any, random: Generator) -> tuple[np.ndarray, np.ndarray]:
-    """As _uniform(), with normal velocities."""
+    """Same as _uniform(), with normal velocities."""
     scale = env._reset_noise_scale
     qpos = env.init_qpos + random.uniform(-scale, scale, env.model.nq)
     return qpos, env.init_qvel + scale * random.standard_normal(env.model.nv)
@@ -53,7 +53,7 @@ def control_cost(env: Any, action: np.ndarray) -> np.ndarray:
 
 
 def speed(env: Any, before: Fields, after: Fields) -> np.ndarray:
-    """Of the root, along the first axis."""
+    """Speed of the root along the first axis, [N]."""
     return (after["qpos"][:, 0] - before["qpos"][:, 0]) / env.dt  # type: ignore[no-any-return]
 
 
@@ -83,7 +83,7 @@ def _alive(env: Any, forward: np.ndarray, healthy: np.ndarray, costs: np.ndarray
 
 
 def healthy(env: Any, seen: Fields) -> np.ndarray:
-    """Which robots are healthy, bool [N]: of Hopper and Walker2d."""
+    """Mask of healthy robots of Hopper and Walker2d, bool [N]."""
     qpos = seen["qpos"]
     upright = _within(qpos[:, 1], env._healthy_z_range) & _within(qpos[:, 2], env._healthy_angle_range)
     if not hasattr(env, "_healthy_state_range"):
@@ -107,7 +107,7 @@ def forces(env: Any, seen: Fields) -> np.ndarray:
 
 
 def body_velocity(env: Any, before: Fields, after: Fields) -> np.ndarray:
-    """Of the Ant's main body, [N, 2]."""
+    """Velocity of the Ant's main body, [N, 2]."""
     body = env.model.body(env._main_body).id
     return (after["xpos"][:, body, :2] - before["xpos"][:, body, :2]) / env.dt  # type: ignore[no-any-return]
 
@@ -136,7 +136,7 @@ def _observe_humanoid(env: Any, seen: Fields) -> np.ndarray:
 
 
 def center(env: Any, seen: Fields, axis: int = 0) -> np.ndarray:
-    """Of mass, along an axis."""
+    """Center of mass along an axis, [N]."""
     mass = env.model.body_mass
     return (seen["xipos"][:, :, axis] * mass).sum(1) / mass.sum()  # type: ignore[no-any-return]
 
@@ -175,7 +175,7 @@ def _observe_all(env: Any, seen: Fields) -> np.ndarray:
 
 
 def fallen(seen: Fields) -> np.ndarray:
-    """Which single pendulums have fallen, bool [N]."""
+    """Mask of single pendulums that have fallen, bool [N]."""
     state = _joined(seen["qpos"], seen["qvel"])
     return ~np.isfinite(state).all(1) | (np.abs(state[:, 1]) > 0.2)  # type: ignore[no-any-return]
 
@@ -191,7 +191,7 @@ def _observe_two(env: Any, seen: Fields) -> np.ndarray:
 
 
 def penalties(env: Any, seen: Fields) -> tuple[np.ndarray, np.ndarray]:
-    """Of the double pendulum: for its distance and its speed."""
+    """Penalties of the double pendulum for its distance and its speed, [N] each."""
     x, y = seen["site_xpos"][:, 0, 0], seen["site_xpos"][:, 0, 2]
     first, second = seen["qvel"][:, 1:3].T
     return 0.01 * x**2 + (y - 2) ** 2, 1e-3 * first**2 + 5e-3 * second**2
@@ -254,7 +254,7 @@ def _begin_reacher(env: Any, random: Generator) -> tuple[np.ndarray, np.ndarray]
 
 
 def way(env: Any, seen: Fields) -> np.ndarray:
-    """From the target to the fingertip."""
+    """Vector from the target to the fingertip."""
     return body(env, seen, "fingertip") - body(env, seen, "target")
 
 

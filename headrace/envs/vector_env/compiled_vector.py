@@ -231,7 +231,7 @@ class CompiledVectorEnv(VectorEnv):
         raise AttributeError(f"params cannot be set: make them with make_vec(..., params={shown(values)})")
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Of each environment: a field of its State or Params, or an attribute of the class. Copies."""
+        """Copies of a field of each environment's State or Params, or of an attribute of the class."""
         state = self.env.target.state()
         if name in state:
             return tuple(state[name].cpu().numpy())

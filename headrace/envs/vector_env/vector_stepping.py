@@ -26,7 +26,7 @@ Infos = list[tuple[int, Json]]  # the environments' own infos, with their number
 
 
 class VectorFacts(NamedTuple):
-    """What a worker reports once its environments are made."""
+    """Report of a worker whose environments are made."""
 
     observation_space: Space
     action_space: Space
@@ -35,7 +35,7 @@ class VectorFacts(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What is shared: observations and actions of all environments, and the outcome of their steps."""
+    """Shared memory: observations and actions of all environments, and the outcome of their steps."""
 
     observation: Leaves
     action: Leaves

@@ -19,7 +19,7 @@ class Delegating:
     env: Any
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """What a method of each environment returns; or an attribute."""
+        """Call a method of each environment, or read an attribute, and return the results."""
         return self.env.call(name, *args, **kwargs)  # type: ignore[no-any-return]
 
     def get_attr(self, name: str) -> tuple[Any, ...]:

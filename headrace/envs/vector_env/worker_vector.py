@@ -198,12 +198,12 @@ class WorkerVectorEnv(VectorEnv):
         return list(transport.answers)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """What a method of each environment returns; or an attribute."""
+        """Call a method of each environment, or read an attribute, and return the results."""
         answers = self._ask(CALL, [(name, args, kwargs, None)] * len(self.parts))
         return tuple(value for part in answers for value in part)
 
     def call_some(self, indices: Sequence[int], name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """As call(), of these environments alone, in their order."""
+        """Same as call(), for these environments alone, in their order."""
         each = [[index for index in indices if part.start <= index < part.stop] for part in self.parts]
         answers = self._ask(CALL, [(name, args, kwargs, chosen) for chosen in each])
         return [answers[place].pop(0) for index in indices for place, chosen in enumerate(each) if index in chosen]
@@ -220,7 +220,7 @@ class WorkerVectorEnv(VectorEnv):
         self._ask(SET, [(name, each[part]) for part in self.parts])
 
     def render(self) -> tuple[Any, ...]:
-        """What each environment renders."""
+        """Render each environment."""
         return self.call("render")
 
     def close_extras(self, **kwargs: Any) -> None:

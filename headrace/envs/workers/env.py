@@ -150,7 +150,7 @@ class WorkerEnv(AsyncEnv):
 
     @property
     def restarts(self) -> int:
-        """How many environments had to be made again after a failure."""
+        """Number of times that an environment had to be made again after a failure."""
         return sum(self._lost) + sum(self._transport.answers)
 
     def reset(self, rollout: Rollout, seed: int) -> None:

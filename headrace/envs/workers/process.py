@@ -133,7 +133,7 @@ class WorkerProcess:
                 send_handle(self.orders, descriptor, self.process.pid)  # type: ignore[arg-type]
 
     def death(self) -> ProcessLost:
-        """How the process ended."""
+        """Make an error that says how the process ended."""
         self.process.join(GRACE)
         code = self.process.exitcode
         if code == UNKNOWN:
@@ -164,7 +164,7 @@ class WorkerProcess:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether an answer, or the end of the process, can be read."""
+        """True if an answer, or the end of the process, can be read."""
         return self.orders.poll(0) or self.process.exitcode not in (None, UNKNOWN)
 
     def __str__(self) -> str:

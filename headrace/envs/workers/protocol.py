@@ -161,7 +161,7 @@ def _report(orders: Connection, error: BaseException, asked: bool) -> None:
 
 
 def _is_whole_message(error: BaseException) -> bool:
-    """Whether an error's message is enough for the user. It is not for exceptions of the environment's code, whose
+    """Tell whether an error's message is enough for the user. It is not for exceptions of the environment's code, whose
     position matters."""
     cause = error.__cause__
     return is_message(error) and (cause is None or isinstance(cause, ImportError) or is_message(cause))

@@ -48,7 +48,7 @@ class Waiting:
         return poll.poll(max(0.0, timeout) * 1000)
 
     def _alone(self) -> bool:
-        """Whether no other program has needed the core recently."""
+        """Tell whether no other program has needed the core recently."""
         now = perf_counter()
         if now < max(self._until, self._noted + PERIOD):
             return now >= self._until

@@ -88,8 +88,8 @@ class Process(BaseProcess):
 
 
 class _Popen(popen_forkserver.Popen):
-    """As multiprocessing's, by a fork server of choice, and without the user's main module: a script needs no
-    `if __name__ == "__main__"`."""
+    """Process as multiprocessing starts it, but by a fork server of choice and without the user's main module, so that
+    a script needs no `if __name__ == "__main__"`."""
 
     def __init__(self, process: Process, server: Any) -> None:
         self.server, self.parent_end = server, -1

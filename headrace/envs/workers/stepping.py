@@ -22,7 +22,7 @@ ROWS = 2**32  # a rollout's number is stored in the bits above its row
 
 
 class EnvFacts(NamedTuple):
-    """What a worker reports once its environments are made."""
+    """Report of a worker whose environments are made."""
 
     observation_space: Space
     action_space: Space

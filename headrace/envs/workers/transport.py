@@ -164,7 +164,7 @@ class Transport:
         return self.orders.pop(place)
 
     def failure(self, place: int) -> Exception:
-        """Why a process is lost."""
+        """Reason why a process is lost."""
         return self._causes.get(place) or self.workers[place].death()
 
     def replace(self, place: int, progress: int | None = None) -> None:
@@ -178,7 +178,7 @@ class Transport:
         self._broken.discard(place)
 
     def begin_replacing(self, place: int, progress: int) -> None:
-        """As replace(), without waiting: get() reports when the role is made, or if this process is lost, too."""
+        """Same as replace(), without waiting. get() reports when the role is made, or if this process is lost, too."""
         self._start_again(place, progress)
         self._expect(place, ASSIGN, 0, START_TIMEOUT)
 

@@ -33,7 +33,7 @@ class StepTime(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the environment spends most of a step waiting."""
+        """True if the environment spends most of a step waiting."""
         return self.busy < WAITS
 
 

@@ -126,7 +126,7 @@ def central(env: Env) -> Env:
 
 
 def _others(number: int) -> Tensor:
-    """For each of the agents of a group the others, from the next one on: int64 [agents, agents - 1]."""
+    """Indices of the other agents of a group for each agent, from the next one on: int64 [agents, agents - 1]."""
     agents = torch.arange(number)
     return (agents.unsqueeze(1) + agents[1:]) % number
 

@@ -21,8 +21,8 @@ SUMS = 5  # of a minibatch: gain, error of values, entropy, clipped, divergence
 
 
 class Architecture(NamedTuple):
-    """What the kernels are made for. actor, critic: hidden layers, of one activation, and the last one. log_std: where
-    the Gaussian's parameters are; None for a categorical distribution. start: the number of the first choice."""
+    """Layers that the kernels are made for. actor, critic: hidden layers, of one activation, and the last one. log_std:
+    offset of the Gaussian's parameters; None for a categorical distribution. start: the number of the first choice."""
 
     actor: tuple[Layer, ...]
     critic: tuple[Layer, ...]
@@ -34,7 +34,7 @@ class Architecture(NamedTuple):
         return self.actor[-1].outputs
 
     def entries(self) -> int:
-        """Of a row, that a block keeps in shared memory."""
+        """Count of numbers of a row that a block keeps in shared memory."""
         widths = [layers[0].inputs + sum(layer.outputs for layer in layers) for layers in (self.actor, self.critic)]
         return max(widths[0] + (self.choices if self.log_std is not None else 0), widths[1], SUMS)
 
@@ -44,7 +44,7 @@ SIMULATED = Tile(4, 2, 2)
 
 
 def tile_of(architecture: Architecture, rows: int, multiprocessors: int) -> Tile | None:
-    """How blocks divide so many rows; None where a tile does not fit in a block's shared memory. multiprocessors: of
+    """Choose how blocks divide so many rows. None where no tile fits in a block's shared memory. multiprocessors: of
     the GPU; 0 in the simulator."""
     fitting = [size for size in ROWS if 4 * architecture.entries() * (size + 1) <= SHARED]
     if not fitting:

@@ -27,7 +27,7 @@ Argument: TypeAlias = DeviceArray | float | np.float32
 
 
 class Inputs(NamedTuple):
-    """What the networks read. observation: [F, rows]. center, scale [F], limit: of the normaliser. spread: of a
+    """Inputs of the networks. observation: [F, rows]. center, scale [F], limit: of the normaliser. spread: of a
     GaussianHead, [2, K]. value_center, value_scale: [1]."""
 
     weights: Tensor
@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
 
 
 class Minibatches(NamedTuple):
-    """What PPO learns from. action [K, rows]; the other columns [rows]; order [epochs * rows]."""
+    """Columns that PPO learns from. action [K, rows]; the other columns [rows]; order [epochs * rows]."""
 
     order: Tensor
     action: Tensor
@@ -54,7 +54,7 @@ class Minibatches(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What Adam changes and is given, see headrace.algorithms.adam.Adam."""
+    """Buffers and settings of a step of Adam: see headrace.algorithms.adam.Adam."""
 
     weights: Tensor
     mean: Tensor
@@ -157,7 +157,7 @@ def _header() -> str:
 
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
-    """Of a GPU; 0 in the simulator."""
+    """Number of multiprocessors of a GPU; 0 in the simulator."""
     return 0 if simulated() else torch.cuda.get_device_properties(device).multi_processor_count
 
 

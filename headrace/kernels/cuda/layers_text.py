@@ -16,8 +16,8 @@ SIDE = 4  # a thread sums SIDE x SIDE weights' gradients at once
 
 
 class Tile(NamedTuple):
-    """How a block divides its work. lanes: neighbouring threads, each with a row of its own. groups: of lanes, each
-    with outputs of its own. per_lane: rows of a lane."""
+    """Division of a block's work. lanes: neighbouring threads, each with a row of its own. groups: of lanes, each with
+    outputs of its own. per_lane: rows of a lane."""
 
     lanes: int
     groups: int

@@ -1,4 +1,4 @@
-"""What an environment class declares in addition to its functions: spaces, time limit, stacked frames, agents."""
+"""Declarations of an environment class besides its functions: spaces, time limit, stacked frames, agents."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Declarations:
 
     @property
     def masked(self) -> bool:
-        """Whether observations end with an action mask."""
+        """True if observations end with an action mask."""
         return isinstance(self.observation_space, FlatDict) and ACTION_MASK in self.observation_space.members
 
     @property
     def num_agents(self) -> int:
-        """How many agents share an environment."""
+        """Number of agents that share an environment."""
         return len(self.agents)
 
     @property
     def entity_agents(self) -> bool:
-        """Whether the first num_agents entities are the agents."""
+        """True if the first num_agents entities are the agents."""
         return self.entities > 0 and self.num_agents > 1
 
     @property

@@ -57,7 +57,7 @@ class Field:
 
     @property
     def kind(self) -> kinds.Kind:
-        """What reading this field gives."""
+        """Kind of the value that reading this field gives."""
         return kinds.value_kind(self.dtype) if self.shape is None else kinds.Array(self.dtype, self.shape, self.name)
 
 
@@ -71,7 +71,7 @@ class Param:
 
     @property
     def kind(self) -> kinds.Kind:
-        """What reading this parameter gives."""
+        """Kind of the value that reading this parameter gives."""
         return kinds.value_kind(self.dtype)
 
 
@@ -151,7 +151,7 @@ class EnvIR(Declarations, Lowered):
         return tuple(f for f in self.state if f.shape is not None)
 
     def announcement(self, where: str) -> str:
-        """What to say while it is compiled. where: "for the CPU"."""
+        """Message for the time of compiling. where: "for the CPU"."""
         said = f"compiling {self.name} {where} (once, about 5 s) ..."
         if self.cls.step.__module__.startswith("headrace."):  # type: ignore[attr-defined]
             return said

@@ -149,7 +149,8 @@ def _step(program: Program) -> Function:
 
 
 def _rewards_field(program: Program) -> str:
-    """Which field of State the rewards that step returns are, by its text: `return State(...), s.reward, False`."""
+    """Name of the field of State with the rewards that step returns, by its text: `return State(...), s.reward,
+    False`."""
     scope = Scope(program.cls.step, program.cls)  # type: ignore[attr-defined]
     for node in ast.walk(scope.node):
         match node:
@@ -219,7 +220,7 @@ def _pixel(program: Program, declarations: Declarations) -> Function:
 
 
 def action_kind(space: Space) -> Kind:
-    """What step() is given as action."""
+    """Kind of the action that step() is given."""
     if isinstance(space, Discrete):
         return I32
     return Tuple((F32 if isinstance(space, Box) else I32,) * space.shape[0])  # type: ignore[index]

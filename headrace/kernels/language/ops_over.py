@@ -44,7 +44,7 @@ def argmax_over(values: np.ndarray) -> np.int32:
 
 
 def any_over(values: np.ndarray) -> np.bool_:
-    """Whether a field is not 0 for some entity."""
+    """Tell whether a field is not 0 for some entity."""
     return np.bool_(np.any(np.asarray(values) != 0))
 
 

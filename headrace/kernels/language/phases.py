@@ -39,7 +39,7 @@ def check_races(program: Program, phases: list[tuple[Phase, Function]]) -> None:
 
 
 def _takes(scope: Scope, name: str, has_action: bool) -> tuple[str, ...]:
-    """What a phase is given behind s, p and i."""
+    """Names of the arguments of a phase after s, p and i."""
     given = [argument.arg for argument in scope.node.args.args]
     takes = tuple(given[3:])
     if given[:1] == ["self"]:

@@ -1,4 +1,4 @@
-"""What lowering knows of one environment: its fields, the helpers lowered so far, the arrays that they name."""
+"""State of lowering one environment: its fields, the helpers lowered so far, the arrays that they name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LoweredHelper:
 
 
 class Program:
-    """What lowering knows of one environment, and the functions made so far."""
+    """One environment's declarations, and the functions lowered so far."""
 
     def __init__(
         self, cls: type, state: tuple[Field, ...], params: tuple[Param, ...], declarations: Declarations, helper: Helper
@@ -51,7 +51,7 @@ class Program:
         self.prints = False  # whether calls of print() are left out, instead of refused
 
     def local(self, name: str) -> str:
-        """What a user's local name is called in the lowered code."""
+        """Name in the lowered code of a user's local variable."""
         return (
             name + "_"
             if name in TAKEN or name.startswith(("env_", "_part", "_index", "_over")) or name.isupper()

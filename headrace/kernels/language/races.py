@@ -19,7 +19,7 @@ NAME = "the entity's number"
 
 @dataclass
 class _Use:
-    """What a function does with the state it is given."""
+    """Uses that a function makes of the state it is given."""
 
     own: dict[int, ast.AST] = field(default_factory=dict)  # fields of which it writes the own entity's entry
     others: dict[int, ast.AST] = field(default_factory=dict)  # fields of which it writes another entry
@@ -84,7 +84,8 @@ class Races:
         return k if isinstance(k, int) and isinstance(self.state[k].kind, Array) else None
 
     def _add_call(self, use: _Use, node: ast.Call, s: str, seen: set[int]) -> None:
-        """What a helper does: all it reads counts as other entries, all it writes too."""
+        """Add what a helper does. All that it reads counts as read of other entities, and all that it writes as written
+        to them."""
         helper = self.helpers[node.func.id]  # type: ignore[attr-defined]
         for argument, parameter in zip(node.args, helper.node.args.args, strict=True):
             if isinstance(argument, ast.Name) and argument.id == s:

@@ -1,4 +1,4 @@
-"""What a name in a user's function means: resolved as Python resolves it."""
+"""Meaning of a name in a user's function, resolved as Python resolves it."""
 
 from __future__ import annotations
 

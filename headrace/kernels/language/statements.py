@@ -258,7 +258,7 @@ class Statements:
         self.scope.fail(node, f"{self.role} returns {describe(typed.kind)}", f"Return {wanted}")
 
     def _form(self) -> str:
-        """What reset, step, observe or pixel is to return."""
+        """Form of what reset, step, observe or pixel has to return, for a message."""
         agents = self.of.program.declarations.num_agents
         if self.role == "step" and self.of.program.declarations.entity_agents:
             return "State(...), s.reward, terminated, where State has `reward: array(f32, num_entities)`"
@@ -331,7 +331,7 @@ class Statements:
         return [*before, loop]
 
     def _unrolls(self, index: str, body: list[ast.stmt]) -> bool:
-        """Is this a mere repetition: the index is read nowhere, and no statement leaves or branches?
+        """Tell whether a loop only repeats its body: the index is read nowhere, and no statement leaves or branches.
 
         Such sub-steps are written out, because LLVM vectorises over environments only where no loop is left inside.
         """

@@ -20,7 +20,7 @@ class Typed:
 
     @property
     def constant(self) -> bool:
-        """Is its value known now?"""
+        """True if its value is known now."""
         return isinstance(self.node, ast.Constant)
 
 

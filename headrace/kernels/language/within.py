@@ -19,16 +19,17 @@ FORM = "for j in within(s.x, s.y, i, radius):"
 
 @dataclass(frozen=True)
 class Within:
-    """Which entities a loop is over: those nearer than `radius`."""
+    """Entities of a loop: those nearer than `radius`."""
 
     fields: tuple[int, ...]  # coordinates, fields of State
     radius: str | None  # as text, where it is the same for all entities
 
 
 def within_loop(of: Expressions, node: ast.For, target: str, count: int) -> tuple[list[ast.stmt], ast.expr, Within]:
-    """What stands before the loop, the test that its body stands under, and what it is over.
+    """Lower a loop over within() to the statements before it, the test around its body, and its entities.
 
-    target: the loop's index in the lowered code. count: of such loops before. Raises EnvError for wrong arguments.
+    target: the loop's index in the lowered code. count: number of such loops before this one. Raises EnvError for wrong
+    arguments.
     """
     given = node.iter.args  # type: ignore[attr-defined]
     if of.over is None:

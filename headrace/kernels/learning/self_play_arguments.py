@@ -40,9 +40,9 @@ class GameColumns(NamedTuple):
 
 
 class GameState(NamedTuple):
-    """What SelfPlayEnv keeps of N games, [N]: returns and margins, float32, lengths, int32, played and rated, bool;
-    opponent, int64, its place in the league; policy, int64, its number among opponents. scores, float64, and games,
-    int64 [workers, opponents], are added to."""
+    """State of N games, as SelfPlayEnv keeps it, [N]: returns and margins, float32, lengths, int32, played and rated,
+    bool; opponent, int64, its place in the league; policy, int64, its number among opponents. scores, float64, and
+    games, int64 [workers, opponents], are added to."""
 
     returns: np.ndarray
     margins: np.ndarray

@@ -208,7 +208,7 @@ def _learner_acts(a, worker, t, first, size):
 
 @njit(**INNER)
 def _end(a, worker, t, first, size):
-    """What the learner's step has brought, and the observations after it."""
+    """Write the outcome of the learner's step, and the observations after it."""
     n, s, flags, own = a.numbers, a.state, a.room.flags[worker], a.learner
     for e in range(_0, size):
         game, row, mine = first + e, t * n.games + first + e, flags[MINE, e]

@@ -31,9 +31,9 @@ class Columns(NamedTuple):
 
 
 class Priorities(NamedTuple):
-    """Of prioritized replay (headrace.data.priorities). depth: of its tree, float64 [2^(depth + 1)]; 0 where rows are
-    drawn uniformly. ahead: rows of an n-step return. beta: float32 [1]; highest: float64 [1]. rows, found: memory for
-    the rows of G minibatches, int64, and their new priorities, float64."""
+    """Buffers of prioritized replay (headrace.data.priorities). depth: of its tree, float64 [2^(depth + 1)]; 0 where
+    rows are drawn uniformly. ahead: rows of an n-step return. beta: float32 [1]; highest: float64 [1]. rows, found:
+    memory for the rows of G minibatches, int64, and their new priorities, float64."""
 
     depth: np.uint64
     ahead: np.uint64
@@ -64,11 +64,12 @@ class Ring(NamedTuple):
 
 
 class Minibatches(NamedTuple):
-    """How G minibatches of `rows` rows are drawn, and where they go: columns [G, room, ...], of which the first rows of
-    each minibatch are written.
+    """Settings of the draws of G minibatches of `rows` rows, and columns for them [G, room, ...], of which the first
+    rows of each minibatch are written.
 
-    seed: of the draws. n_steps, gamma: of the returns. draws: uniform numbers of a row for the losses, in random. Of
-    action (float32) and choice (int32) one is empty. weight: 1 / number of rows that count, or 0. Others are float32.
+    seed: of the draws. n_steps, gamma: of the returns. draws: count of uniform numbers of a row for the losses, in
+    random. One of action (float32) and choice (int32) is empty. weight: 1 / number of rows that count, or 0. Other
+    columns are float32.
     """
 
     steps: np.uint64

@@ -224,7 +224,7 @@ def _cut(view: View, axis: int, first: int, end: int) -> View:
 
 
 def _alike(view: View, other: View) -> bool:
-    """Whether a view is one number, or takes all of a value of the same shape in the same order as another does."""
+    """Tell whether a view is one number, or all of a value that has the other's shape, in the same order."""
     if not any(view.strides):
         return True
     same = (view.shape, view.strides, view.offset) == (other.shape, other.strides, 0)
@@ -232,7 +232,8 @@ def _alike(view: View, other: View) -> bool:
 
 
 def _takes_bias(view: View, bias: View) -> bool:
-    """Whether a view is all of a product's sums, to each of which its column's number of the bias is added."""
+    """Tell whether `bias` can be the bias of a product: `view` is all of its sums, and each column has its number of
+    `bias`."""
     value = view.value
     if (
         not isinstance(value, Product)

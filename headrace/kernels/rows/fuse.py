@@ -1,6 +1,6 @@
-"""Which values are stored, and which are computed again as part of whatever reads them.
+"""Choice of the values that are stored. The others are computed again as part of each value that reads them.
 
-Only Maps with rows can do without memory. One is stored if something needs it in memory (a product, a sort), if
+Only a Map with rows may be left out of memory. It is stored if something needs it in memory (a product, a sort), if
 computing it for each of its readers would cost more than reading it, if a later phase reads it, or if no strides say
 which of its numbers a reader wants.
 """
@@ -62,7 +62,7 @@ def stored(program: Program) -> set[Value]:
 
 
 def _needed(value: Map, readers: list[tuple[Value | None, View]], costly: bool) -> bool:
-    """Whether readers need a Map in memory, or would compute it more often than once where that is costly."""
+    """Tell whether readers need a Map in memory, or would compute a costly one more often than once."""
     if costly and (len(readers) > 1 or any(view.size > value.size for _, view in readers)):
         return True
     if any(view.size >= GROWN * value.size for _, view in readers) and any(x.value.rows for x in value.operands):
@@ -84,7 +84,7 @@ def computed_in(value: Value) -> int:
 
 
 def is_sum(value: Value) -> bool:
-    """Whether it is a sum over rows, or their largest or smallest."""
+    """Tell whether a value is a sum over rows, or their largest or smallest."""
     return isinstance(value, Outer) or (isinstance(value, Reduce) and value.over_rows)
 
 

@@ -97,7 +97,7 @@ class _Joins:
         return replace(old, outputs=tuple(replace(o, view=self._view(o.view)) for o in old.outputs))
 
     def _again(self, value: Value, within: bool) -> View | None:
-        """What a value is in the new program; None where it is the old one."""
+        """View that stands for a value in the new program. None where the value itself stays."""
         operands = [self._view(view) for view in value.operands]
         if _is_sum(value) and not within:
             terms = [term for view in operands for term in _terms(view)]

@@ -1,4 +1,4 @@
-"""Why a loss is not compiled, as a sentence that begins with the user's file and line."""
+"""Reasons why a loss is not compiled: sentences that begin with the user's file and line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class AsksSettings(NotRows):
 
 @cache
 def is_users(file: str) -> bool:
-    """Whether a file is neither torch's nor this package's nor Python's own."""
+    """Tell whether a file is the user's or an algorithm's: neither torch's, nor Python's, nor other code of this
+    package."""
     path = Path(file)
     own = PACKAGE in path.parents and "algorithms" not in path.parts and "policies" not in path.parts
     return not (own or TORCH in path.parents or file.startswith("<") or "/lib/python3" in file.replace("\\", "/"))

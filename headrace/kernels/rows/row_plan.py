@@ -1,11 +1,11 @@
-"""What a target emits: the steps of a row program in order, and where each stored value lies.
+"""Plan of a row program, which a target emits: the steps in order, and the place of each stored value.
 
-Rows are taken in blocks, and blocks in parts, of which threads take one at a time. A phase is a pass over all blocks.
-A stored value with rows has a tile for each of its numbers: that number of each of a block's rows, side by side. Sums
-over rows are accumulated apart for each part, and added in the order of parts after the phase; so results do not
-depend on threads. Of few rows, gradients of weights are taken by weights instead: both factors are kept for all rows,
-and after the phase threads take pieces of the matrices, each over all rows.
-Values that are not stored are computed again wherever they are read: they are Maps, as part of their reader's loop.
+Rows are divided into blocks, and blocks into parts. Each thread takes one part at a time. A phase is a pass over all
+blocks. A stored value with rows has a tile for each of its numbers: this number of all rows of a block, side by side.
+Sums over rows are accumulated separately for each part, and added in the order of parts after the phase, so results do
+not depend on the number of threads. With few rows, gradients of weights are computed by weights instead: both factors
+are kept for all rows, and after the phase each thread takes pieces of the matrices, over all rows. Values that are not
+stored are Maps. They are computed again in the loop of each value that reads them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ Form: TypeAlias = Literal["dots", "right", "left"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value lies, in row-major order. A bool is a float32 that is 0 or 1; an i32 is one in the same 4 bytes."""
+    """Position of a value in memory, in row-major order. A bool is a float32 that is 0 or 1; an i32 is one in the same
+    4 bytes."""
 
     space: Space
     offset: int
@@ -137,7 +138,7 @@ class Plan:
 
     @property
     def half(self) -> bool:
-        """Whether calls have HALF rows at most."""
+        """True if calls have HALF rows at most."""
         return self.block == HALF
 
 
@@ -200,8 +201,8 @@ def accumulators(value: Value) -> int:
 
 
 def matrix(outer: Outer) -> tuple[View, View, int]:
-    """Of an Outer that is no "dots": the factor whose numbers are rows of the accumulators' matrix, the other, along
-    whose numbers lanes run, and the numbers of a row with its padding."""
+    """Factors of an Outer whose form is not "dots", and the padded length of a row of accumulators. The first factor
+    has a number for each row of the accumulators' matrix; the numbers of the second lie along its rows, in lanes."""
     own, turned = (outer.left, outer.right) if outer_form(outer) == "right" else (outer.right, outer.left)
     return own, turned, padded(turned.shape[-1])
 

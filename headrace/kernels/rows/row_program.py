@@ -52,7 +52,7 @@ class Count:
 
 @dataclass(eq=False)
 class Value:
-    """What an operation makes. shape: without the rows."""
+    """Result of an operation. shape: without the rows."""
 
     shape: Shape
     rows: bool
@@ -72,7 +72,7 @@ class Value:
 
     @property
     def phase(self) -> int:
-        """How often all rows must have been summed before it can be read."""
+        """Number of passes over all rows that must be finished before the value can be read."""
         return self._phase
 
     def __post_init__(self) -> None:
@@ -104,12 +104,12 @@ class View:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of the value, in order."""
+        """True if the view is all of the value, in order."""
         return self.offset == 0 and self.size == self.value.size and self.in_order
 
     @property
     def in_order(self) -> bool:
-        """Whether its numbers lie side by side, in order."""
+        """True if the numbers lie side by side, in order."""
         expected = contiguous(self.shape)
         return all(n == 1 or own == other for n, own, other in zip(self.shape, self.strides, expected, strict=True))
 

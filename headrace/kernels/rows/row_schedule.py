@@ -105,7 +105,7 @@ class _Planner:
         return divided(values, self._reads, parts, self._weights, MEMORY // 4)
 
     def _weights(self, value: Value) -> dict[object, int]:
-        """How many numbers a step reads for each block besides its rows: packed weights, and its sums."""
+        """Count the numbers besides its rows that a step reads for each block, by packed weights and by sums."""
         if isinstance(value, Product) and on_tiles(value):
             return {_key(value.weight): packed_words(value.weight.size)}
         return {id(value): accumulators(value)} if isinstance(value, Outer) and not self.by_weights else {}
@@ -299,7 +299,8 @@ class _Planner:
         return {needed for needed in found if needed.rows}
 
     def _in_place(self, value: Value, other: Value) -> bool:
-        """Whether a Map may be written where a value lies that it reads: number by number, and not afterwards."""
+        """Tell whether a Map may overwrite a value that it reads, which it then reads number by number, and not
+        afterwards."""
         return isinstance(value, Map) and other.size == value.size and self._by_number(value, other)
 
     def _by_number(self, value: Value, other: Value) -> bool:
@@ -341,7 +342,8 @@ class _Pool:
         self._free: list[tuple[int, int]] = []  # where, how many; in order
 
     def take(self, count: int) -> int:
-        """Where so many tiles are free: the smallest gap that has them, else after all others."""
+        """Take `count` adjacent free tiles and return the first: from the smallest gap with room, else after all
+        others."""
         gaps = [gap for gap in self._free if gap[1] >= count]
         if not gaps:
             at, self.top = self.top, self.top + count

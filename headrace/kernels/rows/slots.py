@@ -34,5 +34,5 @@ def result(position: int, columns: int, uniforms: int) -> int:
 
 
 def count(columns: int, uniforms: int, outputs: int) -> int:
-    """How many slots there are."""
+    """Number of argument slots."""
     return INPUTS + 3 * columns + uniforms + 3 * outputs

@@ -88,7 +88,7 @@ def is_kept(file: str) -> bool:
 
 
 def of_text(name: str, text: str, make: Callable[[str], bytes]) -> Native:
-    """What make(text) makes machine code of, or loaded where any process has done that before; without Numba.
+    """Load the machine code that make(text) makes, without Numba. make is called where no process has done that before.
 
     text: all that determines the code, besides this processor, LLVM and the module of `make`.
     """
@@ -97,7 +97,8 @@ def of_text(name: str, text: str, make: Callable[[str], bytes]) -> Native:
 
 
 def bytes_of_text(name: str, text: str, make: Callable[[str], bytes]) -> tuple[bytes, str]:
-    """What make(text) gives, as of_text() keeps it, and the name of its file: code for another device than the CPU."""
+    """Code for another device than the CPU, which make(text) returns and the folder keeps as in of_text(), and the name
+    of its file."""
     path = _path_of(name, text, make)
     return _code(path, lambda: make(text)), path.name
 
@@ -111,7 +112,7 @@ def _path_of(name: str, text: str, make: Callable[[str], bytes]) -> Path:
 
 
 def native_named(file: str) -> Native | None:
-    """What of_text() made in any process, by the name of its file; None where that is not there."""
+    """Load code that of_text() made in any process, by the name of its file. None where there is no such file."""
     path = folder() / file
     found = _of_texts.get(path)
     if found is None and (code := _read(file)) is not None:
@@ -126,7 +127,7 @@ def _shared(path: Path, code: bytes) -> Native:
 
 
 def kept_content(file: str) -> bytes | None:
-    """What keep_content() wrote into a file of the folder; None where there is none, or a damaged one."""
+    """Read what keep_content() wrote into a file of the folder. None where there is none, or a damaged one."""
     return _read(file)
 
 
@@ -141,7 +142,7 @@ def guarded(file: str) -> AbstractContextManager[None]:
 
 
 def _code(path: Path, compiled: Callable[[], bytes]) -> bytes:
-    """What a file of the folder holds; where there is none, it is compiled and kept."""
+    """Read a file of the folder. Where there is none, its content is compiled and kept."""
     code = _read(path.name)
     if code is None:
         with locked(path.with_suffix(".lock")):
@@ -168,7 +169,7 @@ def _process() -> str:
 
 
 def _runs(process: str) -> bool:
-    """Whether a process, as _process() names it, is another one of this machine that has not ended."""
+    """Tell whether a process, as _process() names it, is another one of this machine that has not ended."""
     node, _, number = process.rpartition(" ")
     if os.name != "posix" or node != platform.node() or process == _process():
         return False
@@ -263,7 +264,7 @@ def _compile(function: Dispatcher, types: tuple[Type, ...]) -> None:
 
 @cache
 def _machine() -> tuple[str, ...]:
-    """What determines the machine code, and how it is called, besides the text."""
+    """Versions, settings and sources that determine the machine code and how it is called, besides the text."""
     from headrace.kernels.runtime import native
 
     calling = [Path(__file__).with_name(f"{module}.py").read_text() for module in ("native", "machine_code")]

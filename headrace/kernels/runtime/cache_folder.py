@@ -35,10 +35,10 @@ _kept = count()
 
 @cache
 def folders() -> tuple[Path, ...]:
-    """Where kernels are looked for; the last is where new ones are kept.
+    """List of the folders with kernels. New kernels are kept in the last one.
 
-    $HEADRACE_CACHE, else ~/.cache/headrace/kernels, else a temporary folder. Where the first can only be read, the next
-    takes what it lacks.
+    $HEADRACE_CACHE, else ~/.cache/headrace/kernels, else a temporary folder. If the first can only be read, the next
+    one takes the kernels that it lacks.
     """
     named = os.environ.get("HEADRACE_CACHE")
     found: list[Path] = []
@@ -60,12 +60,12 @@ def folders() -> tuple[Path, ...]:
 
 
 def folder() -> Path:
-    """Where new kernels are kept."""
+    """Folder in which new kernels are kept."""
     return folders()[-1]
 
 
 def _unsafe(path: Path, is_named: bool) -> str:
-    """Why what is in a folder cannot be trusted; empty where it can, or where there is no folder."""
+    """Reason why a folder's content cannot be trusted; empty where it can, or where there is no folder."""
     if os.name != "posix" or not path.is_dir():
         return ""
     found = path.stat()
@@ -80,7 +80,7 @@ def _unsafe(path: Path, is_named: bool) -> str:
 
 
 def _writable(path: Path) -> bool:
-    """Whether there is room for a file in a folder."""
+    """Tell whether there is room for a file in a folder."""
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(PROBE)
@@ -91,8 +91,8 @@ def _writable(path: Path) -> bool:
 
 
 def trusted(path: Path) -> bytes | None:
-    """What a file holds; None where there is none, or one that another than the user and the folder's owner wrote, or
-    can write to."""
+    """Read a file. None where there is none, or where it was written, or can be written to, by users other than this
+    one and the folder's owner."""
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
@@ -107,8 +107,8 @@ def trusted(path: Path) -> bytes | None:
 
 @contextlib.contextmanager
 def only_trusted(place: Path, title: str) -> Iterator[None]:
-    """For Numba's cache of a module, which unpickles what it finds in `place`: inside, it finds nothing that others can
-    have written, and writes nothing that others can write to."""
+    """Protect Numba's cache of a module, which unpickles what it finds in `place`. Within this block it finds nothing
+    that others can have written, and writes nothing that others can write to."""
     numbas = place / "__pycache__"
     umask = os.umask(0o022)
     os.umask(umask | 0o022)

@@ -58,7 +58,7 @@ def _yield(builder: ir.IRBuilder) -> ir.Value:
 
 @operation(types.uint64, ARRAY, types.uint64)
 def _address(builder: ir.IRBuilder, array: ir.Value, index: ir.Value) -> ir.Value:
-    """Where array[index] lies."""
+    """Address of array[index]."""
     return builder.ptrtoint(builder.gep(array, [index]), ir.IntType(64))
 
 

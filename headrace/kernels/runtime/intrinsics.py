@@ -104,7 +104,7 @@ def ticks(builder: ir.IRBuilder) -> ir.Value:
 
 @operation(types.int64)
 def float_mode(builder: ir.IRBuilder) -> ir.Value:
-    """How this thread computes with floating-point numbers: rounding, and whether denormal ones are flushed to 0."""
+    """Mode of floating-point numbers in this thread: their rounding, and whether denormal ones are flushed to 0."""
     word = ir.IntType(64)
     if X86:
         return builder.zext(builder.load(_control(builder, "stmxcsr")), word)

@@ -1,4 +1,4 @@
-"""How the package's own kernels are compiled: options for numba.njit.
+"""Options of numba.njit for the package's own kernels.
 
 No fast-math flags: a function whose sums may be reordered or contracted sets them itself. Functions that only other
 kernels call have no wrapper for Python, which saves a fifth of the time to compile.

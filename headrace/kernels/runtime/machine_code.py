@@ -1,8 +1,8 @@
-"""From a function that Numba can compile to a file of machine code that can be called without Numba.
+"""Compilation of a function to a file of machine code that can be called without Numba.
 
-Numba optimises each function together with all that it calls, and makes machine code of it, before it does the same
-for the function's callers: what is ten calls deep is copied and optimised ten times. Here all that an entry point calls
-is linked and optimised once.
+Numba optimises each function together with all that it calls, and makes machine code of it, before it does the same for
+the function's callers: a function that is ten calls deep is copied and optimised ten times. Here all functions that an
+entry point calls are linked and optimised once.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Linked(JITCodeLibrary):
         return found
 
     def _get_module_for_linking(self) -> llvm.ModuleRef:
-        """For a caller that Numba compiles as usual."""
+        """Link for a caller that Numba compiles as usual."""
         return self.linked()
 
 

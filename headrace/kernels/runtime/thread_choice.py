@@ -1,10 +1,10 @@
-"""Whether calls that are alike take less time on several threads than on one: tried again and again.
+"""Choice between several threads and one, by the times of similar calls, which are compared again and again.
 
-It depends on more than a call's size: on what else uses the cores, and, in a virtual machine, on which of the host's
-cores it has at the moment. Where two cores have no cache in common, what one wrote takes five times as long to come to
-the other: DQN with two layers of 256 and minibatches of 64 was 1.5 times faster on two threads than on one where they
-have, and slower where they have not (AMD EPYC, Zen 5), and the host moved the machine from one to the other within
-seconds.
+The faster way depends on more than a call's size: on other programs that use the cores, and, in a virtual machine, on
+which of the host's cores it has at the moment. If two cores have no cache in common, data that one wrote take five
+times as long to reach the other. DQN with two layers of 256 and minibatches of 64 was 1.5 times faster on two threads
+than on one with a common cache, and slower without (AMD EPYC, Zen 5). The host moved the machine from one to the other
+within seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ThreadChoice:
         self._left = PERIOD  # s of calls until there is one
 
     def next(self) -> bool:
-        """Whether the next call shall have several threads."""
+        """Tell whether the next call shall have several threads."""
         return self.several != (self._left <= 0 and TURNS[len(self._took)])
 
     def took(self, several: bool, seconds: float) -> None:

@@ -102,7 +102,7 @@ class CallInParts:
 
 
 class _Board:
-    """Where calls are laid out for helpers, one after the other: see kernels.runtime.helpers."""
+    """Board on which calls are laid out for helpers, one after the other: see kernels.runtime.helpers."""
 
     def __init__(self, pipe: int, jobs: np.ndarray, first: int) -> None:
         self._pipe, self._first = pipe, first
@@ -225,7 +225,7 @@ def _announce_once_free(board: _Board, worker: int, descriptors: Sequence[int], 
 
 
 def _number_computing(descriptors: Sequence[int]) -> int:
-    """How many processes compute, of those with these descriptors."""
+    """Count the processes that compute among those with these descriptors."""
     return len(descriptors) - len(_polling(descriptors).poll(0))
 
 
@@ -241,7 +241,7 @@ def _until_free(descriptors: Sequence[int], most: int, ended: Connection) -> Non
 
 
 def _polling(descriptors: Sequence[int]) -> select.poll:
-    """What waits until some of these can be read."""
+    """Make a poll object that waits until one of these descriptors can be read."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)

@@ -54,7 +54,7 @@ def _publish(state, first, parts):
 
 @njit(**INNER)
 def _share(state, worker, parts):
-    """How many parts are the main thread's, or those of all worker threads together."""
+    """Number of parts that belong to the main thread (worker 0), or to all worker threads together."""
     threads = max(read(state, _THREADS), 1)
     mine = (parts + threads - 1) // threads
     return mine if worker == 0 else parts - mine
@@ -97,7 +97,7 @@ def _wait(state):
 
 @njit(**INNER)
 def is_open(state):
-    """Whether the main thread has not closed the queue yet, or has begun a task again since."""
+    """Tell whether the queue is open: the main thread has not closed it, or has begun a task since."""
     return read(state, _WORD) >= 0
 
 

@@ -1,4 +1,4 @@
-"""What every target implements: N environments of one EnvIR on one device, used by headrace.envs.compiled.env."""
+"""Interface of all targets: N environments of one EnvIR on one device, used by headrace.envs.compiled.env."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class CompiledTarget(Protocol):
     seed: int  # of the last reset, 32 bits
 
     def reset(self, rollout: Rollout, seed: int) -> None:
-        """As Env.reset: episode 0 of every environment, drawn with key (seed, RESET, environment, 0, 0)."""
+        """Same as Env.reset(): episode 0 of every environment, drawn with key (seed, RESET, environment, 0, 0)."""
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """As Env.step. Draws have key (seed, STEP, environment, episode, length before the step). A masked step
+        """Same as Env.step(). Draws have key (seed, STEP, environment, episode, length before the step). A masked step
         adds one to the episode and resets with key (seed, RESET, environment, episode, 0)."""
 
     def set_params(self, params: ParamValues) -> None:
@@ -51,7 +51,7 @@ class CompiledTarget(Protocol):
         Only the environments `which` have a meaningful row t + 1. Overwrites valid[t]. For one agent."""
 
     def step_some(self, rollout: Rollout, t: int, which: Tensor) -> None:
-        """As step(), of the environments `which`, bool [N]: the others stay where they are, and their outcome has no
+        """Same as step(), for the environments `which`, bool [N]. The others keep their state, and their outcome has no
         meaning. Row t needs actions of the space everywhere."""
 
     def running_episodes(self, envs: Tensor) -> tuple[Tensor, Tensor]:

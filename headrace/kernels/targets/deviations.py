@@ -21,7 +21,7 @@ MISJUDGED = 1e-3  # share of rows that may end a step sooner or later: a state m
 
 
 class Deviation(NamedTuple):
-    """How far two backends are apart: the worst difference, of which column, and whether it is only rounding."""
+    """Largest difference between two backends, of which column, and the largest that rounding explains."""
 
     column: str
     worst: float  # of numbers relative to max(1, |x|); of flags and counts the share of rows that differ
@@ -29,7 +29,7 @@ class Deviation(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """Whether it is only rounding; NaN is not."""
+        """True if the difference is only rounding; NaN is not."""
         return self.worst <= self.allowed
 
 

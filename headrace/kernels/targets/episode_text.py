@@ -61,7 +61,7 @@ class EpisodeText(ABC):
         """Lines that keep a new state; array fields have been changed in place."""
 
     def place(self, field: Field) -> str:
-        """Where a field of State is kept."""
+        """Text of the place where a field of State is kept."""
         if field.shape is not None:
             return self.array(field)
         is_float = field.dtype == F32

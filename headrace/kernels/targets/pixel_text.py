@@ -1,7 +1,7 @@
-"""What the generated modules that draw pixel observations have in common.
+"""Common text of the generated modules that draw pixel observations.
 
-A pixel has the same gray level on every target, byte for byte, where the state is the same. So here, unlike in steps,
-no product is fused with a sum: on the CPU no flag allows it, on CUDA products are calls of `_product`.
+The same state gives the same gray levels on every target, byte for byte. So, unlike in steps, no product is fused with
+a sum: on the CPU no flag allows it, on CUDA products are calls of `_product`.
 
 The newest frame is last among an observation's channels, and older frames move up by one; after a reset all frames are
 the first one. Older frames are read from row t of the rollout, so that no other copy is kept.

@@ -13,8 +13,8 @@ from headrace.data.spaces import unit_bounds
 
 
 def bounds(space: Space) -> tuple[np.ndarray, np.ndarray]:
-    """Where each entry of a random action begins, and one past where it ends: of a Box float32, -1 .. 1 where it has no
-    bounds; else int64. Raises TypeError for other spaces."""
+    """Lower bound of each entry of a random action, and upper bound, which is not included. float32 for a Box, -1 .. 1
+    where it has no bounds; int64 otherwise. Raises TypeError for other spaces."""
     if isinstance(space, Discrete):
         return np.array([space.start]), np.array([space.start + space.n])
     if isinstance(space, MultiDiscrete):

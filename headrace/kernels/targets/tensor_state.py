@@ -22,10 +22,10 @@ Array = TypeVar("Array")  # what stands for an array field
 
 
 class TensorEnvs:
-    """What the targets share of headrace.kernels.targets.base.CompiledTarget.
+    """Common part of the targets: see headrace.kernels.targets.base.CompiledTarget.
 
-    floats [S + A, N]: fields, the return of each of A agents; integers [S + 2, N]: fields, length, episode; arrays
-    [N, *shape]. N: environments. A subclass with another layout of floats and integers overrides packs, set_packs.
+    floats [S + A, N]: fields, the return of each of A agents; integers [S + 2, N]: fields, length, episode; arrays [N,
+    *shape]. N: environments. A subclass with another layout of floats and integers overrides packs, set_packs.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TensorEnvs:
         self.keep(tuple(fields[f.name].to(self.device) for f in self.ir.state))
 
     def step(self, rollout: Rollout, t: int) -> None:
-        """As CompiledTarget.step."""
+        """Same as CompiledTarget.step()."""
         raise NotImplementedError
 
     def restart(self, rollout: Rollout, t: int, which: Tensor) -> None:

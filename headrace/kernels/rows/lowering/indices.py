@@ -143,13 +143,13 @@ class Places:
         return reshaped(turned, (*first, *rest, count))
 
     def ordered(self, x: Tensor) -> Tensor:
-        """What is read, [sizes ..., left ...], as torch orders it."""
+        """Arrange what was read, [sizes ..., left ...], in torch's order."""
         several, at = len(self.sizes), self.at
         turned = permuted(x, [*range(several, several + at), *range(several), *range(several + at, len(x.dims))])
         return reshaped(turned, (*turned.sizes[:at], *self.asked, *turned.sizes[at + several :]))
 
     def unordered(self, x: Tensor) -> Tensor:
-        """What is written, as torch orders it or with fewer dimensions, as [sizes ..., left ...]."""
+        """Arrange what is to be written, in torch's order or with fewer dimensions, as [sizes ..., left ...]."""
         left, several, at = tuple(self.x.sizes[d] for d in self.left), len(self.sizes), self.at
         whole = expanded(x, (*left[:at], *self.asked, *left[at:]))
         apart = reshaped(whole, (*left[:at], *self.sizes, *left[at:]))

@@ -1,7 +1,8 @@
-"""From a traced loss to a row program: a rule for each of torch's operations, by where the rows are in its tensors.
+"""Lowering of a traced loss to a row program. Each of torch's operations has a rule, which depends on where the rows
+are in its tensors.
 
-Rules are in this folder's other modules. An operation without a rule, or one that would compute one row
-from another, refuses the whole loss with the line of the user's that made it.
+Rules are in this folder's other modules. An operation without a rule, or one that would compute one row from another,
+refuses the whole loss with the line of the user's that made it.
 """
 
 from __future__ import annotations

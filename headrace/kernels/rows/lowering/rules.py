@@ -22,7 +22,8 @@ CHOSEN: set[str] = set()  # the operations that may be given tensors of rows tha
 
 
 class Unsupported(Exception):
-    """What cannot be a row program. The text goes on a sentence that begins with the user's file and line."""
+    """Operation that cannot be part of a row program. Its text continues a sentence that begins with the user's file
+    and line."""
 
 
 def called(name: str) -> str:

@@ -11,7 +11,7 @@ from headrace.kernels.rows.row_program import BOOL
 
 
 def chosen(lowering: Lowering, node: Any) -> Tensor | None:
-    """Which numbers of a node's result were chosen, in its dimensions; None where all are there."""
+    """Mask of the chosen numbers of a node's result, in its dimensions. None where all are there."""
     mask, dim = lowering.traced.selections.of(node), lowering.traced.selections.dimension(node)
     if dim is None:
         return None

@@ -31,7 +31,7 @@ class Size:
 
     @property
     def one(self) -> bool:
-        """Whether it is 1 whatever the number of rows."""
+        """True if the size is 1 whatever the number of rows."""
         return self.inner == 1 and not self.rows
 
 
@@ -54,7 +54,7 @@ class Tensor:
 
     @property
     def rows(self) -> bool:
-        """Whether it has a number of its own for each row."""
+        """True if the tensor has numbers of its own for each row."""
         return self.view.value.rows
 
     @property
@@ -181,7 +181,7 @@ def together(tensors: Sequence[Tensor]) -> tuple[list[Tensor], tuple[Dimension, 
 
 
 def _same_throughout(tensor: Tensor, dim: int) -> bool:
-    """Whether it is one number along a dimension, which then takes any axes."""
+    """Tell whether a tensor has the same numbers all along a dimension. Any axes may then replace that dimension."""
     return not any(tensor.strides()[dim]) and not (tensor.rows and ROWS in tensor.dims[dim])
 
 
@@ -227,7 +227,7 @@ def split(tensor: Tensor, dims: Sequence[Dimension], sizes: Sequence[Size] | Non
 
 
 def _before_rows(dim: Dimension) -> int:
-    """How often all rows follow each other in a dimension; 0 where they are not in it."""
+    """Number of times that all rows are repeated along a dimension; 0 where they are not in it."""
     return math.prod(dim[: dim.index(ROWS)]) if ROWS in dim else 0
 
 

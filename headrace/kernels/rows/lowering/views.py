@@ -89,7 +89,7 @@ def slice_(lowering: Lowering, node: Node) -> Lowered:
 
 
 def _first(lowering: Lowering, node: Node, size: Size, start: int) -> Size:
-    """Where a slice begins, which may be a multiple of the number of rows."""
+    """Start of a slice, which may be a multiple of the number of rows."""
     if not size.rows:
         return Size(size.inner + start if start < 0 else start)
     found = lowering.traced.multiple(start)

@@ -200,7 +200,8 @@ class _Target:
         return divided(name, [packed.pieces for packed in phase.packed], piece)
 
     def _before(self, name: str, sums: list[Value], values: list[Value], last: bool = False) -> str:
-        """What follows a phase, once: its sums, uniform values, and after the last phase the results."""
+        """Write the function that runs once after a phase. It finishes the phase's sums and computes uniform values;
+        after the last phase it also stores the results."""
         b = Body(1)
         call = Caller(self.plan, self.module, b)
         parts = call.slot(slots.PARTS)

@@ -28,7 +28,7 @@ def square_part(part, optimizer):
 
 @njit(**MERGED)
 def begin_step(optimizer):
-    """What all parts of a step need; the gradient's norm is that of `squares`."""
+    """Prepare the numbers that all parts of a step need. The gradient's norm is that of `squares`."""
     total, settings, numbers = F(0), optimizer.settings, optimizer.numbers
     for i in range(_0, U(len(optimizer.squares))):
         total += optimizer.squares[i]

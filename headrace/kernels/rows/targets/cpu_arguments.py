@@ -41,13 +41,14 @@ class Optimizer(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """What a call works with that learns minibatches of the rows of a rollout.
+    """Arguments of a call that learns minibatches of a rollout's rows.
 
-    work: the program. now: int64, the current task; minibatches done; whether steps are no longer taken; whether the
-    call pauses, and whether it has. sizes: int64, epochs, minibatches of one, rows of one, and rows of an epoch.
-    moving: int64 [n, 2], argument slots, and how much they grow from one minibatch to the next. writes: int64 [n, 4],
-    of a buffer that the loss writes to: the addresses of its new numbers and of its own, their count and what they are.
-    measured: float32 [minibatches]; no step is taken where one is larger than limit, float64 [1].
+    work: the program. now: int64, the current task; minibatches done; 1 once no more steps are taken; 1 for the call to
+    pause; 1 once it has paused. sizes: int64, epochs, minibatches of an epoch, rows of a minibatch, and rows of an
+    epoch. moving: int64 [n, 2], argument slots, and how much they grow from one minibatch to the next. writes: int64
+    [n, 4], of a buffer that the loss writes to: the address of its new numbers, its own address, the count of its
+    numbers, and their kind. measured: float32 [minibatches]; no step is taken where one is larger than limit, float64
+    [1].
     """
 
     work: Work
@@ -61,13 +62,12 @@ class Learning(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What a gradient step does along one loss: a program, steps of one or two optimizers, and how two target networks
-    follow.
+    """Arguments of a gradient step along one loss: a program, one or two optimizers, and up to two target networks.
 
     every: gradient steps for one of these. moving: int64 [n, 3], an argument slot, its number in the first minibatch,
-    and how much it grows from one to the next. writes: see Learning. second: without parameters where there is one
-    optimizer. targets: pairs of buffers, float32, a target network's and the one that it moves to by tau, float32
-    [minibatches]; empty for none.
+    and how much it grows from one to the next. writes: see Learning. second: an optimizer without parameters where
+    there is only one. targets: pairs of float32 buffers, a target network's and that of the network it moves towards;
+    empty for none. tau: float32 [minibatches], the fraction of each move.
     """
 
     every: np.int64
@@ -81,16 +81,16 @@ class Stage(NamedTuple):
 
 
 class Collecting(NamedTuple):
-    """What a call that collects works with.
+    """Arguments of a call that collects.
 
     acts: the program that acts, and what moves: int64 [n, 3], an argument slot, the address that it has in the first
-    row, and bytes from row to row. last: the same of the program that evaluates the observation after the last step, of
-    whose rows there is one for each environment. evaluates: whether it is called. step: (address of the entry point of
-    the environment's step, number of its argument slots); steps: these slots, uint64, one run of them for each worker,
-    of which the last three are its first environment, its last + 1, and the time. random: float32 [draws, T, N], flat.
-    sizes: uint64 (T, N, draws). counter: uint64 (1 to fill random with the draws of a seed, a purpose, a first step and
-    a first environment, which follow; 0 where it is given). spent: uint64, LINE for each worker: ticks of the policy
-    and of the environment are added to its first two.
+    row, and bytes from row to row. last: the same for the program that evaluates the observation after the last step,
+    one row for each environment. evaluates: whether that program is called. step: (address of the entry point of the
+    environment's step, number of its argument slots); steps: these slots, uint64, one run of them for each worker. The
+    last three of a run are the worker's first environment, its last + 1, and the time. random: float32 [draws, T, N],
+    flat. sizes: uint64 (T, N, draws). counter: uint64 (1 to fill random with the draws of a seed, a purpose, a first
+    step and a first environment, which follow; 0 where it is given). spent: uint64, LINE for each worker; ticks of the
+    policy and of the environment are added to its first two.
     """
 
     acts: tuple[Work, np.ndarray]

@@ -50,7 +50,8 @@ class Caller:
         return self.body.new(f"inttoptr i64 {number} to ptr")
 
     def _number(self, number: Count) -> str:
-        """What a number is for these rows, in float64 until the end."""
+        """Write the code for a number that depends on the count of rows. It is computed in float64 and rounded at the
+        end."""
         if number not in self._numbers:
             b = self.body
             rows = b.new(f"uitofp i64 {self.slot(slots.ROWS)} to double")

@@ -1,4 +1,4 @@
-"""From LLVM assembly to machine code of this processor, without Numba."""
+"""Compilation of LLVM assembly to machine code of this processor, without Numba."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.kernels.runtime.native import processor, target_machine
 
 
 def is_wide() -> bool:
-    """Whether the processor has 32 vector registers of 16 float32."""
+    """Tell whether the processor has 32 vector registers of 16 float32."""
     return "+avx512f" in processor()[1].split(",")
 
 

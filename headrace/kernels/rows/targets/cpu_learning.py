@@ -91,7 +91,7 @@ def _step(state, learning):
 
 @njit(**MERGED)
 def _stops(learning):
-    """Whether no step is taken along this gradient."""
+    """Tell whether no step is taken along this gradient."""
     now = learning.now
     if learning.measured[U(now[DONE] - 1)] > learning.limit[0]:
         now[STOPPED] = 1

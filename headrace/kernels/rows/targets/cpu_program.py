@@ -97,8 +97,8 @@ class CpuProgram:
 
 
 class Memory:
-    """What one call of a program works in. words: its argument slots, of the main thread; in and out are the
-    caller's."""
+    """Memory of one call of a program. words: the main thread's argument slots; inputs and outputs belong to the
+    caller."""
 
     def __init__(self, program: CpuProgram) -> None:
         self.program, layout = program, program.layout
@@ -141,7 +141,7 @@ class Memory:
 
 
 class Workers:
-    """What several threads work in. slots: int64 [WORKERS * count], argument slots of each."""
+    """Memory of several threads. slots: int64 [WORKERS * count], argument slots of each."""
 
     def __init__(self, program: CpuProgram, count: int) -> None:
         layout = program.layout

@@ -35,7 +35,7 @@ class Node:
 
 
 def expression(plan: Plan, view: View) -> Node:
-    """What computes a view, down to what is stored or constant."""
+    """Tree of the operations that compute a view, down to stored values and constants."""
     value = view.value
     if value in plan.places or not isinstance(value, Map):
         return Node(view)
@@ -67,13 +67,13 @@ class Step:
 
     @property
     def pitch(self) -> int:
-        """How far a value's tiles lie apart, in numbers."""
+        """Distance between a value's tiles, in numbers."""
         return self.plan.lanes
 
     @contextmanager
     def each(self, shape: Sequence[int], rows: bool) -> Iterator[tuple[list[str], str]]:
-        """What is written within this is done for each index of a shape and, with rows, for all lanes of a block: the
-        index, and the first of the lanes."""
+        """Write a loop over the indices of a shape and, with rows, over all lanes of a block. Code that is written
+        within this block is its body. Yields the index, and the first of the lanes."""
         with ExitStack() as stack:
             index = [stack.enter_context(self.body.loop(n)) for n in shape]
             yield index, stack.enter_context(self.body.loop(self.plan.lanes, self.body.width)) if rows else "0"
@@ -90,8 +90,8 @@ class Step:
 
     @contextmanager
     def each_together(self, shape: Sequence[int], rows: bool) -> Iterator[tuple[list[str], list[str]]]:
-        """As each(), but for all lanes at once: the first of each vector of them. Then sums do not wait for each
-        other."""
+        """Same as each(), but the body works on all lanes at once, so that sums do not wait for each other. Yields the
+        index, and the first lane of each vector."""
         with self.each(shape, False) as (index, _):
             yield index, [str(lane) for lane in range(0, self.plan.lanes, self.body.width)] if rows else ["0"]
 

@@ -156,7 +156,7 @@ def reduce_step(step: Step, value: Reduce) -> None:
 
 
 def _starts(b: Body, value: Reduce) -> list[tuple[str, str]]:
-    """What a reduction begins with: (type, number) of each thing that it carries; the result is the last."""
+    """(type, first number) of each value that a reduction carries. The last one becomes the result."""
     if value.function in ("argmax", "argmin"):
         return [(b.f32, b.number(-math.inf if value.function == "argmax" else math.inf)), (b.i32, b.integer(0))]
     if value.function in ("any", "all"):
@@ -195,7 +195,7 @@ def _carry(
 
 
 def _next(b: Body, value: Reduce, state: list[str], x: str, index: list[str], node: Node) -> list[str]:
-    """What a reduction carries after one more number."""
+    """Write the code that adds one more number to the values that a reduction carries."""
     name, dtype = value.function, node.view.value.dtype
     if name in ("any", "all"):
         number = in_memory(b, x, BOOL)
@@ -250,7 +250,7 @@ def row_sum_step(plan: Plan, module: Module, value: Reduce) -> Step:
 
 
 def _inside(b: Body, first: int) -> str:
-    """Which lanes from `first` on are rows."""
+    """Mask of the lanes from `first` on that are rows."""
     count = b.broadcast(b.new("trunc i64 %count to i32"), "i32")
     numbers = ", ".join(f"i32 {first + i}" for i in range(VECTOR))
     return b.new(f"icmp ult {b.i32} <{numbers}>, {count}")
@@ -273,7 +273,7 @@ def _row_sum(
 
 
 def pick_step(step: Step, value: Pick) -> None:
-    """For each number, the source's at an index: by comparing each index, so that one out of range gives NaN."""
+    """Pick the source's number at an index, for each number. Every index is compared, so one out of range gives NaN."""
     b = step.body
     source, number = Node(value.source), expression(step.plan, value.index)
     count, dtype = value.source.shape[-1], value.dtype
@@ -291,7 +291,7 @@ def pick_step(step: Step, value: Pick) -> None:
 
 
 def sort_step(step: Step, value: Sort) -> None:
-    """By a network of exchanges, the same for all lanes. Equals stay in order, NaN comes last."""
+    """Sort by a network of exchanges, the same for all lanes. Equals stay in order, NaN comes last."""
     b, count = step.body, value.shape[-1]
     numbers = b.new(f"alloca [{count} x {b.f32}], align 64")
     places = b.new(f"alloca [{count} x {b.i32}], align 64") if value.places else None

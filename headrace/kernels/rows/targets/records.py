@@ -1,5 +1,5 @@
-"""What is kept of a loss between processes: all that its calls need, or why it is not compiled. JSON, and no code of
-Python's: machine code is in a file of its own, whose name the record has."""
+"""Records of losses that are kept between processes: all that calls of a loss need, or why it is not compiled. A record
+is JSON without Python code. Machine code is in a file of its own, named in the record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _known: dict[str, bytes] = {}
 
 
 class _Unkept(Exception):
-    """What a loss returns cannot be written down."""
+    """Return value of a loss that cannot be written down."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,11 @@ Found: TypeAlias = Record | Constants | NotRows
 def recorded(
     key: Key | None, places: str, read: Set[str], make: Callable[[], Record | Constants], again: bool
 ) -> Record | Constants:
-    """What is kept under a key, else what make() returns, which is kept then. Other processes that want the same wait.
+    """Return what is kept under a key. If nothing is, call make() and keep its result; other processes that want the
+    same wait.
 
-    places: where the code stands in its files, which refusals name. read: the settings that make() has read, after it
-    was called. again: make it whatever is kept. Raises NotRows: what make() raises, and what it has raised before.
+    places: positions of the code in its files, which refusals name. read: the settings that make() has read, after it
+    was called. again: call make() whatever is kept. Raises NotRows: what make() raises, and what it has raised before.
     """
     if key is None:
         return make()
@@ -178,7 +179,7 @@ def _remember(key: str, content: bytes) -> None:
 
 
 def _load(key: str, places: str) -> Found | None:
-    """What is kept under a key; None where there is nothing, or something that cannot be read."""
+    """Load what is kept under a key. None where there is nothing, or something that cannot be read."""
     content = _known.get(key) or cache.kept_content(_file(key))
     if content is None:
         return None
@@ -240,7 +241,7 @@ def returned_from(tree: Any) -> Returned:
 
 
 def _tree(value: Any) -> Any:
-    """What a loss returns besides its loss, as JSON; each part as a list that begins with its kind."""
+    """Write what a loss returns besides its loss as JSON, each part as a list that begins with its kind."""
     kind = type(value)
     if isinstance(value, Metric):
         return [value.kind]
@@ -275,5 +276,5 @@ def _value(tree: Any) -> Any:
 
 
 def _named(module: str, name: str) -> object:
-    """What a module that is imported has under a name; None where it has nothing."""
+    """Find a name in an imported module. None where it has no such name."""
     return reduce(lambda owner, part: getattr(owner, part, None), name.split("."), sys.modules.get(module))  # type: ignore[arg-type, return-value]

@@ -1,4 +1,4 @@
-"""How numbers in a trace depend on the number of rows, by traces with several."""
+"""Dependence of numbers in a trace on the number of rows, found by traces with several."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LESS = 64  # what is taken from the number of rows, at most
 
 
 def of_rows(numbers: Sequence[float], rows: Sequence[int] = PRIMES) -> Count | None:
-    """How numbers depend on the rows of their traces: c * rows^k, or plus + c / (rows - less); None where otherwise.
-    rows: or another count, in each trace."""
+    """Find how numbers depend on the rows of their traces: c * rows^k, or plus + c / (rows - less). None for any other
+    dependence. rows: the number of rows, or another count, in each trace."""
     for power in (1, -1, 2, -2):
         factors = [number / float(count) ** power for number, count in zip(numbers, rows, strict=True)]
         if max(factors) - min(factors) <= 2e-7 * abs(factors[0]) and (factor := _simple(factors)) is not None:

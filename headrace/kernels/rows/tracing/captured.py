@@ -1,5 +1,5 @@
-"""What a function holds besides its arguments: modules and tensors in its closure, in its module under names that it
-uses, in the object whose method it is."""
+"""Modules and tensors that a function holds besides its arguments: in its closure, in its module under names that it
+uses, and in the object whose method it is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def captured(function: Callable[..., object]) -> list[tuple[str, Any, Find]]:
 
 
 def roots(function: Callable[..., object]) -> list[tuple[str, Any, Find]]:
-    """What a function holds directly."""
+    """List of (name, value, way to find it again) for each value that a function holds directly."""
     if isinstance(function, partial):
         given_ = [(f"argument {i}", value, lambda _, i=i: function.args[i]) for i, value in enumerate(function.args)]  # type: ignore[misc]
         named = [(k, value, lambda _, k=k: function.keywords[k]) for k, value in function.keywords.items()]  # type: ignore[misc]
@@ -99,7 +99,8 @@ def holders(value: Any, depth: int = 4) -> Iterator[Space]:
 
 
 def has_parts(value: object) -> bool:
-    """Whether it is an object of the user's whose attributes are looked at: a dataclass, a namespace, settings."""
+    """Tell whether a value is an object of the user's whose attributes are looked at: a dataclass, a namespace,
+    settings."""
     return _is_object(value) and not callable(value)
 
 

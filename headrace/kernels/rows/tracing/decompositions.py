@@ -1,5 +1,5 @@
-"""Which of torch's operations are taken apart while tracing: those of a list, by torch's own functions, and some by
-ours. A version of torch that takes more of them apart traces the same."""
+"""Decompositions of torch's operations while tracing: those of a list by torch's own functions, and some by ours. A
+version of torch that decomposes more operations gives the same trace."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def _tan(x: Tensor) -> Tensor:
 
 @cache
 def writing() -> dict[Any, Callable[..., Any]]:
-    """As table(), of operations that write to running statistics, which their rules do in place: before writes in place
-    are removed."""
+    """Decompositions that are applied before writes in place are removed: of operations that write to running
+    statistics, which their rules do in place."""
     from torch._decomp import get_decompositions
 
     return dict(get_decompositions([torch.ops.aten.native_batch_norm]))

@@ -18,7 +18,8 @@ CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device)
 
 
 class Size(NamedTuple):
-    """In place of a container: its class, how much is in it; the keys of a dict, or names of attributes, in order."""
+    """Size of a container, which stands for it: its class, the count of its parts, and the keys of a dict or the names
+    of attributes, in order."""
 
     kind: type
     number: int

@@ -1,4 +1,4 @@
-"""What a loss is given: the tensors and numbers in its arguments, and their places."""
+"""Inputs of a loss: the tensors and numbers in its arguments, and their places."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Given:
         return all((id(space), name) in own for space, name in attributes)
 
     def is_learned(self, value: Tensor) -> bool:
-        """Whether the loss may have a gradient of a tensor."""
+        """Tell whether the loss may have a gradient of a tensor."""
         return value.requires_grad and value.is_leaf and (self.learns is None or id(value) in self.learns)
 
     def leave_out(self) -> None:
@@ -179,8 +179,8 @@ class Given:
         return [module for *_, found in self._reaches for module in found.unseen]
 
     def change(self, arguments: tuple[Any, ...], seen: bool = False) -> str | None:
-        """What keeps other arguments from having the same inputs, but for their numbers, and the same constants; None
-        where they have these. seen: that code and objects of the user's have not changed is known."""
+        """Name what keeps other arguments from having the same constants and, but for their numbers, the same inputs.
+        None where nothing does. seen: True if code and objects of the user's are known not to have changed."""
         if len(arguments) != self.count:
             return "the number of arguments"
         if [*map(_training, self._parts)] != self._training:
@@ -241,7 +241,7 @@ def _tail(source: Source, value: Tensor) -> Shape:
 
 
 def has_hook(tensor: Tensor) -> bool:
-    """Whether something is called with a tensor's gradient."""
+    """Tell whether something is called with a tensor's gradient."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
@@ -283,7 +283,7 @@ def given(
 
 
 def argument_names(function: Callable[..., object], count: int) -> list[str]:
-    """What a function calls its arguments."""
+    """Names of a function's arguments."""
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):

@@ -58,7 +58,7 @@ def _in_order(x: Tensor) -> bool:
 
 
 def _dtype(kind: str, args: Any) -> torch.dtype | None:
-    """That of a result with fractions, of one operand or two."""
+    """Dtype of the result of an operation with one operand or two. None where it is not found quickly."""
     first: Any
     second: Any
     first, second = args[1:3] if kind == "where" else (args[0], None if kind == "one" or len(args) < 2 else args[1])

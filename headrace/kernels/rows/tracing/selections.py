@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Selections:
-    """Which mask each mark of a graph belongs to."""
+    """Masks of a graph by their marks."""
 
     def __init__(self, graph: Graph) -> None:
         self.masks: dict[int, Node] = {}

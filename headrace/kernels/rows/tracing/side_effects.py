@@ -1,4 +1,4 @@
-"""Whether a loss changes Python objects when it is called: its own calls would, and those of machine code would not."""
+"""Search for Python objects that a loss changes when it is called. Its machine code would not change them."""
 
 from __future__ import annotations
 

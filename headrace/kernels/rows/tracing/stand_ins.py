@@ -24,7 +24,7 @@ replacing = threading.RLock()  # held while tensors of modules and variables are
 
 
 class Metric:
-    """In place of a tensor among what a loss returns, or of a number that was read of one."""
+    """Stand-in for a tensor in what a loss returns, or for a number that was read from one."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -37,10 +37,10 @@ METRIC, NUMBER = Metric("metric"), Metric("number")
 
 
 class StandIns(NamedTuple):
-    """What a function is called with.
+    """Arguments with which a function is traced.
 
-    tensors: by the ids of those that they stand for. numbers: by the names of floats.
-    learned: the inputs with gradients, each with its stand-in.
+    tensors: stand-ins by the ids of the tensors. numbers: stand-ins by the names of floats. learned: the inputs with
+    gradients, each with its stand-in.
     """
 
     arguments: list[Any]
@@ -82,7 +82,7 @@ def standing_in(
 
 
 def is_buffer(source: Source, value: Tensor) -> bool:
-    """Whether an input is a tensor of a module's that no optimizer changes."""
+    """Tell whether an input is a module's tensor that no optimizer changes."""
     return source.of_module and not isinstance(value, nn.Parameter) and value.dtype in DTYPES
 
 

@@ -50,15 +50,15 @@ class Symbol(Tensor):
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
-        """As torch's; of numbers that truth values choose, the count is one that Python may not choose by."""
+        """Shape as torch gives it. The count of chosen numbers is a number on which Python may not branch."""
         return torch.Size(map(self._size, self.like.shape)) if self._marks() else self.like.shape
 
     def size(self, dim: int | None = None) -> Any:
-        """As torch's."""
+        """Same as torch's."""
         return self.shape if dim is None else self.shape[dim]
 
     def numel(self) -> int:
-        """As torch's."""
+        """Same as torch's."""
         return self._size(self.like.numel())
 
     nelement = numel
@@ -69,7 +69,7 @@ class Symbol(Tensor):
         return self.like.shape[0]
 
     def tolist(self) -> Any:
-        """As torch's, of numbers that the loss has made a tensor of."""
+        """Same as torch's, for a tensor that the loss has made of numbers."""
         if not self.dim():
             return self.item()
         if "constant" in self.node.meta:

@@ -17,7 +17,7 @@ from headrace.kernels.runtime.native import processor
 
 
 class Key:
-    """What the result of a trace is kept under.
+    """Key under which the result of a trace is kept.
 
     text: a digest of everything that any trace of these inputs and this code reads. settings: names of others, and
     their values as text. read: those settings that the trace has read, in order.
@@ -38,7 +38,7 @@ class Key:
         return digest_of([self.text, *(f"{name} {value}" for name, value in sorted(self.settings.items()))])
 
     def reading(self, names: Iterable[str]) -> Key:
-        """This key, of a trace that reads these settings, and perhaps what is none."""
+        """Note which of these names are settings that the trace has read. Returns this key."""
         self.read = tuple(sorted({*names} & self.settings.keys()))
         return self
 
@@ -75,7 +75,7 @@ def digest_of(lines: Iterable[str]) -> str:
 
 @cache
 def _made_by() -> tuple[str, ...]:
-    """What turns a trace into machine code, besides the trace."""
+    """Versions and sources, besides the trace, that the machine code depends on."""
     rows = Path(__file__).parents[1]
     text = b"\0".join(path.read_bytes() for kind in ("*.py", "*.gz") for path in sorted(rows.rglob(kind)))
     sources = hashlib.sha256(text).hexdigest()

@@ -1,8 +1,8 @@
-"""From a loss in plain PyTorch to a graph of torch's operations, with its gradients.
+"""Tracing of a loss in plain PyTorch to a graph of torch's operations, with its gradients.
 
-The loss is traced on tensors that have shapes and no numbers, so nothing of the user's is computed. It is traced
-three times, with prime numbers of rows: what differs between the traces depends on the number of rows, and must be
-c * rows or c / (rows - d) of whole c and d.
+The loss is traced on tensors that have shapes and no numbers, so nothing of the user's is computed. It is traced three
+times, with prime numbers of rows. A number that differs between the traces depends on the number of rows, and must be c
+* rows or c / (rows - d) of whole c and d.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Result:
 
     @property
     def is_metric(self) -> bool:
-        """Whether it is a metric."""
+        """True if the result is a metric."""
         return self.name.startswith("metric")
 
 
@@ -87,7 +87,7 @@ class Traced:
         self._alike = dict(zip(nodes[0], zip(*nodes, strict=True), strict=True))
 
     def refusal(self, node: Node, sentence: str) -> NotRows:
-        """Why a node cannot be compiled, with the user's line that made it."""
+        """Make an error that says why a node cannot be compiled, with the user's line that made it."""
         return NotRows(sentence, _place(node))
 
     def sizes(self, node: Node, result: int = 0) -> list[tuple[int, int]]:
@@ -114,7 +114,7 @@ class Traced:
         return DTYPES[dtype]
 
     def count(self, node: Node) -> int:
-        """How many results a node has."""
+        """Number of results of a node."""
         return len(node.meta["val"])
 
     def constant(self, node: Node) -> tuple[list[float | Count], list[int]] | None:
@@ -135,7 +135,7 @@ class Traced:
         return found, list(value.shape)
 
     def multiple(self, number: int) -> int | None:
-        """How often the rows go into a number of the first trace; None where they leave a rest."""
+        """Quotient of a number in the first trace and its rows; None where it is not whole."""
         return number // PRIMES[0] if number % PRIMES[0] == 0 else None
 
     def number(self, node: Node, name: str) -> float | Count | None:

@@ -25,7 +25,7 @@ ENVS_AT_ONCE = 16  # environments with entities, in SIMD lanes
 
 
 def branch_free(ir: EnvIR) -> bool:
-    """Whether all environments can be stepped alike, also masked ones, whose results are discarded."""
+    """Tell whether all environments can be stepped by the same code, also masked ones, whose results are discarded."""
     plain = pure(*(function.node for function in ir.functions))
     return plain and ir.statement is None and not ir.arrays and not ir.observes_into
 

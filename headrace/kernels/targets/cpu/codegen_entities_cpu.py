@@ -279,7 +279,7 @@ def faster_across(ir: EnvIR, num_envs: int) -> str:
 
 
 def most_lanes(ir: EnvIR) -> int:
-    """As many lanes as there are entities, up to 16."""
+    """Smallest number of lanes that holds all entities, 16 at most."""
     return min(lanes for lanes in LANES if lanes >= min(ir.entities, LANES[-1]))
 
 

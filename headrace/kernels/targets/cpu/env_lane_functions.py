@@ -48,7 +48,7 @@ class EnvLaneVersion(LaneVersion):
         return node.value, ast.Tuple([*indices, parse_expression(ALL)], ast.Load())
 
     def rewriter(self, guarded: bool) -> Values:
-        """What rewrites expressions."""
+        """Make an object that rewrites expressions."""
         return _EnvValues(self, guarded)
 
 
@@ -64,7 +64,7 @@ class _EnvValues(Values):
         return super().visit_Subscript(node)
 
     def renamed(self, name: str) -> str:
-        """What is called in place of a function."""
+        """Name of the function that is called instead."""
         is_reduction = "_over_" in name and name not in self.of.others
         return f"envs_{name}" if is_reduction else super().renamed(name)
 

@@ -111,8 +111,8 @@ def grid_ends(x, y, place, lanes, radius, grid, start, ends):
 
 
 def within_of(ir: EnvIR, phase: Phase) -> Within | None:
-    """What the loops of a phase over within() are of, if all are of the same and a grid can serve them and is worth
-    it."""
+    """Entities of a phase's loops over within(), if all loops have the same and a grid can serve them and is worth it.
+    None otherwise."""
     if ir.entities < LEAST_ENTITIES:
         return None
     found = {node.within for node in ast.walk(_function(ir, phase).node) if hasattr(node, "within")}
@@ -194,7 +194,7 @@ def room_of(ir: EnvIR) -> int:
 
 
 def scratch_size(ir: EnvIR) -> int:
-    """How many int32 an environment needs for grids."""
+    """Number of int32 that an environment needs for grids."""
     fields = max([len(sorted_fields(ir, phase)) for phase in (*ir.phases, *ir.reset_phases)], default=0)
     return (5 + fields) * room_of(ir) + PARTS if fields else 1
 

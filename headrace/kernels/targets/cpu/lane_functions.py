@@ -98,7 +98,8 @@ def _reductions(decorator: str) -> str:
 
 
 def lane_text(decorator: str) -> list[str]:
-    """What lane versions call; in it a hash of the imported code, because the cache knows a module by its text."""
+    """Text of the functions that lane versions call. It has a hash of the imported code, because the cache knows a
+    module by its text."""
     from hashlib import sha256
 
     sources = [Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("lane_types", *IMPORTED)]
@@ -243,7 +244,7 @@ class LaneVersion:
         return self.rewriter(guarded).visit(copy.deepcopy(node))  # type: ignore[no-any-return]
 
     def rewriter(self, guarded: bool) -> Values:
-        """What rewrites expressions."""
+        """Make an object that rewrites expressions."""
         return Values(self, guarded)
 
     def _skips(self, node: ast.If) -> bool:
@@ -276,7 +277,7 @@ class Values(ast.NodeTransformer):
         return ast.Call(ast.Name(self.renamed(name), ast.Load()), args, [])
 
     def renamed(self, name: str) -> str:
-        """What is called in place of a function."""
+        """Name of the function that is called instead."""
         if name in self.of.others:
             return self.of.prefix + name
         return name if name == "range" or "_over_" in name else f"lane_{name}"

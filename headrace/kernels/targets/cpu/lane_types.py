@@ -37,7 +37,7 @@ class Lanes(types.Type):
         return Conversion.safe if self._holds(kind_of(other)) else None
 
     def unify(self, context: Context, other: types.Type) -> types.Type | None:
-        """With one number of the same kind."""
+        """Type of lanes together with one number of the same kind."""
         return self if self._holds(kind_of(other)) else None
 
     def _holds(self, kind: str | None) -> bool:
@@ -93,7 +93,7 @@ def number_kind(kind: types.Type) -> str:
 
 
 def size_of(*given: types.Type) -> int:
-    """How many lanes the result of these has; 0: it is one number."""
+    """Number of lanes of a result of these types; 0 for one number."""
     return max([kind.size for kind in given if isinstance(kind, (Lanes, Entities))], default=0)
 
 

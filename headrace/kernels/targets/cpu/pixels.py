@@ -27,7 +27,7 @@ class CpuPixels:
         self._num_envs = 0
 
     def bind(self, state: tuple[Argument, ...], rollout: Rollout) -> None:
-        """From now on draw the environments in these arrays, into this rollout."""
+        """Draw the environments in these arrays from now on, into this rollout."""
         valid, (pixels, row, env) = rollout.valid, flat_pixels(rollout.observation)
         self._arguments = (*state, pixels, flat(valid), valid.stride(0), row, env)
         self._num_envs = rollout.num_envs

@@ -1,10 +1,10 @@
-"""Where the numbers of the environments are kept on the CPU, as text and as arrays.
+"""Layout of the environments' numbers on the CPU, as text and as arrays.
 
 Scalar fields are kept in a pack of float32 and one of int32, in blocks of ENVS_PER_BLOCK environments. A block is
-feature-major: each row has one number per environment. Environments with entities, whose loops are over these, are
-kept one in a block. Rows are the fields of State and each agent's running return;
-of the integer pack the other fields, the length and the number of the episode. Within a block that begins at
-environment lo, environment lo + i is called i.
+feature-major: each row has one number per environment. An environment with entities has a block of its own, since its
+loops are over entities. Rows of the float32 pack are fields of State and each agent's running return. Rows of the int32
+pack are the other fields, the length and the number of the episode. Environment lo + i of a block that begins at
+environment lo is called i.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENVS_PER_BLOCK = 1024  # environments whose columns fit the first-level cache to
 
 
 def envs_per_block(ir: EnvIR) -> int:
-    """How many environments of this kind are kept in a block."""
+    """Number of environments in a block."""
     return 1 if ir.entities else ENVS_PER_BLOCK
 
 
@@ -89,7 +89,7 @@ class CpuText(EpisodeText):
         return f"{pack}[np.uint64({row * self.size}) + i]"
 
     def _block_start(self, rows: int) -> str:
-        """Where environment lo's entries begin in a pack of so many rows."""
+        """Index of environment lo's first entry in a pack of so many rows, as text."""
         return f"lo // {self.size} * {self.size * rows} + lo % {self.size}"
 
     def arguments(self) -> str:
@@ -99,7 +99,7 @@ class CpuText(EpisodeText):
 
 
 def plane(agent: int) -> str:
-    """How far behind the first agent's columns those of an agent begin."""
+    """Distance of an agent's columns from those of the first agent, as text."""
     return f" + {agent} * agent_plane" if agent else ""
 
 

@@ -1,4 +1,4 @@
-"""How many threads a block of a CUDA kernel should have: measured once per GPU, kernel and number of environments."""
+"""Number of threads in a block of a CUDA kernel: measured once per GPU, kernel and number of environments."""
 
 from __future__ import annotations
 

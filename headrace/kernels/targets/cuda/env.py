@@ -167,7 +167,7 @@ class CudaEnvs(TensorEnvs):
                 cache.compile_once(self._pixel_module, {"draw": (*types, numba.types.int64)}, announcement)
 
     def _key(self) -> str:
-        """What the fastest number of threads depends on."""
+        """Key of the fastest number of threads: all that it depends on."""
         return f"{torch.cuda.get_device_name(self.device)}, {self._module.__name__}, {self.num_envs} environments"
 
     def _seconds(self, rollout: Rollout, block: int) -> float:
@@ -194,5 +194,5 @@ class CudaEnvs(TensorEnvs):
 
     @staticmethod
     def _array_shape(shape: tuple[int, ...], num_envs: int, ir: EnvIR) -> tuple[int, ...]:
-        """That of an array field: neighbouring threads, of environments or of entities, read neighbouring places."""
+        """Shape of an array field. Neighbouring threads, of environments or of entities, read neighbouring places."""
         return (num_envs, *shape) if ir.entities else (*shape, num_envs)

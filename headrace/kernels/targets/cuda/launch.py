@@ -28,7 +28,7 @@ def numba_cuda() -> ModuleType:
 
 @functools.cache
 def simulated() -> bool:
-    """Whether kernels run in Numba's simulator, on tensors of the CPU: NUMBA_ENABLE_CUDASIM=1."""
+    """Tell whether kernels run in Numba's simulator, on tensors of the CPU: NUMBA_ENABLE_CUDASIM=1."""
     return bool(numba_cuda().config.ENABLE_CUDASIM)
 
 

@@ -338,7 +338,7 @@ class _Branchless(ast.NodeTransformer):
         return node
 
     def _is_shared(self, node: ast.expr) -> bool:
-        """Is this the same number in every environment?"""
+        """Tell whether an expression is the same number in every environment."""
         if isinstance(node, ast.Name):
             return node.id in self.shared
         parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]

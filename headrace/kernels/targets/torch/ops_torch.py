@@ -157,7 +157,7 @@ def namespace() -> Namespace:
 
 
 def exact_namespace(device: torch.device) -> Namespace:
-    """As namespace(), but for pixels, which are equal byte for byte: every op is computed as on all other targets,
+    """Same as namespace(), but for pixels, which are equal byte for byte: every op is computed as on all other targets,
     and floats are tensors, since torch divides by a number in its own way."""
 
     def to_float(x: Number) -> Tensor:
