@@ -39,7 +39,7 @@ SLOTS = 2**8  # of weights, at most: an order's number is stored in the bits abo
 
 
 class ActorFacts(NamedTuple):
-    """What an actor reports once its environments are made."""
+    """Report of an actor whose environments are made."""
 
     name: str
     observation_space: Space
@@ -59,7 +59,7 @@ class ActorFacts(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which environments an actor has."""
+    """Range of environment copies of one actor."""
 
     first: int
     size: int
@@ -72,7 +72,7 @@ class Part(NamedTuple):
 
 
 class CollectorSpec(NamedTuple):
-    """What a learner sends to an actor, in addition to the environments."""
+    """Message of a learner to an actor, in addition to the environments."""
 
     policy: bytes
     num_steps: int

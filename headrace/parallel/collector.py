@@ -253,7 +253,7 @@ class NoSteps:
 
 
 def acts_as_written(collector: InlineCollector) -> bool:
-    """Whether a collector fills rows as an InlineCollector does: neither its class nor the object overrides it."""
+    """Tell whether a collector fills rows as an InlineCollector does: neither its class nor the object overrides it."""
     methods = (
         (collector.act, InlineCollector.act),
         (collector.evaluate_bootstrap_row, InlineCollector.evaluate_bootstrap_row),

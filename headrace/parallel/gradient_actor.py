@@ -33,7 +33,7 @@ MOST_SUMS = 1024  # largest number of sums for one gradient
 
 
 class LearnerSpec(NamedTuple):
-    """What a learner sends to an actor that computes gradients."""
+    """Message of a learner to an actor that computes gradients."""
 
     make: bytes  # a function that makes the algorithm for a policy, by cloudpickle
     num_weights: int
@@ -112,7 +112,7 @@ class GradientActing(Acting):
         self._number = self._slot = 0  # of the fragment, and of the weights that it was collected with
 
     def carry_out(self, what: int, where: int) -> int | None:
-        """As Acting.carry_out(). SUMS is answered with restarts, as COLLECT."""
+        """Same as Acting.carry_out(). SUMS is answered with restarts, as COLLECT is."""
         if what == SUMS:
             return self.go_on(where)
         if what == LEARNER:
@@ -169,8 +169,9 @@ class GradientActing(Acting):
 
 
 def tally(policy: Policy, rollout: Rollout, targets: Any, metrics: dict[str, Tensor]) -> StateDict:
-    """What a learner needs from a fragment in addition to its gradient: its part of the metrics, moments of (returns,
-    returns - value), and moments of the rows that normalisers are updated with. Changes the policy's normalisers."""
+    """Collect what a learner needs from a fragment in addition to its gradient: its part of the metrics, moments of
+    (returns, returns - value), and moments of the rows that normalisers are updated with. Changes the policy's
+    normalisers."""
     valued = torch.stack((targets.returns, targets.returns - rollout.value[:-1]), -1).flatten(0, 1)
     statistics = [normalizer.statistics for normalizer in normalizers(policy)]
     for part in statistics:

@@ -164,7 +164,7 @@ class SharedSum:
                 raise RankLost(f"rank {rank} has made no step for {silent:.3g} s (step_timeout)")
 
     def awaits(self, rank: int) -> bool:
-        """Whether a rank has not begun the present sum."""
+        """Tell whether a rank has not begun the present sum."""
         return self.board.arrived[rank * (LINE // 8)] < self.number
 
 

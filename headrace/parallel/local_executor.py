@@ -126,7 +126,7 @@ class LocalExecutor:
         self._new[place] = ASSIGN
 
     def _known(self, place: int, number: int) -> bool:
-        """Whether another process can collect an actor's fragment `number` with the same result."""
+        """Tell whether another process can collect an actor's fragment `number` with the same result."""
         return number == self._begun[place] or bool(unpacked(self.fragments[place].state(number - 1))["env"])
 
     def _prepare(self, place: int) -> None:

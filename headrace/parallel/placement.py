@@ -42,7 +42,7 @@ class Placement:
 
     @property
     def apart(self) -> bool:
-        """Whether one device collects and another one learns. "cuda" is "cuda:0"."""
+        """True if one device collects and another one learns. "cuda" is "cuda:0"."""
         one, other = ((place.type, place.index or 0) for place in (self.collect, self.learn))
         return one != other
 

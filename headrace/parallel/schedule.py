@@ -117,11 +117,11 @@ class Schedule:
 
     @property
     def replaying(self) -> bool:
-        """Whether the next rollout repeats one of the other run."""
+        """True if the next rollout repeats one of the other run."""
         return self.replay is not None and self.rounds < self.replay.rounds
 
     def ended(self) -> bool:
-        """Whether the last rollout was the last one of the other run."""
+        """Tell whether the last rollout was the last one of the other run."""
         return self.replay is not None and self.rounds == self.replay.rounds
 
     def orders(self, learning: bool = False) -> list[Fragment]:

@@ -143,7 +143,8 @@ class ActorCritic(Policy):
         return PolicyOutput(action, distribution.log_prob(action), value, state)
 
     def most_likely(self, observation: Any, rnn_state: Any) -> tuple[Any, Any]:
-        """As act(), with its kernel; or in torch without value and log-likelihood, half the time of an action."""
+        """Same as act() in its most likely action, with act()'s kernel. Without a kernel, the value and the
+        log-likelihood are left out, which takes half the time."""
         if not is_kind(self, ActorCritic) or examine(self).altered:  # its act() may be a user's
             return super().most_likely(observation, rnn_state)
         kernel = kernel_of(ActorCritic.act, self, observation, rnn_state, None)
@@ -251,7 +252,7 @@ class AsymmetricActorCritic(Policy):
         return observation  # the actor's encoder selects its members
 
     def _is_whole(self, observation: Any) -> bool:
-        """Whether these are observations of critic_space rather than of the actor's."""
+        """Tell whether these are observations of critic_space rather than of the actor's."""
         if isinstance(observation, Group):
             return all(hasattr(observation, name) for name in self.critic_members)
         return bool(observation.shape[1:] == self.critic_space.shape)
@@ -265,7 +266,7 @@ class AsymmetricActorCritic(Policy):
         return []
 
     def act(self, observation: Any, rnn_state: Any, random: Tensor | None) -> PolicyOutput:
-        """As Policy.act(). Without the critic's members in the observations there is no value."""
+        """Same as Policy.act(). Without the critic's members in the observations there is no value."""
         rows = batch_size(observation)
         if needs_padding(rows, self.block):
             return self.act(*pad(self.block, observation, rnn_state, random)).first(rows)

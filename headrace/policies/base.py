@@ -30,7 +30,7 @@ NOT_COMPUTING |= {"__static_attributes__", "__firstlineno__", "__weakref__"}
 
 
 class PolicyOutput(NamedTuple):
-    """What act() returns for N environments."""
+    """Output of act() for N environments."""
 
     action: Tensor  # [N, ...] in the action column's dtype
     log_prob: Any  # Tensor [N]; None from policies of algorithms that do not use it
@@ -260,7 +260,8 @@ def difference(kind: type[Policy], config: dict[str, Any], saved: dict[str, Any]
 
 
 def _covers(mine: Any, other: Any) -> bool:
-    """Whether a space's JSON has all entries of another one, which an earlier version may have written with fewer."""
+    """Tell whether a space's JSON has all entries of another one, which an earlier version may have written with
+    fewer."""
     if isinstance(mine, dict) and isinstance(other, dict):
         return all(name in mine and _covers(mine[name], value) for name, value in other.items())
     if isinstance(mine, list) and isinstance(other, list):
@@ -269,7 +270,7 @@ def _covers(mine: Any, other: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """In JSON's types, as in a manifest."""
+    """Convert a value to JSON's types, as a manifest has them."""
     return json.loads(json.dumps(value, default=str))
 
 

@@ -60,12 +60,12 @@ class ImageEncoder(nn.Module):
 
 
 def shares_threads(policy: nn.Module) -> bool:
-    """Whether a policy's convolutions are of such large images that all of torch's threads are faster than one."""
+    """Tell whether a policy has convolutions of such large images that all of torch's threads are faster than one."""
     return any(isinstance(part, ImageEncoder) and part.pixels >= LARGE for part in policy.modules())
 
 
 def is_for_nature(space: Space) -> bool:
-    """Whether observations are images, or have image members, for which "auto" chooses Nature's network."""
+    """Tell whether observations are images, or have image members, for which "auto" chooses Nature's network."""
     if isinstance(space, Dict | Tuple):
         return any(map(is_for_nature, space.values() if isinstance(space, Dict) else space))
     return is_image(space) and min(channels_first(space.shape)[1][1:]) >= NATURE_FROM

@@ -67,7 +67,7 @@ class Examination:
         self._hooked = bool(self.altered) or (self.own_gradients or "").endswith(HOOKED)
 
     def holds(self, module: nn.Module) -> bool:
-        """Whether nothing has changed. Takes a few microseconds."""
+        """Tell whether nothing has changed. Takes a few microseconds."""
         if type(module) is not self._kind or not self._same_objects() or self._places() != self._lie:
             return False
         if self._handles != RemovableHandle.next_id or self._hooked:
@@ -101,7 +101,7 @@ class Examination:
         return [*map(id, chain(self._objects, self._owners, self._modules))]
 
     def _same_objects(self) -> bool:
-        """Whether the modules' attributes are the same objects, in the same number."""
+        """Tell whether the modules' attributes are the same objects, in the same number."""
         objects = [*_values(self._members)]
         same = len(objects) == len(self._objects) and all(map(is_, objects, self._objects))
         same = same and all(map(is_, map(dict.get, self._owners, self._names), self._settings))

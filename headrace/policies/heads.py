@@ -1,4 +1,4 @@
-"""From the outputs of a network to a distribution over an action space.
+"""Heads, which turn the outputs of a network into a distribution over an action space.
 
 Generalised state-dependent exploration (gSDE), use_sde: Raffin et al. 2021, arXiv:2005.05719.
 

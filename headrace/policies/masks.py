@@ -33,7 +33,7 @@ def mask_space(space: Space) -> Space | None:
 
 
 def is_masked(observation_space: Space, action_space: Space) -> bool:
-    """Whether observations have an action mask. Raises TypeError for one that does not fit the actions."""
+    """Tell whether observations have an action mask. Raises TypeError for one that does not fit the actions."""
     mask = mask_space(observation_space)
     if mask is None:
         return False

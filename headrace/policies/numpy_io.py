@@ -79,8 +79,8 @@ def batch_size(observation: Any) -> int:
 
 
 def needs_padding(rows: int, block: int) -> bool:
-    """Whether a batch is padded to whole blocks. It is not while operations are recorded, since compiled code computes
-    each row alone."""
+    """Tell whether a batch is padded to whole blocks. It is not while operations are recorded, since compiled code
+    computes each row alone."""
     return rows % block != 0 and not is_traced()
 
 

@@ -40,8 +40,9 @@ class ClusterMembers:
         self._connection.close()
 
     def run(self, tasks: Iterator[Task], done: Callable[[int, Outcome | None, str], None]) -> str:
-        """As Processes.run(). A signal ends the tasks; on resuming, members begin their interval again. Raises
-        ImportError for a node with another version of Headrace, FileNotFoundError for a node without the folder."""
+        """Carry out tasks as Processes.run() does. A signal ends the tasks; on resuming, members begin their interval
+        again. Raises ImportError for a node with another version of Headrace, FileNotFoundError for a node without the
+        folder."""
         numbered, at_work = enumerate(tasks), dict[Any, int]()
         with Interrupts() as interrupts:
             while not interrupts.caught:

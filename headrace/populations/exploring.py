@@ -109,7 +109,7 @@ def begin(space: Mutations, members: int, selection: Selection) -> list[Json]:
 def decide(
     scores: Sequence[float | None], settings: Sequence[Json], space: Mutations, selection: Selection, interval: int
 ) -> list[tuple[int, Json]]:
-    """For each member, the member that it continues from, and its settings.
+    """Choose for each member the member that it continues from, and its settings.
 
     scores: of each member; None for a failed one, which is always replaced. Other members are replaced if they are
     among the lowest. At least one must have a score.

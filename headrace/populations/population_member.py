@@ -55,7 +55,7 @@ class Outcome:
     failed: str = ""  # its exception
 
     def row(self) -> Json:
-        """As population.jsonl has it."""
+        """Entry of an outcome in population.jsonl."""
         return {"failed": self.failed} if self.failed else {"steps": self.steps, "score": self.score}
 
 
@@ -135,7 +135,7 @@ class Decision:
         return cls(row["member"], row["from"], row["start"], row["own"], row["settings"])
 
     def row(self) -> Json:
-        """As population.jsonl has it."""
+        """Entry of a decision in population.jsonl."""
         return {
             "member": self.member,
             "from": self.source,

@@ -262,8 +262,8 @@ def clean_up(folder: Path) -> None:
 
 
 def set_aside(taken: Path, folder: Path) -> None:
-    """If `taken` was read in place of a damaged `folder`, rename the damaged one to NAME.damaged: the next save would
-    move it over `taken`."""
+    """Rename a damaged `folder` to NAME.damaged if `taken` was read instead. The next save would otherwise move the
+    damaged folder over `taken`."""
     if taken == previous(folder) and folder.exists():
         damaged = folder.with_name(folder.name + ".damaged")
         shutil.rmtree(damaged, ignore_errors=True)

@@ -184,7 +184,7 @@ def copied(policy: Policy, device: torch.device | str | None = None) -> StateDic
 
 
 def cancelling(result: Evaluation) -> bool:
-    """Whether the returns of several agents cancel, as in a game that one of them wins."""
+    """Tell whether the returns of several agents cancel, as in a game that one of them wins."""
     means = [sum(returns) / len(returns) for returns in result.by_agent.values()]
     return len(means) > 1 and abs(sum(means)) <= 0.1 * sum(map(abs, means))
 

@@ -30,7 +30,7 @@ class EventFile:
 
     @property
     def begun(self) -> bool:
-        """Whether the file exists, and tensorboardX is loaded."""
+        """True if the file exists, and tensorboardX is loaded."""
         return self._writer is not None
 
     def write(self, rows: Rows) -> None:

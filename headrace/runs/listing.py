@@ -109,7 +109,7 @@ def _manifest(folder: Path) -> Json:
 
 
 def _is_written(path: Path) -> bool:
-    """Whether a training is writing to a run's folder."""
+    """Tell whether a training is writing to a run's folder."""
     try:
         lock(path, holder=False).close()
     except (RuntimeError, OSError) as error:

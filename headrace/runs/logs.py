@@ -85,7 +85,7 @@ class Logs:
             self._waiting[FRAGMENTS].append(records)
 
     def due(self, seconds: float) -> bool:
-        """Whether another row of metrics is due."""
+        """Tell whether another row of metrics is due."""
         return seconds >= self._next_row
 
     def row(self, row: Json, more: Mapping[str, float] | None = None) -> None:

@@ -355,5 +355,5 @@ def _tracker(trainer: Trainer, folder: Path) -> Tracker | None:
 
 
 def passed(every: int, before: int, steps: int) -> bool:
-    """Whether an iteration passed a multiple of `every` steps."""
+    """Tell whether an iteration passed a multiple of `every` steps."""
     return every > 0 and steps // every > before // every

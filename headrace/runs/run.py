@@ -61,7 +61,7 @@ class Run:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C, SIGTERM or SIGHUP came, so that a script should end too. The signal ended the training only
+        """True if Ctrl-C, SIGTERM or SIGHUP came, so that a script should end too. The signal ended the training only
         if it is also the `reason`."""
         return bool(self.signal)
 

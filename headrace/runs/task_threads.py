@@ -83,7 +83,7 @@ class Threads:
                 thread.join()
 
     def run(self, tasks: Iterator[Task], done: Callable[[int, Any, str], None]) -> str:
-        """As Processes.run(). Threads are not killed, so an outcome is never None."""
+        """Carry out tasks as Processes.run() does. Threads are not killed, so an outcome is never None."""
         numbered = enumerate(tasks)
         with Interrupts() as self._interrupts:
             for _ in range(self._jobs):

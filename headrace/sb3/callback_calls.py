@@ -132,7 +132,7 @@ def _as_callback(item: Any) -> Any:
 
 
 def _true(answer: Any) -> bool:
-    """Whether a callback's result means to go on. None does, too."""
+    """Tell whether a callback's result means to go on. None does, too."""
     return answer is None or bool(answer)
 
 
@@ -152,15 +152,15 @@ def _due(callback: Any, before: int, after: int) -> range:
 
 
 def _needs_steps(callback: Any) -> bool:
-    """Whether _on_step() has to be called after each step. Callbacks recognised by name, and those that only return
-    True, do not need it."""
+    """Tell whether _on_step() has to be called after each step. Callbacks recognised by name, and those that only
+    return True, do not need it."""
     name = type(callback).__name__
     known = name in FREQUENCIES or name == PROGRESS_BAR
     return not known and not returns_true(getattr(type(callback), "_on_step", None))
 
 
 def returns_true(function: Any) -> bool:
-    """Whether a function does nothing but `return True`."""
+    """Tell whether a function does nothing but `return True`."""
     code = getattr(function, "__code__", None)
     if code is None:
         return False

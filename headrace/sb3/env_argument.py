@@ -130,7 +130,7 @@ def plain_id(env: gymnasium.Env) -> str | None:
 
 
 def was_changed(env: gymnasium.Env, name: str) -> bool:
-    """Whether an attribute has another value than after gymnasium.make(name). A line says which. Attributes of the
+    """Tell whether an attribute has another value than after gymnasium.make(name), and print which. Attributes of the
     state do not count."""
     own, values = env.unwrapped, _settings_of(name)
     changed = next((key for key, value in _plain(own).items() if values.get(key, value) != value), None)

@@ -160,7 +160,7 @@ def written(model: Any, left_out: Collection[str] = ()) -> dict[str, bytes]:
 
 
 def _why_no_action(space: Space) -> str:
-    """Why Stable-Baselines3 does not act in a space, or acts differently; empty if it acts as here."""
+    """Reason why Stable-Baselines3 does not act in a space, or acts differently; empty if it acts as here."""
     if isinstance(space, Box):
         return "" if np.isfinite([space.low, space.high]).all() else "Stable-Baselines3 asks for finite bounds"
     if isinstance(space, Discrete | MultiDiscrete) and np.any(space.start):

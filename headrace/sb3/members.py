@@ -98,7 +98,7 @@ def _original_observations(model: Any) -> Any:
 
 
 def _last_episode_starts(model: Any) -> Any:
-    """Whether each environment begins an episode with the next step; None before the first step."""
+    """Mask of environments that begin an episode with the next step; None before the first step."""
     trainer = model._trainer
     return None if trainer is None or not trainer.steps else ~trainer.collector.rollout.valid[-1].numpy(force=True)
 

@@ -274,7 +274,7 @@ class Model:
 
     @property
     def logger(self) -> Logger:
-        """Where values are recorded."""
+        """Logger that records values."""
         return self._logger
 
     def set_logger(self, logger: Any) -> None:

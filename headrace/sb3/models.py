@@ -185,8 +185,8 @@ class EpsilonGreedy:
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> tuple[Any, Any]:
-        """As Model.predict(). Unless deterministic, actions are random with probability exploration_rate, drawn once
-        for a batch."""
+        """Same as Model.predict(). Unless deterministic, actions are random with probability exploration_rate, drawn
+        once for a batch."""
         action, after = super().predict(observation, state, episode_start, deterministic)  # type: ignore[misc]
         if deterministic or torch.rand(1, generator=self._generator).item() >= self.exploration_rate:
             return action, after

@@ -54,7 +54,7 @@ class ReplayBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether steps have been overwritten."""
+        """True if steps have been overwritten."""
         return bool(int(self.replay.written.max()) >= self.buffer_size)
 
     def size(self) -> int:

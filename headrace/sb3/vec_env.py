@@ -175,7 +175,7 @@ class VecEnv:
         return get_attr(self._vectors[-1], attr_name, list(self._indices(indices)))
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether the environments have an attribute."""
+        """Tell whether the environments have an attribute."""
         try:
             self.get_attr(attr_name)
         except AttributeError:
@@ -196,7 +196,7 @@ class VecEnv:
         return [env_method(vector, chosen, *how) for vector in self._vectors][-1]
 
     def env_is_wrapped(self, wrapper_class: type, indices: Indices = None) -> list[bool]:
-        """Whether environments have this wrapper. True for Monitor, whose statistics are always in the infos."""
+        """Tell which environments have this wrapper. True for Monitor, whose statistics are always in the infos."""
         chosen = list(self._indices(indices))
         if wrapper_class.__name__ == "Monitor":
             return [True] * len(chosen)
@@ -214,9 +214,11 @@ class VecEnv:
         return list(self.vector.render() or ())
 
     def render(self, mode: str | None = None) -> np.ndarray | None:
-        """With render_mode "rgb_array", the images of all environments as one; otherwise the environments show it.
+        """Render the environments. With render_mode "rgb_array", returns all of their images as one; otherwise they
+        show them.
 
-        Raises ValueError if they cannot render, or not in this mode."""
+        Raises ValueError if they cannot render, or not in this mode.
+        """
         mode = mode or self.render_mode
         if self.render_mode is None or mode not in (self.render_mode, "human"):
             raise ValueError(
@@ -234,7 +236,7 @@ class VecEnv:
         return image
 
     def getattr_depth_check(self, name: str, already_found: bool) -> str | None:
-        """For Stable-Baselines3's wrappers: the name of this class if it hides an attribute that they have found."""
+        """Name of this class if it hides an attribute that Stable-Baselines3's wrappers have found."""
         return f"{type(self).__module__}.{type(self).__name__}" if hasattr(self, name) and already_found else None
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ def found(file: File) -> File:
 
 
 def is_path(file: Any) -> bool:
-    """Whether a file is given by its path."""
+    """Tell whether a file is given by its path."""
     return isinstance(file, str | os.PathLike)
 
 

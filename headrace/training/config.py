@@ -176,7 +176,7 @@ def default_of(setting: Field) -> Any:
 
 
 def has_default(setting: Field) -> bool:
-    """Whether a field of a config may be left out."""
+    """Tell whether a field of a config may be left out."""
     return setting.default is not MISSING or setting.default_factory is not MISSING
 
 

@@ -100,7 +100,7 @@ class TorchrunRanks(Ranks):
         return found or []
 
     def states(self) -> list[tuple[StateDict, StateDict | None]]:
-        """For each other rank, the state of its collector, and of its algorithm if that has a replay buffer."""
+        """State of the collector of each other rank, and of its algorithm if that has a replay buffer."""
         self.order(SAVE)
         return [unpacked(state)["state"] for state in self._gathered(b"")[1:]]
 

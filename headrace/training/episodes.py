@@ -80,7 +80,7 @@ class Episodes:
 
     @property
     def full(self) -> bool:
-        """Whether the window is full."""
+        """True if the window is full."""
         return len(self.returns) == self.returns.maxlen
 
     def mean_return(self) -> float | None:
@@ -138,7 +138,7 @@ def _quick(column: Tensor) -> Any:
 
 
 def _ended(rollout: Rollout, columns: slice = slice(None)) -> Any:
-    """Whether an episode of at least one step has ended in each row, bool [T, N]; on the CPU a NumPy array. columns:
+    """Mask of rows in which an episode of at least one step has ended, bool [T, N]; on the CPU a NumPy array. columns:
     the environments to examine."""
     # an episode of no steps is an environment reset on resuming, or an agent that waits for the others
     return (_quick(rollout.episode_length)[:, columns] > 0) & ~_quick(rollout.valid)[: rollout.num_steps, columns]

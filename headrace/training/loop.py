@@ -190,7 +190,7 @@ class Training:
         return new_folder(self._log_folder(), trainer.algorithm.name, trainer.short_name)
 
     def _continue(self, path: Path, *arguments: Any) -> None:
-        """As _begin(), from a checkpoint."""
+        """Do as _begin() does, from a checkpoint."""
         self._trainer, recorder, self.state = resumed(path, *arguments)
         if recorder is not None:
             self._record_by(recorder)
@@ -345,7 +345,7 @@ class Training:
         self._reason = why
 
     def every(self, steps: int) -> bool:
-        """Whether this iteration has passed a multiple of so many environment steps. Raises ValueError below 1."""
+        """Tell whether this iteration has passed a multiple of so many environment steps. Raises ValueError below 1."""
         if steps < 1:
             raise ValueError(f"every() takes a number of environment steps, 1 or more, got {steps}")
         return passed(steps, self._steps, self.trainer.steps)

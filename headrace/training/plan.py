@@ -90,7 +90,7 @@ class TrainPlan:
 
     @property
     def rollout_given(self) -> bool:
-        """Whether the user gave one of the settings in ROLLOUT."""
+        """True if the user gave one of the settings in ROLLOUT."""
         return bool(self.given.keys() & ROLLOUT)
 
     def compile_ahead(self, env: Env) -> None:
@@ -105,7 +105,7 @@ class TrainPlan:
 
     @property
     def threads_given(self) -> bool:
-        """Whether `threads` was given, or is registered."""
+        """True if `threads` was given, or is registered."""
         return "threads" in {**self.registered, **self.given}
 
     @property
@@ -233,7 +233,7 @@ def with_privileged(plan: TrainPlan, env: Env) -> TrainPlan:
 
 
 def _has_it(env: Env) -> bool:
-    """Whether observations of an agent have this member."""
+    """Tell whether an agent's observations have the member PRIVILEGED."""
     seen = [observed for observed, _ in env.spaces.values()]
     members = [x.members if isinstance(x, FlatDict) else x.spaces for x in seen if isinstance(x, Dict | FlatDict)]
     return any(PRIVILEGED in names for names in members)
@@ -267,7 +267,7 @@ def absolute_source(source: Any) -> Any:
 
 
 def is_nameless(name: str | None) -> bool:
-    """Whether a reference is to a class or function that only the process that defined it can find."""
+    """Tell whether a reference is to a class or function that only the process that defined it can find."""
     return name is not None and ("<" in name or name.startswith("__main__:"))
 
 
@@ -292,7 +292,7 @@ def _refuse_for_ready(config: TrainConfig, env: Env) -> None:
 
 
 def is_ready(source: EnvArgument) -> bool:
-    """Whether this is an Env, rather than the first argument of make()."""
+    """Tell whether this is an Env, rather than the first argument of make()."""
     return not isinstance(source, str | type) and hasattr(source, "num_envs") and hasattr(source, "step")
 
 
@@ -308,7 +308,7 @@ def options_of(config: TrainConfig) -> Json:
 
 
 def _by_thread(source: Source | None, ready_env: Env | None, config: TrainConfig, given: Settings) -> bool:
-    """Whether a thread can step the environments while the policy learns: they are one vector, whose steps release
+    """Tell whether a thread can step the environments while the policy learns: they are one vector, whose steps release
     Python's lock."""
     if ready_env is not None:
         return ready_env.backend == "vector"

@@ -252,7 +252,7 @@ class Leader(Ranks):
                 self.caught = signal.Signals(answer).name
 
     def states(self) -> list[tuple[StateDict, StateDict | None]]:
-        """For each other rank, the state of its collector, and of its algorithm if that has a replay buffer."""
+        """State of the collector of each other rank, and of its algorithm if that has a replay buffer."""
         self.order(SAVE)
         return [unpacked(answer)["state"] for answer in self.answers()]
 

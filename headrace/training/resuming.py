@@ -245,7 +245,7 @@ def _plain(value: Any) -> Any:
 
 
 def _why_it_stays(name: str, saved: Settings, settings: Settings) -> str:
-    """Why a setting cannot change on resuming, and what to do; empty if it can."""
+    """Reason why a setting cannot change on resuming, and what to do; empty if it can."""
     if name == "temperature" and settings.get("learn_temperature", True):
         return "it was learned since; give learn_temperature=False too, or leave it out"
     compared = (name == "sequence_length" and settings.get("recurrent", "none") != "none") or (

@@ -102,7 +102,8 @@ def unregistered(algorithm: str, given: Settings, images: bool = False) -> Setti
 
 
 def _one_by_one(source: envs.Source, backend: str) -> bool:
-    """Whether environments are neither compiled nor a vector, or a vector of environments Gymnasium also has singly."""
+    """Tell whether environments are neither compiled nor a vector, or are a vector of environments that Gymnasium also
+    has singly."""
     if backend not in ONE_BY_ONE:
         return False
     if isinstance(source, str) and source.startswith(MUJOCO):

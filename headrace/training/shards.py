@@ -75,7 +75,7 @@ class Sharded:
         return "\n".join(filter(None, lines))
 
     def past_warm_up(self) -> bool:
-        """Whether the next update learns."""
+        """Tell whether the next update learns."""
         return past_warm_up(self.replicas[0])
 
     def update(self, rollout: Rollout, progress: float) -> dict[str, Tensor]:

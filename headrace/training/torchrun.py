@@ -26,7 +26,7 @@ def local_rank() -> tuple[int, int]:
 
 
 def torchrun_ranks(config: TrainConfig) -> TorchrunRanks | None:
-    """This process among those that torchrun has started; None elsewhere."""
+    """Make the ranks of this process if torchrun has started it; None otherwise."""
     started = started_by_torchrun()
     if started is None:
         return None

@@ -116,7 +116,7 @@ class Trainer:
             self._stack = stack.pop_all()
 
     def begin(self) -> None:
-        """With several learners, begin as one of them."""
+        """Begin as one of several learners. Does nothing for a single one."""
         self._ranks.begin_with(self.algorithm)
         if not all_agree(self._graph is not None, self._ranks.sum):
             self._graph = None
@@ -208,7 +208,7 @@ class Trainer:
         return self.collector.rollout
 
     def _share(self, stopped: bool) -> None:
-        """With several learners, gather what all have collected. Raises Stopped if one gave up its rollout."""
+        """Gather what all learners have collected. Raises Stopped if one gave up its rollout."""
         self._all = self._ranks.collected(stopped, self.collector.rollout, self.env.restarts, self._of_actors())
         if self._all.stopped:
             raise Stopped
@@ -252,13 +252,13 @@ class Trainer:
         return self.limits.reached(self.steps, self.episodes, self.seconds)
 
     def out_of_time(self) -> bool:
-        """Whether max_seconds has passed, counting the iteration that is running."""
+        """Tell whether max_seconds has passed, counting the iteration that is running."""
         limit = self.config.max_seconds
         return limit is not None and self.seconds + perf_counter() - self._iteration_began >= limit
 
     @property
     def follows(self) -> bool:
-        """Whether torchrun started this process as a rank other than 0, which carries out rank 0's orders."""
+        """True if torchrun started this process as a rank other than 0, which carries out rank 0's orders."""
         return self._ranks is not None and self._ranks.of_torchrun and not self._leads
 
     def follow_orders(self) -> None:
@@ -272,7 +272,7 @@ class Trainer:
 
     @property
     def gave_up(self) -> bool:
-        """Whether the last iterate() gave up its rollout."""
+        """True if the last iterate() gave up its rollout."""
         return self._before is not None
 
     def result(
@@ -350,7 +350,7 @@ class Trainer:
         }
 
     def own_state(self) -> tuple[StateDict, StateDict | None]:
-        """This rank's own state: of the collector, and of an algorithm with a replay buffer, else None."""
+        """State of this rank's collector, and of its algorithm if that has a replay buffer, else None."""
         collector = self.collector.state_dict() if self._before is None else self._before
         return collector, self.algorithm.state_dict() if hasattr(self.algorithm, "replay") else None
 

@@ -64,9 +64,9 @@ def settled(
 
 
 def _leaves_workers(plan: TrainPlan) -> bool:
-    """Whether the time of a step decides the number of workers. This is so for an environment of Gymnasium's registry
-    if no setting decides where it is stepped. Environments and wrappers of the user's own stay in this process, where
-    breakpoints and shared objects work. So do all environments if trainings share the cores."""
+    """Tell whether the time of a step decides the number of workers. This is so for an environment of Gymnasium's
+    registry if no setting decides where it is stepped. Environments and wrappers of the user's own stay in this
+    process, where breakpoints and shared objects work. So do all environments if trainings share the cores."""
     config = plan.config
     if plan.source is None or not isinstance(plan.algorithm, str) or not config.registered or config.wrapper:
         return False
@@ -83,7 +83,7 @@ def _leaves_workers(plan: TrainPlan) -> bool:
 
 
 def _may_use(plan: TrainPlan) -> bool:
-    """Whether a training uses measurements: not with --no-registered, several learners or a cluster."""
+    """Tell whether a training uses measurements: not with --no-registered, several learners or a cluster."""
     config = plan.config
     return config.registered and config.learners == 1 and config.cluster is None
 
@@ -179,7 +179,7 @@ def _by_step(plan: TrainPlan, step: StepTime) -> TrainPlan:
 
 
 def _fits(row: Measured, plan: TrainPlan) -> bool:
-    """Whether a training may use a measured combination, for any number of environments."""
+    """Tell whether a training may use a measured combination, for any number of environments."""
     config, settings = plan.config, row.settings
     if any(settings[name] != getattr(config, name) for name in SHARED):
         return False
@@ -194,7 +194,7 @@ def _exists(settings: Settings) -> bool:
 
 
 def _as_many(row: Measured, plan: TrainPlan) -> bool:
-    """Whether a measurement has about as many environments as the plan, and not more processes than that."""
+    """Tell whether a measurement has about as many environments as the plan, and not more processes than that."""
     number, now = row.settings["num_envs"], plan.config.num_envs
     processes = row.settings["actors"] or row.settings["workers"] or 1
     exact = plan.config.collection != "async" or now % processes == 0

@@ -126,7 +126,7 @@ class Task:
 
     @property
     def waits(self) -> bool:
-        """Whether environments spend most of a step waiting rather than computing."""
+        """True if environments spend most of a step waiting rather than computing."""
         return self.step is not None and self.step.waits
 
     def numbers(self, most: int) -> list[int]:

@@ -106,7 +106,8 @@ class Search:
         return f"not tried: no time left, it needs about {max(self.window, self.task.seconds(candidate)):.2g} s more"
 
     def _hopeless(self, candidate: Candidate) -> str:
-        """Why a candidate is not worth measuring, judged by the step time of its environments; "" if it may be."""
+        """Reason why a candidate is not worth measuring, judged by the step time of its environments; "" if it may
+        be."""
         seconds, ranked = self.task.seconds(candidate), self.ranked()
         if seconds > LIMIT * self.seconds:
             return f"{TOO_LONG} {seconds:.2g} s or more, for which {seconds / LIMIT:.2g} s of trials are needed"
@@ -157,7 +158,7 @@ class Search:
         return best
 
     def _add_processes(self, best: Row, share: float) -> None:
-        """For environments that wait, double the number of processes while that is faster: cores do not limit it."""
+        """Double the number of processes while that is faster, for environments that wait: cores do not limit it."""
         while number := 2 * best.candidate.processes:
             sized = best.candidate
             if "num_envs" not in self.task.given:

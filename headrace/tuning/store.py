@@ -100,7 +100,7 @@ def _entry(found: Json) -> Entry:
 
 
 def _has_a_name(plan: TrainPlan) -> bool:
-    """Whether environments and algorithm are given by name, rather than made by the user."""
+    """Tell whether environments and algorithm are given by name, rather than made by the user."""
     return plan.source is not None and isinstance(plan.algorithm, str)
 
 

@@ -160,7 +160,7 @@ def _entry(rows: list[Row], chosen: Row) -> store.Entry:
 
 
 def _why_not(search: Search) -> str:
-    """Why times to a return were not compared."""
+    """Reason why times to a return were not compared."""
     if search.interrupted:
         return "it was ended before times to a return could be compared"
     if len(finalists(search.ranked(), search.task.base)) < 2:

@@ -195,7 +195,7 @@ class ClusterExecutor:
         self._open[member.actor.go_on.remote(order.place, known, totals)] = _Open(order, member)
 
     def _movable(self, place: int) -> bool:
-        """Whether another actor can continue a place: its last state has its environments, or it has not begun."""
+        """Tell whether another actor can continue a place: its last state has its environments, or it has not begun."""
         last = max((number for other, number in self._states if other == place), default=-1)
         return last < 0 or bool(unpacked(self._states[place, last])["env"])
 

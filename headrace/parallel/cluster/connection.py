@@ -177,7 +177,7 @@ class Connection:
 
     @property
     def lost(self) -> bool:
-        """Whether the cluster's head is gone: Ray may answer nothing then."""
+        """True if the cluster's head is gone. Ray may then answer nothing."""
         return self._head is not None and self._head.lost
 
     def nodes(self) -> list[Node]:
@@ -245,7 +245,7 @@ def _open_sockets() -> list[str]:
 
 
 def own_processes() -> list[int]:
-    """This process and all of its descendants."""
+    """List of the numbers of this process and all of its descendants."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:

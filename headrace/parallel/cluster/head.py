@@ -19,7 +19,7 @@ class HeadLost(WorkerError):
 
 
 def answers(address: str) -> bool:
-    """Whether something listens at HOST:PORT."""
+    """Tell whether something listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), ANSWERS_IN):
@@ -49,7 +49,7 @@ class HeadWatch:
 
     @property
     def lost(self) -> bool:
-        """Whether the head has not answered for GONE seconds."""
+        """True if the head has not answered for GONE seconds."""
         since = self._silent_since
         return since is not None and monotonic() - since > GONE
 

@@ -32,7 +32,7 @@ class Listening(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the socket."""
+        """True if only this machine can reach the socket."""
         mapped = getattr(self.address, "ipv4_mapped", None)
         return bool((mapped or self.address).is_loopback)
 

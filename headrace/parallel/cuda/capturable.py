@@ -106,7 +106,7 @@ def _check(operation: OpOverload, args: tuple, kwargs: dict) -> None:
 
 
 def _moves(name: str, args: tuple, kwargs: dict) -> bool:
-    """Whether to() or copy_() goes from one kind of device to another."""
+    """Tell whether to() or copy_() goes from one kind of device to another."""
     wanted = [*args[1:], *kwargs.values()]
     devices = [torch.device(x) for x in wanted if isinstance(x, str | torch.device)]
     devices += [x.device for x in wanted if isinstance(x, Tensor)]

@@ -282,7 +282,7 @@ def _values(part: Any) -> dict[str, Any]:
 
 
 def _unchanged(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
-    """Whether values are unchanged: tensors and other objects identical, numbers and settings equal."""
+    """Tell whether values are unchanged: tensors and other objects identical, numbers and settings equal."""
     if len(before) != len(now):
         return False
     for one, other in zip(before, now, strict=True):

@@ -26,12 +26,12 @@ class Wrapping:
     env_kwargs: Any = None
 
     def settings(self) -> Json:
-        """As settings of a training."""
+        """Settings of a training."""
         named = self.of_make()
         return {"wrapper": named.pop("wrappers"), **named}
 
     def of_make(self) -> Json:
-        """As arguments of make()."""
+        """Arguments of make()."""
         found = {"wrappers": self.wrapper, "frame_stack": self.frame_stack, "time_limit": self.time_limit}
         in_python = bool(self.wrapper or self.env_kwargs or self.frame_stack > 1)  # not for compiled environments
         found |= {"backend": "inline"} if in_python else {}

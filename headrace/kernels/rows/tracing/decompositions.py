@@ -68,13 +68,13 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """Salimans & Kingma 2016, eq. 2: w = g v / |v|, of each index along `dim`; and |v|."""
+    """Compute w = g v / |v| for each index along `dim`, and |v|: Salimans & Kingma 2016, eq. 2."""
     norms = v.square().sum(_others(v, dim), keepdim=True).sqrt()
     return v * (g / norms), norms
 
 
 def _weight_norm_backward(gradient: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Their eq. 3."""
+    """Compute the gradients of v and g: Salimans & Kingma 2016, eq. 3."""
     along = (gradient * v).sum(_others(v, dim), keepdim=True)
     return g / norms * (gradient - v * (along / norms.square())), along / norms
 

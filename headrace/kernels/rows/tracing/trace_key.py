@@ -29,7 +29,7 @@ class Key:
 
     @property
     def digest(self) -> str:
-        """The same in all processes whose traces are the same."""
+        """Digest that is the same in all processes whose traces are the same."""
         return digest_of([self.text, *(f"{name} {self.settings[name]}" for name in self.read)])
 
     @property

@@ -33,7 +33,7 @@ class Lanes(types.Type):
         self.kind, self.size = kind, size
 
     def can_convert_from(self, context: Context, other: types.Type) -> Conversion | None:
-        """One number stands for as many."""
+        """Convert from one number of the same kind, which stands for all lanes."""
         return Conversion.safe if self._holds(kind_of(other)) else None
 
     def unify(self, context: Context, other: types.Type) -> types.Type | None:
