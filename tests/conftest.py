@@ -104,7 +104,7 @@ def in_tmp(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True, scope="module")
 def files_of_a_module(tmp_path_factory):
-    """As files_of_users, for fixtures of a module's scope."""
+    """Same as files_of_users, for fixtures of a module's scope."""
     with nothing_left(tmp_path_factory.getbasetemp()):
         yield
 

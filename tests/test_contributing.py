@@ -45,7 +45,7 @@ def follow(copy: Path, title: str) -> None:
 
 
 def run(copy: Path, *arguments: str) -> str:
-    """What a program of the copy prints."""
+    """Run a program of the copy and return what it prints."""
     environ = os.environ | {"PYTHONPATH": str(copy), "HEADRACE_COMPILE_AHEAD": "1"}
     done = subprocess.run(
         [sys.executable, *arguments], cwd=copy, env=environ, text=True, capture_output=True, timeout=600

@@ -227,7 +227,7 @@ class Parsed(BaseException):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Where a reader of the documents is: with the files that they show, the examples, and two runs."""
+    """Make the folder of a reader of the documents, with the files that these show, the examples, and two runs."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "examples").symlink_to(ROOT / "examples")
     shown = {
@@ -321,7 +321,7 @@ def peers() -> Path:
 
 
 def importable_in(folder: Path | None) -> Callable[[str], bool]:
-    """Whether a package is in a folder of packages, or in this Python for None."""
+    """Function that tells whether a package is in a folder of packages, or in this Python for None."""
     return lambda package: (folder / package).is_dir() if folder else importlib.util.find_spec(package) is not None
 
 

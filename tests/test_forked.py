@@ -1,4 +1,5 @@
-"""What helpers.forked runs is to a program what subprocess runs: but for modules that are loaded already."""
+"""Programs run by helpers.forked find the same as programs run by subprocess, except for modules that are loaded
+already."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ SHARED_NAMES = {"__init__", "base", "registry", "env"}  # names that modules of 
 
 @dataclass
 class Module:
-    """What one file says about itself, before names are resolved."""
+    """Contents of one file, before names are resolved."""
 
     name: str
     path: Path
@@ -252,13 +252,13 @@ def _resolve(expression: str, module: Module, modules: dict[str, Module]) -> str
 
 
 def is_class(dotted: str, modules: dict[str, Module]) -> bool:
-    """Whether the package defines a class of this dotted name."""
+    """Tell whether the package defines a class of this dotted name."""
     home = owner(dotted, modules)
     return home is not None and dotted[len(home) + 1 :] in modules[home].classes
 
 
 def is_protocol(dotted: str, modules: dict[str, Module]) -> bool:
-    """Whether a class of the package is a typing.Protocol: what a class implements is no parent of it."""
+    """Tell whether a class of the package is a typing.Protocol, which is no parent of the classes that implement it."""
     home = owner(dotted, modules)
     node = modules[home].classes.get(dotted[len(home) + 1 :]) if home is not None else None
     return node is not None and any(ast.unparse(base) == "Protocol" for base in node.bases)

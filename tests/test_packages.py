@@ -74,7 +74,8 @@ def test_the_sdist_holds_what_its_tests_need(built):
 
 @pytest.mark.slow
 def test_an_installed_wheel_trains_and_exports(built, tmp_path):
-    """With the dependencies of this Python; docs/release.md says how to test in empty environments."""
+    """The wheel is installed with the dependencies of this Python. docs/release.md says how to test in empty
+    environments."""
     target = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "site")]
     subprocess.run([*target, str(built[".whl"])], check=True)
     program = tmp_path / "smoke.py"
@@ -109,7 +110,7 @@ def diagnosis_wheel(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_the_diagnosis_has_a_package_of_its_own(diagnosis_wheel, tmp_path):
-    """It holds no file of Headrace's, works without it, and is removed without a trace."""
+    """The package of the diagnosis holds no file of Headrace's, works without it, and is removed without a trace."""
     wheel = diagnosis_wheel
     names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert names == {"headrace_diagnose", "headrace_diagnose-0.1.0.dist-info"}

@@ -52,7 +52,7 @@ def test_every_public_name_is_in_the_reference(site):
 
 
 def defined_here(value: object) -> bool:
-    """Whether a public name is no module, and not of Gymnasium."""
+    """Tell whether a public name is no module, and not of Gymnasium."""
     return getattr(value, "__module__", "").startswith("headrace")
 
 

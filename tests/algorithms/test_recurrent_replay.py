@@ -79,7 +79,7 @@ def cell_of(core):
 
 
 def features(cell, history, burn_in):
-    """What was seen and what was remembered, one sequence and one step after another: [rows, 3 + size]."""
+    """Observations and recurrent states, one sequence and one step after another: [rows, 3 + size]."""
     rows = []
     for seen, rnn_state, valid, at in zip(
         history.observation, history.rnn_state, history.valid, history.at, strict=True

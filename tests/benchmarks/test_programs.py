@@ -15,7 +15,7 @@ PROGRAMS = [path for path in FOLDER.rglob("*.py") if "verdicts" not in path.rela
 
 @cache
 def names(module: Path) -> set[str]:
-    """What a module has on its top level; for a folder, also the modules in it."""
+    """Names on a module's top level; for a folder, also the modules in it."""
     found = set[str]()
     file = module.with_suffix(".py")
     if not file.exists():

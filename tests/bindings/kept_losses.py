@@ -34,7 +34,7 @@ class Disk:
         return hr.compile(loss)
 
     def traced(self, loss: Callable[..., Any], *arguments: Any) -> bool:
-        """Whether a new process traces a loss, after a check of what it computes."""
+        """Tell whether a new process traces a loss, after a check of what it computes."""
         before = self.traces
         assert agrees(self.compile(loss), *arguments) is None
         return self.traces > before

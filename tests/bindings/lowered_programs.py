@@ -85,8 +85,8 @@ class Asked(NamedTuple):
 
 
 def requests() -> Iterator[Request]:
-    """What trainings of each algorithm ask for, in the built-in environments and in those without registered settings,
-    as they are registered and as they are by default."""
+    """Yield the losses that trainings of each algorithm ask for, in the built-in environments and in those without
+    registered settings, with registered settings and with defaults."""
     places = [(known.name, known.observation_space, known.action_space) for known in envs.listing()]
     for name, (seen, does) in OTHERS.items():
         places.append((name, Box(-1, 1, (seen,)), does if isinstance(does, Space) else Box(-1, 1, (does,))))
@@ -272,7 +272,7 @@ class Sizes:
         raise NoRule(numbers)
 
     def scaled(self, numbers: list[Any]) -> Any:
-        """What with_sizes() makes this number of in each trace. Raises NoRule."""
+        """Expression by which with_sizes() makes this number, or these of several traces. Raises NoRule."""
         for _, own in self._products[1:] if all(type(number) is float for number in numbers) else ():
             if [*map(math.log, own)] == numbers:
                 return ["log size", self.place(own)]

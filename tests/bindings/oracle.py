@@ -1,4 +1,4 @@
-"""What a compiled loss is compared with: the plain function in float64."""
+"""Reference for a compiled loss: the plain function in float64."""
 
 from __future__ import annotations
 

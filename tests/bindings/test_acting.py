@@ -43,7 +43,7 @@ def prepared(space, options):
 
 
 def observations(rows):
-    """As a rollout's column: feature-major, with other steps between its rows."""
+    """Observations with the layout of a rollout's column: feature-major, with other steps between its rows."""
     return torch.randn(5, 3, rows, generator=torch.Generator().manual_seed(rows))[:, 1].t()
 
 

@@ -43,7 +43,7 @@ def test_simulator():
 
 
 def policy_of(case: str, device: str = "cpu", hidden: tuple[int, ...] = (5, 18)) -> ActorCritic:
-    """With statistics, and biases that are not 0."""
+    """Make a policy with statistics, and with biases that are not 0."""
     space, settings = CASES[case]
     policy = ActorCritic(SEEN, space, **{"hidden": hidden, "seed": 3} | settings)
     source = torch.Generator().manual_seed(5)

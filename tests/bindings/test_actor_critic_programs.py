@@ -73,7 +73,7 @@ def test_a_target_critic_of_nan_shows(name):
 
 @pytest.mark.parametrize("name", ["td3", "ddpg"])
 def test_gradients_of_saturated_actions_may_be_inverted(name):
-    """With it a saturated actor moves; without it, it stays."""
+    """A saturated actor moves with inverted gradients, and stays without them."""
     ends = []
     for invert, plain in ((True, True), (True, False), (False, False)):
         algorithm = build(name, invert_gradients=invert)
@@ -89,7 +89,8 @@ def test_gradients_of_saturated_actions_may_be_inverted(name):
 
 @pytest.mark.parametrize("name", ["td3", "ddpg", "sac", "tqc"])
 def test_actors_near_their_bounds_learn_by_the_slope_of_the_input(name):
-    """Where actions round to a bound, the slope of float32 outputs is 0 or twice the truth; Adam makes steps of it."""
+    """Actions round to a bound. The slope of float32 outputs is then 0 or twice the truth, and Adam makes steps of
+    it."""
     ends = []
     for plain in (True, False):
         algorithm = build(name)
@@ -140,7 +141,7 @@ def test_critics_have_sizes_of_their_own(name, sizes):
 
 
 def test_targets_are_truncated():
-    """With one target critic far above the others, the largest quantiles are its own."""
+    """One target critic is far above the others, so the largest quantiles are its own."""
     ends = []
     for dropped, plain in ((3, True), (3, False), (0, False)):
         algorithm = build("tqc", dropped_quantiles=dropped)

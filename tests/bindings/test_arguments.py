@@ -1,4 +1,4 @@
-"""What a kernel cannot read goes to the plain function, which converts it or says what is wrong."""
+"""Arguments that a kernel cannot read go to the plain function, which converts them or says what is wrong."""
 
 import pytest
 import torch

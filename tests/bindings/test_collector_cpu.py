@@ -181,7 +181,7 @@ def test_time_is_booked_by_part():
 
 
 def in_one_call(source):
-    """Whether all steps are one call; None where no program collects."""
+    """Tell whether all steps are one call; None where no program collects."""
     with torch.no_grad():
         if fused.kernel_of(steps, source, 0) is not compiled_collecting.steps:
             return None

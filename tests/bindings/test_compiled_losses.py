@@ -104,7 +104,7 @@ def with_numbers(net: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
 
 
 def test_numbers_of_tensors_are_numbers_again() -> None:
-    """They have no gradient, whether the loss computes with them or returns them."""
+    """Numbers that are read from tensors have no gradient, whether the loss computes with them or returns them."""
     net, x = mlp(6, 16, 1), torch.randn(70, 6)
     step = hr.compile(with_numbers)
     for rows in (70, 33):

@@ -140,7 +140,7 @@ def test_losses_of_users(kind: type, own: dict[str, Any], rows: int) -> None:
 
 
 class Residual(nn.Module):
-    """In place of an ActorQ's MLP."""
+    """Replacement for an ActorQ's MLP."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

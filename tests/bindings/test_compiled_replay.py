@@ -66,7 +66,7 @@ CASES: dict[str, tuple[type, dict[str, Any], str, dict[str, Any]]] = {
 
 
 class Block(nn.Module):
-    """In place of an ActorQ's MLP."""
+    """Replacement for an ActorQ's MLP."""
 
     def __init__(self, seen: int, width: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_the_loop_learns_what_plain_functions_learn(name: str) -> None:
 @pytest.mark.parametrize("backend", ["auto", "inline"])
 @pytest.mark.parametrize("name", CASES)
 def test_learning_while_collecting_is_what_short_rollouts_learn(name: str, backend: str) -> None:
-    """With train_freq 2 the rows and the weights have the bits of rollouts of 2 steps; the ring was overwritten."""
+    """Rows and weights with train_freq 2 have the bits of rollouts of 2 steps; the ring was overwritten."""
     short, _ = trained(name, 60, backend, num_steps=2, gradient_steps=3)
     long, _ = trained(name, 60, backend, num_steps=20, train_freq=2, gradient_steps=3)
     assert short.algorithm.updates == long.algorithm.updates > 0

@@ -34,7 +34,7 @@ def made_up(actions: int, start: int) -> Batch:
 
 
 def by_program(dqn: DQN, batch: Batch, tau: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """What take() gives, by a program."""
+    """Do what take() does, by a program."""
     objectives, networks = dqn.objectives()
     objectives = [each._replace(tau=tau) for each in objectives]
     given = objectives, networks, batch, NO_DRAWS[: len(tau)], dqn.config

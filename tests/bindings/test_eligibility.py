@@ -1,4 +1,5 @@
-"""What users change in a policy takes effect, whichever algorithm learns, or plain torch runs and a line says why."""
+"""Changes that users make in a policy take effect, whichever algorithm learns, or plain torch runs and a line says
+why."""
 
 import copy
 import gc
@@ -97,7 +98,7 @@ def test_hooks_are_called(name, capsys):
 
 
 def serving(algorithm, rollout):
-    """Whether an update is quiet: a kernel runs."""
+    """Tell whether an update is quiet: a kernel runs."""
     fused._said.clear()
     updated(algorithm, rollout, 1)
     return not fused._said

@@ -43,7 +43,7 @@ def group_norm(net: Net, b: dict[str, Tensor]) -> Tensor:
 
 
 def erfc(net: Net, b: dict[str, Tensor]) -> Tensor:
-    """From one end to the other, where it is 2 and where it is almost 0."""
+    """Loss with erfc over its whole range, from where it is 2 to where it is almost 0."""
     return torch.special.erfc(5 * net.first(b["x"]).tanh()).log().square().mean()
 
 

@@ -16,7 +16,7 @@ from tests.bindings.kept_losses import Disk, net_and_rows
 
 @dataclass(frozen=True)
 class Settings:
-    """What losses below read in part."""
+    """Settings of which each loss below reads some."""
 
     power: int = 2
     steps: int = 128

@@ -172,7 +172,7 @@ def test_images_of_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(net: nn.Module, x: Tensor) -> str:
-    """Why a loss of a network is not compiled."""
+    """Reason why a loss of a network is not compiled."""
 
     def loss(net: nn.Module, b: dict[str, Tensor]) -> Tensor:
         return net(b["x"]).float().square().mean()
@@ -207,7 +207,7 @@ def test_other_pooling_is_refused(layer: nn.Module, part: str) -> None:
 
 
 def test_arithmetic_of_bytes_is_refused() -> None:
-    """It wraps around at 256."""
+    """Arithmetic of uint8 wraps around at 256."""
     x = torch.randint(256, (6, 1, 8, 8), dtype=torch.uint8)
     net = nn.Conv2d(1, 1, 3)
     assert not refusal(nn.Sequential(Fixed(lambda x: x[:, :, 1:].float() + (x[:, :, 1:] > 7)), net), x)

@@ -76,7 +76,7 @@ def test_all_programs_in_the_file_are_those_of_fresh_traces(name: str) -> None:
 
 
 def served(one: Asked, arguments: Any = None) -> bool:
-    """Whether the file has a program for a loss as it is now."""
+    """Tell whether the file has a program for a loss as it is now."""
     arguments = one.arguments if arguments is None else arguments
     seen = one.loss._conditions(arguments, Tries())
     while isinstance(found := lowered.find(seen.given, seen.reach, seen.gradients), list):

@@ -1,4 +1,4 @@
-"""What losses of algorithms may return: metrics that are numbers, in compiled learning and in plain PyTorch alike."""
+"""Return values of algorithms' losses: metrics may be numbers, in compiled learning and in plain PyTorch alike."""
 
 from __future__ import annotations
 

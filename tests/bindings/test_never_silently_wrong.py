@@ -1,4 +1,5 @@
-"""What a compiled loss once did in silence, found by a reader who had not written it: each is right now, or refused."""
+"""Losses that were once compiled wrongly without a message, found by an independent reader. Each is right now, or
+refused."""
 
 import argparse
 import collections

@@ -62,7 +62,7 @@ def columns(trainer):
 
 @pytest.mark.parametrize("name", CASES)
 def test_learning_while_collecting_is_what_short_rollouts_learn(name):
-    """With train_freq 2 the rows and the weights have the bits of rollouts of 2 steps; the ring was overwritten."""
+    """Rows and weights with train_freq 2 have the bits of rollouts of 2 steps; the ring was overwritten."""
     settings = {"gradient_steps": 3}
     if "prioritized" in name:
         settings["priority_beta"] = 1.0  # as it becomes at the end, step by step or rollout by rollout
@@ -218,7 +218,7 @@ class Failing(gymnasium.Wrapper):
     ],
 )
 def test_threads_help_where_there_is_enough_to_learn(backend, worth, expected, monkeypatch):
-    """Where a run learns; without learning, no thread is woken."""
+    """Threads help in runs that learn. Without learning, no thread is woken."""
     monkeypatch.setenv("HEADRACE_THREADS", "2")
     monkeypatch.setattr(loss_program, "WORTH_HELP", worth)
     given = []

@@ -1,4 +1,5 @@
-"""What a loss or a network reads and writes besides its arguments: seen, refused, or left as it was; never lost."""
+"""Values besides its arguments that a loss or a network reads and writes: seen, refused, or left as they were; never
+lost."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def last_states(net: Net, b: dict[str, Tensor]) -> Tensor:
 
 
 def ending(net: Net, b: dict[str, Tensor]) -> Tensor:
-    """From a given state, step by step, with states that are 0 behind the end of an episode."""
+    """Loss that goes from a given state step by step. States are 0 after the end of an episode."""
     state: Any = b["h"][None]
     state = (state, 0.5 * state) if isinstance(net.memory, nn.LSTM) else state
     found = []

@@ -106,7 +106,7 @@ def test_games_in_one_call_have_the_bits_of_games_by_moves(source, settings):
 
 
 def test_an_opponent_that_moves_several_times_draws_anew(monkeypatch):
-    """In a step of the learner, as long as the die says so: each move by other draws."""
+    """An opponent moves in one step of the learner as often as the die says, each time with other draws."""
     counted = []
     monkeypatch.setattr(SelfPlayEnv, "_opponents_act", _noting(SelfPlayEnv._opponents_act, counted))
     played(Dice, SMALL, alone=False, rollouts=2)

@@ -1,4 +1,4 @@
-"""What users change in a target network or a temperature takes effect as in plain torch."""
+"""Changes that users make in a target network or a temperature take effect as in plain torch."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What a run has found out about its compiled losses goes on when it is resumed, and all learners decide the same."""
+"""Findings of a run about its compiled losses are kept when it is resumed, and all learners decide the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What compiled code does not look at is found in plain Python, with its line, by any action, and in bounded time."""
+"""Errors that compiled code does not check are found in plain Python, with their line, by any action, and in bounded
+time."""
 
 from __future__ import annotations
 

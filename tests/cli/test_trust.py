@@ -130,7 +130,7 @@ def names(run: Path, **settings: object) -> None:
 
 
 def check_refused(words: list[str], capsys, folder: Path) -> None:
-    """That a command ends with a line that says why, and runs nothing in the folder."""
+    """Check that a command ends with a line that says why, and runs nothing in the folder."""
     capsys.readouterr()
     code, text = main(words), capsys.readouterr().err
     assert (code, [*folder.rglob("it_ran")]) == (2, []) and re.search("--trust|wrappers", text), (words, code, text)

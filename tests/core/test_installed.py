@@ -1,4 +1,4 @@
-"""Whose a module is: an installed package's, or the user's."""
+"""Owner of a module: an installed package, or the user."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""What was looked at is looked at again once code of the user's has run, in whatever thread."""
+"""Values that were looked at are looked at again once code of the user's has run, in whatever thread."""
 
 from __future__ import annotations
 

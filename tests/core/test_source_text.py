@@ -172,7 +172,7 @@ class Loop:
 
 
 def test_threads_that_make_trees_do_not_disturb_each_other():
-    """As they do in Python 3.11 where threads change within ast.parse(), when garbage is collected."""
+    """Threads disturb each other in Python 3.11 when they change within ast.parse() while garbage is collected."""
     wanted, found = source_text.tree_text(ppo.PPO.update), []
 
     def work():
@@ -196,7 +196,7 @@ def test_threads_that_make_trees_do_not_disturb_each_other():
 
 
 def test_the_package_parses_in_one_place():
-    """That which takes a lock; ast.literal_eval() parses, too."""
+    """Only the place that takes a lock parses; ast.literal_eval() parses, too."""
     package = Path(headrace.__file__).parent
     calls = re.compile(r"\bast\.(parse|literal_eval)\(|\bONLY_AST\b|from ast import")
     found = {str(file.relative_to(package)) for file in package.rglob("*.py") if calls.search(file.read_text("utf-8"))}

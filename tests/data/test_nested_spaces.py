@@ -1,4 +1,4 @@
-"""Of any supported space: what an environment shows reaches the network as it is, and actions the environment."""
+"""Observations of any supported space reach the network unchanged, and actions reach the environment."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What an export to C says where no compiler is there to check it."""
+"""Messages of an export to C without a compiler to check it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Hit(gymnasium.Env):
         return self._observe(), hit, False, self.steps >= 20, {}
 
     def state_dict(self):
-        """What a resumed run goes on from."""
+        """State that a resumed run goes on from."""
         return {"steps": self.steps, "target": self.target, "place": self.place.tolist()}
 
     def load_state_dict(self, state):
@@ -44,7 +44,7 @@ class Hit(gymnasium.Env):
 
 
 class Masked(Hit):
-    """As Hit, where the target's number alone is allowed, and one kind."""
+    """Same as Hit, but only the target's number is allowed, and only one kind."""
 
     observation_space = Dict({"observation": Hit.observation_space, "action_mask": MultiBinary(8)})
 
@@ -104,7 +104,7 @@ class Mover(gymnasium.Env):
         return self._observe(), -abs(self.goal - self.place) - 0.2 * leap, False, self.steps >= 20, {}
 
     def state_dict(self):
-        """What a resumed run goes on from."""
+        """State that a resumed run goes on from."""
         return {"steps": self.steps, "place": self.place, "goal": self.goal}
 
     def load_state_dict(self, state):

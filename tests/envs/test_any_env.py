@@ -1,4 +1,5 @@
-"""What holds for N worlds whoever steps them: inline, in workers, compiled, of a vector library, on another device."""
+"""Properties of N environments, whoever steps them: inline, in workers, compiled, of a vector library, on another
+device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many environments evaluations make, that all of them are closed, and that no result depends on their number."""
+"""Evaluations close all environments that they make, and no result depends on the number of these."""
 
 from __future__ import annotations
 

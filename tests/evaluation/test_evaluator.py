@@ -275,7 +275,7 @@ def test_it_says_what_it_found():
 
 
 def test_a_ready_gymnasium_env_is_made_again_by_its_own_function(tmp_path):
-    """Not by its name, which would run the user's script once more."""
+    """An environment is not made again by its name, which would run the user's script once more."""
     made = []
 
     def factory():

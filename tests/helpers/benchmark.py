@@ -26,7 +26,8 @@ def last(done: subprocess.CompletedProcess) -> dict:
 
 
 def run(program: str, results: Path, *flags: object) -> tuple[str, dict]:
-    """What a benchmark prints with --quick, and the JSON object of its last line, which must also be in its results."""
+    """Run a benchmark with --quick. Returns what it prints, and the JSON object of its last line, which must also be in
+    its results."""
     done, name = ran(program, results, "--quick", *flags), program.rpartition(".")[2]
     result = last(done)
     assert (results / f"{name}.jsonl").read_text().endswith(done.stdout.strip().splitlines()[-1] + "\n")
@@ -36,5 +37,5 @@ def run(program: str, results: Path, *flags: object) -> tuple[str, dict]:
 
 
 def is_png(path: Path) -> bool:
-    """Whether a benchmark wrote a figure."""
+    """Tell whether a benchmark wrote a figure."""
     return path.read_bytes().startswith(b"\x89PNG")

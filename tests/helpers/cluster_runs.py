@@ -68,7 +68,7 @@ def closed() -> dict:
 
 
 def numbers(algorithm: str, collection: str) -> dict:
-    """Whether 1, 2 and 4 actors of a cluster give the bits of local ones."""
+    """Compare the bits of 1, 2 and 4 actors of a cluster with those of local ones."""
     from headrace.parallel.cluster.cluster_executor import INLINE
 
     iterations, own = {
@@ -167,7 +167,7 @@ def late() -> dict:
 
 
 def late_for_unsaved() -> dict:
-    """As late(), with environments that cannot be saved: they stay where they are."""
+    """Same as late(), with environments that cannot be saved, so that they are not moved."""
     from helpers.saved import Unsaved
 
     from headrace.training.trainer import Trainer
@@ -229,7 +229,7 @@ def raised(function: Callable[[], object]) -> list[str]:
 
 
 def resumed(folder: str) -> dict:
-    """What local actors have saved goes on on a cluster, and the other way round."""
+    """Resume a training of local actors on a cluster, and a training on a cluster by local actors."""
     from headrace.runs import checkpoint
     from headrace.training.trainer import Trainer
 
@@ -343,7 +343,7 @@ def stranger() -> dict:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs."""
+    """Tell whether a process runs."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

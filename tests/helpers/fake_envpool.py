@@ -1,4 +1,5 @@
-"""As much of EnvPool as is asked here, in plain Python. Who is ready first is drawn, and nothing ever hangs."""
+"""Imitation in plain Python of the part of EnvPool that is used. The order in which environments are ready is drawn,
+and nothing ever hangs."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ class FakePool:
 
 
 def fake_envpool():
-    """In place of the module; its `pools` are those that were made."""
+    """Make a stand-in for the module. Its `pools` are those that were made."""
     pools = []
 
     def make(task, **options):

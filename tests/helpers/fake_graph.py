@@ -36,7 +36,8 @@ class Recorder(TorchDispatchMode):
 
 
 def record(body: Callable[[], None]) -> Callable[[], None]:
-    """As headrace.parallel.cuda.cuda_graphs.cuda_graph; but the function also runs, and the caller puts things back."""
+    """Record a function as headrace.parallel.cuda.cuda_graphs.cuda_graph does. The function also runs, and the caller
+    restores what it changes."""
     recorder = Recorder()
     with recorder:
         body()

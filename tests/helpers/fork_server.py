@@ -114,7 +114,7 @@ def become(order: dict[str, Any]) -> None:
 
 
 def _stream(number: int, name: str, usual: TextIOWrapper) -> TextIOWrapper:
-    """What Python makes of a descriptor when it starts, as it has made the one that it has now."""
+    """Make the stream that Python makes of a descriptor when it starts, in the way of the present one."""
     mode = "r" if name == "stdin" else "w"
     direct = usual.write_through and mode == "w"
     binary = open(number, f"{mode}b", 0 if direct else -1, closefd=False)  # noqa: SIM115

@@ -128,7 +128,7 @@ def is_read_when_loaded(variable: str) -> bool:
 
 @cache
 def _server(*variables: tuple[str, str]) -> socket.socket:
-    """Where orders are sent to a server that was started with these variables, of those that are read then."""
+    """Socket of a server that was started with these variables, of those that are read when modules are loaded."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, str(Path(__file__).with_name("fork_server.py")), str(theirs.fileno())]
     others = {name: value for name, value in os.environ.items() if not is_read_when_loaded(name)}

@@ -15,7 +15,7 @@ PLACE = "HEADRACE_TEST_PLACE"
 
 
 def set_up(place: int) -> None:
-    """To be a worker's set_up: its worlds know by this who they are."""
+    """Set up a worker: its environments learn by this which worker they are in."""
     os.environ[PLACE] = str(place)
 
 

@@ -18,7 +18,8 @@ from headrace.training.ranks import Ranks
 
 
 class Meeting:
-    """Where threads add tensors, in order of rank. log: of each rank, dtype and length of its sums, by group."""
+    """Meeting at which threads add tensors, in order of rank. log: of each rank, dtype and length of its sums, by
+    group."""
 
     def __init__(self, size: int) -> None:
         self.size, self.barrier = size, threading.Barrier(size)
@@ -26,7 +27,7 @@ class Meeting:
         self.log: list[list[tuple[str, torch.dtype, int]]] = [[] for _ in range(size)]
 
     def exchange(self, rank: int, own: Any) -> list[Any]:
-        """What all ranks bring."""
+        """Collect what all ranks bring."""
         self.slots[rank] = own
         self.barrier.wait()
         found = [*self.slots]
@@ -74,7 +75,7 @@ class Group:
 
 
 class Distributed:
-    """What training.distributed uses of torch.distributed, for a thread."""
+    """Imitation of torch.distributed, as far as training.distributed uses it, for a thread."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank, self.groups = meeting, rank, {}
@@ -107,7 +108,8 @@ class ThreadRanks(TorchrunRanks):
 
 
 def together(calls: list[Callable[[], Any]], meeting: Meeting | None = None) -> list[Any]:
-    """What calls give that are made at the same time, a thread each. Raises what the first that failed has raised."""
+    """Make several calls at the same time, a thread each, and return their results. Raises the error of the first call
+    that failed."""
     found: list[Any] = [None] * len(calls)
     errors: list[BaseException] = []
 

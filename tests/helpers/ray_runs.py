@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def allowed() -> bool:
-    """Whether this user may make network namespaces."""
+    """Tell whether this user may make network namespaces."""
     return subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode == 0
 
 
@@ -22,7 +22,7 @@ needs_namespace = pytest.mark.skipif(not allowed(), reason="this user may not ma
 
 
 def run(name: str, *arguments: object, file: str = "cluster_runs.py") -> dict:
-    """What a function of a file returns, in a process of its own."""
+    """Run a function of a file in a process of its own, and return its result."""
     path = os.pathsep.join([str(HERE.parent), str(HERE.parents[1]), *sys.path])
     done = subprocess.run(
         [sys.executable, str(HERE / file), name, *map(str, arguments)],

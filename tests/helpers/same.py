@@ -1,4 +1,4 @@
-"""Whether states are the same, bit for bit."""
+"""Comparison of states, bit for bit."""
 
 from __future__ import annotations
 

@@ -119,5 +119,5 @@ class SlowlyDrifting(Drifting):
 
 
 def limited(make: Callable[[], gymnasium.Env], steps: int = 7) -> gymnasium.Env:
-    """In Gymnasium's wrappers for a time limit and the order of calls."""
+    """Make an environment with Gymnasium's wrappers for a time limit and the order of calls."""
     return TimeLimit(gymnasium.wrappers.OrderEnforcing(make()), steps)

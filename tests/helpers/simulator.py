@@ -83,7 +83,7 @@ def take_turns() -> None:
                     thread.mine.release()
 
     def places(frame: FrameType) -> list[tuple[str, int]]:
-        """Where a shared array is made, which names it; traceback reads the source of the whole stack for that."""
+        """Find where a shared array is made, which names it; traceback reads the source of the whole stack for that."""
         return [(f.f_code.co_filename, f.f_lineno) for f in (frame.f_back, frame) if f]
 
     kernel.BlockManager.run = run

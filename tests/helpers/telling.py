@@ -20,7 +20,7 @@ TELL = 0
 
 
 def state():
-    """What environments may depend on, of this process."""
+    """State of this process that environments may depend on."""
     umask = os.umask(0)
     os.umask(umask)
     with warnings.catch_warnings(record=True):

@@ -46,7 +46,7 @@ class Deeper(hr.ActorCritic):
 
 
 def trainings() -> Iterator[tuple[str, list[str], tuple[str, str, dict]]]:
-    """Of a kind of training: its name, others that ask for the same, an algorithm, an environment and settings."""
+    """Yield each kind of training: its name, others that ask for the same, and (algorithm, environment, settings)."""
     for name, *others in ALIKE:
         env = "Pendulum-v1" if name == "sac" else "CartPole-v1"
         more = OFF_POLICY if name in ("dqn", "sac", "qrdqn") else {}
@@ -63,7 +63,7 @@ def modules_of(argument) -> set[str]:
 
 
 def asked(which: str) -> list[tuple[str, str, str, list[str]]]:
-    """What a kind of training asks for whose code is large: names of entry points, the types of their arguments,
+    """List the entry points with much code that a kind of training asks for: names, the types of their arguments,
     announcements and the types' modules, largest first. Once in a process, since calls are kept."""
     for module in pkgutil.walk_packages(bindings.__path__, f"{bindings.__name__}."):
         importlib.import_module(module.name)

@@ -149,7 +149,7 @@ SLOW = [pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS if pair no
 
 @pytest.mark.parametrize(("case", "collection"), [*FAST, *SLOW])
 def test_resuming_gives_the_bits_of_an_uninterrupted_training(case, collection, tmp_path):
-    """With as many actors or others."""
+    """A training is resumed with as many actors, or with another number."""
     algorithm, env, iterations, options = RESUMED[case]
     options = {**options, "progress": "none", "collection": collection}
     another = {"sync": 3, "overlapped": 1}.get(collection, 2)

@@ -131,7 +131,7 @@ def test_the_lag_is_0_when_synchronous_and_1_when_overlapped():
 
 
 def test_rollouts_reach_the_device_that_learns(monkeypatch):
-    """From memory of the CPU, by copies alone: anything else raises on this device."""
+    """Rollouts come from memory of the CPU by copies alone: anything else raises on this device."""
     made = []
     with strict_device() as device:
         for where in ("cpu", device):

@@ -49,7 +49,7 @@ def test_the_lag_that_is_logged_is_the_one_that_environments_count(max_policy_la
 
 
 def test_lengths_learned_are_the_lengths_played(tmp_path):
-    """Where fragments that are old were thrown away, the long episodes of slow environments would be missing."""
+    """Long episodes of slow environments would be missing if old fragments were thrown away."""
     env = version_envs(3, pauses=[3e-3, 1e-4, 1e-4], least=[10, 2, 2], folder=tmp_path)
     learned: dict[int, list[int]] = {0: [], 1: [], 2: []}
     seen = dict.fromkeys(learned, 0)  # rows of each environment

@@ -148,7 +148,7 @@ def test_a_head_that_is_silent_for_long_is_lost(monkeypatch):
 
 
 class SlowCluster:
-    """In Ray's place: one core for each of some actors, of which one is there every 20 s."""
+    """Stand-in for Ray: one core for each of some actors, one of which starts every 20 s."""
 
     def __init__(self, cores: int, used: int = 0) -> None:
         self.cores, self.used, self.now = cores, used, 0.0

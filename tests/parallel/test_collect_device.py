@@ -45,7 +45,7 @@ def another_device():
 
 
 def learned(algorithm, env, **options) -> torch.Tensor:
-    """What is learned in four updates; the second half after a resumption."""
+    """Weights after four updates; the second half follows a resumption."""
     first, second = (Trainer(algorithm, env, backend="inline", **SMALL | options) for _ in range(2))
     for _ in range(2):
         first.iterate()

@@ -37,7 +37,7 @@ CASES = {
 
 
 class Host:
-    """What a DeviceSum needs of the Reduce for tensors of the CPU."""
+    """Stand-in for the Reduce for tensors of the CPU, as far as a DeviceSum uses it."""
 
     columns = (4, 3)
 

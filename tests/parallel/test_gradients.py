@@ -36,7 +36,7 @@ def trainer(algorithm, env: object, **options) -> Trainer:
 
 
 def learned(algorithm: str, env: str, updates: int, **options) -> tuple[torch.Tensor, dict[str, float]]:
-    """What is learned after so many updates, and the metrics of the last one."""
+    """Weights after so many updates, and the metrics of the last one."""
     training = trainer(algorithm, env, **options)
     try:
         results = [training.iterate() for _ in range(updates)]

@@ -44,7 +44,7 @@ UNTIL_FREE = thread_pool._until_free
 
 @pytest.fixture
 def waits(monkeypatch) -> Waits:
-    """In each learning call on two cores a thread waits for the actor."""
+    """Let a thread wait for the actor in each learning call on two cores."""
     for name in ("HEADRACE_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     for module in (device, thread_pool):

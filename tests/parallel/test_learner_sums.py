@@ -26,7 +26,7 @@ def sums(size: int, room: int) -> list[SharedSum]:
 
 
 def together(calls) -> list[object]:
-    """What calls give that are made at the same time; an exception where one raises it."""
+    """Make several calls at the same time, and return their results; an exception where one raises it."""
     found: list[object] = [None] * len(calls)
 
     def run(place):

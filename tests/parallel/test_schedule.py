@@ -60,14 +60,15 @@ class Run:
         assert all(schedule.lag(order) <= schedule.max_lag for order in schedule.open.values())
 
     def in_order(self) -> bool:
-        """Whether each actor's fragments were learned once, in their order."""
+        """Tell whether each actor's fragments were learned once, in their order."""
         taken = [fragment for rollout in self.learned for fragment in rollout]
         numbers = [[x.number for x in taken if x.place == place] for place in range(self.actors)]
         return numbers == [list(range(number)) for number in self.schedule.taken]
 
 
 def random_schedule(seed: int, replay: ReplayOrder | None = None) -> Schedule:
-    """Of any mode: in step, rollouts of as many fragments as actors, and rollouts of one (gradients)."""
+    """Draw a schedule of any mode: in step, rollouts of as many fragments as actors, and rollouts of one
+    (gradients)."""
     pick = random.Random(seed)
     actors, mode = pick.randint(1, 9), pick.random()
     if mode < 0.2:

@@ -1,4 +1,4 @@
-"""What users of a policy get from it does not explore as its training does: predict(), evaluations, a loaded run."""
+"""Uses of a policy that do not explore as its training does: predict(), evaluations, a loaded run."""
 
 from __future__ import annotations
 

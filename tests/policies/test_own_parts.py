@@ -28,7 +28,7 @@ Change = Callable[[Any], object]
 
 
 class Wrapped(nn.Module):
-    """What contains an encoder, and nothing else."""
+    """Module that contains an encoder, and nothing else."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()

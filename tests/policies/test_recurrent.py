@@ -114,7 +114,7 @@ def test_replay_gives_the_log_probs_and_values_collected(recurrent, shared, leng
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("length", [8, 4, 1])
 def test_bootstrap_value_continues_the_last_sequence(recurrent, shared, length):
-    """Of the collecting policy it is the collected value; of a changed one, that of the steps taken one by one."""
+    """The collecting policy has the collected value; a changed policy has that of the steps taken one by one."""
     config = A2CConfig(
         num_steps=8, recurrent=recurrent, rnn_size=12, shared=shared, sequence_length=length, hidden=(16,)
     )

@@ -1,4 +1,4 @@
-"""Which members are replaced, by whom, and with which settings."""
+"""Members that are replaced, their sources, and their new settings."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def decisions(folder: Path) -> list[dict]:
 
 
 def same(one, other) -> bool:
-    """Whether two states are equal, but for their seconds."""
+    """Tell whether two states are equal, except for their seconds."""
     if torch.is_tensor(one):
         return torch.equal(one, other)
     if isinstance(one, dict):
@@ -340,7 +340,7 @@ def test_a_signal_leaves_a_population_that_goes_on(whole, tmp_path):
 
 
 def is_alive(holder: Path) -> bool:
-    """Whether the process that a run's folder names is there, and has not ended."""
+    """Tell whether the process that a run's folder names is there, and has not ended."""
     stat = Path("/proc") / holder.read_text().split()[1] / "stat"
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 

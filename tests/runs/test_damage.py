@@ -1,4 +1,4 @@
-"""What a crash, a full disk or a stranger does to a run's files: it goes on from what is whole, and says so."""
+"""Damage to a run's files by a crash, a full disk or another user: the run goes on from what is whole, and says so."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Line(gymnasium.Env):
         return np.array([self.place, self.left / 30], np.float32)
 
     def _happen(self):
-        """At the reset number `at`, and at those that follow until the fault has happened so many times."""
+        """Fail at the reset number `at`, and at those that follow until the fault has happened so many times."""
         log, happened = self.folder / "resets", self.folder / "happened"
         with log.open("a") as file:
             file.write("r")
@@ -87,7 +87,7 @@ def rows(path):
 
 
 def evaluated(path):
-    """What the evaluations of a run gave, by step."""
+    """Results of the evaluations of a run, by step."""
     found = [row for row in rows(path) if "eval_return" in row]
     assert len({row["steps"] for row in found}) == len(found)
     return {row["steps"]: {name: row[name] for name in row if name.startswith("eval_")} for row in found}
@@ -312,7 +312,7 @@ def test_a_killed_run_leaves_no_process_and_a_resumed_one_has_every_evaluation()
 
 
 def runs(pid):
-    """Whether a process is there, and no zombie."""
+    """Tell whether a process is there, and no zombie."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,5 @@
-"""What ended a run is said in one way: by the Run, `headrace runs`, `headrace eval` and the table of --seeds."""
+"""Reasons for the end of a run are the same everywhere: in the Run, `headrace runs`, `headrace eval` and the table of
+--seeds."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def fresh(tmp_path, monkeypatch):
 
 
 def said(run):
-    """What each of them says."""
+    """Reason that each of them gives, which must be the same."""
     told = describe(run.path / "last").rpartition("the run ended by ")[2]
     assert run.reason == summary(run.path).state == ended_by(run.path) == told
     return run.reason

@@ -1,4 +1,4 @@
-"""How often a run saves by itself."""
+"""Times at which a run saves by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TensorBoard, wandb and the Hugging Face hub get of a run."""
+"""Data of a run that TensorBoard, wandb and the Hugging Face hub get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What predict() of a model does by default, as Stable-Baselines3's: SAC samples, TD3 does not, DQN by its rate."""
+"""Default of predict() of a model, as in Stable-Baselines3: SAC samples, TD3 does not, DQN explores by its rate."""
 
 from __future__ import annotations
 

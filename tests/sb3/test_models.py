@@ -268,7 +268,7 @@ def test_environments_whose_attributes_were_set_are_stepped_as_they_are(capsys):
 
 
 class DummyVecEnv:
-    """What Stable-Baselines3's class of this name has."""
+    """Imitation of Stable-Baselines3's class of this name."""
 
     def __init__(self, envs: list[gymnasium.Env]) -> None:
         self.envs, self.num_envs = envs, len(envs)

@@ -1,4 +1,4 @@
-"""With Stable-Baselines3 itself: in this Python, or in the environment `torch` of benchmarks/peers/setup.sh."""
+"""Tests with Stable-Baselines3 itself: in this Python, or in the environment `torch` of benchmarks/peers/setup.sh."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_what_has_no_counterpart_there_is_refused_by_name(tmp_path):
 
 
 class Acting(gymnasium.Env):
-    """Of an action space, for one step at a time."""
+    """Environment with a given action space, for one step at a time."""
 
     observation_space = Box(-1.0, 1.0, (3,))
 

@@ -1,4 +1,4 @@
-"""What log_info names is logged for each episode: in monitor.csv, metrics.jsonl and TensorBoard's tags."""
+"""Infos that log_info names are logged for each episode: in monitor.csv, metrics.jsonl and TensorBoard's tags."""
 
 import json
 

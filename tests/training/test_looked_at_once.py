@@ -64,7 +64,7 @@ class Beginning(hr.PPO):
 
 @pytest.fixture
 def looks(monkeypatch):
-    """How often it was looked in iterations whether functions are what they were."""
+    """List with an entry for each time that an iteration has checked whether functions are unchanged."""
     found, inside, before, iterate = [], [], Reach.is_current, Trainer.iterate
 
     def counted(reach):

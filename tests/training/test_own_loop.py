@@ -99,7 +99,7 @@ def test_outside_of_the_block_it_says_what_to_do():
 
 
 def test_ctrl_c_in_the_body_saves_and_the_run_resumes_bit_for_bit():
-    """With the body's own values, and the parameters that it has set."""
+    """The body's own values are resumed, and the parameters that it has set."""
 
     def run(interrupt, **more):
         training = hr.Training("ppo", "CartPole-v1", on_interrupt="return", **(more or CART))

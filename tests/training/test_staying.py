@@ -1,4 +1,5 @@
-"""What several parts of a training hold is not replaced in one of them alone: a line says so, or it is followed."""
+"""Objects that several parts of a training hold are not replaced in one of them alone: a line says so, or the others
+follow."""
 
 import copy
 import dataclasses

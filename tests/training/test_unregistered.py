@@ -51,7 +51,7 @@ class SmallImages(Images):
 
 
 class Sized(Images):
-    """With continuous actions."""
+    """Same as Images, with continuous actions."""
 
     observation_space, action_space = Box(0, 1, (3,)), Box(-1, 1, (2,))
 

@@ -1,4 +1,4 @@
-"""What was measured is kept with its machine, versions and source, and used in place of "auto"."""
+"""Measurements are kept with their machine, versions and source, and used in place of "auto"."""
 
 from __future__ import annotations
 

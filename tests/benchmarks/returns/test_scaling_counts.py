@@ -1,4 +1,4 @@
-"""What the benchmark of scaling counts. That it runs is in test_solve.py."""
+"""Counts of the benchmark of scaling. test_solve.py tests that it runs."""
 
 from __future__ import annotations
 

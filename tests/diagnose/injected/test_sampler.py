@@ -148,7 +148,7 @@ def test_ticks_of_another_phase_add_up_all_the_same(started: sampler.Sampler, cl
 def test_a_tick_without_a_python_frame_is_covered_by_the_next(
     started: sampler.Sampler, clock: Clock, tmp_path: Path
 ) -> None:
-    """As while the interpreter reads the script's file, in one run of fifty."""
+    """Ticks without a frame occur in one run of fifty, while the interpreter reads the script's file."""
     clock.now += PERIOD
     started._tick(1, None)
     clock.now += PERIOD
@@ -378,7 +378,7 @@ def test_a_loop_as_long_as_the_period_is_sampled_everywhere(tmp_path: Path) -> N
 
 
 def test_the_injected_part_is_light() -> None:
-    """It imports the standard library alone, and no heavy modules of it."""
+    """The injected part imports the standard library alone, and no heavy modules of it."""
     code = (
         "import sys; sys.path.insert(0, 'headrace/diagnose'); before = set(sys.modules); import injected.sampler;"
         "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"

@@ -1,4 +1,4 @@
-"""Which thread trains, and since when."""
+"""Choice of the thread that trains, and the time since when it does."""
 
 from __future__ import annotations
 

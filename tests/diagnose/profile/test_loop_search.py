@@ -1,4 +1,4 @@
-"""Which loop of a script trains, and since when."""
+"""Choice of the loop of a script that trains, and the time since when it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script does is the same whether it is diagnosed or not: each hazard once changed it."""
+"""Scripts do the same whether they are diagnosed or not: each of these hazards once made a difference."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ LASTING = ("pause", "usleep", "poll", "select")
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What the script noticed."""
+    """Observations that the script has written down."""
     folder = tmp_path_factory.mktemp("hazards")
     (folder / "run.py").write_text(SCRIPT)
     profile = measure([str(folder / "run.py"), str(folder / "said"), "watched"], seconds=60.0, skip=0.0)
@@ -134,7 +134,7 @@ def test_variables_are_freed_and_locals_stay(said: dict) -> None:
 
 
 def test_children_end_by_themselves(said: dict) -> None:
-    """With all handlers reset; as another program; forked in a thread."""
+    """Children end with all handlers reset, as another program, and forked in a thread."""
     assert said["signals"] == 7 << 8
     assert said["program"] == 0
     assert said["thread"] == [7 << 8]

@@ -1,4 +1,4 @@
-"""What the training thread waits for inside a computation: the interpreter's lock, which another thread holds."""
+"""Waiting of the training thread inside a computation: another thread holds the interpreter's lock."""
 
 from __future__ import annotations
 

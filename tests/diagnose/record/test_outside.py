@@ -63,7 +63,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recorded(script: Path) -> Process:
-    """What the recorded trace tells."""
+    """Process that the recorded trace describes."""
     events = json.loads(TRACE.read_text().replace('"SCRIPT"', json.dumps(str(script))))
     main = next(int(event["name"].split("(")[1].split(")")[0]) for event in events if "MainThread" in event["name"])
     return py_spy.process(events, pid=main, parent=1, began=100.0, python="3.11")

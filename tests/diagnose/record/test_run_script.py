@@ -91,7 +91,7 @@ def test_the_time_limit_stops_the_script_and_its_children(tmp_path: Path) -> Non
 
 
 def ends(pid: int) -> bool:
-    """Whether a process ends within 30 s; a zombie (Z) has ended."""
+    """Tell whether a process ends within 30 s; a zombie (Z) has ended."""
     for _ in range(300):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

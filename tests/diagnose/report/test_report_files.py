@@ -1,4 +1,4 @@
-"""What is written where a report is kept."""
+"""Files that are written where a report is kept."""
 
 from __future__ import annotations
 

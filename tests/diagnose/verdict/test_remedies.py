@@ -1,4 +1,4 @@
-"""Which remedies are proposed, in which order, and that their gains follow Amdahl's law."""
+"""Remedies that are proposed, and their order. Their gains follow Amdahl's law."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_single_steps_agree_with_gymnasium(name):
 
 @pytest.mark.parametrize("name", PORTS)
 def test_the_plain_source_agrees_with_gymnasium(name):
-    """As it runs under a debugger, on one world and Python numbers."""
+    """Plain Python runs the source under a debugger: one environment, and Python numbers."""
     cls, expected = world_class(name), visited(name, 600)
     params, space = cls.Params(), cls.action_space
     rows = []

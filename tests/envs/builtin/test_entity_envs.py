@@ -26,7 +26,7 @@ BRAKE, STRAIGHT = 0, 1
 
 
 class SmallFlock(Flock):
-    """As the docstring of Flock says how to change its size."""
+    """Flock of another size, changed as its docstring says."""
 
     num_entities, num_agents = 12, 3
     State = flock_state(12)
@@ -201,7 +201,7 @@ def test_the_example_of_the_documents(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "least"), [("Flock", 150.0), ("IonTrap", 400.0)])
 def test_registered_settings_train(name, least):
-    """To a mean return far above that of a policy that acts at random."""
+    """The mean return after training is far above that of a policy that acts at random."""
     with closing(Trainer("ppo", name, seed=1000)) as trainer:
         while trainer.steps < trainer.plan.config.total_steps:
             trainer.iterate()

@@ -60,7 +60,7 @@ class Slope(gymnasium.Env):
 
 
 class Told(Slope):
-    """With a method for its parameters."""
+    """Environment with a method for its parameters."""
 
     def set_params(self, **params):
         self.told = params

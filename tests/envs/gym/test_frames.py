@@ -61,7 +61,7 @@ class Reusing(gymnasium.Env):
 
 
 def steps_of(env, member, num_steps=8):
-    """Of each row, the numbers in a member's stack."""
+    """List of the numbers in a member's stack, for each row."""
     rollout = env.rollout(num_steps, env.columns())
     env.reset(rollout, 0)
     for t in range(num_steps):

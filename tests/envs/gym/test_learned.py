@@ -140,7 +140,7 @@ def test_wrappers_with_given_numbers_are_not_named():
 
 
 class Table:
-    """With moments as methods, as in pandas."""
+    """Object with moments as methods, as in pandas."""
 
     mean = count = var = std = lambda self: 0.0
 

@@ -1,4 +1,4 @@
-"""What an environment's step() gives is read in one way wherever it is read: one number is one number, in any type."""
+"""Results of an environment's step() are read in the same way everywhere: one number is one number, in any type."""
 
 from __future__ import annotations
 

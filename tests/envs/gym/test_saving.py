@@ -24,7 +24,7 @@ SETTINGS = {"num_envs": 4, "num_steps": 8, "minibatch_size": 16, "epochs": 1, "h
 
 @pytest.fixture(autouse=True)
 def without_kernels():
-    """They would be compiled for this alone."""
+    """Run plain functions: kernels would be compiled for these tests alone."""
     with fused.plain_only():
         yield
 
@@ -35,7 +35,7 @@ def through_a_checkpoint(state, tmp_path):
 
 
 def same(a, b):
-    """Whether two rollouts have the same bits, but for episodes' returns and lengths where none has ended."""
+    """Check that two rollouts have the same bits, except episodes' returns and lengths where none has ended."""
     for (name, mine), (_, its) in zip(named_tensors(a), named_tensors(b), strict=True):
         if name.startswith("episode"):
             mine, its = mine[~a.valid[:-1]], its[~b.valid[:-1]]

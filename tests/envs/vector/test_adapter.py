@@ -74,7 +74,7 @@ def run(env, steps=STEPS, seed=0):
 
 
 def advantages(rollout):
-    """By gae, of a made-up critic that knows what it looks at."""
+    """Advantages by gae, with a made-up critic that is a function of the observation."""
     value = (rollout.observation * torch.tensor([0.5, 0.01, 0.2])).sum(-1).sin()
     ends = (rollout.terminated, rollout.truncated)
     return gae(rollout.reward, value[:-1], value[1:], *ends, 0.97, 0.9)
@@ -233,7 +233,7 @@ class Unmasked(VectorEnv):
 
 
 def test_where_some_cannot_be_reset_the_first_step_goes_unseen():
-    """Of a library that resets at once: its world has moved by the time that the masked step is over."""
+    """A library that resets at once has stepped its environment by the time that the masked step is over."""
     rollout = run(VectorAdapter(GymnasiumSource(Unmasked(AutoresetMode.SAME_STEP))), 40)
     first = rollout.observation[:, 0]
     assert first[:6].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 0, 3], [0, 1, 1], [0, 1, 2]]
@@ -256,7 +256,7 @@ def test_the_library_that_tells_no_last_observation_gets_a_warning_once():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_worlds_that_are_cut_off_begin_anew(mode):
-    """As headrace.parallel.stagger does it, between two rollouts."""
+    """Episodes are cut off between two rollouts, as headrace.parallel.stagger does it."""
     env = VectorAdapter(GymnasiumSource(counts(mode)))
     rollout = run(env, 2)
     rollout.valid[-1, 1:3] = False

@@ -1,4 +1,4 @@
-"""What MuJoCo cannot step is a Python error that names the environment, and leaves no file."""
+"""Errors of MuJoCo are Python errors that name the environment, and leave no file."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def model_of(tmp_path, solver: str = "Newton", change: tuple[str, str] = ("", ""
 
 
 def path_of(model, steps: int = 800) -> np.ndarray:
-    """Where simulations of a model go, from four states with random controls."""
+    """States that simulations of a model reach, from four states with random controls."""
     random, found = np.random.default_rng(3), []
     for _ in range(4):
         data = mujoco.MjData(model)

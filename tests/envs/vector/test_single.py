@@ -63,7 +63,7 @@ def lengths_in(run):
 @pytest.mark.parametrize("eval_freq", [0, 64])
 @pytest.mark.parametrize("ready", [False, True])
 def test_evaluations_are_in_those_of_the_training(eval_freq, ready, tmp_path):
-    """Which go on with whole episodes afterwards: none is reported that an evaluation has cut."""
+    """Trainings go on with whole episodes after an evaluation: none is reported that an evaluation has cut."""
     source, settings = (hr.make(Only, 4), SMALL) if ready else (Only, OWN)
     run = hr.train("ppo", source, total_steps=400, eval_freq=eval_freq, log_folder=str(tmp_path), **settings)
     assert (Only.made, Only.alive) == (1, ready)

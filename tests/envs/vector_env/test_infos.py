@@ -133,7 +133,7 @@ def test_infos_are_those_of_sync_vector_env():
 
 @pytest.mark.parametrize("source", [Count, "CartPole-v1"])
 def test_names_of_gymnasium_0_29(source):
-    """As its vectors gave them: dicts of each environment, None where no episode ended."""
+    """Infos are those of Gymnasium 0.29's vectors: dicts of each environment, None where no episode ended."""
     envs = hr.Gymnasium029Infos(hr.make_vec(source, 2, autoreset_mode="SameStep", episode_statistics=True))
     envs.reset(seed=0)
     for _ in range(60):

@@ -28,7 +28,7 @@ MODES = ("NextStep", "SameStep")
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values are equal bit for bit, with their types and dtypes."""
+    """Tell whether two values are equal bit for bit, with their types and dtypes."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, np.ndarray):
@@ -69,7 +69,8 @@ def test_compiled_steps_are_those_of_the_reference_from_the_same_state(mode):
 
 
 def reset_now(outcome: Any) -> np.ndarray:
-    """Which environments the step has reset: CartPole gives a reward of 1 at each step, and 0 at those that reset."""
+    """Mask of environments that the step has reset: CartPole gives a reward of 1 at each step, and 0 at those that
+    reset."""
     return outcome[1] == 0
 
 
@@ -101,7 +102,7 @@ def test_compiled_episode_statistics_are_sums_of_rewards_and_steps(mode):
     [("CartPole-v1", "cpu"), ("GridWorld", "cpu"), ("PixelCatch", "cpu"), ("CartPole-v1", "torch")],
 )
 def test_both_modes_give_the_same_episodes(source, backend):
-    """In SAME_STEP each environment goes through the same observations, without the steps that reset."""
+    """Each environment goes through the same observations in SAME_STEP, without the steps that reset."""
     num, seen = 3, {}
     space = hr.make_vec(source, 1).single_action_space
     for mode in MODES:
@@ -313,7 +314,7 @@ def test_errors_of_workers_are_raised_here():
 
 
 def test_gymnasium_makes_registered_ids_that_name_the_module():
-    """In another process, which has not imported headrace."""
+    """Gymnasium makes the ids in another process, which has not imported headrace."""
     program = (
         "import gymnasium\n"
         "envs = gymnasium.make_vec('headrace.gym:headrace/CartPole-v1', num_envs=3, autoreset_mode='SameStep')\n"

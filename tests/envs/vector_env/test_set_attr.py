@@ -1,4 +1,4 @@
-"""Which of the wrappers and the environment set_attr() reaches."""
+"""Target of set_attr(): one of the wrappers, or the environment."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SETTINGS = {"num_envs": 4, "num_steps": 8, "minibatch_size": 16, "epochs": 1, "h
 
 @pytest.fixture(autouse=True)
 def without_kernels():
-    """They would be compiled for this alone."""
+    """Run plain functions: kernels would be compiled for these tests alone."""
     with fused.plain_only():
         yield
 
@@ -85,7 +85,7 @@ class Fickle(Counter):
 
 
 class NaN(Counter):
-    """What is seen at the third step is no number."""
+    """Environment whose observation at the third step is no number."""
 
     def step(self, action):
         observation, *rest = super().step(action)

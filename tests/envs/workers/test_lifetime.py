@@ -1,4 +1,4 @@
-"""When worker processes end: not by signals that their parent decides about, and with all their children."""
+"""End of worker processes: not by signals that their parent decides about, and with all their children."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def pids(env):
 
 
 def stepped(env, seed=0):
-    """What is seen after two steps."""
+    """Observations of two steps."""
     rollout = env.rollout(2, env.columns())
     env.reset(rollout, seed)
     env.step(rollout, 0)

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason=
 
 
 def told(workers, children=False):
-    """What a role tells of its process; and the Transport."""
+    """Report of a role about its process, and the Transport."""
     made = Transport(workers.acquire(1), timeout=60.0)
     made.assign([Task(partial(Telling, children), "telling", 0, 1)])
     return made.facts[0], made
@@ -42,7 +42,7 @@ def same(facts):
 
 @pytest.fixture
 def kept():
-    """What a test changes of this process."""
+    """Restore what a test changes of this process."""
     files, umask = resource.getrlimit(resource.RLIMIT_NOFILE), os.umask(0)
     os.umask(umask)
     settings = [get() for get, _ in SETTINGS]

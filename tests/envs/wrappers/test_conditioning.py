@@ -1,4 +1,4 @@
-"""What agents are told beside what they see: it lies in the rollout, stays for an episode, and policies use it."""
+"""Conditioning inputs of agents are part of the rollout, stay the same for an episode, and reach the policies."""
 
 from __future__ import annotations
 

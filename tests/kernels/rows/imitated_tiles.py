@@ -41,7 +41,7 @@ def _call(name: str) -> str:
 
 
 def functions_text() -> tuple[set[str], str]:
-    """What the functions declare, and the functions."""
+    """Declarations of the functions, and their text."""
     made = {name: _function(name, kinds) for name, kinds in KINDS.items()}
     begin, end = Body(1), Body(1)
     begin.store("0", "%tiles", "8192", "i8")

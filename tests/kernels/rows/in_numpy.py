@@ -48,7 +48,7 @@ REDUCTIONS = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "any
 
 
 def places(view: View) -> np.ndarray:
-    """Where each number of a view lies among its value's numbers."""
+    """Index of each number of a view among its value's numbers."""
     found = np.full(view.shape, view.offset)
     for axis, (n, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
         found = found + (np.arange(n) * stride).reshape([n if i == axis else 1 for i in range(len(view.shape))])

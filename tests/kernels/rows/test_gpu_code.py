@@ -1,4 +1,4 @@
-"""What is made for a GPU: PTX without doubles and without memory of a thread's own, whatever the rows of a block."""
+"""Code for a GPU: PTX without doubles and without memory of a thread's own, whatever the rows of a block."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def lean(text: str, names: list[str], folder: Path) -> None:
 
 
 def test_wide_layers_and_many_rows_are_plain() -> None:
-    """As measured: plain PyTorch is faster with these, and not with either alone."""
+    """Plain PyTorch was measured to be faster with both, and not with either alone."""
     own, dtypes = planned(wide(40))
     for weights, rows, refused in ((141_574, 131_072, True), (141_574, 2048, False), (34_694, 131_072, False)):
         own.accumulators = weights

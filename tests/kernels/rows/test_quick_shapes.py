@@ -39,7 +39,7 @@ def check(operation: object, *arguments: object, **settings: object) -> int:
 
 
 def others(operation: torch._ops.OpOverload, shape: tuple[int, ...], dtype: torch.dtype) -> list[list[object]]:
-    """What an operation may be given after its first argument."""
+    """List of further arguments that an operation may be given after its first."""
     name, *kinds = operation._schema.name, *(str(argument.type) for argument in operation._schema.arguments[1:])
     if name.startswith("aten::masked_fill"):
         mask = torch.empty(shape, dtype=torch.bool, device="meta")

@@ -41,7 +41,7 @@ def passes(own: Plan) -> list[Phase]:
 
 
 def in_order(own: Plan) -> bool:
-    """Whether no step reads what a later phase computes."""
+    """Tell whether no step reads what a later phase computes."""
     steps = ((value, i) for i, phase in enumerate(own.phases) for value in phase.steps)
     number = {value: i for value, i in steps if not isinstance(value, Input)}
     reads = ((view.value, value) for value in number for view in getattr(value, "operands", ()))

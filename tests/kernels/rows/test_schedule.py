@@ -1,4 +1,4 @@
-"""What is stored, in which order, and where: a plan computes what its program says, whatever its memory."""
+"""Stored values, their order and their places: a plan computes what its program says, whatever its memory."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def given(*shape: int) -> tuple[Tensor, torch.Tensor]:
 
 
 def numbers(tensor: Tensor) -> np.ndarray:
-    """What a tensor's view reads of a column that holds 0, 1, 2 ..., in torch's shape."""
+    """Numbers that a tensor's view reads from a column that holds 0, 1, 2 ..., in torch's shape."""
     view = tensor.view
     place = np.full(view.shape, view.offset)
     for axis, (n, stride) in enumerate(zip(view.shape, view.strides, strict=True)):

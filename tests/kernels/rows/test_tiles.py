@@ -154,7 +154,8 @@ def test_weights_that_do_not_lie_in_rows_or_columns_stay_in_vectors() -> None:
 
 
 def test_a_weight_is_packed_once() -> None:
-    """For products that read it alike; those of the way back read it turned around."""
+    """A weight is packed once for products that read it in the same way. Those of the backward pass read its
+    transpose."""
     build, (x, z), (w,) = Builder(), columns((128,), (128,)), uniforms((128, 128))
     turned = View(w, (128, 128), (1, 128))
     products = [build.product(whole(one), own) for own in (whole(w), turned) for one in (x, z)]

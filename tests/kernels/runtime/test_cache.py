@@ -108,7 +108,7 @@ def object_code(text):
 
 
 def double(factor=3.0):
-    """What TEXT's function gives, as a process that has just started would load or compile it."""
+    """Result of TEXT's function, loaded or compiled as a process that has just started would."""
     cache._entries.clear()
     cache._announced.clear()
     for title in [title for title in sys.modules if title.startswith("headrace_double_")]:
@@ -198,7 +198,7 @@ def test_a_folder_that_others_can_write_is_not_used_or_closed(tmp_path, monkeypa
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes")
 def test_numba_s_own_files_are_closed_to_others(kernels):
-    """They are unpickled."""
+    """Numba's own files are unpickled."""
     import numba
 
     text = TEXT.replace("no_cpython_wrapper=True", "cache=True")

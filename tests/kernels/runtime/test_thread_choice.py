@@ -1,4 +1,4 @@
-"""Whether several threads are used follows from how long calls took, at little cost."""
+"""Choice between one thread and several: it follows from the time that calls took, at little cost."""
 
 import pytest
 

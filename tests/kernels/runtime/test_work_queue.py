@@ -199,7 +199,7 @@ def test_helpers_have_returned_when_a_call_ends():
 
 
 def test_the_main_thread_takes_back_what_no_helper_has_begun():
-    """As where all helpers have something else to do."""
+    """All helpers have something else to do."""
     let_go, begun, threads = threading.Event(), [], thread_pool.WORKERS
 
     def hold(worker):
@@ -224,7 +224,7 @@ def test_the_main_thread_takes_back_what_no_helper_has_begun():
 
 
 def test_a_helper_comes_however_soon_a_call_follows_another():
-    """It may be waking, working, watching for a call, about to stop watching, or asleep."""
+    """A helper may be waking, working, watching for a call, about to stop watching, or asleep."""
     queue = thread_pool.WorkQueue(alike=False)
     for pause in range(300):  # us: it watches for about 100
         began = threading.Event()

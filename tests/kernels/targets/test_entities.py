@@ -116,7 +116,7 @@ def test_lanes_and_threads_do_not_change_a_bit(cls):
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", [Swarm, Ring, Traffic])
 def test_lanes_across_environments_have_the_bits_of_one_lane(cls):
-    """Of 41 environments two times 16 are stepped together, while none of them is masked."""
+    """Two times 16 of 41 environments are stepped together, while none of them is masked."""
     ir, params = read(cls), {"reach": np.linspace(0.1, 0.3, 41)} if cls is Swarm else {}
     assert env_lane_functions(ir, EXACT)
     one = CpuEnvs(ir, 41, params, lanes=1, threads=1, across="entities")
@@ -163,7 +163,8 @@ def test_a_grid_finds_whom_a_loop_finds(reach):
 
 @pytest.mark.slow
 def test_a_grid_serves_a_phase_with_actions_draws_and_reductions():
-    """In lanes, one entity at a time, and on two threads with the same bits; in the first state as in plain Python."""
+    """The bits are the same in lanes, one entity at a time, and on two threads. The first state is that of plain
+    Python."""
     ir = read(Crowd)
     wanted = stepped(CpuEnvs(ir, 3, threads=1), 5)
     for options in ({"lanes": 1, "threads": 1}, {"lanes": 8, "threads": 1}, {"threads": 2}):

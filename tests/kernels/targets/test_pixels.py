@@ -130,7 +130,7 @@ def test_torch_draws_the_same_bytes_of_the_same_states(cls, each):
 
 @pytest.mark.parametrize("cls", WORLDS)
 def test_plain_python_draws_the_same_bytes(cls):
-    """Of the kernel's own states, reset and step for step."""
+    """Plain Python draws the kernel's own states, after a reset and after each step."""
     ir = read(cls)
     envs, columns = CpuEnvs(ir, 1, threads=1), rollout(ir, 12, 1)
     envs.reset(columns, 5)
