@@ -1,4 +1,5 @@
-"""What every benchmark needs: a machine's description, honest timing, a table for users and a JSON line for programs.
+"""Common parts of the benchmarks: a machine's description, honest timing, a table for users and a JSON line for
+programs.
 
 Imports nothing but the standard library, because peers run these programs in interpreters of their own.
 """
@@ -68,8 +69,8 @@ def cores() -> int:
 
 
 def _cpu_model() -> str:
-    """As headrace.core.cores.processor(), which the interpreters of peers do not have: this file imports nothing but
-    the standard library."""
+    """Same as headrace.core.cores.processor(), which the interpreters of peers do not have: this file imports nothing
+    but the standard library."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -222,7 +223,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def last_rows(file: Path, key: str) -> dict[Any, Row]:
-    """By `key`, the last row of each that finish() wrote of runs that were not quick."""
+    """Last row of each `key` that finish() wrote, of runs that were not quick."""
     return {row[key]: row for run in read_rows(file) if not run["quick"] for row in run["rows"]}
 
 

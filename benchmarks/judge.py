@@ -1,4 +1,4 @@
-"""When is an environment solved? The same judge for every library: Gymnasium's own environments, 100 episodes.
+"""Judge of whether an environment is solved, the same for every library: Gymnasium's own environments, 100 episodes.
 
 Imports Gymnasium and NumPy alone, because peers run it in interpreters of their own.
 """
@@ -19,7 +19,7 @@ IN_A_ROW = 3
 
 
 class Task(NamedTuple):
-    """What solving an environment means."""
+    """Conditions under which an environment counts as solved."""
 
     threshold: float  # mean return
     check_every: int  # environment steps between checks, for everybody
@@ -99,8 +99,8 @@ class Judge:
         self.verdict = {"solved": False, "held": False} | dict.fromkeys([*names, *(f"held_{name}" for name in names)])
 
     def check(self, steps: int, act: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """To be called after each iteration with the environment steps so far. True when there is nothing to wait for:
-        held, or out of steps."""
+        """Check the policy after an iteration, given the environment steps so far. True when there is nothing to wait
+        for: held, or out of steps."""
         out_of_steps = steps >= self.max_steps
         if steps - self.last_step < self.task.check_every and not out_of_steps:
             return False

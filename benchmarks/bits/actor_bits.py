@@ -65,7 +65,7 @@ def bits(case: str, mode: str, processes: int, updates: int) -> str:
 
 
 def wanted(only: str) -> list[Key]:
-    """What there is to run. Workers step Gymnasium's environments alone."""
+    """List of the runs to make. Workers step Gymnasium's environments alone."""
     return [
         (case, mode, processes)
         for case, (_, _, options) in CASES.items()
@@ -111,7 +111,7 @@ def table(found: dict[Key, str]) -> str:
 
 
 def differing(found: dict[Key, str]) -> list[str]:
-    """What must be the same and is not; or must differ, and is the same."""
+    """Describe results that must be the same and are not, or that must differ and are the same."""
     wrong = []
     for case in dict.fromkeys(case for case, _, _ in found):
         groups: dict[bool, set[str]] = {False: set(), True: set()}

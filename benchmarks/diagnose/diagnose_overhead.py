@@ -1,4 +1,4 @@
-"""What `headrace diagnose` costs the script that it looks at: steps per second with the sampler on against off.
+"""Cost of `headrace diagnose` for the script that it samples: steps per second with the sampler on and off.
 
 Within one run the sampler of every process is on and off in alternate windows, so that slow changes of the machine
 count for both. Each window with it is compared with the mean of the two around it. Reported is the mean overhead with
@@ -160,7 +160,7 @@ def measure(name: str, windows: int, window: float) -> Row:
 
 
 def overheads(counts: list[tuple[bool, int]]) -> list[float]:
-    """Of each window with the sampler between two without: time per step against theirs, less 1."""
+    """Time per step in each window with the sampler, relative to the two windows without it around, less 1."""
     found = []
     for before, now, after in zip(counts, counts[1:], counts[2:], strict=False):
         if now[0]:

@@ -1,12 +1,12 @@
-"""Whether the interval that `headrace diagnose --try` prints holds: the same change measured again, later.
+"""Test of the interval that `headrace diagnose --try` prints: the same change is measured again, later.
 
     python -m benchmarks.diagnose.try_intervals --python PYTHON                  # the scripts that have no row yet
     python -m benchmarks.diagnose.try_intervals --python PYTHON --only sb3_ppo   # one script
     python -m benchmarks.diagnose.try_intervals --report                         # how many intervals held
 
 The scripts are those of `verdicts/open` that train with torch, without their own `set_num_threads`, so that the number
-of threads is left to the environment. Each is run as `--try` runs it, three to six turns with OMP_NUM_THREADS=1 and
-as many without; then three turns of both again. A script takes 2.5 to 4 minutes with the 7 s that are usual here, more
+of threads is left to the environment. Each is run as `--try` runs it, three to six turns with OMP_NUM_THREADS=1 and as
+many without; then three turns of both again. A script takes 2.5 to 4 minutes with the 7 s that are usual here, more
 with --seconds 15, which is what --try uses: its intervals are narrower.
 """
 
@@ -84,7 +84,7 @@ def measured(name: str, options: argparse.Namespace, turns: int, most: int) -> R
 
 
 def row(name: str, first: trials.Trial, later: trials.Trial) -> Row:
-    """Whether a later gain lies in an interval, and whether the interval is narrow."""
+    """Row of a script: whether a later gain lies in its interval, and whether the interval is narrow."""
     return {
         "script": name,
         "gain": first.gain,

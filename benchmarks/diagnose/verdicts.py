@@ -1,4 +1,5 @@
-"""Whether `headrace diagnose` is right: 40 scripts of planted truth, 56 whose main cost was measured by ablation.
+"""Test of the verdicts of `headrace diagnose`: 40 scripts of planted truth, 56 whose main cost was measured by
+ablation.
 
     python -m benchmarks.diagnose.verdicts --python PYTHON  # the verdicts: 25 minutes
     python -m benchmarks.diagnose.verdicts --python PYTHON --ablations 5  # what each part of a script takes
@@ -8,8 +9,8 @@
     python -m benchmarks.diagnose.verdicts ... --label NAME --verdicts --gains 5 --overhead 1 --until 14:55  # all
 
 Each script is diagnosed for a few seconds, and its headline compared with the truth; the first remedy, too, where one
-was planted. The others compare the scripts' own steps per second, in turns. Each script appends a row of its own.
-Half of each set is in an archive of known SHA-256. The scripts need the libraries that `verdicts/**/truth.toml` names;
+was planted. The others compare the scripts' own steps per second, in turns. Each script appends a row of its own. Half
+of each set is in an archive of known SHA-256. The scripts need the libraries that `verdicts/**/truth.toml` names;
 --python names the interpreter that has them. Estimated, not measured, for two idle cores: --gains 5 takes 32 minutes,
 --overhead about 27 minutes for each turn.
 """
@@ -235,7 +236,8 @@ def outcome(row: Row, truth: Row) -> Row:
 
 
 def _claims_nothing(verdict: Verdict) -> bool:
-    """Whether a verdict says that nothing stands out: no part takes half of the time, and no great gain is promised."""
+    """Tell whether a verdict finds nothing that stands out: no part takes half of the time, and no great gain is
+    promised."""
     promised = max((remedy.gain or 1.0 for remedy in verdict.remedies), default=1.0)
     return verdict.headline.startswith("The largest part") and promised < GREAT
 

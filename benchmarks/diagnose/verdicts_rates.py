@@ -1,4 +1,5 @@
-"""What the scripts' own steps per second tell: gains of remedies, shares of parts, and the cost of being diagnosed."""
+"""Findings from the scripts' own steps per second: gains of remedies, shares of parts, and the cost of being
+diagnosed."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ def overhead(script: Path, options: Namespace) -> list[Row]:
 
 
 def _order(turn: int) -> tuple[bool, bool]:
-    """Whether the first and the second run of a turn are diagnosed: each comes first in every other turn."""
+    """Choose which runs of a turn are diagnosed, (first, second). The diagnosed one comes first in every other turn."""
     return (bool(turn % 2), not turn % 2)
 
 

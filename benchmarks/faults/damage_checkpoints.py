@@ -93,7 +93,7 @@ def forge(manifest: bytes, chance: random.Random) -> bytes:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two states are equal, tensors bit for bit."""
+    """Tell whether two states are equal, tensors bit for bit."""
     import torch
 
     if isinstance(a, torch.Tensor):
@@ -125,7 +125,7 @@ class Victim:
         self.contents = {path: path.read_bytes() for path in (self.run / "last").iterdir()}
 
     def outcome(self, path: Path, damaged: bytes | None, state: str, earlier: bool) -> str:
-        """What reading a state gives where a file holds something else (None: is missing)."""
+        """Read a state while a file holds something else (None: is missing), and name the outcome."""
         previous, hidden = self.run / "last.previous", self.run / "hidden"
         if not earlier:
             previous.rename(hidden)
@@ -179,7 +179,7 @@ def main() -> None:
 
 
 def fits(outcome: str, forged: bool, earlier: bool) -> bool:
-    """Whether an outcome is as it should be. A forged state is another one; blanks in a manifest may change."""
+    """Tell whether an outcome is as it should be. A forged state is another one; blanks in a manifest may change."""
     if forged:
         return outcome in (*REFUSALS, "as saved", "something else")
     return outcome in ("as saved", "the one before, with a warning" if earlier else "DamagedCheckpoint")

@@ -188,7 +188,7 @@ def kill_a_parent(folder: Path) -> bool:
 
 
 class Left(NamedTuple):
-    """What a process holds."""
+    """Resources that a process holds."""
 
     descriptors: int
     processes: int
@@ -197,7 +197,7 @@ class Left(NamedTuple):
 
     @classmethod
     def now(cls) -> Left:
-        """Of this process."""
+        """Resources of this process."""
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return cls(
             len(os.listdir("/proc/self/fd")),
@@ -273,7 +273,7 @@ def measured(case: Case, runs: int, folder: Path) -> tuple[common.Row, list[str]
 
 
 def differences(before: Left, after: Left) -> list[str]:
-    """What has grown."""
+    """Describe the resources that have grown."""
     found = [
         f"{name}: {getattr(before, name)} before, {getattr(after, name)} after"
         for name, slack in (("descriptors", 0), ("processes", 0), ("megabytes", GROWTH))

@@ -1,4 +1,4 @@
-"""What a process does to the files of a folder, one operation at a time: something else may happen at the n-th."""
+"""Operations of a process on the files of a folder, one at a time: something else may happen at the n-th."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FileOperations:
         self.folder, self.names, self.count = str(folder), names, 0
 
     def concerns(self, path: str) -> bool:
-        """Whether operations on this path are counted."""
+        """Tell whether operations on this path are counted."""
         return path.startswith(self.folder)
 
     def before(self, name: str, path: str) -> None:

@@ -75,7 +75,7 @@ def resume(kind: str, run: Path, folder: Path, reported: Any) -> None:
 
 
 def in_process(work: Callable[..., None], *arguments: Any) -> Any:
-    """What a fork of this process reports."""
+    """Run work in a fork of this process, and return its report."""
     mine, theirs = FORK.Pipe(duplex=False)
     process = FORK.Process(target=work, args=(*arguments, theirs))
     process.start()
@@ -86,9 +86,10 @@ def in_process(work: Callable[..., None], *arguments: Any) -> Any:
 
 
 def attempt(training: str, full_from: int, folder: Path, weights: bytes) -> str:
-    """What is wrong with a training whose disk is full from the n-th write on; empty for nothing.
+    """Describe what is wrong with a training whose disk is full from the n-th write on; empty for nothing.
 
-    How often a run saves depends on how fast the disk is: it may end before its n-th write."""
+    The number of saves depends on how fast the disk is: a run may end before its n-th write.
+    """
     writes, kind, text = in_process(train, training, folder, full_from)
     if (kind != "OSError" or "No space left on device" not in text) and (kind or writes >= full_from):
         return f"it ended by {kind or 'nothing'}: {text}"

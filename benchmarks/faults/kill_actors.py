@@ -48,7 +48,7 @@ PHASES = {
 
 
 class Moment(NamedTuple):
-    """When an actor is killed."""
+    """Moment at which an actor is killed."""
 
     phase: str
     count: int  # how often this phase has begun by then
@@ -120,7 +120,7 @@ def drawn(phase: str, chance: random.Random) -> Moment:
 
 
 def kill_one(kind: str, reference: kill_runs.Reference | None, folder: Path, moment: Moment) -> str:
-    """What is wrong with a training in which an actor is killed; empty for nothing."""
+    """Describe what is wrong with a training in which an actor is killed; empty for nothing."""
     process = kill_runs.FORK.Process(target=watched, args=(kind, folder, moment))
     process.start()
     family = seen(process)
@@ -150,7 +150,7 @@ def seen(process: BaseProcess) -> set[int]:
 
 
 def miscounted(kind: str, run: Path, moment: Moment) -> str:
-    """What is wrong with the steps and the restarts of a training whose environments cannot be saved."""
+    """Describe what is wrong with the steps and the restarts of a training whose environments cannot be saved."""
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     if last["steps"] < KINDS[kind]["total_steps"]:
         return f"it ended at {last['steps']} steps"

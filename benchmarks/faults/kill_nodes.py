@@ -42,7 +42,8 @@ def learned(losing: Callable[[int, Any], None], **options: Any) -> tuple[str, An
 
 
 def lose_one(nodes: Nodes, loss: str, collection: str, chance: random.Random, reference: str) -> tuple[str, float]:
-    """What is wrong with a training that loses this at a moment; and the seconds until it has three actors again."""
+    """Describe what is wrong with a training that loses this at a moment. Returns that, and the seconds until it has
+    three actors again."""
     at, place, delay = chance.randrange(UPDATES - 1), chance.randrange(3), chance.uniform(0, 0.05)
     lost_at = []
 

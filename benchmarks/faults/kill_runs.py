@@ -38,7 +38,7 @@ def start(kind: str, folder: Path, resumed: Path | None = None) -> BaseProcess:
 
 
 def finished(process: BaseProcess) -> str:
-    """What is wrong with how a training ended; empty for nothing."""
+    """Describe what is wrong with how a training ended; empty for nothing."""
     process.join(600)
     return "" if process.exitcode == 0 else f"it ended with {process.exitcode}"
 
@@ -49,7 +49,7 @@ def run_in(folder: Path) -> Path | None:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether the run in a folder can be resumed."""
+    """Tell whether the run in a folder can be resumed."""
     run = run_in(folder)
     return run is not None and any(run.glob("last*/manifest.json"))
 
@@ -113,7 +113,7 @@ def kill_once(
 
 
 def damage(kind: str, reference: Reference, run: Path) -> str:
-    """What is wrong with a run that has ended."""
+    """Describe what is wrong with a run that has ended."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     if rows[-1]["steps"] < KINDS[kind]["total_steps"]:
         return f"it ended at {rows[-1]['steps']} steps"
@@ -127,7 +127,7 @@ def damage(kind: str, reference: Reference, run: Path) -> str:
 
 
 def has_equal_bits(kind: str) -> bool:
-    """Whether a resumed run must end with the bits of an uninterrupted one."""
+    """Tell whether a resumed run must end with the bits of an uninterrupted one."""
     return kind != "workers" and not kind.endswith("_async")
 
 

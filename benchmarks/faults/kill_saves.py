@@ -51,7 +51,7 @@ class Killing(FileOperations):
         self.seen: list[str] = []  # the names of all
 
     def concerns(self, path: str) -> bool:
-        """Whether a path is that of a save."""
+        """Tell whether a path is that of a save."""
         return super().concerns(path) and bool(SAVES.search(path.removeprefix(self.folder)))
 
     def before(self, name: str, path: str) -> None:
@@ -124,7 +124,7 @@ class Case:
         return folder, run_in(folder)
 
     def attempt(self, at: int, middle: bool, folder: Path) -> str | None:
-        """What is wrong after a kill; empty for nothing; None where the training had ended before."""
+        """Describe what is wrong after a kill; empty for nothing; None where the training had ended before."""
         arguments = self._copied(self.begun, folder / "run") if self.begun else (folder / "run", None)
         process = start(self.kind, *arguments, at=at, middle=middle)
         process.join(1800)

@@ -35,7 +35,7 @@ class Nodes:
 
     @property
     def address(self) -> str:
-        """Of the head."""
+        """Address of the head."""
         return str(self.cluster.address)
 
     def add(self, cores: int, gpus: int = 0) -> None:

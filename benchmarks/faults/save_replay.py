@@ -1,4 +1,4 @@
-"""What saving a large replay buffer costs: how long it stops learning, how long it takes in all, and its memory.
+"""Cost of saving a large replay buffer: how long learning stops, how long the save takes in all, and its memory.
 
 A run fills its buffer with rows of one rollout again and again. Meanwhile its rows go into pieces; then it saves a few
 times, with further rows before each. `stop`: the longest time for which a save keeps the training waiting; `piece`: the

@@ -56,7 +56,7 @@ ACTIONS: dict[str, Callable[[int, int], None]] = {
 
 
 def attempt(folder: Path, flags: str, act: Callable[[int, int], None]) -> str:
-    """What is wrong after a training in a shell got a signal; empty for nothing."""
+    """Describe what is wrong after a training in a shell got a signal; empty for nothing."""
     words = f"{shlex.quote(sys.executable)} -m headrace {TRAIN} {flags} --log-folder {shlex.quote(str(folder))}"
     shell, terminal = pty.fork()
     if shell == 0:  # the child, whose terminal this is
@@ -84,7 +84,7 @@ def attempt(folder: Path, flags: str, act: Callable[[int, int], None]) -> str:
 
 
 def is_training(pid: int) -> bool:
-    """Whether a process is the training itself: the first of its program."""
+    """Tell whether a process is the training itself: the first of its program."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -93,7 +93,7 @@ def is_training(pid: int) -> bool:
 
 
 def wait_for(condition: Callable[[], object], terminal: int, seconds: float = 60) -> object:
-    """What a condition gives once it holds; reads what the terminal shows meanwhile."""
+    """Wait until a condition holds, and return its result. Reads what the terminal shows meanwhile."""
     until = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < until:
         try:
@@ -105,7 +105,7 @@ def wait_for(condition: Callable[[], object], terminal: int, seconds: float = 60
 
 
 def wait_gone(pids: list[int]) -> bool:
-    """Whether all of these end within ten seconds."""
+    """Wait ten seconds at most for these processes to end. True if all have."""
     until = time.monotonic() + 10
     while any(map(alive, pids)) and time.monotonic() < until:
         time.sleep(0.05)
@@ -121,7 +121,7 @@ def finish(shell: int, family: list[int]) -> None:
 
 
 def resumed(run: Path) -> str:
-    """What is wrong with a checkpoint; empty where it is whole and was made after some steps."""
+    """Describe what is wrong with a checkpoint; empty where it is whole and was made after some steps."""
     from headrace.runs import checkpoint
 
     try:

@@ -1,4 +1,4 @@
-"""What sb3_tests.py and sb3_examples.py share: counts by file, and their table in docs/from_sb3.md."""
+"""Common parts of sb3_tests.py and sb3_examples.py: counts by file, and their table in docs/from_sb3.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user of Stable-Baselines3 does on a first day with Headrace: 40 steps, each with command and output.
+"""First day of a user of Stable-Baselines3 with Headrace: 40 steps, each with command and output.
 
     python -m benchmarks.pages.first_day                      # prints them as a document
     python -m benchmarks.pages.first_day --output day.md
@@ -208,7 +208,7 @@ print(observation.shape, envs.step(envs.action_space.sample())[1].sum())""",
 
 @dataclass(frozen=True)
 class Arguments:
-    """Where to write, and which steps."""
+    """Steps to take, and the place for their output."""
 
     output: Path | None = None  # a file for the document; without it, standard output
     first: int = 1  # the step to begin with

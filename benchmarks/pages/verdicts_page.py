@@ -45,7 +45,7 @@ def _rows(runs: list[Row], measured: str, which: str, half: str) -> list[Row]:
 
 
 def _outcomes(planted: dict[str, list[Row]], ablated: dict[str, list[Row]], strangers: list[Row]) -> list[str]:
-    """How many verdicts are right, unknown or wrong, of each half, of the strangers' scripts and of all."""
+    """Table of right, unknown and wrong verdicts, for each half, for the strangers' scripts and for all."""
     columns = [*planted.values(), *ablated.values(), *([strangers] if strangers else [])]
     columns.append([row for rows in columns for row in rows])
     names = [f"{which}, {half}" for which in ("planted", "ablated") for half in HALVES]
@@ -74,7 +74,7 @@ def _ablated(rows: list[Row]) -> list[str]:
 
 
 def _counts(before: list[Row], now: dict[str, list[Row]], gained: dict[str, dict[str, Row]]) -> list[str]:
-    """How many verdicts are as planted, and how many predictions hold."""
+    """Table of verdicts that are as planted, and of predictions that hold."""
     columns = [(before, {}), *((now[half], gained[half]) for half in HALVES)]
     applied = [
         [(row | gains[row["script"]], gains[row["script"]]["gained"]) for row in rows if _applied(row, gains)]
@@ -112,7 +112,7 @@ def _counts(before: list[Row], now: dict[str, list[Row]], gained: dict[str, dict
 
 
 def _applied(row: Row, gains: dict[str, Row]) -> bool:
-    """Whether the first remedy is the planted one, with a prediction, and was applied."""
+    """Tell whether the first remedy is the planted one, with a prediction, and was applied."""
     return bool(row["script"] in gains and row["first_right"] and (row | gains[row["script"]])["predicted"])
 
 

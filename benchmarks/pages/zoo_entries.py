@@ -87,7 +87,8 @@ def stand_in(env: str, algorithm: str) -> tuple[Space, Space] | None:
 
 
 def source_of(env: str, algorithm: str) -> tuple[Any, bool]:
-    """What makes an environment, and whether it is itself. Raises LookupError without it and its spaces."""
+    """Find what makes an environment, and whether it is the environment itself. Raises LookupError if neither the
+    environment nor its spaces are found."""
     if env not in ("atari", "default") and env in gymnasium.registry:
         try:
             gymnasium.make(env).close()
@@ -140,7 +141,7 @@ def learned(metrics: Any) -> bool:
 
 
 def reason(env: str, error: BaseException) -> str:
-    """Why an entry is refused, alike for alike ones."""
+    """Reason why an entry is refused, the same for similar entries."""
     text = str(error).splitlines()[0].replace(f"{env}: ", "")
     return re.sub(r"(?<![\w.])\d+(\.\d+)?", "N", text)[:160]
 

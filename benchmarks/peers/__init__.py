@@ -37,7 +37,7 @@ class Work(NamedTuple):
 
     @property
     def minibatches(self) -> int:
-        """In an epoch."""
+        """Number of minibatches in an epoch."""
         return self.num_envs * self.num_steps // self.minibatch_size
 
 
@@ -55,7 +55,7 @@ def scheduled(config: str) -> Work:
 
 
 class Peer(NamedTuple):
-    """Where a library is to be found."""
+    """Place where a library is found."""
 
     module: str  # that must be importable
     home: str  # virtual environment of setup.sh that has it
@@ -76,7 +76,7 @@ PEERS = {
 def facts(
     num_envs: int, num_steps: int, minibatch_size: int, epochs: int, discounts: tuple[float, float], parameters: int
 ) -> dict[str, Any]:
-    """What has to be equal for a ratio of throughputs to mean something. discounts: gamma, lambda."""
+    """Quantities that have to be equal for a ratio of throughputs to mean something. discounts: gamma, lambda."""
     gamma, gae_lambda = (round(float(x), 6) for x in discounts)
     amounts = {"num_envs": num_envs, "num_steps": num_steps, "minibatch_size": minibatch_size, "epochs": epochs}
     return {name: int(n) for name, n in amounts.items()} | {

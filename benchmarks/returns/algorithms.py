@@ -15,7 +15,7 @@ from benchmarks.common import Neighbours, Row, finish, parser, run_program, tabl
 
 
 class Task(NamedTuple):
-    """What an algorithm must reach, as the mean over seeds."""
+    """Return that an algorithm must reach, as the mean over seeds."""
 
     algorithm: str
     env: str

@@ -1,4 +1,4 @@
-"""What any_env.py asks for, and the judge that says when it is reached. Imports Gymnasium and NumPy alone."""
+"""Tasks of any_env.py, and the judge that says when a return is reached. Imports Gymnasium and NumPy alone."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Judge:
         self.row: dict[str, Any] = {"env": env, "throughput": throughput, "reached": False, "mean": None}
 
     def over(self, steps: int, act: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """To be asked after each iteration: whether the return is reached, or the time is up. act: observations
-        [N, ...] -> actions [N, ...], deterministic."""
+        """Tell, after an iteration, whether the return is reached or the time is up. act: observations [N, ...] ->
+        actions [N, ...], deterministic."""
         if self.throughput and not self.first:
             self.first, self.began = steps, time.perf_counter()
             return False

@@ -126,7 +126,7 @@ def summary(rows: list[Row], cases: list[Case]) -> list[Row]:
 
 
 def _median(rows: list[Row], name: str) -> float | None:
-    """Of all seeds, those that did not solve it last; None where the median one did not."""
+    """Median over all seeds; those that did not solve it come last. None where the median seed did not."""
     found = statistics.median_high(row[name] if row["solved"] else math.inf for row in rows)
     return None if math.isinf(found) else float(found)
 

@@ -17,7 +17,7 @@ SLOWER = 10.0  # times as long as those of the others are the steps of a slow ac
 
 
 class Task(NamedTuple):
-    """What solving an environment means."""
+    """Conditions under which an environment counts as solved."""
 
     threshold: float  # mean return
     episodes: int

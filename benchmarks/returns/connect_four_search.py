@@ -19,7 +19,7 @@ LEAVES = ("nothing", "lines")  # what leaves of the search are valued by, where 
 
 @njit(cache=False)
 def has_won(pieces: int) -> bool:
-    """Whether four pieces are in a line."""
+    """Tell whether four pieces are in a line."""
     for shift in (1, HEIGHT, HEIGHT - 1, HEIGHT + 1):
         pairs = pieces & (pieces >> shift)
         if pairs & (pairs >> (2 * shift)):

@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def train(way: str, env: str, seed: int, marks: list[float]) -> list[Row]:
-    """What one training has reached at each mark."""
+    """Train once, and return a row for each mark."""
     torch.set_num_threads(1)
     endless = Task(float("-inf"), 0, 0, 0.0, 0.0)  # no episode is given up
     evaluation = Evaluation(env, endless, EPISODES)

@@ -1,4 +1,4 @@
-"""What users of other libraries ask for, each by a task: returns of five seeds, and those of the library that has it.
+"""Features that users of other libraries ask for, one task each: returns of five seeds, and of the library that has it.
 
     python -m benchmarks.returns.feature_returns [--only QR-DQN ...] [--seeds 0 1] [--until 02:45]
     python -m benchmarks.returns.feature_returns --write       # the table of docs/from_sb3.md
@@ -79,7 +79,7 @@ def trained(asked: Asked, library: str, seed: int, options: argparse.Namespace) 
 
 
 def training_of(asked: Asked, library: str) -> Callable[..., Any]:
-    """What trains a row by a library."""
+    """Function that trains a row by a library."""
     if library == "headrace":
         return ours_resumed if asked.resumed else ours
     return theirs_masked if asked.masked else theirs

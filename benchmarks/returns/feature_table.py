@@ -97,7 +97,7 @@ def _seed(row: Row) -> int:
 
 
 def command(asked: Asked) -> str:
-    """What is typed for a row: `compare sb3` with the arguments of ROWS, or `train` with settings."""
+    """Command for a row: `compare sb3` with the arguments of ROWS, or `train` with settings."""
     start = f"compare sb3 {asked.algorithm} {asked.env}" if asked.peer else f"train {asked.algorithm} {asked.env}"
     if asked.masked:
         start = f"train {asked.algorithm} {asked.env} --info-mask"

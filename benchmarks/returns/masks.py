@@ -64,7 +64,7 @@ def learned(actions: str, seed: int, most: int) -> Row:
 
 
 def forbidden(policy: hr.ActorCritic, steps: int) -> int:
-    """How many of so many sampled actions the mask forbids."""
+    """Count the actions that the mask forbids among so many sampled ones."""
     env = envs.make(ConnectFour, 250)
     collector = InlineCollector(env, policy, 40, {"log_prob": Column(), "value": Column(bootstrap=True)}, seed=1)
     features, found = env.observation_space.features, 0  # type: ignore[attr-defined]

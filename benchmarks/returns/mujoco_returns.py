@@ -138,7 +138,7 @@ def registered(algorithm: str, env: str) -> dict[str, Any] | None:
 
 
 def digest(library: str, algorithm: str, env: str) -> str:
-    """Of the settings that were chosen for a task: rows of others do not count."""
+    """Digest of the settings that were chosen for a task: rows of other settings do not count."""
     from headrace.training.scaling import unregistered
 
     chosen = {
@@ -184,7 +184,8 @@ def _compared(group: list[Row], others: list[Row]) -> Row:
 
 
 def verdict(lines: list[Row]) -> str:
-    """In how many of the lines with both libraries Headrace's return is at or above, in how much of the time."""
+    """Count the lines with both libraries in which Headrace's return is at or above, and take the median of times
+    faster."""
     both = [line for line in lines if "sb3_return" in line]
     if not both:
         return "no task that both libraries ran"

@@ -29,7 +29,7 @@ class Clock:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def over(self, steps: int, act: Callable[[np.ndarray], np.ndarray]) -> bool:
-        """To be asked after each iteration: whether the last mark is passed."""
+        """Note the return at each mark that has been passed, after an iteration. True after the last mark."""
         if steps < self.marks[0]:
             return False
         wall, cpu = time.perf_counter(), time.process_time()

@@ -1,4 +1,4 @@
-"""What mujoco_returns.py trains: tasks, numbers of steps, and the settings of Stable-Baselines3's zoo."""
+"""Trainings of mujoco_returns.py: tasks, numbers of steps, and the settings of Stable-Baselines3's zoo."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EPISODES = 20  # deterministic ones, of an evaluation
 
 
 class Plan(NamedTuple):
-    """How an algorithm is compared. marks: steps after which policies are evaluated, the last of them the end."""
+    """Comparison of an algorithm. marks: steps after which policies are evaluated, the last of them the end."""
 
     tasks: tuple[str, ...]
     marks: tuple[int, ...]

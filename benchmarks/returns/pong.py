@@ -51,7 +51,7 @@ def train(seed: int, minutes: float, quick: bool) -> Path:
 
 
 def summary(folder: Path) -> Row:
-    """What a run reached, and its curve: for each episode that ended, steps and minutes by then, and the mean return of
+    """Result of a run, and its curve: for each episode that ended, steps and minutes by then, and the mean return of
     the last WINDOW."""
     episodes = np.loadtxt(folder / "monitor.csv", delimiter=",", skiprows=2, ndmin=2)
     returns, steps, minutes = episodes[:, 0], np.cumsum(episodes[:, 1]), episodes[:, 2] / 60

@@ -153,7 +153,7 @@ def missing(known: list[Row], wanted: Any, options: argparse.Namespace) -> list[
 
 
 def _seeds(row: Row | None, options: argparse.Namespace) -> int:
-    """How many seeds this training gets, by how long one took."""
+    """Number of seeds of this training, by how long one took."""
     if row is None:
         return 0
     if row["env"] in FOREIGN:
@@ -162,7 +162,7 @@ def _seeds(row: Row | None, options: argparse.Namespace) -> int:
 
 
 def _fits(training: Training, known: list[Row], options: argparse.Namespace) -> bool:
-    """Whether other seeds, or fewer steps, say that it is not too long."""
+    """Tell whether a training is not too long, judged by other seeds, or by fewer steps."""
     same = [row for row in known if (row["algorithm"], row["env"]) == (training.algorithm, training.env)]
     return not any(row["seconds"] / row["times"] * training.times > options.longest for row in same)
 
@@ -176,7 +176,7 @@ def threshold(algorithm: str, env: str) -> float:
 
 
 def digest(algorithm: str, env: str) -> str:
-    """Of the registered settings: rows of others do not count."""
+    """Digest of the registered settings: rows of other settings do not count."""
     return hashlib.sha256(json.dumps(registered(algorithm, env), sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -30,7 +30,7 @@ class Curve:
         self.began, self.spent = time.perf_counter(), 0.0
 
     def over(self, steps: int, act: Any) -> bool:
-        """To be asked after every iteration."""
+        """Evaluate the policy when it is due, after an iteration. True when the time is up."""
         now = time.perf_counter()
         seconds = now - self.began - self.spent
         if seconds >= min(self.due, self.seconds):

@@ -90,13 +90,13 @@ def _line(group: list[Row]) -> Row:
 
 
 def median(values: list[float | None]) -> float | None:
-    """Of sorted values, None being above all numbers; None where that is in the middle."""
+    """Median of sorted values, None being above all numbers. None where that is in the middle."""
     middle = values[(len(values) - 1) // 2 : len(values) // 2 + 1]
     return None if None in middle else statistics.mean(x for x in middle if x is not None)
 
 
 def best(lines: list[Row]) -> list[Row]:
-    """For each environment the shortest median of both kinds of settings, over the numbers of envs."""
+    """Shortest median of both kinds of settings for each environment, over the numbers of envs."""
     found = []
     for env in dict.fromkeys(line["env"] for line in lines):
         row: Row = {"env": env}

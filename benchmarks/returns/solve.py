@@ -1,8 +1,8 @@
-"""How long until an environment is solved: train seconds, and total seconds from the start of the process.
+"""Time until an environment is solved: train seconds, and total seconds from the start of the process.
 
 Solved: 100 deterministic episodes on Gymnasium's own environment reach the threshold. Reported are the first check that
-passes and, as the headline, the third of three in a row (held). Every seed runs in a fresh process (solve_one.py),
-so that total seconds are true. Time spent evaluating is not counted, and everybody is checked at the same interval of
+passes and, as the headline, the third of three in a row (held). Every seed runs in a fresh process (solve_one.py), so
+that total seconds are true. Time spent evaluating is not counted, and everybody is checked at the same interval of
 environment steps (or at the end of an iteration, where that is longer).
 
 Hyperparameters are to be chosen on seeds from 1000 up; seeds 0 to 9 are for reporting.

@@ -106,7 +106,7 @@ def one(folder: Path, task: str, library: str, seed: int, *more: object) -> Row:
 
 
 def key(row: Row) -> tuple[str, str, int]:
-    """What makes a training one of its own."""
+    """Key of a training: rows with the same key are of the same one."""
     return row["task"], row["library"], row["seed"]
 
 

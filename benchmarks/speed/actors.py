@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def two_processes(count: int) -> float:
-    """How many times as much two processes compute in a time as one: 2 on idle cores of equal speed."""
+    """Factor by which two processes compute more than one in the same time: 2 on idle cores of equal speed."""
     program = "import time\nfrom benchmarks.speed.counted_env import compute\n"
     program += f"b = time.perf_counter()\nfor _ in range({int(1 / STEP)}): compute({count})\n"
     program += "print(time.perf_counter() - b)"

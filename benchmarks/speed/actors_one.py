@@ -36,7 +36,7 @@ class Updates(NamedTuple):
 
 
 def make_env(options: argparse.Namespace) -> Callable[[], gymnasium.Env]:
-    """What makes one environment."""
+    """Function that makes one environment."""
     return partial(CountedEnv, options.count, options.sleep, options.heavy)
 
 
@@ -279,7 +279,7 @@ def measure(training: Updates, seconds: float) -> dict[str, Any]:
 
 
 def _processes() -> list[Path]:
-    """This process and all below it."""
+    """Paths of this process and of all of its descendants."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,5 +1,5 @@
-"""What actors on a Ray cluster cost, compared with local actors and with RLlib in the same run: start-up, memory,
-calls, fragments, weights, sums of learners, steps per second.
+"""Cost of actors on a Ray cluster, compared with local actors and with RLlib in the same run: start-up, memory, calls,
+fragments, weights, sums of learners, steps per second.
 
     python -m benchmarks.speed.cluster    # 12 minutes; with RLlib where peers/setup.sh rllib has installed it
     python -m benchmarks.speed.cluster --table   # the last whole run, into docs/cluster.md
@@ -71,12 +71,12 @@ def steps(options: Namespace, rllib: str | None, name: str, flags: list[object])
 
 
 def run(program: str, *flags: object, python: str = sys.executable) -> common.Row:
-    """What a program prints."""
+    """Run a program, and return the row that it prints."""
     return common.run_program(python, program, *flags, timeout=400)
 
 
 def all_parts(options: Namespace, rllib: str | None) -> dict[str, common.Row]:
-    """Of each library, what its parts cost."""
+    """Measure the cost of each library's parts."""
     repeats = 3 if options.quick else 100
     found = {"headrace": run("speed/cluster_one.py", "--repeats", repeats)}
     if rllib:
@@ -171,7 +171,7 @@ def shown(value: float | None, digits: int) -> str:
 
 
 def about(result: common.Row) -> str:
-    """Where and when a run was."""
+    """Describe where and when a run was made."""
     machine, day = result["machine"], result["when"][:10]
     return (
         f"{day}, {machine['cores']} cores of an {machine['cpu']}, Ray {machine['versions'].get('ray')}. Trainings are "

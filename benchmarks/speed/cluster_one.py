@@ -1,4 +1,4 @@
-"""What the parts of actors on a Ray cluster cost, in a process of its own: started by cluster.py."""
+"""Cost of the parts of actors on a Ray cluster, in a process of its own: started by cluster.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def private(pids: list[int]) -> float:
 
 
 def seconds(call: Callable[[], object], repeats: int) -> float:
-    """Of a call: the median."""
+    """Median time of a call, s."""
     call()
     spent = []
     for _ in range(repeats):
@@ -54,8 +54,8 @@ def local() -> dict[str, float]:
 
 
 def cluster(repeats: int) -> dict[str, float]:
-    """Of a cluster's actors: start-up, memory, a call, fragments to the learner, weights to four actors; milliseconds,
-    but for the start."""
+    """Measure a cluster's actors: start-up, memory, a call, fragments to the learner, weights to four actors;
+    milliseconds, but seconds for the start."""
     from headrace.parallel.cluster.connection import Connection, Settings, own_processes
 
     found = {}
@@ -69,7 +69,7 @@ def cluster(repeats: int) -> dict[str, float]:
     @ray.remote
     class Reader(ClusterActor):
         def total(self, weights: np.ndarray) -> float:
-            """What an actor does with weights."""
+            """Use weights as an actor does."""
             return float(weights.copy()[0])
 
     def started() -> list[Any]:

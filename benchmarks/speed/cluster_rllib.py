@@ -42,7 +42,7 @@ def made(runners: int, learners: int, width: int) -> tuple[Any, dict[str, float]
 
 
 def parts(options: argparse.Namespace) -> dict[str, Any]:
-    """As cluster_one.parts(): of four EnvRunners. Weights are of one size alone."""
+    """Measure four EnvRunners as cluster_one does. Weights are of one size alone."""
     algorithm, found = made(ACTORS, 0, WIDTHS[options.floats])
     group, repeats = algorithm.env_runner_group, options.repeats
     processes = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(os.getpid())}
@@ -68,7 +68,7 @@ def parts(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def keeping(size: int) -> Any:
-    """What lets an EnvRunner keep an episode of so many bytes, as it sends them to the learner."""
+    """Function by which an EnvRunner keeps an episode of so many bytes, as it sends them to the learner."""
 
     def keep(runner: Any) -> None:
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode

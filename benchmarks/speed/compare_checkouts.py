@@ -1,10 +1,10 @@
-"""Is one checkout as fast as another? Each benchmark runs in both by turns, every time in a fresh process.
+"""Comparison of the speed of two checkouts. Each benchmark runs in both by turns, every time in a fresh process.
 
     python -m benchmarks.speed.compare_checkouts OLD NEW                  # about 25 minutes
     python -m benchmarks.speed.compare_checkouts OLD NEW --only large sac
 
-Prints, for each benchmark, the geometric mean of new / old with its 95 % interval; above 1 the new one is faster.
-Every checkout runs its own benchmark programs, so that a change of their interface does not matter. Both have Python's
+Prints, for each benchmark, the geometric mean of new / old with its 95 % interval; above 1 the new one is faster. Every
+checkout runs its own benchmark programs, so that a change of their interface does not matter. Both have Python's
 bytecode, as an installed package has: a first run of each is not counted.
 """
 

@@ -166,8 +166,8 @@ def main() -> None:
 
 
 def possible(config: str, birds: int, num_envs: int, pairs: int) -> bool:
-    """Whether a config is measured: lanes across environments need 16 of them, of few birds, and
-    arrays need memory."""
+    """Tell whether a config is measured: lanes across environments need 16 of them, of few birds, and arrays need
+    memory."""
     least = {"across-environments": ENVS_AT_ONCE, "threads": 2}.get(config, 1)
     if config == "across-environments" and birds > MOST_ACROSS:
         return False
@@ -279,8 +279,8 @@ ARRAYS = ("numpy", "torch")
 
 
 def comparisons(rows: list[Row]) -> list[str]:
-    """How many times as fast the lanes are as others, by number of entities; whether the faster ones are CpuEnvs's
-    choice; and the two floors."""
+    """Compare the speed of the lanes with that of others, by number of entities. Also tells whether CpuEnvs chooses the
+    faster ones, and gives the two floors."""
     rates, found = rates_of(rows), []
     pairs = [("across-entities", other) for other in ("across-environments", "one-lane", "torch", "numpy")]
     pairs += [("within", other) for other in ("across-entities", "one-lane", "numpy")]

@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure(case: Case, python: str, sizes: list[int], options: argparse.Namespace) -> Row:
-    """What env_steppers.py gives for one case. A peer that fails is reported and has no rows: it may lack the env."""
+    """Run env_steppers.py for one case. A peer that fails is reported and has no rows: it may lack the env."""
     print(f"{case.library} {case.config} ...", flush=True)
     flags = ["--env", options.env, "--seconds", options.seconds, "--num-envs", *sizes]
     try:

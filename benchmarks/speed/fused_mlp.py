@@ -19,7 +19,7 @@ from headrace.policies.fused_mlp import FusedMLP
 
 
 class Case(NamedTuple):
-    """What is measured: a width, a batch, and whether gradients are."""
+    """Width and batch that are measured, and whether gradients are."""
 
     width: int
     batch: int

@@ -40,7 +40,7 @@ COLUMNS = ("name", "ours_ms", "plain_ms", "by_hand_ms", "over_plain", "over_hand
 
 
 class Work(NamedTuple):
-    """What is measured: calls, and what brings back the state from before them."""
+    """Calls that are measured, and one that restores the state from before them."""
 
     learn: Callable[[], object]
     act: Callable[[], object]
@@ -286,7 +286,7 @@ def latest(path: Any, label: str) -> dict[str, Row]:
 
 
 def summary(rows: Any) -> str:
-    """Of the learning updates: medians, and how many rows are below 1."""
+    """Summary of the learning updates: medians, and the number of rows below 1."""
     ratios = [min(row["over_plain"], row["over_hand"]) for row in rows]
     if not ratios:
         return "no rows"

@@ -14,7 +14,7 @@ PARTS = Dict({"body": VECTOR, "door": Discrete(5), "lamps": MultiBinary(4)})
 
 
 class Case(NamedTuple):
-    """What is measured. steps, envs: of a rollout; rows of a replay buffer are 64 times as many.
+    """Case that is measured. steps, envs: of a rollout; rows of a replay buffer are 64 times as many.
 
     agents: columns that an environment has, one for each of its agents, all with one policy.
     """

@@ -291,7 +291,7 @@ def q_network(settings: dict[str, Any], inputs: int, outputs: int, norm: bool = 
 
 
 def epsilon_greedy(net: nn.Module, observation: Tensor, actions: int) -> Callable[[], Tensor]:
-    """What chooses actions in training."""
+    """Function that chooses actions in training."""
     rows, epsilon = len(observation), 0.05
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""How many samples a second on the CPU: PPO's learning call and acting, the kernels compared with plain torch.
+"""Samples a second on the CPU: PPO's learning call and acting, the kernels compared with plain torch.
 
 Both do the same work on the same rollout: all epochs and minibatches of one learning call, with clipping and Adam; or
 one decision for N observations, sampled. The kernels' results equal torch's within rounding (tested).
@@ -23,7 +23,7 @@ from headrace.data.spaces import Box, Discrete, action_column, env_columns
 
 
 class Case(NamedTuple):
-    """What is measured. rows: of the rollout, or observations decided at once (then minibatch is 0)."""
+    """Case that is measured. rows: of the rollout, or observations that are acted on at once (then minibatch is 0)."""
 
     task: str
     rows: int

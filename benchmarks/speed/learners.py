@@ -1,4 +1,4 @@
-"""What several learners cost and gain: the sum of two of them by shared memory compared with gloo, and steps per second
+"""Cost and gain of several learners: the sum of two of them by shared memory compared with gloo, and steps per second
 of PPO by two learners compared with one learner that has one or two threads.
 
     python -m benchmarks.speed.learners

@@ -25,7 +25,7 @@ OWN = ("kernel", "gymnasium", "plain")
 
 
 class Work(NamedTuple):
-    """What is trained. more: Headrace's other settings. libraries: those that have it."""
+    """Training of a comparison. more: Headrace's other settings. libraries: those that have it."""
 
     algorithm: str
     env: str
@@ -53,7 +53,7 @@ CHUNK = 64  # steps of a call
 
 
 def headrace_rate(name: str, hidden: int, batch: int, seconds: float, library: str) -> dict[str, Any]:
-    """Of Headrace, with rollouts of CHUNK steps and an update after each."""
+    """Measure Headrace, with rollouts of CHUNK steps and an update after each."""
     from headrace import Trainer
     from headrace.core.fused import plain_only
 
@@ -73,7 +73,7 @@ def headrace_rate(name: str, hidden: int, batch: int, seconds: float, library: s
 
 
 def sb3_rate(name: str, hidden: int, batch: int, seconds: float, library: str) -> dict[str, Any]:
-    """Of Stable-Baselines3, or of SBX, which has its interface."""
+    """Measure Stable-Baselines3, or SBX, which has its interface."""
     kind = getattr(import_module(library), name.upper())
     settings = {"policy_kwargs": {"net_arch": [hidden, hidden]}, "batch_size": batch, "learning_starts": 100}
     model = kind("MlpPolicy", WORKS[name].env, device="cpu", train_freq=1, gradient_steps=1, **settings)
@@ -82,8 +82,8 @@ def sb3_rate(name: str, hidden: int, batch: int, seconds: float, library: str) -
 
 
 def rltools_rate(name: str, hidden: int, batch: int, seconds: float) -> dict[str, Any]:
-    """Of RLtools, which compiles itself for these sizes at the first call; with MKL where the packages mkl and
-    mkl-include are installed, and much slower without."""
+    """Measure RLtools, which compiles itself for these sizes at the first call. It uses MKL where the packages mkl and
+    mkl-include are installed, and is much slower without."""
     import gymnasium
     import rltools
     from gymnasium.wrappers import RescaleAction

@@ -86,7 +86,7 @@ def sb3_model(name: str, library: str, hidden: tuple[int, ...] | None = None, se
 
 
 def judge_of(name: str) -> Judge:
-    """Who checks a training more often than those of on-policy algorithms."""
+    """Make a judge that checks a training more often than those of on-policy algorithms."""
     judge = Judge(WORKS[name].env, START, MOST_STEPS)
     judge.task = judge.task._replace(check_every=CHECK_EVERY)
     return judge

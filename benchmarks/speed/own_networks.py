@@ -121,7 +121,7 @@ class Case(NamedTuple):
 
     @property
     def kind(self) -> tuple[str, bool]:
-        """What those that are compared have in common."""
+        """Key of the cases that are compared with each other."""
         return self.algorithm, self.registered
 
 

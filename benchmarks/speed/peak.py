@@ -1,10 +1,10 @@
-"""How much of the processor's peak training reaches, and how much its speed varies: PPO `large` and SAC, ten runs each.
+"""Share of the processor's peak that training reaches, and how its speed varies: PPO `large` and SAC, ten runs each.
 
 The peak is that of multiply-adds in registers, on all cores at once, measured before each run: it follows the
 processor's clock, and what its neighbours leave of it. Of the trainings, operations of matrix products alone count: two
 for each weight and sample in a forward pass, in the gradient of the weights and in that of the inputs, where it is
-needed. Runs take turns, each in a process of its own, as in ppo_throughput.py and off_policy.py. Those that began
-while the two cores had an L3 cache in common (core_latency.py) are counted apart from those that did not.
+needed. Runs take turns, each in a process of its own, as in ppo_throughput.py and off_policy.py. Those that began while
+the two cores had an L3 cache in common (core_latency.py) are counted apart from those that did not.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class Dense(NamedTuple):
 
 
 def ppo_operations(actor: Dense, critic: Dense, epochs: int) -> int:
-    """For each environment step: acting; in each epoch forward, and the gradients of the weights and of the inputs."""
+    """Count the operations for an environment step: acting; in each epoch the forward pass, and the gradients of the
+    weights and of the inputs."""
     forward = actor.forward() + critic.forward()
     return forward + epochs * (2 * forward + actor.inputs() + critic.inputs())
 
 
 def sac_operations(actor: Dense, critic: Dense, actions: int, batch: int) -> int:
-    """For each gradient step: targets by the actor and two critics, both critics' step, and the actor's step through
-    both critics."""
+    """Count the operations for a gradient step: targets by the actor and two critics, both critics' step, and the
+    actor's step through both critics."""
     targets = actor.forward() + 2 * critic.forward()
     of_critics = 2 * (2 * critic.forward() + critic.inputs())
     of_actor = 2 * actor.forward() + actor.inputs() + 2 * (critic.forward() + critic.inputs(actions))

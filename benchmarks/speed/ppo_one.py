@@ -27,7 +27,7 @@ class Stopwatch:
         self.row: dict[str, Any] = {}
 
     def over(self, steps: int, act: Any) -> bool:
-        """To be asked after every iteration."""
+        """Take the time after an iteration. True once enough time has passed."""
         now = time.perf_counter()
         if self.first is None:
             self.first = now

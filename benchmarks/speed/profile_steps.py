@@ -1,8 +1,8 @@
-"""Where the time of 100 training steps goes, on each backend: stepping environments, deciding, learning, the rest.
+"""Time of 100 training steps by part, on each backend: stepping environments, acting, learning, the rest.
 
 PPO on CartPole-v1, 4 iterations of 25 steps with 4 epochs, as the trainer's own timer divides them; then 100 steps of
-the environments alone under Python's profiler, to find the functions that take the time. Where a processor does
-not let programs read its clock, the kernel's collecting cannot be divided, and counts as other.
+the environments alone under Python's profiler, to find the functions that take the time. Where a processor does not let
+programs read its clock, the kernel's collecting cannot be divided, and counts as other.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def in_microseconds(row: Row) -> Row:
 
 
 def turning_points(rows: list[Row]) -> dict[str, int | None]:
-    """By way: the first number of environments whose step takes twice as long as the fewest environments'."""
+    """First number of environments whose step takes twice as long as that of the fewest environments, by way."""
     points = {}
     for name in dict.fromkeys(row["config"] for row in rows):
         line = [row for row in rows if row["config"] == name]

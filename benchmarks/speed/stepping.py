@@ -22,7 +22,7 @@ ACTIONS = 64  # rows of actions, used in turn
 
 
 class Way(NamedTuple):
-    """How environments are run. name: as in rows; label: in figures; most: the largest sensible number."""
+    """Way to run environments. name: as in rows; label: in figures; most: the largest sensible number."""
 
     name: str
     label: str

@@ -1,4 +1,4 @@
-"""Whether `headrace tune` chooses well: 20 random cases, its choice compared with the best of a grid.
+"""Test of the choice of `headrace tune`: 20 random cases, its choice compared with the best of a grid.
 
     python -m benchmarks.speed.tuning --only 0        # one case, some minutes; appended to results/tuning.jsonl
     python -m benchmarks.speed.tuning                 # all cases that have no row there yet
@@ -6,9 +6,9 @@
 
 A case is a cost of a step, its spread, whether it computes (a fixed count of operations) or sleeps, and a size of the
 network. tune() has 30 s. A grid of at most 60 cells is then measured for 0.6 s a cell, its best six for 3 s, and the
-best two of these and the choice again in turns of 3 s: the best of many noisy cells is luck in part. The ratio is
-the median over the turns of the choice's speed to a cell's, the lower of two. Returns of these environments do not
-change, so steps/s decide. A case takes about 3.5 minutes.
+best two of these and the choice again in turns of 3 s: the best of many noisy cells is luck in part. The ratio is the
+median over the turns of the choice's speed to a cell's, the lower of two. Returns of these environments do not change,
+so steps/s decide. A case takes about 3.5 minutes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS = ("case", "step", "hidden", "choice", "sps", "best of the grid", "best_
 
 
 class Case(NamedTuple):
-    """What is trained on."""
+    """Environment and network that are trained."""
 
     number: int
     milliseconds: float  # of a step, in the mean
@@ -54,7 +54,7 @@ class Case(NamedTuple):
         return f"{kind} {self.milliseconds:.3g} ms{', spread' if self.heavy else ''}"
 
     def env(self) -> partial[CountedEnv]:
-        """What makes an environment."""
+        """Function that makes an environment."""
         seconds = self.milliseconds / 1e3
         if not self.sleeps:
             return partial(CountedEnv, calibrated(seconds))

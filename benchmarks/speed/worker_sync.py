@@ -1,10 +1,10 @@
-"""How long a parent and its worker processes take to tell each other "go" and "done", by what carries the words.
+"""Time that a parent and its worker processes take to tell each other "go" and "done", by what carries the messages.
 
-Candidates: pipes, eventfds and semaphores, each waited for asleep; spinning for at most SPIN seconds, on a pipe or on
-a word in shared memory, before going to sleep; and what envs.workers.spin_wait makes of it. A round: the parent tells
+Candidates: pipes, eventfds and semaphores, each waited for asleep; spinning for at most SPIN seconds, on a pipe or on a
+word in shared memory, before going to sleep; and what envs.workers.spin_wait makes of it. A round: the parent tells
 every worker, each works for `work` microseconds, and the parent, once all are done, works for `policy` microseconds.
-`rivals` are processes that compute all the time, as other programs do: `rivals_share` is how much they get done, of
-what they do alone.
+`rivals` are processes that compute all the time, as other programs do: `rivals_share` is the share of their work that
+they get done, compared with running alone.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def spinning_word(processes: int) -> Bell:
 
 
 def adopted(processes: int) -> Bell:
-    """As envs.workers.spin_wait has it: spinning where each process has a core, until somebody else wants it."""
+    """Wait as envs.workers.spin_wait does: spin where each process has a core, until another program wants it."""
     reading, writing = os.pipe()
     poll = select.poll()
     poll.register(reading, select.POLLIN)

@@ -93,7 +93,7 @@ def compare(rows: list[Row]) -> None:
 
 
 def collecting(options: argparse.Namespace) -> list[Row]:
-    """With a policy: environments of equal steps on the cores' workers, and slow ones in a process each."""
+    """Cases with a policy: environments of equal steps on the cores' workers, and slow ones in a process each."""
     equal = [
         {"us": us, "workers": cores(), "num_steps": 64, "collection": mode}
         for us in options.us

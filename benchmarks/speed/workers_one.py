@@ -20,7 +20,7 @@ Step = tuple[Callable[[], Any], int, Callable[[], Any]]  # a call, the steps it 
 
 
 def make_env(options: argparse.Namespace) -> Callable[[], gymnasium.Env]:
-    """What makes one environment."""
+    """Function that makes one environment."""
     if options.task == "CartPole-v1":
         return functools.partial(gymnasium.make, "CartPole-v1", disable_env_checker=True)
     return functools.partial(TimedEnv, options.us * 1e-6, options.sleeping, options.heavy)

@@ -1,4 +1,4 @@
-"""What the scripts share: an environment whose step costs what it is told, and a clock that prints steps per second."""
+"""Common parts of the scripts: an environment with a given cost of a step, and a clock that prints steps per second."""
 
 from __future__ import annotations
 
