@@ -59,7 +59,7 @@ def blank(data: bytes, chance: random.Random) -> bytes:
 
 
 def lengthened(data: bytes, chance: random.Random) -> bytes:
-    """Something follows that does not belong there."""
+    """Append bytes that do not belong there."""
     return data + chance.randbytes(chance.choice((1, 100)))
 
 

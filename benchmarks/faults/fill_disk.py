@@ -33,7 +33,7 @@ NAMES = {"ppo": "PPO", "sac": "SAC", "dqn": "DQN with priorities"}
 
 
 class FullDisk(FileOperations):
-    """Has no room left from the n-th write on (0: always)."""
+    """Disk without room from the n-th write on (0: always)."""
 
     def __init__(self, folder: Path, full_from: int) -> None:
         super().__init__(folder, NEED_ROOM)

@@ -43,7 +43,7 @@ for package in (stable_baselines3, sb3_contrib):
 
 
 def files(docs: Path) -> list[str]:
-    """Those with examples."""
+    """Names of the files with examples."""
     return sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md") if examples(path.read_text()))
 
 

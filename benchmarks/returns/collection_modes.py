@@ -1,4 +1,4 @@
-"""Does learning stay the same where others collect? Steps and seconds to the solving return in each mode of collection.
+"""Comparison of learning between modes of collection: steps and seconds to the solving return in each.
 
     python -m benchmarks.returns.collection_modes                        # hours; go on where it was stopped
     python -m benchmarks.returns.collection_modes --only dqn --seeds 3   # a part of it

@@ -81,10 +81,10 @@ class Shown(Env):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is no state."""
+        """Do nothing: there is no state."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 def main() -> None:

@@ -144,7 +144,7 @@ def seconds_of(call: Callable[[], object], seconds: float) -> float:
 
 
 def prepare(case: Case) -> tuple[Work, Work]:
-    """Ours, and the hand-written loop, on the same numbers."""
+    """Make Headrace's work and the hand-written loop's, on the same numbers."""
     kind, settings_kind = algorithm_classes(case.algorithm)
     known = settings_kind.__dataclass_fields__
     settings: Any = {name: x for name, x in RAW.items() if name in known} | case.settings | {"learning_rate": RATE}

@@ -100,7 +100,7 @@ def grid(case: Case, base: Candidate) -> list[Candidate]:
 
 
 def fastest(rows: list[Measured], number: int) -> list[Measured]:
-    """Those of the highest speeds, the best first; no row that failed."""
+    """Rows of the highest speeds, the best first; no row that failed."""
     return sorted((row for row in rows if row.rates), key=lambda row: -row.rate)[:number]
 
 

@@ -230,7 +230,7 @@ class StochasticActorConfig:
     use_sde_at_warmup: bool = False  # actions before learning starts are the policy's too, in place of random ones
 
     def deviation(self, steps: int) -> dict[str, Any]:
-        """These settings as those of an ActorQ. steps: of each environment from learning to learning."""
+        """Settings of an ActorQ's exploration. steps: of each environment from learning to learning."""
         std = self.initial_std or (MATRIX_STD if self.use_sde else 1.0)
         freq = steps if self.sde_sample_freq == -1 else self.sde_sample_freq
         return {"use_sde": self.use_sde, "sde_sample_freq": freq, "use_expln": self.use_expln, "initial_std": std}

@@ -147,7 +147,7 @@ def merged(moments: Moments, reduce: Reduce) -> Moments:
 
 @contextmanager
 def merging(policy: nn.Module, reduce: Reduce) -> Iterator[None]:
-    """Within this block, the policy's normalisers are updated with the rows of all learners."""
+    """Update the policy's normalisers within this block with the rows of all learners."""
     if size_of(reduce) == 1:
         yield
         return

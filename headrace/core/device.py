@@ -16,7 +16,7 @@ Device: TypeAlias = torch.device | str  # as users give it
 
 @contextmanager
 def torch_threads(number: int | None) -> Iterator[None]:
-    """Within this block torch uses `number` CPU threads; afterwards as many as before. None: no change."""
+    """Set the number of torch's CPU threads within this block. None: no change."""
     before = torch.get_num_threads()
     if number is None or number == before:
         yield
@@ -33,7 +33,7 @@ _DENORMAL = 5e-324
 
 @contextmanager
 def without_denormals() -> Iterator[None]:
-    """Within this block, denormal numbers (below 1e-38) are flushed to 0 on this thread.
+    """Flush denormal numbers (below 1e-38) to 0 on this thread within this block.
 
     A processor is about a hundred times slower on denormals. Adam's moving averages decay to them and stay there, since
     0.9 times the smallest number is rounded to itself: units of a relu that never activate would make Adam ten times
@@ -52,7 +52,8 @@ _computing: Callable[[], Sequence[int]] = tuple
 
 @contextmanager
 def cores_taken(computing: Callable[[], Sequence[int]]) -> Iterator[None]:
-    """Within this block kernels leave one core to each process that is computing, but use at least one themselves.
+    """Let kernels leave one core to each process that is computing, within this block. Kernels use at least one core
+    themselves.
 
     computing: returns a file descriptor for each such process, which becomes readable once it has finished.
     """

@@ -134,7 +134,7 @@ def is_traced() -> bool:
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Within this block, plain functions run instead of kernels in this thread: their operations are recorded."""
+    """Run plain functions instead of kernels in this thread, within this block: their operations are recorded."""
     before, _here.traced = _here.traced, True
     try:
         yield
@@ -156,7 +156,7 @@ def kept(make: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def plain_only(plain: bool = True) -> Iterator[None]:
-    """Within this block plain functions run instead of kernels, also in the actors that collect what is ordered within
+    """Run plain functions instead of kernels within this block, also in the actors that collect what is ordered within
     it. plain: False for no change."""
     global _enabled
     before, _enabled = _enabled, _enabled and not plain

@@ -39,7 +39,7 @@ _moments: WeakSet[Moment] = WeakSet()  # of all threads: the user's code, in any
 
 @contextmanager
 def looked_once(none_of_the_users: bool = False) -> Iterator[None]:
-    """Within this block of a thread, what was passed to note() is not examined again until users_code().
+    """Examine what is passed to note() only once in this thread, within this block or until users_code().
 
     none_of_the_users: True for a block in which no code of the user's can run or change anything; users_code() then
     does not end the moment.

@@ -52,15 +52,15 @@ def of_copy(precision: str, device: torch.device) -> str:
 def torch_settings(
     threads: int | None, others: Callable[[], Sequence[int]], precision: str, device: torch.device
 ) -> Iterator[None]:
-    """Within this block torch computes as a training does: see torch_threads(), cores_taken(), without_denormals() and
-    computing()."""
+    """Let torch compute as in a training, within this block: see torch_threads(), cores_taken(), without_denormals()
+    and computing()."""
     with torch_threads(threads), cores_taken(others), without_denormals(), computing(precision, device):
         yield
 
 
 @contextmanager
 def computing(precision: str, device: torch.device) -> Iterator[None]:
-    """Within this block layers compute in float32, tf32 (CUDA only) or bfloat16.
+    """Let layers compute in float32, tf32 (CUDA only) or bfloat16 within this block.
 
     tf32 and bfloat16 round only the factors of matrix products, to 11 and 8 bits: weights, activations, distributions,
     losses, optimizers and environments stay in float32. The CPU kernels support float32 only: with bfloat16 plain torch
@@ -94,7 +94,7 @@ def _rounded(x: Any) -> Any:
 
 @contextmanager
 def _tensor_cores(precision: str) -> Iterator[None]:
-    """Within this block float32 products and convolutions on CUDA are computed as "ieee" or "tf32"."""
+    """Compute float32 products and convolutions on CUDA as "ieee" or "tf32", within this block."""
     backends: Any = torch.backends
     settings = (backends.cuda.matmul, backends.cudnn.conv)
     before = [setting.fp32_precision for setting in settings]

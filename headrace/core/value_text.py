@@ -229,7 +229,7 @@ def _content(kind: type, value: Any) -> Content:
 
 
 def _instance(kind: type, value: Any) -> Content:
-    """Anything else: by its attributes, where it has its own."""
+    """Content of any other object: its attributes, where it has its own."""
     if f"{kind.__module__}.{kind.__qualname__}" in _SHOWN or _is(kind, "numpy", "dtype"):
         return ascii(value), [], True
     if f"{kind.__module__}.{kind.__qualname__}" in _FOUND:
@@ -245,7 +245,7 @@ def _instance(kind: type, value: Any) -> Content:
 
 
 def _collection(kind: type, value: Any) -> Content | None:
-    """Its members, and the attributes of a subclass."""
+    """Members of a collection, and the attributes of a subclass."""
     own = () if kind in _BUILT_IN else chain.from_iterable(_attributes(kind, value))
     for base in _ORDERED:
         if issubclass(kind, base):

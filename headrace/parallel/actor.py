@@ -133,7 +133,7 @@ class Acting:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Inside, networks compute as they do in the learner's process."""
+        """Let networks compute as they do in the learner's process, within this block."""
         plain = plain_only(bool(self.fragments.plain[0]))
         with without_denormals(), computing(self.spec.precision, self.env.device), plain:
             yield

@@ -126,7 +126,7 @@ class InlineCollector:
         """The policy is the learner's own: nothing to do."""
 
     def close(self) -> None:
-        """Nothing is held beyond memory."""
+        """Do nothing: a collector holds only memory."""
 
     @torch.no_grad()
     def fill(self, first_step: int | Tensor) -> None:
@@ -249,7 +249,7 @@ class NoSteps:
         """Do nothing: there is no state."""
 
     def close(self) -> None:
-        """Nothing is held beyond memory."""
+        """Do nothing: a collector holds only memory."""
 
 
 def acts_as_written(collector: InlineCollector) -> bool:

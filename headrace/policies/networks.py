@@ -269,7 +269,7 @@ class OneHotEncoder(nn.Module):
         return (columns == self.choice).to(torch.float32)
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
-        """Nothing to do: zeros and ones are not normalised."""
+        """Do nothing: zeros and ones are not normalised."""
 
 
 @explains_members
@@ -284,7 +284,7 @@ class BinaryEncoder(nn.Module):
         return observation.reshape(observation.shape[0], self.size).to(torch.float32)
 
     def update_statistics(self, observation: Tensor, valid: Tensor) -> None:
-        """Nothing to do: zeros and ones are not normalised."""
+        """Do nothing: zeros and ones are not normalised."""
 
 
 @explains_members
@@ -314,7 +314,7 @@ _other: ContextVar[Callable[[Space, torch.Generator], Any] | None] = ContextVar(
 
 @contextmanager
 def encoders_by(make: Callable[[Space, torch.Generator], Any]) -> Iterator[None]:
-    """Within this block, make_encoder() returns the result of this function, a module with a `size`."""
+    """Let make_encoder() return, within this block, the result of this function, a module with a `size`."""
     token = _other.set(make)
     try:
         yield

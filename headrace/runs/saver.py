@@ -11,7 +11,7 @@ MOST = 16  # largest number of waiting jobs: a checkpoint is two or three, with 
 
 
 class Saver:
-    """Does jobs in a thread, one after another. After a job that failed it does no more."""
+    """Thread that does jobs one after another. After a job that failed it does no more."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "headrace-saver")

@@ -20,8 +20,8 @@ ONE_WISH = 1.0
 
 
 class Interrupts:
-    """Within its block, the name of the first SIGINT, SIGTERM or SIGHUP is stored in `caught`. A signal more than a
-    second later has its usual effect.
+    """Store the name of the first SIGINT, SIGTERM or SIGHUP within this block in `caught`. A signal more than a second
+    later has its usual effect.
 
     A SIGHUP that is ignored, as under nohup, stays ignored. Signals reach only Python's main thread. In another thread
     this does nothing, except within heeding(). At the end of the block the previous handlers are restored.
@@ -70,8 +70,8 @@ _heeded: ContextVar[Interrupts | None] = ContextVar("heeded", default=None)
 
 @contextmanager
 def heeding(interrupts: Interrupts) -> Iterator[None]:
-    """Within this block, Interrupts of this thread also report the signal that `interrupts` of the main thread have
-    caught."""
+    """Let Interrupts of this thread also report, within this block, the signal that `interrupts` of the main thread
+    have caught."""
     token = _heeded.set(interrupts)
     try:
         yield

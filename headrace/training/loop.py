@@ -66,7 +66,7 @@ def train(
 
 @contextmanager
 def looked_at_once(trainer: Trainer, given: Json) -> Iterator[None]:
-    """Within this block, of a whole training, examine functions and modules once rather than before each call of a
+    """Examine functions and modules once within this block, of a whole training, rather than before each call of a
     kernel, if no code of the user's can change them. given: the training's arguments.
 
     The conditions are compiled environments; a policy and an algorithm of the package, or of user classes whose methods

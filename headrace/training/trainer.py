@@ -238,7 +238,7 @@ class Trainer:
         return self.episodes.add(rollout)
 
     def _torch_settings(self) -> AbstractContextManager[None]:
-        """Within this block, use the config's threads and precision, and the run's record of compiled losses."""
+        """Use the config's threads and precision, and the run's record of compiled losses, within this block."""
         others = self.env.computing if isinstance(self.env, ActorEnv) else tuple
         precision, device = self.config.precision, self.placement.learn
         return self._tries.active(torch_settings(self.config.threads, others, precision, device))

@@ -140,7 +140,7 @@ def state_of(run):
 
 
 def test_dqn_finds_the_end_of_the_switchback_with_it():
-    """Without it, six of 14 seeds find the end by chance: this one does not."""
+    """Six of 14 seeds find the end without it, by chance: this one does not."""
     found = {"rnd": 0.0, "none": 0.0}
     for intrinsic in found:
         with closing(hr.Trainer("dqn", "Switchback", intrinsic=intrinsic, seed=1, progress="none")) as trainer:

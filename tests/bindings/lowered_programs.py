@@ -160,7 +160,7 @@ class _Noted(Exception):
 
 @contextmanager
 def by_programs() -> Iterator[None]:
-    """Inside, no kernel serves a learning call but programs of losses."""
+    """Let only programs of losses serve learning calls, within this block."""
     for module in pkgutil.walk_packages(bindings.__path__, f"{bindings.__name__}."):
         importlib.import_module(module.name)
     learning = compiled_learning.__name__, compiled_objectives.__name__
@@ -176,7 +176,7 @@ def by_programs() -> Iterator[None]:
 
 @contextmanager
 def _noting(known: Entries) -> Iterator[list[Asked]]:
-    """Inside, losses are learned in plain PyTorch, and the programs that would serve them are noted."""
+    """Learn losses in plain PyTorch within this block, and note the programs that would serve them."""
     found: list[Asked] = []
 
     def noted(self: CompiledLoss, arguments: Any, seen: Any, again: bool = False) -> Any:

@@ -97,7 +97,7 @@ def test_layer_normalisation_and_activations(activation, dueling):
     [{"hidden": ()}, {"hidden": (), "dueling": True}, {"hidden": (12,), "dueling": True}, {"hidden": (700, 20)}],
 )
 def test_any_number_and_width_of_layers(settings):
-    """Also two branches that both read the observation."""
+    """One case has two branches that both read the observation."""
     compare(activation="tanh", **settings)
 
 

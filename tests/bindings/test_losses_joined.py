@@ -82,7 +82,7 @@ def thrice(net: nn.Module, b: dict[str, Tensor]) -> Tensor:
 
 
 def elsewhere(net: nn.Module, b: dict[str, Tensor]) -> Tensor:
-    """Once more, of other inputs: nothing is equal."""
+    """Loss of once(), added for other inputs: nothing is equal."""
     return once(net, b) + once(net, b | {"obs": b["obs"].square()})
 
 

@@ -30,7 +30,7 @@ def weights(x: Tensor) -> Tensor:
 
 
 def rolled(net: Net, b: dict[str, Tensor]) -> Tensor:
-    """Along one dimension, along several, and over all numbers of a matrix."""
+    """Loss with roll along one dimension, along several, and over all numbers of a matrix."""
     x = net.first(b["x"])
     matrix = torch.arange(12, dtype=x.dtype).view(3, 4).roll(5)
     several = x.view(-1, 3, 4).roll((1, -2), (1, 2)) * matrix

@@ -330,7 +330,7 @@ def test_durations(seconds, says):
 
 
 class WithText(Right):
-    """Has a member that policies cannot read."""
+    """Environment with a member that policies cannot read."""
 
     observation_space = Dict(body=Box(-100, 100, (2,)), mission=Text(9))
 

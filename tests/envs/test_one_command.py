@@ -70,7 +70,7 @@ def test_training_from_one_command(name, package, episodes, here, capsys):
 
 
 def test_atari_from_one_command(here, capsys):
-    """Without an evaluation, since a game is long."""
+    """The training has no evaluation, since a game is long."""
     pytest.importorskip("ale_py")
     train.main(["ppo", "ALE/Pong-v5", *SMALL, "--threads", "1", "--total-steps", "64", "--final-episodes", "0"])
     assert "headrace eval runs/ppo/ALE" in capsys.readouterr().out

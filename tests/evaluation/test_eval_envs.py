@@ -163,7 +163,7 @@ def test_short_episodes_are_not_favoured():
 
 
 class Tired(Simulator):
-    """Its second episode is not like its first: each one has one step more."""
+    """Simulator whose episodes differ: each one has one step more than the one before."""
 
     def __init__(self):
         super().__init__()

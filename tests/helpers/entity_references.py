@@ -13,7 +13,7 @@ State = dict[str, np.ndarray]
 
 
 class Outcome(NamedTuple):
-    """After a step."""
+    """Outcome of a step."""
 
     state: State
     reward: np.ndarray  # [W, agents]

@@ -116,7 +116,7 @@ def squashed(output, random):
 
 
 def mean(x, weight):
-    """Over rows that count."""
+    """Mean over rows that count."""
     return sum(a * b for a, b in zip(x, weight.double(), strict=True)) / max(1, int((weight > 0).sum()))
 
 

@@ -34,12 +34,12 @@ class StrictTensor(torch.Tensor):
         return f"StrictTensor({self.numbers!r})"
 
     def tolist(self):
-        """Its values, as of a GPU tensor."""
+        """Values as a list, as of a GPU tensor."""
         return self.numbers.tolist()
 
     @property
     def data(self):
-        """Its values without autograd history; the setter takes those of another tensor."""
+        """Values without autograd history; the setter takes those of another tensor."""
         return self.detach()
 
     @data.setter
@@ -96,7 +96,7 @@ class _TorchTensor(TorchFunctionMode):
 
 @contextmanager
 def strict_device():
-    """Within this block `device="meta"` is the simulated device. Yields it."""
+    """Make `device="meta"` the simulated device within this block. Yields it."""
     settings = torch.__future__
     before = settings.get_swap_module_params_on_conversion()
     settings.set_swap_module_params_on_conversion(True)  # in place, as from the CPU to a GPU

@@ -35,8 +35,8 @@ class VersionPolicy(Policy):
 
 
 class VersionEnv(gymnasium.Env):
-    """Its reward is its action. Steps take `pause` seconds; episodes have `least` to 2 * least steps, and their lengths
-    are written to a file."""
+    """Environment whose reward is its action. Steps take `pause` seconds; episodes have `least` to 2 * least steps, and
+    their lengths are written to a file."""
 
     observation_space = action_space = SPACE
 

@@ -34,7 +34,7 @@ SMALL = {"num_envs": 4, "num_steps": 8, "minibatch_size": 16, "epochs": 1, "hidd
 
 @pytest.fixture
 def plain():
-    """Without kernels, which would be compiled for this alone."""
+    """Run plain functions: kernels would be compiled for these tests alone."""
     with fused.plain_only():
         yield
 
@@ -295,7 +295,7 @@ with fused.plain_only():
 
 
 def processes(folder: Path) -> list[int]:
-    """Those of a run: its name is in their environment."""
+    """Processes of a run: its name is in their environment."""
     found = []
     for words in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):

@@ -240,7 +240,7 @@ def test_it_says_how_many_actors_are_at_work(capfd):
 def test_statistics_of_a_policy_of_ones_own_are_refused():
     class Own(hr.ActorCritic):
         def update_statistics(self, rollout, returns):
-            """Something that cannot be merged."""
+            """Do an update that cannot be merged."""
 
     env = hr.make("CartPole-v1", 1)
     policy = Own(env.observation_space, env.action_space, hidden=(16,))
@@ -249,7 +249,7 @@ def test_statistics_of_a_policy_of_ones_own_are_refused():
 
 
 class Broken(gym.Env):
-    """Its rewards are NaN."""
+    """Environment whose rewards are NaN."""
 
     observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
 

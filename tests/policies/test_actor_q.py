@@ -56,7 +56,7 @@ def test_random_actions_fill_the_box_alike(deterministic):
 
 @torch.no_grad()
 def test_noise_that_remembers_stays_normal_and_keeps_its_share():
-    """Its variance is 1 once it has forgotten where it began; random actions still fill the box alike."""
+    """The noise's variance is 1 once it has forgotten where it began; random actions still fill the box uniformly."""
     policy, rows = made(True, noise_autocorrelation=0.9), 4096
     policy.exploration.fill_(1.0)
     rnn_state, seen = policy.initial_state(rows), torch.zeros(rows, 3)

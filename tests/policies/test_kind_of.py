@@ -13,7 +13,7 @@ SEEN, CHOICES, TORQUES = hr.Box(-1, 1, (3,)), hr.Discrete(3), hr.Box(-1, 1, (2,)
 
 
 class Empty(hr.ActorCritic):
-    """Nothing of its own."""
+    """Subclass without anything of its own."""
 
 
 class Constructed(Empty):

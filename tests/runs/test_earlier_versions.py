@@ -51,7 +51,7 @@ def forge(run, change, of_now=False):
 
 
 def lacking(body):
-    """Without settings and arguments that are as by default, and with others that are off."""
+    """Manifest without settings and arguments that have their default, and with others that are off."""
     policy = body["policy"]["config"]
     for name, argument in signature(ActorCritic).parameters.items():
         if name in policy and policy[name] == json.loads(json.dumps(argument.default, default=str)):

@@ -189,7 +189,7 @@ if __name__ == "__main__":
 
 
 def test_a_compiled_environment_of_the_main_script_needs_no_module():
-    """Its annotations are strings, which name what the script has imported."""
+    """The environment's annotations are strings, which name what the script has imported."""
     text = user_file.changed("s.n > 3", "action == 1")
     Path("script.py").write_text(user_file.HEAD + text + SCRIPT.format(options=OPTIONS))
     done = forked.run([sys.executable, "script.py"], capture_output=True, text=True)
@@ -200,7 +200,7 @@ def test_a_compiled_environment_of_the_main_script_needs_no_module():
 
 def test_training_waits_only_where_four_are_queued(monkeypatch):
     class Slow:
-        """Has a result at every third look that may take time."""
+        """Evaluation with a result at every third look that may take time."""
 
         idle, looks = True, 0
 

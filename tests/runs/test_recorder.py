@@ -20,7 +20,7 @@ def test_saving_takes_no_more_than_its_share_of_the_time(share, least, most, tmp
         save(folder, *arguments, **facts)
 
     class Waiting(recorder.Saver):
-        """While a save is under way no other begins: let each be done at once."""
+        """Saver that finishes each save at once: no other save begins while one is under way."""
 
         def submit(self, *job, **options):
             super().submit(*job, **options)

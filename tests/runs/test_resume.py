@@ -68,7 +68,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit():
 
 
 def test_a_compiled_world_resumes_bit_for_bit(monkeypatch):
-    """Its acting and learning are kernels too, from the first iteration to the last."""
+    """Acting and learning of the compiled environment are kernels too, from the first iteration to the last."""
     options = LONG | {"num_envs": 16, "num_steps": 32, "backend": "cpu", "target_return": None, "save_freq": 1000}
     straight = hr.train("ppo", "CartPole-v1", **options)
     served, serves = set(), fused._serves
@@ -111,7 +111,7 @@ def test_a_run_is_resumed_by_one_process_from_what_it_has_read_within_its_lock(m
     run = hr.train("ppo", Walk(), **TINY | {"total_steps": 200})
 
     class Other(resuming.Trainer):
-        """While one training that resumes is being made, another one comes."""
+        """Trainer during whose construction another training resumes the same run."""
 
         def __init__(self, *args, **options):
             with pytest.raises(RuntimeError, match=rf"another training \(process {os.getpid()} on "):
@@ -187,7 +187,8 @@ def test_a_resumed_replay_truncates_the_episodes_that_could_not_be_saved():
 
 
 class Marked(gymnasium.Env):
-    """Its observations are the episode's first random number and the step; ends after five steps, each earns 1."""
+    """Environment that observes the episode's first random number and the step. It ends after five steps; each earns
+    1."""
 
     observation_space = Box(0, 10, (2,))
     action_space = Discrete(2)

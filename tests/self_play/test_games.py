@@ -167,7 +167,7 @@ def unequal_ends():
 
 
 def test_a_game_is_won_by_the_return_of_the_whole_game():
-    """Also where the learner has ended before the opponent, or after it."""
+    """The learner ends before the opponent, or after it."""
     pytest.importorskip("pettingzoo")
     env = games(unequal_ends, 4, opponents=2, latest_share=0.0, best_share=1.0, snapshot_freq=10_000)
     rollout = stepped(env, 9)  # of each game two steps of play, and a masked one

@@ -11,7 +11,7 @@ from headrace.training.plan import settle
 
 
 def threads(pixels: int, **options):
-    """Those of a training from square images."""
+    """Number of threads of a training from square images."""
     plan = settle("ppo", "CartPole-v1", None, None, {"num_envs": 2, **options})
     policy = ActorCritic(Box(0, 255, (pixels, pixels), np.uint8), Discrete(2), hidden=(), images="small")
     return build._threads(plan, plan.config, policy, Placement.on("cpu"))

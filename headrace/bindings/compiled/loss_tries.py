@@ -101,7 +101,7 @@ class RunTries:
 
     @contextmanager
     def active(self, settings: AbstractContextManager[None] | None = None) -> Iterator[None]:
-        """Inside, which is inside `settings` too, losses that are called belong to this run."""
+        """Count losses that are called within this block, which is within `settings` too, as losses of this run."""
         before = _active.set(self)
         try:
             with settings or nullcontext():

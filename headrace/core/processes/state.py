@@ -111,8 +111,8 @@ _held: ContextVar[ProcessState | None] = ContextVar("held", default=None)
 
 @contextmanager
 def held(state: ProcessState | None = None) -> Iterator[ProcessState]:
-    """Within this block, other processes carry out this thread's orders in `state`. None: the state at the beginning of
-    the block, since an environment that is made within it may change this process's."""
+    """Let other processes carry out this thread's orders in `state`, within this block. None: the state at the
+    beginning of the block, since an environment that is made within it may change this process's state."""
     state = state or ProcessState.now()
     token = _held.set(state)
     try:

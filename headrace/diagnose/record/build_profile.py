@@ -34,7 +34,7 @@ GRID = 0.1  # s between points of a series
 
 @dataclass(frozen=True)
 class Recording:
-    """Everything that was recorded of one run of a script."""
+    """Records of one run of a script."""
 
     folder: Path  # of the spool files
     monitor: ProcessMonitor

@@ -22,7 +22,7 @@ FORCED = {signal.SIGTERM: 2.0, signal.SIGKILL: 2.0}  # s to wait for each to tak
 
 @contextmanager
 def guarded(pid: int) -> Iterator[None]:
-    """Have the process `pid` and its children ended if this process ends before the block does."""
+    """End the process `pid` and its children if this process ends before the block does."""
     environment = {name: value for name, value in os.environ.items() if name != "HEADRACE_DIAGNOSE"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     # in a session of its own: what ends the group of the diagnosis, as Ctrl-C in a terminal, does not end it

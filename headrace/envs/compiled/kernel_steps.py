@@ -16,7 +16,7 @@ from headrace.kernels.targets.cpu.env import CpuEnvs
 
 
 class KernelSteps:
-    """Does with kernels what OneEnv does in plain Python. Row 0 of the rollout has the present observation."""
+    """Kernels in the place of OneEnv's plain Python. Row 0 of the rollout has the present observation."""
 
     def __init__(self, ir: EnvIR, params: Settings) -> None:
         self.ir, self.target = ir, CpuEnvs(ir, 1, params, threads=1)

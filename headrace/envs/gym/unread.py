@@ -24,7 +24,7 @@ _told: set[tuple[str, str]] = set()
 
 
 class Unread(NamedTuple):
-    """Something that an environment reports and that is not read, and what to do about it."""
+    """Entry that an environment reports and that is not read, and what to do about it."""
 
     found: str
     advice: str
@@ -40,7 +40,7 @@ _collecting: ContextVar[dict[Unread, None] | None] = ContextVar("collecting", de
 
 @contextmanager
 def collected() -> Iterator[dict[Unread, None]]:
-    """Within this block, unread entries are collected, each once and in order, instead of printed."""
+    """Collect unread entries within this block, each once and in order, instead of printing them."""
     kept: dict[Unread, None] = {}
     token = _collecting.set(kept)
     try:

@@ -166,9 +166,10 @@ def _naming(name: str, i: int) -> Iterator[None]:
 
 
 class _Silence:
-    """Within this block, replace three functions of MuJoCo's: warnings, which it would print and write to a file in the
-    working folder; fatal errors, which would end the process; and timers, which take a tenth of a step. They belong to
-    the process: the first of several blocks in several threads replaces them, and the last one restores them."""
+    """Replace three of MuJoCo's functions within this block: warnings, which it would print and write to a file in
+    the working folder; fatal errors, which would end the process; and timers, which take a tenth of a step. The
+    functions belong to the process: the first of several blocks in several threads replaces them, and the last one
+    restores them."""
 
     def __init__(self) -> None:
         self._blocks, self._before, self._lock = 0, list[int | None](), Lock()

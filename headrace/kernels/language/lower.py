@@ -240,7 +240,7 @@ def _check_arguments(scope: Scope, role: str, count: int, declarations: Declarat
 
 
 def _reached(helpers: list[Function], entries: list[Function]) -> tuple[Function, ...]:
-    """Without the helpers that only an earlier guess of kinds asked for."""
+    """Leave out helpers that only an earlier guess of kinds asked for."""
     kept: list[Function] = list(entries)
     for helper in reversed(helpers):  # a helper stands after those it calls
         names = {n.id for f in kept for n in ast.walk(f.node) if isinstance(n, ast.Name)}

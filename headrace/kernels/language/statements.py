@@ -351,7 +351,7 @@ _FORMS = {
 
 
 def _fits(have: Kind, want: Kind) -> bool:
-    """Can a value be converted to what is wanted?"""
+    """Tell whether a value can be converted to the kind that is wanted."""
     if isinstance(have, Tuple) and isinstance(want, Tuple) and len(have.items) == len(want.items):
         return all(_fits(a, b) for a, b in zip(have.items, want.items, strict=True))
     return have == want or (have in NUMBERS and want in NUMBERS)

@@ -44,5 +44,6 @@ def locate(made: ast.AST, source: ast.AST) -> None:
 
 
 def pure(*nodes: ast.AST) -> bool:
-    """May these be computed even where their value is not wanted? Not if they index an array or call a helper."""
+    """Tell whether these may be computed even where their value is not wanted. False if they index an array or call a
+    helper."""
     return not any(getattr(part, "guarded", False) for node in nodes for part in ast.walk(node))

@@ -50,8 +50,8 @@ def add_up(depth, count, tree, rows):
 
 @njit(**INNER)
 def append_row(ring, n):
-    """After environment n has appended a row: the priorities of those from the one that can be drawn now to the one
-    that was overwritten. See PrioritizedReplay._write."""
+    """Update priorities after environment n has appended a row: from the row that can be drawn now to the one that was
+    overwritten. See PrioritizedReplay._write."""
     p, written = ring.priorities, ring.written[n]
     first = written - np.int64(p.ahead)
     for time in range(max(first, 0), written + 1):

@@ -59,4 +59,4 @@ def step(worker, state, count, arguments):
 
 @njit(**ENTRY)
 def silent(ignored):
-    """Nothing: takes the place of MuJoCo's function for warnings, which would write a file."""
+    """Do nothing: replaces MuJoCo's function for warnings, which would write a file."""

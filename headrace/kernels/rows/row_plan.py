@@ -164,7 +164,8 @@ def rows_of_block(tiles: int, accumulators: int, block: int = 0) -> int:
 
 
 def outer_form(outer: Outer) -> Form:
-    """Along which factor's numbers an Outer's lanes run: "dots" where neither is turned around, and lanes are rows."""
+    """Factor along whose numbers an Outer's lanes run, "left" or "right". "dots" where lanes are rows and neither
+    factor is transposed."""
     n, k = outer.shape
     if n * k <= FEW or min(n, k) <= 2:
         return "dots"

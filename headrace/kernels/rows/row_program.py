@@ -38,7 +38,7 @@ class Count:
     plus: float = 0.0
 
     def at(self, rows: int) -> float:
-        """Its value for so many rows."""
+        """Value for so many rows."""
         return self.plus + self.factor * (rows - self.less) ** float(self.power)
 
     def __str__(self) -> str:

@@ -111,7 +111,7 @@ class _Planner:
         return {id(value): accumulators(value)} if isinstance(value, Outer) and not self.by_weights else {}
 
     def _pack_weights(self) -> None:
-        """Have the weights of products on tiles packed, once, before the first phase that reads them."""
+        """Pack the weights of products on tiles, once, before the first phase that reads them."""
         known: dict[object, Packed] = {}
         first: dict[Packed, int] = {}
         for value in self.program.values() if self.split else ():
@@ -172,7 +172,7 @@ class _Planner:
             phase.steps.append(value)
 
     def _lasting(self, values: list[Value]) -> set[Value]:
-        """Those of a phase's values that are read after its steps: by outputs, or in a later phase."""
+        """Values of a phase that are read after its steps: by outputs, or in a later phase."""
         own = set(values)
         found = {value for output in self.program.outputs for value in self.loaded(output.view.value)} & own
         for value in self.stored - own:

@@ -122,12 +122,13 @@ def _linker() -> _Linker:
 
 @contextmanager
 def _linking() -> Iterator[None]:
-    """Within this, Numba only translates what it compiles. Other threads cannot compile meanwhile.
+    """Let Numba only translate what it compiles, within this block. Other threads cannot compile meanwhile.
 
-    Nor does it time its calls of LLVM, which it does for each function that is being compiled, thus ten times what is
-    ten calls deep; nor count references to arrays: all are arguments, which are not counted.
-    Colours of error messages, which it makes of each type that does not fit, take a twentieth of the time: none here.
-    Python looks for garbage rarely: to go through all that is in memory each time is a fifth of the time.
+    Several things that Numba and Python would do are left out, because they take time. Numba would time its calls of
+    LLVM for each function that is being compiled, thus ten times for code that is ten calls deep. It would count
+    references to arrays: all are arguments, which are not counted. It would colour error messages, which it makes of
+    each type that does not fit; that takes a twentieth of the time. Python would look for garbage often, and go through
+    all that is in memory each time; that takes a fifth of the time.
     """
     changed = [
         (cpu_target.target_context, "_internal_codegen", _linker()),

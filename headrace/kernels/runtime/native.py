@@ -162,7 +162,7 @@ def _add_slots(argument: Argument, found: list[int]) -> None:
 
 
 def kind(argument: Argument) -> str:
-    """Everything that determines an argument's type in compiled code, as text."""
+    """Text with all that determines an argument's type in compiled code."""
     if isinstance(argument, tuple):
         fields = ",".join(getattr(argument, "_fields", ()))
         return f"{type(argument).__name__}[{fields}]({','.join(map(kind, argument))})"
@@ -182,7 +182,7 @@ def target_machine() -> llvm.TargetMachine:
 
 @cache
 def processor() -> tuple[str, str, llvm.Target]:
-    """Its name, its features, and LLVM's target for it."""
+    """Name and features of the processor, and LLVM's target for it."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.Target.from_default_triple()

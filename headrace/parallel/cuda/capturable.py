@@ -33,9 +33,9 @@ class NotCapturable(RuntimeError):
 
 
 class Capturable(ExitStack):
-    """Within this block, an operation that a graph cannot record raises NotCapturable with its file and line.
+    """Raise NotCapturable, with file and line, for an operation within this block that a graph cannot record.
 
-    After it, `left_behind()` gives the bytes of tensors made inside that are still alive.
+    left_behind() gives the bytes of tensors made within the block that are still alive after it.
     """
 
     def __enter__(self) -> Self:

@@ -120,7 +120,7 @@ def test_a_callbacks_network_evaluates_where_its_function_plays_though_gradients
 
 @pytest.mark.parametrize(("elsewhere", "role"), [(True, Role.EVALUATION), (False, Role.ENVIRONMENT)])
 def test_a_callback_that_plays_evaluates_where_its_library_plays_too(elsewhere: bool, role: Role) -> None:
-    """Without another place that plays, the script's function may be an override that collects the data."""
+    """The script's function may be an override that collects the data, unless another place plays."""
     loop, collect = (Code(f"/x/site-packages/some/{name}.py", name, f"some.{name}", 5, ()) for name in ("run", "play"))
     backward = Code("/x/site-packages/torch/_tensor.py", "Tensor.backward", "torch._tensor", 1, ())
     callback = Code("/me/train.py", "Check._on_step", "__main__", 5, ("__main__.Check",))

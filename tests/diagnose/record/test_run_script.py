@@ -134,7 +134,7 @@ DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTE
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are found in Linux's /proc")
 def test_a_script_ends_where_its_diagnosis_is_killed(tmp_path: Path) -> None:
-    """Also one that ignores signals, and its children."""
+    """A script that ignores signals ends, too, and so do its children."""
     lines = f"{DEAF}child = multiprocessing.Process(target=spin, args=(99,))\nchild.start()\n"
     lines += f"open({str(tmp_path / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{child.pid}} ')\nspin(99)"
     (tmp_path / "run.py").write_text(WORK + "".join(f"    {line}\n" for line in lines.splitlines()))
@@ -203,7 +203,8 @@ def test_ctrl_c_ends_it_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_script_is_left_as_it_is(tmp_path: Path) -> None:
-    """Its words, folder, module path, random numbers, threads and handlers are those of a run without a diagnosis."""
+    """The script's arguments, folder, module path, random numbers, threads and handlers are those of a run without a
+    diagnosis."""
     script = tmp_path / "run.py"
     script.write_text(
         "import os, random, signal, sys, threading\n"

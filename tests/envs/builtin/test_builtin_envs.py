@@ -94,7 +94,7 @@ def visited(name: str, steps: int, seed: int = 0) -> Steps:
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
-    """Within 1e-5 * max(1, |x|)."""
+    """Check that numbers agree within 1e-5 * max(1, |x|)."""
     np.testing.assert_array_less(np.abs(found - expected), 1e-5 * np.maximum(1.0, np.abs(expected)))
 
 

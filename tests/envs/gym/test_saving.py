@@ -95,7 +95,7 @@ def test_a_state_is_a_copy():
 
 def test_what_cannot_be_saved_begins_again():
     class WithoutMethods(gymnasium.Wrapper):
-        """May have a state that nobody knows."""
+        """Wrapper that may have a state which cannot be saved."""
 
     assert not savable(WithoutMethods(Drifting())) and not savable(TransformReward(Drifting(), lambda x: x))
     assert not savable(gymnasium.make("CartPole-v1")) and savable(limited(Drifting))

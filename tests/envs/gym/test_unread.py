@@ -131,7 +131,7 @@ def test_vectors_and_agents_are_told_to_give_masks_as_observations(tmp_path, cap
 
 
 class Later(Tells):
-    """Has a mask in the infos of its steps, and none in those of its resets."""
+    """Environment with a mask in the infos of its steps, and none in those of its resets."""
 
     def __init__(self):
         super().__init__()

@@ -88,7 +88,7 @@ def test_a_time_limit_takes_the_place_of_that_of_a_gymnasium_id(limit):
 
 
 def test_the_limit_of_a_wrapper_around_an_own_class_is_known():
-    """Without gymnasium.make() there is no spec."""
+    """There is no spec without gymnasium.make()."""
 
     def world():
         return gymnasium.wrappers.Autoreset(gymnasium.wrappers.TimeLimit(Counting(length=100), 7))

@@ -159,7 +159,7 @@ def test_atari_comes_preprocessed(pong):
 
 
 def test_modes_of_atari_agree(pong):
-    """Until its first episode ends, a game does not know how it will be reset."""
+    """A game does not know how it will be reset until its first episode ends."""
     next_step, same_step = (run(pong(autoreset_mode=mode), 12) for mode in ("NextStep", "SameStep"))
     end = int((~next_step.valid[:, 0]).nonzero()[0])
     assert torch.equal(next_step.observation[: end + 1], same_step.observation[: end + 1])

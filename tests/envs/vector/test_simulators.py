@@ -213,7 +213,7 @@ def _ageless(num_envs, autoreset):
 
 
 class Ageless(ByMask):
-    """Its observations do not tell how much time is left."""
+    """Simulator whose observations do not tell how much time is left."""
 
     def _seen(self):
         return torch.zeros(self.num_envs, 2)

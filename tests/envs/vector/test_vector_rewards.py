@@ -19,7 +19,7 @@ MODES = pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 
 
 class Counts(gymnasium.Env):
-    """Its reward is the number of the step."""
+    """Environment whose reward is the number of the step."""
 
     observation_space, action_space = Box(-99, 99, (1,)), Discrete(2)
 

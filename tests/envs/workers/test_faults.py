@@ -54,7 +54,7 @@ class Stubborn(Counter):
 
 
 class Quits(Counter):
-    """Would end the process at its second step."""
+    """Environment that would end the process at its second step."""
 
     def __init__(self, how) -> None:
         super().__init__()

@@ -315,7 +315,7 @@ def test_rows_of_a_block_depend_on_memory_alone() -> None:
 
 
 def test_a_relu_of_products_is_part_of_them() -> None:
-    """Also of products side by side with a bias for each, of more terms than one pass takes, and of NaN."""
+    """Cases are products side by side with a bias for each, products of more terms than one pass takes, and NaN."""
     build, (x,), (w, b, v) = Builder(), columns((70,)), uniforms((2, 9, 70), (2, 9), (3, 18))
     zero = build.number(0.0, (2, 9))
     each = [build.product(whole(x), View(w, (9, 70), (70, 1), 630 * i)) for i in range(2)]

@@ -50,7 +50,7 @@ def in_order(own: Plan) -> bool:
 
 @pytest.mark.parametrize(("joined", "groups"), [(False, 3), (True, 2)])
 def test_networks_are_computed_one_after_the_other(joined: bool, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those whose gradients come of each other's numbers are computed together."""
+    """Networks whose gradients depend on each other's numbers are computed together."""
     assert len(passes(plan(critics(joined), split=True))) == 1
     monkeypatch.setattr(row_schedule, "MEMORY", ROOM)
     own = plan(critics(joined), split=True)

@@ -108,7 +108,7 @@ def in_float64(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> dict[str, np.ndar
 def test_gradients_err_no_more_than_those_in_vectors(
     inputs: int, outputs: int, lanes: int, by_weights: bool, tiles: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of rows that do not fill a block: lanes behind them are not counted."""
+    """Rows need not fill a block: lanes after the last row are not counted."""
     monkeypatch.setattr(row_plan, "ON_TILES", lanes)
     program = learning(inputs, outputs)
     own, vectors = plan(program, by_weights=by_weights, split=True), plan(program, by_weights=by_weights)

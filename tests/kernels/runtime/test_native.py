@@ -135,7 +135,7 @@ def test_numba_then_compiles_as_usual():
 
 
 def test_what_is_called_in_several_ways_is_linked_once():
-    """Also where the function that is linked is called by one that Numba compiles as usual."""
+    """One caller of the linked function is compiled by Numba as usual."""
 
     @njit
     def add(x, n):

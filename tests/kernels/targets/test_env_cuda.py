@@ -277,7 +277,7 @@ def test_draws_are_never_contracted(compile_ptx):
 
 @pytest.mark.parametrize("cls", [PixelPendulum, Colours])
 def test_pictures_are_never_contracted(compile_ptx, cls):
-    """Their bytes are the same on every target."""
+    """Images have the same bytes on every target."""
     ptx = compile_ptx(read(cls), "draw")
     assert "mul.rn.f32" in ptx and "fma.rn.f32" not in ptx
 

@@ -16,7 +16,7 @@ from headrace.kernels.targets.params import pack_params
 
 
 class Lamps(KernelEnv):
-    """Has a parameter of each kind."""
+    """Environment with a parameter of each kind."""
 
     observation_space, action_space = Box(0.0, 1.0, (1,)), Discrete(2)
 

@@ -68,7 +68,7 @@ def lower(traced: Traced, name: str) -> Program:
 
 @contextmanager
 def _refusing(traced: Traced, node: Node) -> Iterator[None]:
-    """Inside, what a node cannot be refuses the loss, with the node's line."""
+    """Refuse the loss, with a node's line, if the node cannot be lowered within this block."""
     try:
         yield
     except Mismatch as error:

@@ -34,7 +34,7 @@ BATCHES = 64  # of a product with weights of their own for each: so many product
 
 @rule("sum", "mean", "amax", "amin", "prod", "any", "all", "max", "min", "argmax", "argmin", chosen=True)
 def reduction(lowering: Lowering, node: Node) -> Lowered:
-    """Those over some dimensions, or over all."""
+    """Lower a reduction over some dimensions, or over all."""
     name = operation_name(node)
     x = lowering.tensor(node, node.args[0])
     dims, keep = _dims(node, len(x.dims)), bool(given(node, "keepdim", False))
@@ -133,7 +133,7 @@ def reduced(lowering: Lowering, name: str, x: Tensor, dims: Sequence[int], keep:
 
 
 def squeezed(x: Tensor, dims: Sequence[int], keep: bool) -> Tensor:
-    """Without dimensions of size 1, unless they are kept."""
+    """Remove dimensions of size 1, unless they are kept."""
     return x if keep else reshaped(x, [size for d, size in enumerate(x.sizes) if d not in dims])
 
 

@@ -110,7 +110,7 @@ class Caller:
         return Address(self._kept, place.offset * lanes + offset)
 
     def moved(self, at: Address, index: str, times: int) -> Address:
-        """So many times an index of the function's further on."""
+        """Address that is `times` * `index` further on, where `index` is a value of the function."""
         key = at.base, index, times
         if key not in self._bases:
             self._bases[key] = self.body.at(at.base, self.body.times(index, times))

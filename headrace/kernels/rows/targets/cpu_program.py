@@ -22,7 +22,8 @@ ANNOUNCEMENT = "compiling the threads of compiled losses (once, about 1 s) ..."
 
 
 def parts_of(rows: int, lanes: int, by_weights: bool = False) -> int:
-    """Into how many parts so many rows are divided, whatever the number of threads: a part has a block at least."""
+    """Number of parts into which so many rows are divided, whatever the number of threads. A part has at least one
+    block."""
     least = max(LEAST, lanes)
     if by_weights:
         return max(1, min(PARTS, rows // least))
@@ -52,7 +53,7 @@ class Layout:
         return len(self.pieces)
 
     def parts_of(self, rows: int) -> int:
-        """Into how many parts so many rows are divided."""
+        """Number of parts into which so many rows are divided."""
         return parts_of(rows, self.lanes, by_weights=any(self.pieces))
 
     def tasks(self, parts: int) -> list[int]:

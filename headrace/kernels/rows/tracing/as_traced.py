@@ -66,7 +66,7 @@ def _lstm_by_step(*args: Any) -> Any:
 
 @contextmanager
 def as_traced() -> Iterator[AsTraced]:
-    """Inside, in this thread: distributions do not check their arguments, which asks about the data; an LSTM is its
-    steps, and what `.item()` returns a tensor."""
+    """Change torch within this block, in this thread. Distributions do not check their arguments, which would read the
+    data; an LSTM is its steps, and `.item()` returns a tensor."""
     with unchecked(), AsTraced() as mode:
         yield mode

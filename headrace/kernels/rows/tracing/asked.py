@@ -12,10 +12,10 @@ ASKING = {"__bool__", "__float__", "__int__", "__index__", "__format__", "__repr
 
 
 class Asked(TorchFunctionMode):
-    """Inside, `names` are noted of settings whose tensor, or what is computed of settings alone, Python asks for its
-    number.
+    """Note, in `names`, settings whose number Python reads within this block: from the setting's own tensor, or from
+    one that is computed from settings alone.
 
-    settings: by their names, tensors in their places.
+    settings: tensors that stand for settings, by name.
     """
 
     def __init__(self, settings: Mapping[str, Tensor]) -> None:

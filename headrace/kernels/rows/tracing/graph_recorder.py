@@ -58,8 +58,8 @@ def record(function: Callable[..., Sequence[Tensor]], shapes: Sequence[Tensor], 
 
 
 class Recorder(TorchDispatchMode):
-    """Inside, operations become nodes of `graph`. place: the user's line of the one that is recorded, found where
-    `finds_places`."""
+    """Record operations within this block as nodes of `graph`. place: the user's line of the operation that is
+    recorded, found where `finds_places`."""
 
     def __init__(self, rules: Rules, first: int) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Recorder(TorchDispatchMode):
 
 @contextmanager
 def places() -> Iterator[None]:
-    """Inside, what is recorded has the place of the user's line that computes it."""
+    """Find the user's line of each operation that is recorded within this block."""
     recorder = _get_current_dispatch_mode()
     if not isinstance(recorder, Recorder):
         yield
@@ -233,7 +233,7 @@ def note_place(found: Any) -> None:
 
 @contextmanager
 def _at(node: Node) -> Iterator[None]:
-    """Inside, what is recorded has a node's place, and so have errors."""
+    """Give operations that are recorded within this block, and errors, the place of a node."""
     recorder = _get_current_dispatch_mode()
     assert isinstance(recorder, Recorder)
     recorder.place = node.meta.get("stack_trace", "")

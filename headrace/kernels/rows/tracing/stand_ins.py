@@ -59,10 +59,11 @@ def standing_in(
     floats: bool,
     gradients: bool = True,
 ) -> Iterator[StandIns]:
-    """Inside, a function that is called with the arguments yielded reads `values` in place of its `own` inputs.
+    """Let a function that is called with the yielded arguments read `values` instead of its `own` inputs, within this
+    block.
 
-    Buffers of modules are copies of them, which it may write to. floats: numbers are tensors too, in the place of
-    Python's. gradients: what is learned asks for its gradient.
+    Buffers of modules are replaced by copies, to which the function may write. floats: True for tensors instead of
+    Python's numbers, too. gradients: True if learned inputs ask for their gradients.
     """
     made = StandIns([], {}, {}, [])
     for source, old, value in zip(found.sources, own, values, strict=True):
@@ -88,7 +89,8 @@ def is_buffer(source: Source, value: Tensor) -> bool:
 
 @contextmanager
 def _in_closure(function: Callable[..., object], tensors: dict[int, Tensor]) -> Iterator[None]:
-    """Inside, tensors of a function's closure and of its module are other tensors, by the ids of their own."""
+    """Replace tensors of a function's closure and of its module within this block. tensors: the new ones, by the ids of
+    the old."""
     plain = plain_function(function.func if isinstance(function, partial) else function)
     cells = list(plain.__closure__ or ()) if inspect.isfunction(plain) else []
     space = plain.__globals__ if inspect.isfunction(plain) else {}
@@ -116,8 +118,8 @@ def _holds_tensor(cell: Any) -> bool:
 
 @contextmanager
 def _in_modules(found: Given, tensors: dict[int, Tensor], numbers: dict[str, Tensor]) -> Iterator[None]:
-    """Inside, tensors of the modules, and of objects that the function holds, are other ones, by the ids of their
-    own; and floats that are attributes of modules, by their names."""
+    """Replace tensors of the modules, and of objects that the function holds, by those in `tensors` within this block;
+    and floats that are attributes of modules, by those in `numbers`, by name."""
     parts = [part for _, module in found.modules for part in module.modules()]
     spaces: list[Any] = [x for part in parts for x in (part._parameters, part._buffers, vars(part))] + found.spaces
     # of GRU and LSTM, which list their parameters anew when these are others

@@ -26,7 +26,7 @@ _lock, _tracing = threading.Lock(), 0
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Inside, in this thread, distributions do not check their arguments by themselves."""
+    """Keep distributions from checking their arguments by themselves, within this block, in this thread."""
     before = getattr(_here, "traces", False)
     _count(1)
     _here.traces = True

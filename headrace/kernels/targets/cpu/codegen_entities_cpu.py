@@ -92,7 +92,7 @@ class EntityText(EpisodeText):
         return self.per_agent([line])
 
     def per_agent(self, lines: list[str]) -> list[str]:
-        """These lines for each agent, where agents are entities."""
+        """Repeat lines for each agent, where agents are entities."""
         return block(f"for a in range(np.uint64({self.ir.num_agents}))", lines) if self.ir.entity_agents else lines
 
     def begin(self, episode: str) -> list[str]:
@@ -273,8 +273,8 @@ def entity_module(ir: EnvIR, per_env: bool, lanes: int | None, across: str) -> s
 
 
 def faster_across(ir: EnvIR, num_envs: int) -> str:
-    """Across what lanes are faster: few entities leave lanes idle (benchmarks/speed/entities.py). From 16 environments
-    on their number did not matter."""
+    """Choose what lanes go across to be faster, "environments" or "entities". Few entities leave lanes idle
+    (benchmarks/speed/entities.py). The number of environments did not matter from 16 on."""
     return "environments" if ir.entities <= FEW_ENTITIES and num_envs >= ENVS_AT_ONCE else "entities"
 
 

@@ -190,7 +190,7 @@ class _EnvsText:
         )
 
     def _per_agent(self, lines: list[str]) -> list[str]:
-        """These lines for each agent a, whose columns begin plane_of_a entries behind the first one's."""
+        """Repeat lines for each agent a, whose columns begin plane_of_a entries after those of the first agent."""
         if not self.ir.entity_agents:
             return ["a, plane_of_a = np.uint64(0), 0", *lines]
         planes = "plane_of_a = np.int64(a) * agent_plane"

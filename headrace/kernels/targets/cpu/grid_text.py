@@ -189,7 +189,7 @@ def with_grid(ir: EnvIR, phase: Phase, state: str, lanes: int, call: list[str], 
 
 
 def room_of(ir: EnvIR) -> int:
-    """So many entities that they fill all lanes."""
+    """Number of entities, rounded up so that they fill all lanes."""
     return -(-ir.entities // PARTS) * PARTS
 
 

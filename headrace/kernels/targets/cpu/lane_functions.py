@@ -157,7 +157,7 @@ class LaneVersion:
         return made
 
     def varies(self, node: ast.AST) -> bool:
-        """May its value differ between entities?"""
+        """Tell whether a value may differ between entities."""
         return any(isinstance(part, ast.Name) and part.id in self.varying for part in ast.walk(node))
 
     def block(self, statements: list[ast.stmt], mask: ast.expr | None) -> list[ast.stmt]:

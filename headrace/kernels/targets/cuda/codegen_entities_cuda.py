@@ -95,7 +95,7 @@ class EntityCudaText(EpisodeText):
         return "i + a * n" if self.ir.entity_agents else "i"
 
     def per_agent(self, lines: Sequence[str]) -> list[str]:
-        """These lines for each agent, by as many threads; by thread 0 where there is one agent."""
+        """Repeat lines for each agent, by as many threads. With one agent, thread 0 runs them."""
         if not lines:
             return []
         if self.ir.entity_agents:
