@@ -1,4 +1,7 @@
-"""Documentation, docstrings and help texts use the field's terms: banned words are found, with file and line."""
+"""Documentation, docstrings and help texts use the field's terms, and docstrings begin with a verb or a noun.
+
+Banned words and openings are found with file and line, and the words to use instead.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +62,34 @@ BANNED = {
     "nobody": "(say which part of the program)",
 }
 PATTERN = re.compile(rf"\b({'|'.join(map(re.escape, sorted(BANNED, key=len, reverse=True)))})\b", re.IGNORECASE)
+# first words of a docstring -> how to begin instead
+OPENINGS = {
+    "whether is are does can may has": "Tell whether ... (of a property: True if ...)",
+    "what which whose who that": "the noun: Result of ..., Arguments of ..., Layout of ...",
+    "how": "Number of ..., Describe how ..., Way to ...",
+    "why": "Reason why ...",
+    "where": "Address of ..., Position of ..., Folder of ...",
+    "when while": "Time of ..., or the verb",
+    "as like": "Same as X(), ...",
+    "within inside during": "the verb: Set ... within this block",
+    "if unless": "the verb: Raise an error if ...",
+    "nothing": "Do nothing: ...",
+    "something everything": "the noun",
+    "this these those it its they their he she": "the noun that is meant",
+    "of for from with without in into by at to on up over under between across along after before until since": "a verb or a noun",
+    "also so but and or not because": "a verb or a noun",
+}
+INSTEAD = {word: instead for words, instead in OPENINGS.items() for word in words.title().split()}
+# files whose docstrings begin otherwise, for now
+LATER = {
+    "headrace/bindings/*.py",
+    "headrace/bindings/collecting/*.py",
+    "headrace/kernels/nn/*.py",
+    "headrace/kernels/rows/gpu/*.py",
+    "headrace/policies/fused_mlp.py",
+    "benchmarks/speed/gpu*.py",
+}
+NOT_OURS = "benchmarks/diagnose/verdicts/strangers/*/*.py"  # scripts that are diagnosed as they were written
 # file -> words that it uses in their ordinary meaning
 MEANT = {
     "docs/td3.md": {"twin"},  # Twin Delayed Deep Deterministic policy gradients, the paper's name
@@ -98,6 +129,16 @@ def complaints(path: Path, texts: list[tuple[int, str]]) -> list[str]:
     ]
 
 
+def openings(path: Path) -> list[str]:
+    """Docstrings of a file that do not begin with a verb or a noun, as "file:line: opening -> how to begin"."""
+    found = [(line, text.split(maxsplit=1)[0].strip(".,:;?!\"'`")) for line, text in docstrings(path)]
+    return [
+        f"{path.relative_to(ROOT).as_posix()}:{line}: {word!r} -> {INSTEAD[word]}"
+        for line, word in found
+        if word in INSTEAD
+    ]
+
+
 def test_documents():
     paths = [ROOT / name for name in DOCUMENTS] + sorted((ROOT / "docs").glob("*.md"))
     assert not [text for path in paths for text in complaints(path, [(1, path.read_text())])]
@@ -106,6 +147,13 @@ def test_documents():
 def test_docstrings():
     paths = sorted((ROOT / "headrace").rglob("*.py"))
     assert not [text for path in paths for text in complaints(path, docstrings(path))]
+
+
+@pytest.mark.parametrize("folder", ["headrace", "benchmarks", "tests"])
+def test_docstrings_begin_with_a_verb_or_a_noun(folder):
+    paths = [path for path in sorted((ROOT / folder).rglob("*.py")) if not path.match(NOT_OURS)]
+    paths = [path for path in paths if not any(path.relative_to(ROOT).match(later) for later in LATER)]
+    assert not [text for path in paths for text in openings(path)]
 
 
 @pytest.mark.parametrize("arguments", HELP)
@@ -126,8 +174,17 @@ def test_exceptions_are_needed():
         path = ROOT / name
         texts = docstrings(path) if path.suffix == ".py" else [(1, path.read_text())]
         assert words <= {word for first_line, text in texts for _, word in found(text, first_line)}, name
+    for later in LATER:
+        assert any(openings(path) for path in ROOT.glob(later)), later
 
 
 def test_banned_words_are_found_with_their_line():
     text = "Steps of all worlds.\n\nMade anew, not renewed; worldwide.\nThe learning\nrules"
     assert found(text) == [(1, "worlds"), (3, "anew")]
+
+
+def test_openings_are_found_with_their_line(tmp_path, monkeypatch):
+    path = tmp_path / "module.py"
+    path.write_text('"""Numbers."""\n\n\ndef one():\n    """Whether it is one."""\n')
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert openings(path) == ["module.py:5: 'Whether' -> Tell whether ... (of a property: True if ...)"]
