@@ -76,7 +76,8 @@ OPENINGS = {
     "nothing": "Do nothing: ...",
     "something everything": "the noun",
     "this these those it its they their he she": "the noun that is meant",
-    "of for from with without in into by at to on up over under between across along after before until since": "a verb or a noun",
+    "of for from with without in into by at to on up over under": "a verb or a noun",
+    "between across along after before until since": "a verb or a noun",
     "also so but and or not because": "a verb or a noun",
 }
 INSTEAD = {word: instead for words, instead in OPENINGS.items() for word in words.title().split()}
