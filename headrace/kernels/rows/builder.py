@@ -1,4 +1,5 @@
-"""Making values of a row program: equal ones once, and without operations that change nothing."""
+"""Construction of the values of a row program. Equal values are made once, and operations that change nothing are left
+out."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _NEUTRAL = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}  # as the second ope
 
 
 class Builder:
-    """Makes values; of two that would be equal, the first is given again."""
+    """Makes values. Where two would be equal, the first is returned again."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Value] = {}
@@ -104,7 +105,7 @@ class Builder:
         return whole(self._once(key, lambda: Map(shape, rows, dtype, function=function, arguments=arguments)))
 
     def _as_it_lies(self, view: View, turned: View) -> View:
-        """The whole value of a view, or one number for each of another's."""
+        """All of a view's value, or one number for each number of another view's value."""
         if any(view.strides) or not view.shape:
             return whole(view.value)
         return View(view.value, turned.value.shape, (0,) * len(turned.value.shape), view.offset)
@@ -135,8 +136,8 @@ class Builder:
         return self.product(product.source, product.weight, begin)
 
     def _join_with_bias(self, view: View, bias: View) -> View | None:
-        """Products side by side, as of several networks in one tensor, whose sums begin with their parts of a bias;
-        None of anything else."""
+        """Join of products, as of several networks in one tensor, whose sums begin with their parts of a bias. None
+        where the value is no such join."""
         join = view.value
         if not (isinstance(join, Join) and view == whole(join)):
             return None
@@ -150,8 +151,8 @@ class Builder:
         return self.join([replace(x, value=self._with_bias(x.value, own).value) for x, own in pairs], join.axis)
 
     def _join_of_both(self, one: View, other: View) -> View | None:
-        """The sum of two joins as the join of sums: of uniform joins, as of gradients of weights, and of those of which
-        each has zeros where the other has none, as gradients of slices. None of anything else."""
+        """Sum of two joins as the join of sums. For uniform joins, as of gradients of weights, and for joins that have
+        zeros where the other has none, as gradients of slices. None for anything else."""
         x, y = one.value, other.value
         if not (isinstance(x, Join) and isinstance(y, Join) and x.axis == y.axis and one == whole(x)):
             return None
@@ -183,7 +184,7 @@ class Builder:
         return whole(self._once(key, make))
 
     def sort(self, source: View, places: bool = False) -> View:
-        """The last axis in ascending order, or where its numbers were."""
+        """Sort the last axis in ascending order. Gives the numbers, or their former places."""
         dtype = I32 if places else source.value.dtype
         key = ("sort", places, key_of(source))
         make = lambda: Sort(source.shape, source.value.rows, dtype, source=source, places=places)  # noqa: E731
@@ -199,7 +200,7 @@ class Builder:
         return whole(self._once(key, make))
 
     def packed(self, view: View, always: bool = False) -> View:
-        """The same numbers, in order in memory: a copy, if they are not yet in order, or always."""
+        """Copy of a view's numbers, in order in memory. Made if they are not yet in order, or always."""
         if view.in_order and not always:
             return view
         flat = View(view.value, (*view.shape, 1), (*view.strides, 0), view.offset)
@@ -208,7 +209,7 @@ class Builder:
 
 
 def key_of(view: View) -> Key:
-    """Equal for views of the same numbers, as long as the builder is there."""
+    """Key that is equal for views of the same numbers, as long as the builder exists."""
     return (id(view.value), view.shape, view.strides, view.offset)
 
 

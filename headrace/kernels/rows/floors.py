@@ -1,5 +1,5 @@
-"""Products of which a relu is all that is read: they are cut off at zero where they are stored, in place of a pass over
-their tiles."""
+"""Products that only a relu reads. They are cut off at zero when they are stored, which saves a pass over their
+tiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.kernels.rows.row_program import Constant, Join, Map, Product, Valu
 
 
 def floors(plan: Plan) -> tuple[set[Value], set[Value]]:
-    """The products that are cut off at zero, and the Maps for which nothing is left to do."""
+    """Find the products that are cut off at zero, and the Maps that have nothing left to do."""
     values = plan.program.values()
     reads = Counter(view.value for value in values for view in value.operands)
     reads.update(output.view.value for output in plan.program.outputs)
@@ -27,7 +27,7 @@ def floors(plan: Plan) -> tuple[set[Value], set[Value]]:
 
 
 def _source(value: Value) -> Value | None:
-    """The value that a relu is of; None of what is no relu."""
+    """Operand of a relu. None where the value is no relu."""
     if not (isinstance(value, Map) and value.function == "maximum" and value.rows):
         return None
     for view, other in (value.arguments, value.arguments[::-1]):

@@ -89,8 +89,8 @@ def is_sum(value: Value) -> bool:
 
 
 def shared_sums(program: Program) -> dict[Value, list[Value]]:
-    """Sums over rows that are only added to each other, such as those of a recurrent network's weights, of which each
-    time step has a gradient: one accumulator serves all. For each total: the sums of which it is made."""
+    """Find sums over rows that are only added to each other. A recurrent network's weights have such a gradient at each
+    time step: one accumulator serves all. Returns for each total the sums that it is made of."""
     values = program.values()
     reads = Counter(view.value for value in values for view in value.operands)
     reads.update(output.view.value for output in program.outputs)

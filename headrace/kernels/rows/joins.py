@@ -1,8 +1,8 @@
 """Joining the backward passes of a network that a loss evaluates more than once.
 
-Of the network's forward pass, equal values are one. Backwards, each evaluation has a pass of its own, through the same
-weights, and a gradient is the sum of theirs. These passes are linear, so their gradients are added before them, not
-after them:
+Equal values of the network's forward pass are computed once. Backwards, each evaluation has a pass of its own, through
+the same weights, and a gradient is the sum of theirs. These passes are linear, so their gradients are added before
+them, not after them:
 
     product(x, w) + product(y, w) = product(x + y, w)
     outer(x, h) + outer(y, h)     = outer(x + y, h)
@@ -42,7 +42,7 @@ Parts: TypeAlias = tuple[Key, ...]
 
 
 def joined(program: Program, build: Builder) -> Program:
-    """The program with joined backward passes, where that needs less work. build: what made its values."""
+    """Join the backward passes of a program where that needs less work. build: the builder that made its values."""
     joins, found = _Joins(build), program
     for _ in range(PASSES):
         again = joins.program(found)
@@ -64,10 +64,10 @@ def work(program: Program) -> int:
 
 
 class _Joins:
-    """Makes a program's values again, with sums before what is linear.
+    """Makes a program's values again, with sums before linear functions.
 
-    sums: what was made, by its terms. parts: the terms of what was made. tried: pairs of values, how many sums there
-    were, and what was found. made: values of the old program that are others in the new one.
+    sums: values that were made, by their terms. parts: terms of the values that were made. tried: pairs of values, how
+    many sums there were, and what was found. made: new values of those old ones that have changed.
     """
 
     def __init__(self, build: Builder) -> None:
@@ -106,14 +106,14 @@ class _Joins:
         return None if operands == list(value.operands) else _of(self.build, value, operands)
 
     def _view(self, view: View) -> View:
-        """A view of an old value, of the new one."""
+        """View of a new value that stands for a view of an old one."""
         new = self.made.get(view.value)
         if new is None:
             return view
         return inlined(view, new) or replace(view, value=self.build.packed(new, always=True).value)
 
     def _total(self, terms: Sequence[View], eager: bool) -> View | None:
-        """The sum of terms, of which some are joined; None where none are."""
+        """Sum of terms of which some are joined. None where none are."""
         left: list[View] = []
         for term in terms:
             for i, other in enumerate(left):
@@ -130,7 +130,7 @@ class _Joins:
         return total
 
     def _plus(self, x: View, y: View) -> View:
-        """The sum of what a linear function reads."""
+        """Sum of the operands of linear functions."""
         if (known := self._known(x, y)) is not None:
             return known
         self.depth += 1
@@ -151,8 +151,8 @@ class _Joins:
         return tuple(sorted(part for key in (key_of(x), key_of(y)) for part in self.parts.get(key, (key,))))
 
     def _pair(self, x: View, y: View, eager: bool) -> View | None:
-        """The sum of two terms as one linear function of a sum; None where they are none, or not of a product. eager:
-        whether it may be of anything."""
+        """Sum of two terms as one linear function of a sum. None where they are no linear functions, or not of a
+        product. eager: whether any linear function will do."""
         if (x.shape, x.strides, x.offset, x.value.shape) != (y.shape, y.strides, y.offset, y.value.shape):
             return None
         if type(x.value) is not type(y.value) or x.value is y.value:
@@ -217,7 +217,7 @@ class _Joins:
         return self._plus(x, y) if eager else self._total([*_terms(x), *_terms(y)], False)
 
     def _all(self, xs: Sequence[View], ys: Sequence[View], eager: bool) -> list[View] | None:
-        """The sums of several pairs, if one of these is joined, or eager; None of pairs of different shapes."""
+        """Sums of several pairs, if one of these is joined, or eager. None for pairs of different shapes."""
         if [x.shape for x in xs] != [y.shape for y in ys]:
             return None
         pairs = list(zip(xs, ys, strict=True))
@@ -232,7 +232,7 @@ def _is_sum(value: Value | None) -> bool:
 
 
 def _terms(view: View) -> list[View]:
-    """The views of which a view is the sum."""
+    """Terms of the sum that a view is; the view itself where it is no sum."""
     found, waiting = list[View](), [view]
     while waiting:
         term = waiting.pop()

@@ -1,5 +1,5 @@
-"""Gathering of a column the numbers alone that a program reads: of a recurrent network's states, those of the first
-step of each sequence."""
+"""Gathering only those numbers of a column that a program reads. Of a recurrent network's states it reads only the
+states at the first step of each sequence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headrace.kernels.rows.row_program import Input, Program, View
 
 
 def narrowed(program: Program) -> Program:
-    """The program, whose columns begin with the first number that is read, and end with the last. Its values are
-    changed in place."""
+    """Narrow the program's columns, so that each begins with the first number that is read, and ends with the last. The
+    program's values are changed in place."""
     values, views = program.values(), defaultdict[Any, list[View]](list)
     for view in (*(v for value in values for v in value.operands), *(output.view for output in program.outputs)):
         views[view.value].append(view)

@@ -12,11 +12,12 @@ from headrace.kernels.rows.row_program import Value
 def in_little_memory(
     values: list[Value], loaded: Callable[[Value], Iterable[Value]], lasting: Collection[Value]
 ) -> list[Value]:
-    """Values that are stored or added to, in one phase, so that few tiles are needed at a time.
+    """Order the values that are stored or added to in one phase, so that few tiles are needed at a time.
 
-    Of the steps whose operands are there, the one that adds the fewest tiles is next: a sum over rows as soon as it can
-    be, one network's gradient before the next network's forward pass. Among equals, the one whose operands were there
-    last or the one that was made first: whichever needs less memory in all.
+    Among the steps whose operands are there, the one that adds the fewest tiles is next. So a sum over rows comes as
+    soon as it can, and one network's gradient before the next network's forward pass. Equals are ordered in one of two
+    ways, whichever needs less memory in all: first the step whose operands were there last, or first the step that was
+    made first.
 
     loaded: the values with tiles that a step loads. lasting: those that are read after the phase.
     """

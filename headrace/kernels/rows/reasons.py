@@ -80,7 +80,7 @@ _PASSING = (OSError, MemoryError, ImportError)  # what another process may not m
 
 
 def of_compiler(error: Exception) -> NotRows:
-    """The reason for which what was traced could not be made into machine code: a mistake that is not the user's."""
+    """Reason why a traced loss could not be made into machine code: a mistake that is not the user's."""
     reason = (
         f"its machine code could not be made ({_first_line(error)}); this is an error of headrace's: please report it"
     )
@@ -88,7 +88,7 @@ def of_compiler(error: Exception) -> NotRows:
 
 
 def of_error(error: Exception) -> NotRows:
-    """The reason for which a loss could not be traced."""
+    """Reason why a loss could not be traced."""
     place, text = place_of(error.__traceback__), str(error)
     if "numpy" in text.lower() or "data pointer" in text.lower():
         reason = "leaves PyTorch (such as by .numpy())"

@@ -1,9 +1,9 @@
-"""Phases that are divided, so that the weights of each stay in the second cache while all blocks of rows pass.
+"""Division of phases, so that the weights of each stay in the second cache while all blocks of rows pass.
 
-A block reads all weights of its phase. Where the cache does not hold them, every block takes them from beyond it.
-Networks that give each other few numbers can be computed one after the other, each for all rows: target networks before
-critics, one critic before the other. What lies on a circle, as the critics and the actor of an actor's loss, stays
-together.
+A block reads all weights of its phase. If they do not fit into the cache, each block reads them from memory or a slower
+cache. Networks that give each other few numbers can be computed one after the other, each for all rows: target networks
+before critics, one critic before the other. Values that depend on each other in a circle, as the critics and the actor
+of an actor's loss, stay together.
 """
 
 from __future__ import annotations

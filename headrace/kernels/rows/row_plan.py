@@ -46,11 +46,11 @@ class Place:
 
 @dataclass(eq=False)
 class Transposed(Value):
-    """A view turned around: for each of the leading axes, vectors of the last axis' numbers, padded with zeros; of each
-    vector, the block's rows one after the other. What Outer's lanes run along.
+    """Transposed view. For each of the leading axes it has vectors of the last axis' numbers, padded with zeros, one
+    vector for each of the block's rows. The lanes of an Outer run along it.
 
-    shape: [..., padded K], for each row. packed: it is a right factor on tiles (targets.llvm_tiles), of so many words
-    for each row.
+    shape: [..., padded K], for each row. packed: whether it is a right factor on tiles (targets.llvm_tiles), of so many
+    words for each row.
     """
 
     source: View = None  # type: ignore[assignment]
@@ -143,7 +143,7 @@ class Plan:
 
 
 def block_for(rows: int) -> int:
-    """The block of a program without sums over rows, of whose calls each has so many."""
+    """Number of rows of a block of a program without sums over rows, whose calls each have so many rows."""
     return next((block for block in (HALF, *sorted(BLOCKS)) if rows <= block), max(BLOCKS))
 
 
@@ -209,7 +209,7 @@ def matrix(outer: Outer) -> tuple[View, View, int]:
 
 
 def pieces(value: Value) -> list[int]:
-    """The pieces in which a sum is taken by weights: how many rows of a matrix of accumulators each has."""
+    """Number of rows of each piece of a matrix of accumulators, for a sum that is taken by weights."""
     if not isinstance(value, Outer) or outer_form(value) == "dots":
         return [value.size]
     n = matrix(value)[0].shape[-1]
@@ -222,9 +222,9 @@ def padded(count: int) -> int:
 
 
 def inlined(view: View, inner: View) -> View | None:
-    """The view of inner's value that an unstored value needs to compute what `view` reads of it: `view` is of that
-    value, `inner` one of the views that it reads, of its shape. None where no strides say that: the value is stored.
-    """
+    """View of inner's value that an unstored value needs to compute the numbers that `view` reads of it. `view` is a
+    view of the unstored value; `inner` is one of the views that this value reads, and has its shape. None where no
+    strides describe the view: the value is stored."""
     shape, steps = view.value.shape, contiguous(view.value.shape)
     strides, ends = [], [0] * len(shape)
     offset, rest = inner.offset, view.offset

@@ -1,4 +1,4 @@
-"""The order of steps, and memory: liveness of tiles, and those that a later phase reads."""
+"""Order of steps, and memory: when each tile is in use, and which tiles a later phase reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def plan(program: Program, vectors: bool = True, by_weights: bool = False, split
 
 
 class _Planner:
-    """The state of planning one program."""
+    """State of planning one program."""
 
     def __init__(self, program: Program, vectors: bool, by_weights: bool, split: bool) -> None:
         self.program, self.stored, self.vectors, self.by_weights = program, stored(program), vectors, by_weights
@@ -125,7 +125,7 @@ class _Planner:
             self.phases[phase].packed.append(packed)
 
     def _take_gradients(self) -> set[Value]:
-        """Take the gradients out of the phases that are summed up by weights. Returns their factors with rows."""
+        """Take gradients that are summed by weights out of their phases. Returns their factors with rows."""
         factors = set[Value]()
         for phase in self.phases if self.by_weights else ():
             found: dict[int, list[Value]] = {}
@@ -137,14 +137,14 @@ class _Planner:
         return factors
 
     def _is_gradient(self, value: Value) -> bool:
-        """True for a sum of what has tiles, and of enough numbers to be taken by weights."""
+        """Tell whether a sum is taken by weights: its factors have tiles, and it has enough numbers."""
         if not is_sum(value) or (isinstance(value, Reduce) and value.function != "sum"):
             return False
         in_tiles = all(isinstance(x.value, Input) or x.value in self.stored for x in value.operands)
         return value in self.transposed or (in_tiles and value.size >= PIECE)
 
     def _within_totals(self) -> set[Value]:
-        """The values between a total and the sums of which it is made."""
+        """Values between a total and the sums that it is made of."""
         found: set[Value] = set()
         for total, parts in self.totals.items():
             waiting = [view.value for view in total.operands]
@@ -156,7 +156,7 @@ class _Planner:
         return found
 
     def _order_steps(self, phase: Phase, values: list[Value]) -> None:
-        """Put steps into a phase, each after the columns that it reads and what is turned around for it."""
+        """Put steps into a phase, each after the columns that it reads and after their transposed copies."""
         turned: dict[object, Transposed] = {}
         for value in values:
             self._gather(phase, value)
@@ -314,13 +314,13 @@ class _Planner:
 
 
 def _key(view: View) -> object:
-    """The same for views of the same numbers."""
+    """Key that is equal for views of the same numbers."""
     return id(view.value), view.shape, view.strides, view.offset
 
 
 def _within_joins(steps: list[Value]) -> dict[Value, tuple[Value, int]]:
-    """The values that a Join need not copy, because they can be computed where it has them: the Join, and how many
-    tiles behind its first."""
+    """Find values that a Join need not copy, because they can be computed in its memory. Gives the Join, and the number
+    of tiles from its first to the value's."""
     own = {value for value in steps if not (isinstance(value, Input | Transposed) or is_sum(value))}
     found: dict[Value, tuple[Value, int]] = {}
     for join in reversed(steps):
@@ -355,7 +355,7 @@ class _Pool:
         return at
 
     def give_back(self, at: int, count: int) -> None:
-        """Let others have these tiles."""
+        """Free these tiles."""
         self._insert(at, count)
 
     def _insert(self, at: int, count: int) -> None:

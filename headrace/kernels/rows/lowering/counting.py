@@ -1,4 +1,5 @@
-"""Rules of numbers that count: arange, linspace. Of the rows, they are multiples of the rows' positions."""
+"""Rules of operations that count: arange, linspace. Along the rows, the numbers are multiples of the rows'
+positions."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @rule("arange", "iota", "prims_iota", chosen=True)
 def arange(lowering: Lowering, node: Node) -> Lowered:
-    """start + step * i, along one dimension: of the rows, by their positions."""
+    """Numbers start + step * i along one dimension. Along the rows, i is a row's position."""
     start, step = lowering.number(node, "start", 0.0), lowering.number(node, "step", 1.0)
     (size,), dtype = lowering.sizes(node), lowering.dtype(node)
     if isinstance(start, Count) or isinstance(step, Count):
@@ -35,7 +36,7 @@ def arange(lowering: Lowering, node: Node) -> Lowered:
 
 @rule("linspace")
 def linspace(lowering: Lowering, node: Node) -> Lowered:
-    """Numbers at equal distances: of the rows, factor times their positions."""
+    """Numbers at equal distances. Along the rows, they are a factor times the rows' positions."""
     start, end = (lowering.number(node, name) for name in ("start", "end"))
     (size,) = lowering.sizes(node)
     if not size.rows and isinstance(start, float) and isinstance(end, float):

@@ -64,7 +64,7 @@ def gather(lowering: Lowering, node: Node) -> Lowered:
 
 
 def _as_far(lowering: Lowering, x: Tensor, index: Tensor) -> Tensor:
-    """x without what lies beyond an index' sizes, but for the last dimension."""
+    """Part of x that an index of these sizes can reach. The last dimension stays whole."""
     for d in range(len(x.dims) - 1):
         if x.sizes[d] != index.sizes[d]:
             if x.sizes[d].rows or index.sizes[d].rows:
@@ -114,7 +114,8 @@ def _beyond(lowering: Lowering, base: Tensor, new: Tensor) -> Tensor:
 
 
 def written(lowering: Lowering, base: Tensor, index: Tensor, new: Tensor, adds: bool) -> Tensor:
-    """base [..., K] with new [..., J] at index [..., J]: added, or in its place (the last of several)."""
+    """Write new [..., J] to base [..., K] at index [..., J]. The numbers are added, or replace the old ones (the last
+    of several)."""
     count, several = base.sizes[-1].inner, index.sizes[-1].inner
     known = fixed(index)
     if known is not None and count <= PARTS and len({*known}) == several and {*known} <= {*range(count)}:
@@ -136,7 +137,7 @@ def written(lowering: Lowering, base: Tensor, index: Tensor, new: Tensor, adds: 
 
 
 def _at_fixed(lowering: Lowering, base: Tensor, places: list[int], new: Tensor, adds: bool) -> Tensor:
-    """written() at places that are the same for all rows, none twice: parts side by side."""
+    """Same as written(), at places that are the same for all rows, none twice: parts are joined side by side."""
     end = len(base.dims) - 1
     parts = [cut(lowering, base, end, Size(k), Size(1)) for k in range(base.sizes[-1].inner)]
     for j, k in enumerate(places):

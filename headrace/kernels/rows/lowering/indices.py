@@ -56,8 +56,8 @@ def embedding_backward(lowering: Lowering, node: Node) -> Lowered:
 
 
 def _summed(lowering: Lowering, index: Tensor, new: Tensor, count: int, skipped: int | None = None) -> Tensor:
-    """[count, D]: the sum of new [..., D] over all places with an index [...], which have rows: one-hot indices times
-    numbers."""
+    """Sum of new [..., D] over all places with an index [...], which have rows: [count, D]. Computed as one-hot indices
+    times numbers."""
     if count > TABLE:
         raise Unsupported(f"learns an embedding of {count} entries; up to {TABLE} are compiled")
     places = steps(lowering, count)
@@ -124,7 +124,7 @@ class Places:
         self.at = indexed[0] if adjacent else 0
 
     def _from_end(self, index: Tensor, count: int) -> Tensor:
-        """Indices from the end counted from the begin."""
+        """Convert indices that count from the end to indices that count from the beginning."""
         lowering = self.lowering
         numbers = fixed(index)
         if numbers is not None:
@@ -157,7 +157,7 @@ class Places:
 
 
 def _folded(lowering: Lowering, x: Tensor, y: Tensor, function: str) -> Tensor:
-    """A sum or a product of indices, computed here where both are fixed."""
+    """Sum or product of indices. Computed here where both are fixed."""
     one, other = fixed(x), fixed(y)
     if one is None or other is None or len(x.dims) > 1:
         return apply(lowering, function, x, y)
@@ -197,7 +197,7 @@ def index(lowering: Lowering, node: Node) -> Lowered:
 
 
 def _chosen(lowering: Lowering, x: Tensor, places: list[tuple[int, Tensor]]) -> Tensor:
-    """x where a mask holds: all of it, with the mask's dimensions as one; see selections."""
+    """Select x where a mask holds. The result is all of x, with the mask's dimensions as one; see selections."""
     x, places = _masks_as_one(x, places)
     if len(places) == 1:
         return x
@@ -227,7 +227,8 @@ def _masks_as_one(x: Tensor, places: list[tuple[int, Tensor]]) -> tuple[Tensor, 
 
 
 def _flat(lowering: Lowering, x: Tensor, places: list[tuple[int, Tensor]]) -> tuple[Tensor, Places]:
-    """Places in x; x [rows * K] at arange(rows) * K + i as x [rows, K] at i of each row."""
+    """Index of places in x. For x [rows * K] at arange(rows) * K + i, the result is x as [rows, K], and i for each
+    row."""
     if len(places) == 1 and len(x.dims) == 1 and x.sizes[0].rows and x.dims[0][0] == ROWS and x.sizes[0].inner > 1:
         count = x.sizes[0].inner
         index = cast(lowering, places[0][1], I32)
@@ -241,7 +242,7 @@ def _flat(lowering: Lowering, x: Tensor, places: list[tuple[int, Tensor]]) -> tu
 
 
 def _whole(view: View | None) -> View | None:
-    """Integers, instead of what they are as float32 and integers again."""
+    """Integers that were converted to float32 and back, without the conversions."""
     found = view
     for function in ("int", "float"):
         if found is None or not isinstance(found.value, Map) or found.value.function != function:
@@ -271,7 +272,7 @@ def _within_row(lowering: Lowering, index: Tensor, count: int) -> Tensor | None:
 
 @rule("index_put", "_unsafe_index_put", chosen=True)
 def index_put(lowering: Lowering, node: Node) -> Lowered:
-    """base, with numbers at indices or where a mask holds: added, or in place of what was there."""
+    """Write numbers to base at indices or where a mask holds. They are added, or replace the old ones."""
     base, adds = lowering.tensor(node, node.args[0]), bool(given(node, "accumulate"))
     nodes = [(d, i) for d, i in enumerate(given(node, "indices")) if i is not None]
     places = [(d, lowering.tensor(node, i)) for d, i in nodes]

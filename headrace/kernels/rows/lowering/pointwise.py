@@ -96,7 +96,7 @@ ERFC = (
 
 @rule("erfc", chosen=True)
 def erfc(lowering: Lowering, node: Node) -> Lowered:
-    """1 - erf(x), right to its last digits where erf(x) is almost 1."""
+    """Compute 1 - erf(x), right to its last digits where erf(x) is almost 1."""
     x = cast(lowering, lowering.tensor(node, node.args[0]), F32)
     size = apply(lowering, "abs", x)
     half = apply(lowering, "mul", size, number(lowering, 0.5))
@@ -141,7 +141,7 @@ def two(lowering: Lowering, node: Node) -> Lowered:
 
 @rule("add", "sub", "rsub", chosen=True)
 def add(lowering: Lowering, node: Node) -> Lowered:
-    """self + alpha * other, self - alpha * other; of rsub, other - alpha * self."""
+    """Compute self + alpha * other or self - alpha * other; for rsub, other - alpha * self."""
     dtype, name = lowering.dtype(node), operation_name(node)
     left, right = cast_all(lowering, dtype, operand(lowering, node, "self"), operand(lowering, node, "other"))
     if dtype == BOOL:
@@ -251,6 +251,6 @@ def convert(lowering: Lowering, node: Node) -> Lowered:
 
 @rule("copy", chosen=True)
 def copy(lowering: Lowering, node: Node) -> Lowered:
-    """The source, in the shape and dtype of what it is written to."""
+    """Source in the shape and dtype of the tensor that it is written to."""
     source = cast(lowering, lowering.tensor(node, given(node, "src")), lowering.dtype(node))
     return expanded(source, lowering.sizes(node))

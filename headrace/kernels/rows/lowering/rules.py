@@ -27,7 +27,8 @@ class Unsupported(Exception):
 
 
 def called(name: str) -> str:
-    """The name of an operation in a sentence: of one that computes a gradient, that of the user's."""
+    """Name of an operation in a sentence. For an operation that computes a gradient, the name of the user's
+    operation."""
     own = name.removesuffix("_backward")
     return name if own == name else f"the gradient of {own}"
 
@@ -35,7 +36,8 @@ def called(name: str) -> str:
 def rule(
     *names: str, chosen: bool = False
 ) -> Callable[[Callable[[Lowering, Node], Lowered]], Callable[[Lowering, Node], Lowered]]:
-    """Make a function the rule of operations of these names. chosen: also of rows that truth values choose."""
+    """Make a function the rule of operations of these names. chosen: whether the rule also takes rows that truth values
+    choose."""
 
     def register(function: Callable[[Lowering, Node], Lowered]) -> Callable[[Lowering, Node], Lowered]:
         RULES.update(dict.fromkeys(names, function))

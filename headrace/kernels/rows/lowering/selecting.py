@@ -32,7 +32,7 @@ def chosen(lowering: Lowering, node: Any) -> Tensor | None:
 
 
 def masked(lowering: Lowering, node: Any, neutral: float = 0.0) -> Tensor:
-    """A node's result, with a number in place of each that was not chosen."""
+    """Result of a node in which each number that was not chosen is replaced by another number."""
     x = lowering.tensor(node, node)
     mask = chosen(lowering, node)
     return x if mask is None else apply(lowering, "where", mask, x, number(lowering, neutral, x.dtype))

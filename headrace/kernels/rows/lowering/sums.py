@@ -56,7 +56,7 @@ def reduction(lowering: Lowering, node: Node) -> Lowered:
 
 @rule("chosen_count", chosen=True)
 def chosen_count(lowering: Lowering, node: Node) -> Lowered:
-    """A number that is computed of how many numbers were chosen."""
+    """Number that is computed from the count of chosen numbers."""
     mask, factor, power, less, plus = node.args
     ones = cast(lowering, lowering.tensor(node, mask), F32)
     found = reduced(lowering, "sum", ones, list(range(len(ones.dims))), False)
@@ -251,7 +251,7 @@ def mm(lowering: Lowering, node: Node) -> Lowered:
 
 
 def _factor(lowering: Lowering, node: Any) -> Tensor:
-    """A factor of a product: of rows that truth values choose, 0 in place of the others, which a sum must not have."""
+    """Factor of a product. Rows that truth values did not choose are 0, since a sum must not include them."""
     return masked(lowering, node)
 
 
@@ -286,7 +286,7 @@ def _turned(x: Tensor) -> Tensor:
 
 
 def _with_weights(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
-    """A product of what has rows with weights, which have none: [..., M, K] times [..., K, N]."""
+    """Product of a tensor that has rows with weights that have none: [..., M, K] times [..., K, N]."""
     left, right = merged(lowering, left, len(left.dims) - 1), merged(lowering, right, len(right.dims) - 2)
     right = merged(lowering, right, len(right.dims) - 1)
     batch, m, n = left.dims[:-2], left.dims[-2], right.dims[-1]
@@ -315,7 +315,7 @@ def _with_weights(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _matrix(right: Tensor, k: int) -> View:
-    """[..., K, N], the same for all of the leading dimensions, as the weights [N, K] of a Product."""
+    """Weights [N, K] of a Product from [..., K, N], which is the same for all of the leading dimensions."""
     view = right.view
     own = [stride for dim in right.strides()[-2:] for stride in dim]
     columns = right.sizes[-1].inner
@@ -325,7 +325,8 @@ def _matrix(right: Tensor, k: int) -> View:
 
 
 def _grouped(view: View, dims: Sequence[Dimension]) -> Tensor:
-    """A product's view, whose last axis may be of size 1, in dimensions of which a size of 1 has no axis."""
+    """Tensor of a product's view. The view's last axis may be of size 1; the tensor's dimensions of size 1 have no
+    axis."""
     axes = inner_axes(dims)
     return Tensor(View(view.value, axes, _strides(view, axes), view.offset), tuple(dims))
 
@@ -374,7 +375,7 @@ def _summed_batches(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _by_number(lowering: Lowering, left: Tensor, right: Tensor) -> Tensor:
-    """Both factors have rows, or neither has: each number is a sum of products of its own."""
+    """Product in which both factors have rows, or neither has: each number is a sum of products of its own."""
     m, n = left.sizes[-2], right.sizes[-1]
     rows = reshaped(left, (*left.sizes[:-1], Size(1), left.sizes[-1]))
     columns = _turned(right)

@@ -37,9 +37,10 @@ class Size:
 
 @dataclass(frozen=True)
 class Tensor:
-    """dims: one for each of torch's dimensions. The view's axes are those of all dims, in order, without the rows.
+    """Torch's tensor as a view of a value. dims: one for each of torch's dimensions. The view's axes are those of all
+    dims, in order, without the rows.
 
-    The value may be uniform where dims have rows: an expanded one.
+    The value may be uniform although dims have rows: then it is expanded along them.
     """
 
     view: View
@@ -64,7 +65,7 @@ class Tensor:
 
     @property
     def constant(self) -> float | Count | None:
-        """The number that it is throughout; None where it is no constant, or has several."""
+        """Number that all places of the tensor have. None where it is no constant, or has several numbers."""
         value = self.view.value
         return value.numbers[0] if isinstance(value, Constant) and value.size == 1 else None
 
@@ -186,7 +187,7 @@ def _same_throughout(tensor: Tensor, dim: int) -> bool:
 
 
 def finest(dims: Sequence[Dimension]) -> Dimension:
-    """Axes of which each of these dimensions, all of one size, is made."""
+    """Axes into which each of these dimensions, all of one size, can be split."""
     found = dims[0]
     for dim in dims[1:]:
         found = _common(found, dim)
@@ -214,7 +215,7 @@ def _common(one: Dimension, other: Dimension) -> Dimension:
 
 
 def split(tensor: Tensor, dims: Sequence[Dimension], sizes: Sequence[Size] | None = None) -> Tensor:
-    """The same dimensions in these finer axes. Expanded dimensions take any."""
+    """Tensor whose dimensions have these finer axes. Expanded dimensions take any."""
     strides: list[list[int]] = []
     for own, new, old in zip(tensor.dims, dims, tensor.strides(), strict=True):
         if own == new:

@@ -305,7 +305,7 @@ def as_strided(lowering: Lowering, node: Node) -> Lowered:
 
 @rule("roll", chosen=True)
 def roll(lowering: Lowering, node: Node) -> Lowered:
-    """A tensor whose numbers go on by some places along dimensions, and from the end to the begin."""
+    """Roll a tensor: numbers move by some places along dimensions, and those past the end come to the beginning."""
     x, dims = lowering.tensor(node, node.args[0]), given(node, "dims") or ()
     sizes = x.sizes
     if not dims:  # of all numbers in order

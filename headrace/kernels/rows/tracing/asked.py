@@ -1,4 +1,4 @@
-"""Settings that Python asks for a number, as by an `if`: constants of a program, where others are inputs."""
+"""Settings whose number Python reads, as by an `if`. They are constants of a program; other settings are inputs."""
 
 from __future__ import annotations
 

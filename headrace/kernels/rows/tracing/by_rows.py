@@ -39,7 +39,7 @@ def of_rows(numbers: Sequence[float], rows: Sequence[int] = PRIMES) -> Count | N
 
 
 def _simple(factors: list[float]) -> float | None:
-    """The number that these are to float32's rounding: whole, a fraction of small numbers, or a short decimal."""
+    """Number that these factors are to float32's rounding: whole, a fraction of small numbers, or a short decimal."""
     middle = sorted(factors)[1]
     near = Fraction(middle).limit_denominator(4096)
     if near and abs(float(near) - middle) <= 2e-7 * abs(middle):

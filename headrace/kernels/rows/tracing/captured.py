@@ -55,8 +55,8 @@ def plain_function(function: Callable[..., object]) -> Any:
 
 
 def within(name: str, value: Any, find: Find, depth: int = 4) -> Iterator[tuple[str, Any, Find]]:
-    """A module or a tensor, or those in a list, a dict or an object. Of what is in a tuple, the modules: none of its
-    members can be replaced."""
+    """Find a module or a tensor, or those in a list, a dict or an object. Only modules are found in a tuple, whose
+    members cannot be replaced."""
     if isinstance(value, nn.Module | Tensor):
         yield name, value, find
     elif depth and isinstance(value, tuple):

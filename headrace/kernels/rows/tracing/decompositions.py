@@ -53,7 +53,7 @@ LARGEST_SOLVED = 16  # rows of a triangular matrix
 
 @cache
 def table() -> dict[Any, Callable[..., Any]]:
-    """Operation -> the function that takes it apart."""
+    """Map operations to the functions that decompose them."""
     from torch._decomp import get_decompositions
 
     aten = torch.ops.aten
@@ -84,7 +84,7 @@ def _others(v: Tensor, dim: int) -> list[int]:
 
 
 def _solve_triangular(a: Tensor, b: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
-    """X of A X = B, or of X A = B, row after row: of small matrices, as those of torch's MultivariateNormal."""
+    """Solve A X = B, or X A = B, row after row, for small matrices, as those of torch's MultivariateNormal."""
     if a.shape[-1] > LARGEST_SOLVED:
         return NotImplemented  # type: ignore[no-any-return]
     if not left:
@@ -184,14 +184,14 @@ def _scale(query: Tensor, scale: float | None) -> float:
 
 
 def _for_heads(x: Tensor, query: Tensor) -> Tensor:
-    """Keys or values with as many heads as the query has, where several of these share one."""
+    """Keys or values with as many heads as the query has. Several heads of the query may share one."""
     batch, heads, *rest = x.shape
     shared = query.shape[1] // heads
     return x if shared == 1 else x.unsqueeze(2).expand(batch, heads, shared, *rest).reshape(batch, -1, *rest)
 
 
 def _of_groups(gradient: Tensor, x: Tensor) -> Tensor:
-    """The gradient of keys or values that _for_heads() has spread."""
+    """Gradient of the keys or values that _for_heads() has repeated."""
     if gradient.shape[1] == x.shape[1]:
         return gradient
     batch, heads, *rest = x.shape

@@ -1,7 +1,8 @@
-"""Records what a function computes, as a graph of torch's operations: it is called with tensors that have no numbers.
+"""Recorder of what a function computes, as a graph of torch's operations. The function is called with tensors that have
+no numbers.
 
-torch's own tracer does the same in five times the time, and a training with a loss of the user's waits for it. What it
-imports takes another second.
+torch's own tracer does the same in five times the time, while a training with a loss of the user's waits for it.
+Importing it takes another second.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _INDEXING |= {_aten._index_put_impl_.default, _aten._unsafe_index_put.default}
 
 
 def record(function: Callable[..., Sequence[Tensor]], shapes: Sequence[Tensor], rules: Rules, first: int) -> Graph:
-    """The graph of what a function of tensors returns.
+    """Record the graph of what a function of tensors returns.
 
-    shapes: of the arguments, as tensors of torch's meta device. rules: how operations are taken apart, as of
+    shapes: of the arguments, as tensors of torch's meta device. rules: functions that decompose operations, as in
     torch's `decomposition_table`. first: the least prime number that stands for a count of chosen numbers.
     """
     recorder = Recorder(rules, first)
@@ -69,7 +70,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: torch's compiler, which would have to be imported, meets no recorder."""
+        """Return False: torch's compiler, which would have to be imported, meets no recorder."""
         return False
 
     def given(self, shape: Tensor) -> Symbol:
@@ -92,7 +93,7 @@ class Recorder(TorchDispatchMode):
             self._inside, Marked.shown = False, True
 
     def _operation(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Take an operation apart, or record it."""
+        """Decompose an operation, or record it."""
         rule = self.rules.get(func) or (func.decompose if _is_composite(func) else None)
         if rule is not None:
             with self:
@@ -109,7 +110,7 @@ class Recorder(TorchDispatchMode):
         return self._recorded(func, args, kwargs, symbols)
 
     def _constant(self, value: Tensor) -> Symbol:
-        """Numbers that the function has made a tensor of."""
+        """Record numbers of which the function has made a tensor."""
         node = self.graph.get_attr(f"constant{len(self.graph.nodes)}")
         value = value.detach().clone()
         made = self._symbol(node, torch.empty_like(value, device="meta"), value if value.numel() == 1 else None)
@@ -117,7 +118,8 @@ class Recorder(TorchDispatchMode):
         return made
 
     def _number(self, func: Any, args: Any, kwargs: Mapping[str, Any], symbols: list[Any]) -> Any:
-        """A number that Python reads of a tensor. Raises NotRows where it depends on what is given."""
+        """Return a number that Python reads from a tensor. Raises NotRows where it depends on the function's
+        arguments."""
         if any(x.known is None for x in symbols):
             chooses = symbols[0].dtype == torch.bool
             raise NotRows(CHOOSES if chooses else READS, place_in(self.place))
@@ -159,7 +161,7 @@ class Recorder(TorchDispatchMode):
         return func(*likes, **others)
 
     def _indices(self, index: Symbol | None) -> list[Tensor | None]:
-        """Whole numbers in place of an index: of truth values, of those that they choose."""
+        """Replace an index of truth values by the integers of the places that they choose."""
         like = None if index is None else index.like
         if index is None or like is None or like.dtype not in (torch.bool, torch.uint8):
             return [like]
@@ -191,7 +193,7 @@ class Recorder(TorchDispatchMode):
         return self._symbol(self.graph.call_function(operator.getitem, (node, i)), like, own=own)
 
     def _symbol(self, node: Node, like: Tensor, known: Tensor | None = None, own: Symbol | None = None) -> Symbol:
-        """The tensor that a node computes. own: the one that was written to."""
+        """Tensor that a node computes. own: the tensor that was written to."""
         self._describe(node, like)
         if own is not None:
             own.node = node
@@ -267,13 +269,13 @@ def _storage(symbol: Symbol) -> int:
 
 
 def _of_known(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The result of an operation on numbers that do not depend on what is given."""
+    """Result of an operation on numbers that do not depend on the function's arguments."""
     return func(*_mapped(args, lambda x: x.known), **_mapped(kwargs, lambda x: x.known))
 
 
 @cache
 def _is_composite(func: Any) -> bool:
-    """True if torch has a rule of its own that takes an operation apart."""
+    """Tell whether torch has a rule of its own that decomposes an operation."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return isinstance(func, torch._ops.OpOverload) and (key in func.py_kernels or func.has_kernel_for_dispatch_key(key))
 

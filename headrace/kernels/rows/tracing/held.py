@@ -69,14 +69,14 @@ class Same(NamedTuple):
 
 
 def is_same(found: object, value: object) -> bool:
-    """True if a constant is what it was: a plain one has the same value, another is the same object."""
+    """Tell whether a constant is unchanged: a plain one has the same value, another one is the same object."""
     if isinstance(value, Size):
         return value.holds(found)
     return found is value or (type(found) is type(value) and isinstance(value, CONSTANT) and found == value)
 
 
 def parts_of(value: Any) -> list[tuple[object, Any, Find]]:
-    """The members of a container, or attributes of an object: the name of each, what it is, and what gets it."""
+    """Members of a container, or attributes of an object: the name of each, its value, and a function that gets it."""
     if isinstance(value, dict):
         return [(key, part, itemgetter(key)) for key, part in value.items()]
     if isinstance(value, list | tuple):
@@ -86,7 +86,7 @@ def parts_of(value: Any) -> list[tuple[object, Any, Find]]:
 
 
 def are_settings(value: object) -> bool:
-    """True for a dataclass whose attributes are noted when they are read."""
+    """Tell whether a value is a dataclass whose attributes are noted when they are read."""
     kind = type(value)
     if not is_dataclass(value) or type(kind) is not type or isinstance(value, dict | list | tuple):
         return False
@@ -95,7 +95,8 @@ def are_settings(value: object) -> bool:
 
 
 def note_reads(value: Any, name: str, read: set[str]) -> None:
-    """Let a dataclass add to `read` what is read of it from now on: its own name, a dot, and the attribute's."""
+    """Let a dataclass note in `read` each attribute that is read from now on: the dataclass's name, a dot, and the
+    attribute's."""
     kind, attributes = type(value), frozenset(vars(value))
 
     class Noting(kind):  # type: ignore[misc, valid-type]

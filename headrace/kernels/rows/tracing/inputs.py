@@ -37,10 +37,11 @@ DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.int32: "i32", torch.ui
 
 @dataclass(frozen=True)
 class Source:
-    """An input of a traced loss. name: as a user would say it. learned: whether the loss has a gradient of it.
+    """Input of a traced loss. name: as a user would say it. learned: whether the loss has a gradient of it.
 
-    find: gives what it is now, of the arguments of a call. of_module: whether it is a tensor of a module's; then the
-    arguments do not count. registered: whether it is a parameter or buffer there. number: whether it is a Python float.
+    find: finds its present value, given the arguments of a call. of_module: whether it is a tensor of a module; then
+    the arguments do not count. registered: whether it is a parameter or buffer there. number: whether it is a Python
+    float.
     """
 
     kind: Kind
@@ -154,15 +155,18 @@ class Given:
         return value.requires_grad and value.is_leaf and (self.learns is None or id(value) in self.learns)
 
     def leave_out(self) -> None:
-        """Leave out inputs of dtypes that are not compiled, and settings, which nothing reads."""
+        """Leave out inputs of dtypes that are not compiled, and settings that the trace has not read."""
         self.held = [own for own in self.held if own.setting not in self.settings or own.setting in self.read]
         kept = [(s, v) for s, v in zip(self.sources, self.values, strict=True) if v.dtype in DTYPES]
         self.sources, self.values = [s for s, _ in kept], [v for _, v in kept]
 
     def lines(self, named: Set[str] | None = None) -> list[str]:
-        """All that a trace of these arguments reads, but for code and settings, as text that is the same in every
-        process. named: all names in the code; without attributes of the package's networks that are not among them,
-        and the same in every version of Python."""
+        """Describe all that a trace of these arguments reads, without settings and the loss's own code, as text that is
+        the same in every process.
+
+        named: all names in the code. Given these, attributes of the package's networks that are not among them are left
+        out, and the text is the same in every version of Python.
+        """
         inputs = [
             f"{s.kind} {s.name} {s.learned} {s.of_module} {s.number} {v.dtype} {_tail(s, v)}"
             for s, v in zip(self.sources, self.values, strict=True)

@@ -1,7 +1,7 @@
-"""Shapes and dtypes of what the commonest operations give.
+"""Shapes and dtypes of the results of the commonest operations.
 
-torch's rules for these are in Python: they take a tenth of a millisecond each, and the first a second, since it imports
-torch's compiler.
+torch's rules for these are in Python. They take a tenth of a millisecond each, and the first takes a second, since it
+imports torch's compiler.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def quick_shape(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Tensor | Non
 
 
 def _in_order(x: Tensor) -> bool:
-    """True if dimensions lie in memory in the order that they have."""
+    """Tell whether dimensions lie in memory in their own order."""
     steps = [step for n, step in zip(x.shape, x.stride(), strict=True) if n != 1 and step]
     return all(one > other for one, other in pairwise(steps))
 
@@ -72,7 +72,7 @@ def _dtype(kind: str, args: Any) -> torch.dtype | None:
 
 
 def _fit(tensors: list[Tensor]) -> bool:
-    """True if the first has the shape of all together."""
+    """Tell whether the first tensor has the shape of all of them broadcast together."""
     return torch.broadcast_tensors(*tensors)[0].shape == tensors[0].shape
 
 

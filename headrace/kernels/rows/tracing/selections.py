@@ -1,7 +1,8 @@
 """Rows chosen by truth values, x[mask]: a tensor whose size depends on the data.
 
-In a row program all rows are computed, and what is not chosen is left out of sums and of writes. So the size of a
-dimension with chosen numbers is that of the mask, with a mark: a prime number that the recorder takes for their count.
+A row program computes all rows, and leaves those that are not chosen out of sums and of writes. So the size of a
+dimension with chosen numbers is that of the mask. While the loss is traced, a mark, which is a prime number, stands for
+the count of chosen numbers.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def chosen_count(mask: Node, factor: float, power: int, less: float, plus: float
 
 
 def name_counts(graphs: Sequence[Graph], selections: Sequence[Selections]) -> None:
-    """Put nodes in place of arguments that are computed of how many numbers a mask chooses."""
+    """Replace arguments that are computed from the count of numbers that a mask chooses by nodes."""
     masks = list(zip(*(one.masks.items() for one in selections), strict=True))
     if not masks:
         return

@@ -35,7 +35,7 @@ class _Own(NamedTuple):
 
 
 class Kept:
-    """Lists, dicts, sets, arrays, generators and objects, with those that they hold, as they are."""
+    """State of lists, dicts, sets, arrays, generators and objects, with those that they hold."""
 
     def __init__(self, held: Iterable[tuple[str, Any]]) -> None:
         self._kept: list[_Own] = []
@@ -50,7 +50,7 @@ class Kept:
                 found += [(f"{name}.{key}", part, max(deep - 1, 0)) for key, part in _parts(value)]
 
     def restore(self) -> str | None:
-        """Make all as it was. Returns the name of something that was not."""
+        """Restore the state. Returns the name of something that had changed, or None."""
         changed = list[str]()
         for name, read, write, before in self._kept:
             now = read()
@@ -61,8 +61,8 @@ class Kept:
 
 
 class Watch(Kept):
-    """All that a loss could change, as it is: variables of its closure and of its module, with what they hold; what its
-    modules hold, and `read`, values that the functions which it calls read."""
+    """State of all that a loss could change: variables of its closure and of its module, with what they hold; what its
+    modules hold; and `read`, values that the functions which it calls read."""
 
     def __init__(self, function: Callable[..., object], found: Given, read: Iterable[tuple[str, Any]] = ()) -> None:
         plain = plain_function(getattr(function, "func", function))
@@ -143,7 +143,8 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _has_attributes(value: Any) -> bool:
-    """True for networks and for objects of the user's: not for classes, functions, modules, what is of libraries."""
+    """Tell whether a value is a network or an object of the user's: no class, function or module, and nothing of a
+    library."""
     kind = type(value)
     if isinstance(value, nn.Module):
         return True

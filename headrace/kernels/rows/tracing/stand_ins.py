@@ -1,6 +1,6 @@
-"""A loss called with other tensors in place of its own: in its arguments, in modules, in its closure and its module.
+"""Call of a loss with other tensors instead of its own: in its arguments, in modules, in its closure and its module.
 
-While it is, whoever else reads these modules and variables sees the others; so one thread at a time does it.
+Meanwhile all other code that reads these modules and variables sees the other tensors; so one thread at a time does it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Distributions that do not check their arguments, in one thread alone."""
+"""Switch for one thread alone: distributions do not check their arguments."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unchecked() -> Iterator[None]:
 
 
 def _count(change: int) -> None:
-    """One more thread that traces, or one less: the first and the last change what all threads share."""
+    """Count a thread that begins or ends tracing. The first and the last change what all threads share."""
     global _tracing
     with _lock:
         _tracing += change

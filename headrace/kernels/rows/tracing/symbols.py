@@ -1,4 +1,4 @@
-"""Tensors that have shapes and no numbers, in place of those that a loss is given while it is traced."""
+"""Tensors that have shapes and no numbers. They stand for a loss's arguments while it is traced."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ READS = "reads a number of a tensor (such as by .item() or float())"
 
 
 class Symbol(Tensor):
-    """A tensor without numbers, as one of the CPU.
+    """Tensor without numbers that looks like one of the CPU.
 
-    like: of the same shape, on torch's meta device. node: what computes it in the graph. known: the tensor that it is,
-    where it is one number that does not depend on what is given.
+    like: a tensor of the same shape, on torch's meta device. node: the node of the graph that computes it. known: its
+    value, where it is one number that does not depend on the loss's arguments.
     """
 
     like: Tensor
@@ -84,10 +84,10 @@ class Symbol(Tensor):
 
 
 class Marked:
-    """A number that the data tells: a prime number in the place of how many numbers truth values choose, or what Python
-    computes of it. Python may compute with it, and may not choose by it.
+    """Number that depends on the data: a prime number that stands for the count of chosen numbers, or a number that
+    Python computes from it. Python may compute with it, and may not branch on it.
 
-    shown: whether code that asks for a size gets one of these: the loss does, and torch's own rules do not.
+    shown: whether code that asks for a size gets such a number: the loss does, and torch's own rules do not.
     """
 
     shown = True

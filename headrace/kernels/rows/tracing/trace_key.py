@@ -44,16 +44,16 @@ class Key:
 
 
 def key_of(found: Given, reached: Reach, gradients: bool, target: str) -> Key | None:
-    """The key of a trace; None where the code would read what is not known, as by an import within a function. target:
-    what machine code is made for."""
+    """Key of a trace; None where the code would read something unknown, as by an import within a function. target: the
+    target that machine code is made for."""
     if _reads_more(found, reached):
         return None
     return Key(digest_of([str(gradients), target, *_made_by(), *found.lines(), reached.text]), found.settings)
 
 
 def source_lines(found: Given, reached: Reach, gradients: bool) -> list[str] | None:
-    """All that a trace reads, but for settings, as text that is the same for every machine and version of PyTorch's;
-    None as of key_of(), and where source is not available."""
+    """Describe all that a trace reads, without settings, as text that is the same for every machine and version of
+    PyTorch. None in the cases of key_of(), and where source is not available."""
     if _reads_more(found, reached):
         return None
     try:
@@ -63,7 +63,7 @@ def source_lines(found: Given, reached: Reach, gradients: bool) -> list[str] | N
 
 
 def _reads_more(found: Given, reached: Reach) -> bool:
-    """True where the code would read what is not known."""
+    """Tell whether the code would read something unknown."""
     modes = torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
     return bool(reached.unseen or found.unseen() or modes)
 

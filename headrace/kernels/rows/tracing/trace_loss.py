@@ -1,7 +1,7 @@
 """Tracing of a loss in plain PyTorch to a graph of torch's operations, with its gradients.
 
 The loss is traced on tensors that have shapes and no numbers, so nothing of the user's is computed. It is traced three
-times, with prime numbers of rows. A number that differs between the traces depends on the number of rows, and must be c
+times, with prime numbers of rows. A number that differs between the traces depends on the number of rows: it must be c
 * rows or c / (rows - d) of whole c and d.
 """
 
@@ -47,7 +47,7 @@ RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "normal", "bern
 
 @dataclass(frozen=True)
 class Result:
-    """An output of a traced loss. learned: the input whose gradient it is; None of the loss itself and of metrics.
+    """Output of a traced loss. learned: the input whose gradient it is; None for the loss itself and for metrics.
     written: the input, a module's buffer, whose new numbers it is."""
 
     name: str
@@ -118,7 +118,7 @@ class Traced:
         return len(node.meta["val"])
 
     def constant(self, node: Node) -> tuple[list[float | Count], list[int]] | None:
-        """The numbers, and the shape, of a tensor that the loss makes of numbers; None of 0, 1, 2 ... over the rows."""
+        """Numbers and shape of a tensor that the loss makes from numbers. None for 0, 1, 2 ... over the rows."""
         values: list[Tensor] = [own.meta["constant"] for own in self._alike[node]]
         if all(v.shape == (n,) and v.equal(torch.arange(n)) for v, n in zip(values, PRIMES, strict=True)):
             return None
@@ -160,8 +160,8 @@ def trace(
     gradients: bool = True,
     read: Iterable[tuple[str, Any]] = (),
 ) -> Traced:
-    """The graphs of a loss and its gradients; without gradients, of what a function of rows returns. read: values that
-    the functions which it calls read. Raises NotRows."""
+    """Trace a loss and its gradients; without gradients, a function of rows. read: values that the functions which it
+    calls read. Raises NotRows."""
     with replacing:  # what the function changes is watched
         return _trace(function, arguments, found, gradients, Watch(function, found, read))
 
@@ -330,7 +330,7 @@ def _refuse_random(graph: Graph) -> None:
 
 
 def _simplify(graph: Graph) -> None:
-    """Remove copies; of equal nodes leave one; what nothing reads is dropped."""
+    """Remove copies and values that nothing reads, and keep one of equal nodes."""
     known: dict[object, Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function":
@@ -354,7 +354,8 @@ def _value(node: Node, result: int) -> Tensor:
 
 
 def _place(node: Node) -> str:
-    """The user's line that made a node; of a gradient, that of the nearest value which it is computed from."""
+    """Line of the user's that made a node. For a node of a gradient, the line of the nearest value that it is computed
+    from."""
     seen = [node]
     for one in seen:  # more of them with each
         if place := place_in(one.meta.get("stack_trace")):

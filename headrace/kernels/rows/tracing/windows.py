@@ -25,7 +25,7 @@ MOST = 16_384
 
 
 def table() -> dict[Any, Callable[..., Any]]:
-    """Operation -> the function that takes it apart."""
+    """Map operations to the functions that decompose them."""
     aten = torch.ops.aten
     rules: dict[Any, Callable[..., Any]] = {
         aten.convolution.default: _convolution,
@@ -43,7 +43,7 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def _contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule whose results lie in memory as those of torch's operation, of which users take a view()."""
+    """Wrap a rule so that its results have the memory layout of torch's operation: users may take a view() of them."""
 
     def contiguous(*given: Any, **named: Any) -> Any:
         return tree_map_only(Tensor, Tensor.contiguous, rule(*given, **named))
@@ -113,7 +113,8 @@ def _products(x: Tensor, weight: Tensor, stride: Numbers, padding: Numbers, dila
 
 
 def _spread(x: Tensor, weight: Tensor, made: Numbers, stride: Numbers, padding: Numbers, dilation: Numbers) -> Tensor:
-    """Windows, each the weights [O, C, ...] times a place's numbers of x [B, O, ...], added up to [B, C, *made]."""
+    """Multiply windows, each with the weights [O, C, ...] times a place's numbers of x [B, O, ...], and add them up to
+    [B, C, *made]."""
     windows = (_places_first(x) @ weight.flatten(1)).reshape(len(x), *x.shape[2:], *weight.shape[1:])
     return _folded(_checked(windows), made, stride, padding, dilation)
 
@@ -174,7 +175,7 @@ def _moved(x: Tensor, dim: int, first: int, length: int) -> Tensor:
 
 
 def _between(x: Tensor, dim: int, before: int, after: int, value: float) -> Tensor:
-    """x along a dimension between so many numbers of a value."""
+    """Pad x along a dimension with so many numbers of a value on both sides."""
     shape = list(x.shape)
     sides = [x.new_full((*shape[:dim], n, *shape[dim + 1 :]), value) if n else None for n in (before, after)]
     parts = [part for part in (sides[0], x, sides[1]) if part is not None]
@@ -289,7 +290,7 @@ def _adaptive_avg_pool_backward(gradient: Tensor, x: Tensor) -> Tensor:
 
 
 def _parts_of(x: Tensor, count: Numbers) -> list[int]:
-    """The size of windows, so many of which an image is divided into."""
+    """Size of windows that divide an image into so many."""
     sizes = list(zip(x.shape[-2:], count, strict=True))
     if any(n % own for n, own in sizes):
         raise NotRows("pools an image adaptively to a size that does not divide it, which is not compiled")
@@ -312,5 +313,5 @@ def _divisor(size: Numbers, padding: Numbers, with_padding: bool, other: int | N
 
 
 def _images(x: Tensor) -> Tensor:
-    """[B, C, H, W], of [C, H, W] too."""
+    """View of images as [B, C, H, W], also for [C, H, W]."""
     return x if x.dim() == 4 else x.unsqueeze(0)

@@ -1,4 +1,4 @@
-"""Writes in place in a traced graph, such as those of torch's own backward passes, as operations without."""
+"""Writes in place in a traced graph, such as those of torch's own backward passes, as operations that do not write."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def replaced_writes(graph: Graph) -> bool:
 
 
 def writes(node: Node) -> bool:
-    """True if an operation writes to one of its arguments."""
+    """Tell whether an operation writes to one of its arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 
 
 def _is_fresh(node: Any) -> bool:
-    """True if a node is a tensor of its own, in memory that no other has."""
+    """Tell whether a node is a tensor in memory of its own."""
     if not isinstance(node, Node) or node.op != "call_function":
         return False
     made: Any = node.args[0] if operation_name(node) == "getitem" else node
@@ -55,7 +55,7 @@ def _is_fresh(node: Any) -> bool:
 
 
 def _sees_before(user: Node, write: Node, places: dict[Node, int]) -> bool:
-    """True if a node reads the tensor before the write, or is the write, and keeps no view of it."""
+    """Tell whether a node reads the tensor before the write, or is the write, and keeps no view of it."""
     if user is write:
         return True
     schema = getattr(user.target, "_schema", None)
